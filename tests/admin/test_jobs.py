@@ -78,11 +78,79 @@ async def test_a_filter_finds_jobs_page_by_page(admin: Admin, app: Stoker) -> No
 
 @pytest.mark.spec("ADMIN-02")
 async def test_a_mistyped_name_is_refused_and_the_nearest_one_named(admin: Admin, app: Stoker) -> None:
-    await enqueue(app, queue="mail")
-    with pytest.raises(InvalidFilter, match="Did you mean mail"):
-        await admin.jobs.find("queue:maill")
-    with pytest.raises(InvalidFilter):
-        await admin.jobs.delete(Filter(queues=("maill",)))
+    """Every way to change by a filter; reading finds nothing and hints at the name."""
+    job = await enqueue(app, queue="mail")
+    changes = (
+        lambda: admin.jobs.delete(Filter(queues=("maill",))),
+        lambda: admin.jobs.preview("queue:maill"),
+        lambda: admin.operations.start("delete", "queue:maill"),
+        lambda: admin.queues.purge("maill", older_than=0),
+    )
+    for change in changes:
+        with pytest.raises(InvalidFilter, match="Did you mean mail"):
+            await change()
+    found = await admin.jobs.find("queue:maill", total=True)
+    assert (found.jobs, found.total, found.complete, found.cursor) == ([], 0, True, None)
+    assert found.hint == "queue:maill matches no queue that is known. Did you mean mail?"
+    assert [one.id for one in (await admin.jobs.find("queue:maill,mail")).jobs] == [job]
+    errors = await admin.jobs.errors("queue:maill")
+    assert (errors.groups, errors.looked, errors.hint) == ([], 0, found.hint)
+
+
+@pytest.mark.spec("ADMIN-36")
+async def test_an_unknown_name_that_is_left_out_is_refused(admin: Admin, app: Stoker) -> None:
+    """What was to be spared would be deleted."""
+    await dead(app, 2)
+    for wrong in ("-queue:defualt", "-kind:sned", "is:dead -queue:defualt", "kind:zzz -queue:defualt"):
+        for call in (admin.jobs.find, admin.jobs.preview, admin.jobs.errors):
+            with pytest.raises(InvalidFilter, match="nothing can be left out"):
+                await call(wrong)
+        for change in (admin.jobs.delete, admin.jobs.cancel, admin.jobs.requeue):
+            with pytest.raises(InvalidFilter, match="nothing can be left out"):
+                await change(Filter.parse(wrong))
+        with pytest.raises(InvalidFilter, match="nothing can be left out"):
+            await admin.operations.start("delete", wrong)
+        with pytest.raises(InvalidFilter, match="nothing can be left out"):
+            await anext(admin.jobs.tail(wrong.removeprefix("is:dead ")))
+    assert (await admin.jobs.find(total=True)).total == 2
+
+
+@pytest.mark.spec("ADMIN-36")
+async def test_names_that_match_nothing_delete_nothing(admin: Admin, app: Stoker) -> None:
+    """A known name without jobs, and names of which none is left; an operation that goes on finds the same."""
+    await dead(app, 2)
+    await app.queue("idle").tune(workers=1)
+    for words in ("queue:idle", "queue:default -queue:d*", "-kind:send", "kind:resize", "is:dead queue:idle"):
+        assert await admin.jobs.preview(words) == (0, True), words
+        assert (await admin.jobs.delete(Filter.parse(words))).seen == 0
+        done = await admin.operations.finish((await admin.operations.start("delete", words)).id)
+        assert (done.state, done.changed) == ("done", 0)
+        found = await admin.jobs.find(words, total=True)
+        assert (found.jobs, found.total, found.hint) == ([], 0, "")
+    assert (await admin.queues.purge("idle", older_than=0)).changed == 0
+    assert (await admin.jobs.find("-queue:idle", total=True)).total == 2
+    assert (await admin.jobs.find(total=True)).total == 2
+
+
+@pytest.mark.spec("ADMIN-37")
+async def test_a_name_is_known_by_settings_schedules_workers_and_the_app(admin: Admin, app: Stoker) -> None:
+    await enqueue(app)
+    engine = await app.engine()
+    await app.queue("tuned").tune(workers=1)
+    await app.schedule("nightly", app.draft("resize", queue="timed"), cron="0 3 * * *")
+    await engine.beat(Presence(worker="w", host="h", pid=1, queues={"served": 1}, kinds={"crop": "app:crop"}))
+
+    @app.task(queue="coded")
+    async def thumb() -> None: ...
+
+    app.queue("declared", workers=2)
+    for words in (
+        *(f"queue:{name}" for name in ("tuned", "timed", "served", "coded", "declared", "default")),
+        *(f"kind:{name}" for name in ("resize", "crop", "thumb")),
+    ):
+        assert (await admin.jobs.find(words)).hint == "", words
+        assert (await admin.jobs.preview(words))[1], words
+    assert (await admin.jobs.find("queue:srved")).hint.endswith("Did you mean served?")
 
 
 @pytest.mark.spec("ADMIN-03")

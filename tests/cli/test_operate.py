@@ -104,7 +104,11 @@ def test_an_action_over_a_filter_counts_first(url: str) -> None:
         (["jobs", "show", UNKNOWN], 3, "is not in the store"),
         (["jobs", "show", "seven"], 2, "job id: must be a UUID; got 'seven'. Nothing was done."),
         (["jobs", "list", "is:daed"], 2, "Did you mean dead?"),
-        (["jobs", "list", "kind:sned"], 2, "Did you mean send?; got 'kind:sned'. Nothing was done."),
+        (["jobs", "list", "is:dead -kind:sned"], 2, "Did you mean send?; got '-kind:sned'. Nothing was done."),
+        (["jobs", "delete", "kind:sned", "--yes"], 2, "Did you mean send?; got 'kind:sned'. Nothing was done."),
+        (["jobs", "delete", "kind:sned", "--dry-run"], 2, "Did you mean send?"),
+        (["queues", "purge", "maill", "--older-than", "1s"], 2, "Did you mean mail?"),
+        (["queues", "purge", "m*", "--older-than", "1s"], 2, "must be 1-128 of letters"),
         (["jobs", "delete", "status:dead"], 2, "order, id; put other text in quotes; got 'status:'"),
         (["queues", "show", "maill"], 3, "neither used nor tuned"),
         (["queues", "tune", "mail"], 2, "name at least one setting"),
@@ -119,6 +123,20 @@ def test_an_action_over_a_filter_counts_first(url: str) -> None:
 )
 def test_mistakes_have_exit_codes_and_a_sentence(url: str, words: list[str], code: int, says: str) -> None:
     assert says in call(*words, code=code).output
+
+
+@pytest.mark.spec("CLI-57")
+def test_reading_an_unknown_name_is_empty_with_a_hint(url: str) -> None:
+    said = "note: kind:sned matches no kind that is known. Did you mean send?\n"
+    assert call("jobs", "list", "kind:sned").stderr == said
+    assert call("jobs", "list", "kind:sned", "--json").stdout == ""
+    counted = call("jobs", "list", "kind:sned", "--count")
+    assert (counted.stdout, counted.stderr) == ("0\n", said)
+    call("queues", "tune", "idle", "--workers", "3")
+    for words in (["list", "queue:idle", "--count"], ["delete", "queue:idle", "--yes"]):
+        empty = call("jobs", *words)
+        assert (empty.stderr, empty.stdout[0]) == ("", "0")
+    assert call("jobs", "list", "--count").stdout == "4\n"
 
 
 @pytest.mark.spec("CLI-14")

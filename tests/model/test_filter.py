@@ -9,18 +9,20 @@ from hypothesis import strategies as st
 
 from stoker.model.filter import DUE, VIEWS, Filter, InvalidFilter, moment_of
 from stoker.model.job import ACTIVE, FINISHED, Draft, Job, Status
+from stoker.model.names import Names
 from stoker.model.query import ORDERS, Query
 from stoker.model.record import Record
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, instant
 
 NOW = 1_763_300_000 * SECOND
 JOB = "0193b0f0-0000-7000-8000-000000000001"
-QUEUES = ("mail", "mail.bulk", "default")
-KINDS = ("send", "send_all", "billing.charge")
+KNOWN = Names(frozenset({"mail", "mail.bulk", "default"}), frozenset({"send", "send_all", "billing.charge"}))
 
 
 def query(text: str) -> Query:
-    return Filter.parse(text).query(NOW, queues=QUEUES, kinds=KINDS)
+    found = Filter.parse(text).query(NOW, KNOWN)
+    assert found is not None, "its names match something"
+    return found
 
 
 # --- reading and writing ---
@@ -128,7 +130,9 @@ def failed(error: str | None, kind: str = "send") -> Job:
 
 def test_the_same_error_is_that_of_a_job_that_failed() -> None:
     def same(text: str, sample: Job | None) -> Query:
-        return Filter.parse(text).query(NOW, queues=QUEUES, kinds=KINDS, sample=sample)
+        found = Filter.parse(text).query(NOW, KNOWN, sample=sample)
+        assert found is not None
+        return found
 
     found = same(f"same_error:{JOB}", failed("Timeout: job 17\nat line 4"))
     assert (found.same_error, found.kinds) == ("Timeout: job …", frozenset({"send"}))
@@ -187,12 +191,13 @@ def test_is_names_statuses(words: str, statuses: frozenset[Status], due: str | N
     assert found.due == due
 
 
-def test_names_are_expanded_against_what_has_jobs() -> None:
+def test_names_are_expanded_against_what_is_known() -> None:
     assert query("queue:mail*").queues == {"mail", "mail.bulk"}
     assert query("-queue:mail*").queues == {"default"}
     assert query("queue:mail,default -queue:default").queues == {"mail"}
     assert query("kind:send").kinds == {"send"}
-    assert query("kind:*").kinds == set(KINDS)
+    assert query("kind:*").kinds == KNOWN.kinds
+    assert query("queue:maill,mail").queues == {"mail"}
 
 
 def test_moments() -> None:
@@ -232,10 +237,11 @@ def test_order_tenant_key_and_text_reach_the_query() -> None:
         ("order:up", "newest, oldest"),
         ("since:soon", "must be like 15m"),
         ("id:seven", "must be a job's id"),
-        ("kind:sned", "Did you mean send?"),
-        ("kind:zzz", "Those that have some: billing.charge, send, send_all"),
-        ("-kind:*", "leaves no kind"),
-        ("queue:[a", "matches no queue"),
+        ("-kind:sned", "matches no kind that is known, so nothing can be left out. Did you mean send?"),
+        ("-kind:zzz", "Known are billing.charge, send, send_all."),
+        ("-queue:[a", "matches no queue"),
+        ("queue:mail -queue:maill", "Did you mean mail?"),
+        ("kind:zzz -queue:maill", "Did you mean mail?"),
     ],
 )
 def test_a_mistake_selects_nothing(words: str, says: str) -> None:
@@ -244,11 +250,41 @@ def test_a_mistake_selects_nothing(words: str, says: str) -> None:
     assert says in str(refused.value)
 
 
+@pytest.mark.spec("FILTER-08")
+@pytest.mark.parametrize(
+    "words", ["queue:maill", "kind:sned", "kind:*zzz", 'queue:""', "-kind:*", "queue:mail -queue:mail*", "queue:[a"]
+)
+def test_names_that_match_nothing_match_no_job(words: str) -> None:
+    """An empty set of names would mean every queue: nothing to ask a store, least of all before a deletion."""
+    assert Filter.parse(words).query(NOW, KNOWN) is None
+    assert Filter.parse(f"{words} same_error:{JOB}").query(NOW, KNOWN, sample=failed("x")) is None
+
+
+@pytest.mark.spec("FILTER-08")
+def test_unknown_names_are_hinted_at() -> None:
+    assert Filter.parse("queue:mail kind:send* is:dead").unknown(KNOWN) == ()
+    assert Filter.parse("queue:maill kind:zzz,send").unknown(KNOWN) == (
+        "queue:maill matches no queue that is known. Did you mean mail?",
+        "kind:zzz matches no kind that is known. Known are billing.charge, send, send_all.",
+    )
+    for words, known in (("queue:mail -kind:send", True), ("queue:maill", False), ("-kind:sned", False), ("", True)):
+        assert Filter.parse(words).is_known(KNOWN) is known
+
+
+@pytest.mark.spec("FILTER-08")
+def test_names_decide_about_events_too() -> None:
+    wanted = Filter.parse("queue:mail* -kind:send_*")
+    assert wanted.admits("mail", "send")
+    assert wanted.admits("mail.new", "send"), "a name that came later"
+    assert not wanted.admits("mail", "send_all")
+    assert not wanted.admits("default", "send")
+
+
 def test_an_empty_store_and_a_large_one_are_named() -> None:
-    with pytest.raises(InvalidFilter, match="None has any"):
-        Filter.parse("kind:x").query(NOW, queues=(), kinds=())
-    with pytest.raises(InvalidFilter, match="and 3 more"):
-        Filter.parse("kind:x").query(NOW, queues=(), kinds=[f"kind{n}" for n in range(15)])
+    assert Filter.parse("kind:x").unknown(Names()) == ("kind:x matches no kind that is known. None is known.",)
+    many = Names(kinds=frozenset(f"kind{n}" for n in range(15)))
+    [said] = Filter.parse("kind:x").unknown(many)
+    assert said.endswith("kind6 and 3 more."), said
 
 
 def test_a_moment_is_read_as_utc() -> None:

@@ -142,9 +142,17 @@ async def test_a_filter_is_text_in_the_address_and_a_mistake_is_explained(
     assert 'aria-label="Remove queue:billing"' in page.text
     added = await client.get("/jobs", params={"q": "is:dead", "add": "queue:billing"})
     assert (added.status_code, added.headers["location"]) == (303, "/jobs?q=is%3Adead+queue%3Abilling")
-    wrong = await client.get("/jobs", params={"q": "queue:billling"})
+    wrong = await client.get("/jobs", params={"q": "is:daed"})
     assert wrong.status_code == 422
-    assert "Did you mean billing?" in text(wrong)
+    assert "Did you mean dead?" in text(wrong)
+    spared = await client.get("/jobs", params={"q": "-queue:billling"})
+    assert spared.status_code == 422
+    assert "Did you mean billing?" in text(spared)
+    for group in ("", "error"):
+        unknown = await client.get("/jobs", params={"q": "queue:billling", "group": group})
+        assert unknown.status_code == 200
+        assert "queue:billling matches no queue that is known. Did you mean billing?" in text(unknown)
+        assert found["dead"] not in unknown.text
     assert (await client.get("/jobs", params={"q": found["dead"]})).headers["location"] == f"/jobs/{found['dead']}"
 
 

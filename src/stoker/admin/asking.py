@@ -11,6 +11,9 @@ from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.audit import By, Way
 from stoker.model.errors import NotFound
+from stoker.model.job import DEFAULT_QUEUE
+from stoker.model.names import Names, known
+from stoker.model.query import Census
 from stoker.model.redact import Redaction
 
 UNNAMED = "unnamed"
@@ -40,6 +43,12 @@ class Asking(NamedTuple):
         """The opened engine of the running loop."""
         return await self.app.engine()
 
+    async def names(self, census: Census) -> Names:
+        """Every queue and kind that is known: to the store, and to the app that is loaded."""
+        engine = await self.engine()
+        stored = known(census, await engine.queues(), await engine.schedules(), await engine.workers())
+        return stored | _of_app(self.app)
+
     def job(self, found: stored.Job) -> records.Job:
         """A job as people read it, secrets masked."""
         return records.job(self.redact.job(found))
@@ -51,3 +60,11 @@ class Asking(NamedTuple):
         if found is None:
             raise NotFound.job(job)
         return found
+
+
+def _of_app(app: Stoker) -> Names:
+    """The queues and kinds that an app's code names, and the queue of jobs that name none."""
+    tasks = app.tasks
+    queues = {app.resolve(kind, task.options)[0] for kind, task in tasks.items()}
+    default = app.defaults.queue or DEFAULT_QUEUE
+    return Names(frozenset({*queues, *app.declarations.queues, default}), frozenset((*tasks, *app.declared)))

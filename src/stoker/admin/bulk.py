@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from stoker.admin.asking import Asking
-from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.errors import InvalidInput
-from stoker.model.filter import Filter
+from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import Status
+from stoker.model.names import Names, in_use
 from stoker.model.query import (
     Cancel,
     Change,
@@ -136,16 +136,29 @@ def _change(action: str, given: Given) -> Change:
             return Prioritize(priority)
 
 
-async def query_of(
-    engine: Engine, filter_: Filter, limit: int, cursor: str | None, now: Instant | None = None
-) -> Query:
-    """The question that a filter asks: its names are those that have jobs now, its times count from `now`.
+class Question(NamedTuple):
+    """What a filter asks the engine; None: its names match nothing, so no job is meant.
 
-    The store is asked only for what the filter needs: a census for its names, the clock for its times.
+    `hint` is what to say about names that are not known, empty where all are.
     """
+
+    query: Query | None
+    hint: str = ""
+
+
+async def question_of(
+    asking: Asking, filter_: Filter, limit: int, cursor: str | None = None, now: Instant | None = None
+) -> Question:
+    """The question that a filter asks to read: its times count from `now`, and an unknown name matches no job.
+
+    The store is asked only for what the filter needs: a census for its names, the rest of what names them only where
+    no job does, the clock for its times. A name that is left out and not known is refused.
+    """
+    engine = await asking.engine()
     census = await engine.census() if filter_.has_names else None
-    queues: list[str] = [] if census is None else sorted({count.queue for count in census.counts})
-    kinds: list[str] = [] if census is None else census.kinds()
+    names = Names() if census is None else in_use(census)
+    if census is not None and not filter_.is_known(names):
+        names = await asking.names(census)
     after = None if cursor is None else read_cursor(cursor)
     sample = None
     if filter_.same_error is not None:
@@ -153,7 +166,16 @@ async def query_of(
     at = now if census is None or now is not None else census.at
     if at is None and filter_.has_times:
         at = await engine.now()
-    return filter_.query(at or 0, queues=queues, kinds=kinds, limit=limit, cursor=after, sample=sample)
+    query = filter_.query(at or 0, names, limit=limit, cursor=after, sample=sample)
+    return Question(query, " ".join(filter_.unknown(names)))
+
+
+async def query_to_change(asking: Asking, filter_: Filter, limit: int) -> Query | None:
+    """The question that a filter asks before a change: a name that is not known is refused."""
+    query, hint = await question_of(asking, filter_, limit)
+    if hint:
+        raise InvalidFilter("filter", str(filter_), hint.removesuffix("."))
+    return query
 
 
 class Walk:
@@ -165,6 +187,7 @@ class Walk:
         self._change = change
         self._bound = bound
         self._query: Query | None = None
+        self._asked = False
         self.cursor = cursor
         self.ended = False
         self.bulk = Bulk()
@@ -172,8 +195,11 @@ class Walk:
     async def step(self) -> Tally:
         """Find one page, and change it."""
         engine = await self._asking.engine()
+        if not self._asked:
+            self._query, self._asked = await self._question(), True
         if self._query is None:
-            self._query = await self._question(engine)
+            self.cursor, self.ended = None, True
+            return Tally()
         after = None if self.cursor is None else read_cursor(self.cursor)
         page = await engine.find(msgspec.structs.replace(self._query, cursor=after))
         deletes = isinstance(self._change(0), Delete)
@@ -187,9 +213,11 @@ class Walk:
         self.ended = page.cursor is None
         return tally
 
-    async def _question(self, engine: Engine) -> Query:
+    async def _question(self) -> Query | None:
         """What to look for: asked once, because the names of a filter may have no jobs left in the end."""
-        query = await query_of(engine, self._filter, PAGE, None, self._bound)
+        query, _ = await question_of(self._asking, self._filter, PAGE, None, self._bound)
+        if query is None:
+            return None
         bound = self._bound + 1  # `until` is exclusive, and what was enqueued at this instant counts
         return msgspec.structs.replace(query, until=bound if query.until is None else min(query.until, bound))
 

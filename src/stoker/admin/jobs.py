@@ -18,7 +18,7 @@ from msgspec import Raw
 from stoker import records
 from stoker.admin.asking import Asking
 from stoker.admin.audit import AuditAdmin, audited
-from stoker.admin.bulk import Bulk, Given, Making, Walk, alter, making, query_of
+from stoker.admin.bulk import Bulk, Given, Making, Walk, alter, making, query_to_change, question_of
 from stoker.admin.details import EventView, JobDetail, detail, event_view
 from stoker.admin.history import RECENT, closed, flows
 from stoker.codec.signature import encode_payload
@@ -28,6 +28,7 @@ from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.audit import AuditEntry
 from stoker.model.control import Queue
+from stoker.model.derived import ErrorGroup, error_groups
 from stoker.model.errors import CorruptRecord, InvalidInput, KeyHeld, NotFound, WrongStatus
 from stoker.model.events import Event, EventType, Window
 from stoker.model.explain import Explanation, Line, comes_before, explain
@@ -77,6 +78,7 @@ class JobPage(msgspec.Struct, frozen=True):
     """Jobs in the requested order. `cursor` goes on behind them, None at the end; `scanned` records were read.
 
     `total` is how many jobs the filter means, on all pages, if it was asked for; at least so many if not `complete`.
+    `hint` says which names of the filter are not known, and what was probably meant.
     """
 
     jobs: list[records.Job]
@@ -84,6 +86,15 @@ class JobPage(msgspec.Struct, frozen=True):
     scanned: int
     total: int | None = None
     complete: bool = True
+    hint: str = ""
+
+
+class ErrorPage(msgspec.Struct, frozen=True):
+    """Errors of jobs by kind, the largest group first; `looked` jobs were read. `hint` is that of a `JobPage`."""
+
+    groups: list[ErrorGroup]
+    looked: int
+    hint: str = ""
 
 
 Progress: TypeAlias = Callable[[Bulk], bool | None]
@@ -122,15 +133,17 @@ class JobsAdmin:
         if filter_.id is not None:
             found = [one for one in await engine.get([ids.parse(filter_.id)]) if one is not None]
             return JobPage([self._asking.job(one) for one in found], None, 1, len(found) if total else None)
-        query = await query_of(engine, filter_, limit, cursor)
+        query, hint = await question_of(self._asking, filter_, limit, cursor)
+        if query is None:
+            return JobPage([], None, 0, 0 if total else None, hint=hint)
         page = await engine.find(query)
         after = None if page.cursor is None else write_cursor(page.cursor)
         jobs = [self._asking.job(one) for one in page.jobs]
         if not total:
-            return JobPage(jobs, after, page.scanned)
+            return JobPage(jobs, after, page.scanned, hint=hint)
         if cursor is None and after is None:
-            return JobPage(jobs, after, page.scanned, len(jobs))
-        return JobPage(jobs, after, page.scanned, *await _total(engine, query))
+            return JobPage(jobs, after, page.scanned, len(jobs), hint=hint)
+        return JobPage(jobs, after, page.scanned, *await _total(engine, query), hint)
 
     async def explain(self, job: str) -> Explanation:
         """Why a job does not run, and what to do about it. Raises `NotFound`."""
@@ -160,7 +173,7 @@ class JobsAdmin:
         return explain(seen, queue, presences, census, line=line, turns=turns, **known)
 
     async def preview(self, filter_: Filter | str) -> tuple[int, bool]:
-        """How many jobs a filter means now, and whether these are all.
+        """How many jobs a filter means now, and whether these are all; a name that is not known is refused.
 
         What no counter knows is walked over, up to 10,000 jobs.
         """
@@ -169,7 +182,22 @@ class JobsAdmin:
         if filter_.id is not None:
             [found] = await engine.get([ids.parse(filter_.id)])
             return int(found is not None), True
-        return await _total(engine, await query_of(engine, filter_, 1, None), PREVIEW_WALK)
+        query = await query_to_change(self._asking, filter_, 1)
+        return (0, True) if query is None else await _total(engine, query, PREVIEW_WALK)
+
+    async def question(self, filter_: Filter, limit: int) -> Query | None:
+        """What a change by this filter would ask the store, for a preview; None: no job is meant."""
+        return await query_to_change(self._asking, filter_, limit)
+
+    async def errors(self, filter_: Filter | str = "", *, limit: int = LARGEST_PAGE) -> ErrorPage:
+        """The latest jobs that a filter means, by kind and error, the largest group first."""
+        filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
+        engine = await self._app.engine()
+        query, hint = await question_of(self._asking, filter_, limit)
+        found = [] if query is None else (await engine.find(query)).jobs
+        mask = self._asking.redact.text
+        groups = [msgspec.structs.replace(one, error=mask(one.error)) for one in error_groups(found)]
+        return ErrorPage(groups, len(found), hint)
 
     async def tail(self, filter_: Filter | str = "", *, every: Seconds = 1.0) -> AsyncGenerator[EventView, None]:
         """Events as they are stored, of the jobs whose queue and kind a filter names; ends when its caller stops.
@@ -180,7 +208,7 @@ class JobsAdmin:
         if filter_ != Filter(**{name: getattr(filter_, name) for name in _OF_EVENTS}):
             raise InvalidFilter("filter", str(filter_), "an event knows only its queue and kind; use queue: and kind:")
         engine = await self._app.engine()
-        query = await query_of(engine, filter_, 1, None)
+        await question_of(self._asking, filter_, 1)  # a name that is left out must be known
         pause = span(every, "every") / SECOND
         seen: dict[Event, None] = {}
         begin = since = await engine.now()
@@ -190,7 +218,7 @@ class JobsAdmin:
             fresh = [one for one in found if one not in seen]
             seen |= dict.fromkeys(found)
             for one in fresh:
-                if _wanted(one, query):
+                if filter_.admits(one.queue, one.kind):
                     yield event_view(one)
             # An event is stored up to some seconds after it happened; what was seen in that time is not told again.
             full = len(found) == TAIL
@@ -328,6 +356,7 @@ class JobsAdmin:
         """Page by page over the jobs that were enqueued before now, each page one step."""
         if filter_.id is not None:
             return await self._act("change", [filter_.id], change, progress)
+        await query_to_change(self._asking, filter_, 1)
         walk = Walk(self._asking, filter_, change, await engine.now(), None)
         while True:
             await walk.step()
@@ -368,11 +397,6 @@ async def _total(engine: Engine, query: Query, walk: int = LONGEST_WALK) -> tupl
 
 
 _OF_EVENTS = ("queues", "but_queues", "kinds", "but_kinds")
-
-
-def _wanted(event: Event, query: Query) -> bool:
-    """Does a filter mean an event? Its queue and kind are known, the rest of its job is not."""
-    return (not query.queues or event.queue in query.queues) and (not query.kinds or event.kind in query.kinds)
 
 
 def _stops(progress: Progress | None, bulk: Bulk) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stoker.admin.asking import Asking
-from stoker.admin.bulk import Given, Walk, making
+from stoker.admin.bulk import Given, Walk, making, query_to_change
 from stoker.admin.letter_walk import LETTER_ACTIONS, LetterWalk, as_text, chosen
 from stoker.engines.base import outbox_of
 from stoker.model import ids
@@ -85,6 +85,7 @@ class OperationsAdmin:
         if filter_.id is not None:
             raise InvalidInput("filter", str(filter_), "names one job; change it without an operation")
         making(self._asking, action, given or {})
+        await query_to_change(self._asking, filter_, 1)
         return await self._store(action, str(filter_), given or {})
 
     async def start_on_letters(

@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 import msgspec
 
 from stoker.admin.asking import Asking
-from stoker.admin.bulk import Bulk, Walk, making
+from stoker.admin.bulk import Bulk, Walk, making, query_to_change
 from stoker.admin.history import RECENT, closed
 from stoker.model.control import Presence, Queue, Tuning, live
 from stoker.model.derived import Flow
 from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.events import Point
 from stoker.model.filter import Filter
-from stoker.model.job import FINISHED, Status
+from stoker.model.job import FINISHED, Status, check_name
 from stoker.model.query import Census
 from stoker.model.stats import COUNTS, TIMES
 from stoker.model.throttle import Rate
@@ -124,6 +124,7 @@ class QueuesAdmin:
     async def purge(self, name: str | None, *, status: str = "done", older_than: Seconds) -> Bulk:
         """Remove the jobs of one status, of a queue or of all, that ended strictly before so long ago."""
         filter_ = purged(name, status, span(older_than, "older_than"), await (await self._asking.engine()).now())
+        await query_to_change(self._asking, filter_, 1)
         walk = Walk(self._asking, filter_, making(self._asking, "delete", {}), LATEST, None)
         while not walk.ended:
             await walk.step()
@@ -134,6 +135,8 @@ def purged(name: str | None, status: str, older_than: Span, now: Instant) -> Fil
     """The jobs that a purge removes."""
     if status not in set(FINISHED):
         raise InvalidInput("status", status, f"must be one of {', '.join(sorted(FINISHED))}")
+    if name is not None:
+        check_name("queue", name)
     ended = f"{moment(0).isoformat()}..{moment(max(now - older_than, 1)).isoformat()}"
     return Filter(views=(status,), queues=() if name is None else (name,), finished=ended)
 

@@ -1,13 +1,13 @@
 """The operator's filter as text: `is:dead queue:mail kind:send* since:2h "connection refused"`.
 
 One grammar serves the command line, a search field and a URL. A `Filter` is the text as a value: `parse(str(filter))`
-gives it back. `query` turns it into the `Query` that engines understand, with the names that have jobs now. A word or
-name that means nothing raises `InvalidFilter`, so that a typing error never selects more jobs than were meant.
+gives it back. `query` turns it into the `Query` that engines understand, with the names that are known now. A word that
+means nothing raises `InvalidFilter`, and a name that means nothing matches no job, so that a typing error never selects
+more jobs than were meant.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ import msgspec
 from stoker.model import ids
 from stoker.model.errors import InvalidInput
 from stoker.model.job import ACTIVE, FINISHED, Job, Status
+from stoker.model.names import Names, hint, listed, nearest
 from stoker.model.query import ORDERS, WAITING, Due, Order, Query
 from stoker.model.same_error import normalized_error
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant, Span, instant
@@ -138,19 +139,41 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidFilter("filter", str(self), "leaves no status")
         return left
 
+    def unknown(self, known: Names) -> tuple[str, ...]:
+        """A sentence about each wanted name that matches nothing which is known; empty: all of them do."""
+        return tuple(
+            f"{word}:{pattern} matches no {word} that is known. {hint(pattern, names)}"
+            for word, patterns, names in (("queue", self.queues, known.queues), ("kind", self.kinds, known.kinds))
+            for pattern in patterns
+            if not _matching(pattern, names)
+        )
+
+    def is_known(self, known: Names) -> bool:
+        """Does each name, wanted or left out, match something which is known?"""
+        queues, kinds = (*self.queues, *self.but_queues), (*self.kinds, *self.but_kinds)
+        return all(_matching(one, known.queues) for one in queues) and all(_matching(one, known.kinds) for one in kinds)
+
+    def admits(self, queue: str, kind: str) -> bool:
+        """Does it mean jobs of this queue and kind, as far as names decide?"""
+        return all(
+            (not wanted or any(_matching(one, (name,)) for one in wanted))
+            and not any(_matching(one, (name,)) for one in without)
+            for name, wanted, without in ((queue, self.queues, self.but_queues), (kind, self.kinds, self.but_kinds))
+        )
+
     def query(
         self,
         now: Instant,
+        known: Names,
         *,
-        queues: Sequence[str],
-        kinds: Sequence[str],
         limit: int = 25,
         cursor: bytes | None = None,
         sample: Job | None = None,
-    ) -> Query:
-        """The question for an engine. `queues` and `kinds` are the names that exist, for `*`, `-` and typing errors.
+    ) -> Query | None:
+        """The question for an engine; None: its names match nothing, so no job is meant.
 
-        `sample` is the job that `same_error` names, None where there is none.
+        A name that is left out and is not `known` is refused: what was to be spared would be taken. `sample` is the job
+        that `same_error` names, None where there is none.
         """
         first = None if self.since is None else moment_of("since", self.since, now)
         last = None if self.until is None else moment_of("until", self.until, now)
@@ -158,15 +181,19 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidFilter("until", f"since:{self.since} until:{self.until}", "must be later than since")
         since, until = (None, None) if self.finished is None else window_of("finished", self.finished, now)
         least, most = (None, None) if self.attempts is None else _bounds(self.attempts)
-        names = _chosen("kind", self.kinds, self.but_kinds, kinds)
+        queues = _chosen("queue", self.queues, self.but_queues, known.queues)
+        kinds = _chosen("kind", self.kinds, self.but_kinds, known.kinds)
+        statuses = self.statuses
+        _check_order(self)
+        if NONE in (queues, kinds):
+            return None
         error = None
         if self.same_error is not None:
-            error, names = _same(self.same_error, sample, names)
-        _check_order(self)
+            error, kinds = _same(self.same_error, sample, kinds)
         return Query(
-            statuses=self.statuses,
-            queues=_chosen("queue", self.queues, self.but_queues, queues),
-            kinds=names,
+            statuses=statuses,
+            queues=queues or frozenset(),
+            kinds=kinds or frozenset(),
             tenant=self.tenant,
             key=self.key,
             due=next((DUE[view] for view in self.views if view in DUE), None),
@@ -200,11 +227,11 @@ def moment_of(word: str, text: str, now: Instant) -> Instant:
     return instant(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC), word)
 
 
-def _same(job: str, sample: Job | None, kinds: frozenset[str]) -> tuple[str, frozenset[str]]:
+def _same(job: str, sample: Job | None, kinds: frozenset[str] | None) -> tuple[str, frozenset[str]]:
     """The error of a job as all of its group have it, and the kind."""
     if sample is None or sample.last_error is None:
         raise InvalidFilter("same_error", job, "names no job that has failed")
-    if kinds and sample.kind not in kinds:
+    if kinds is not None and sample.kind not in kinds:
         raise InvalidFilter("same_error", job, f"is a job of kind {sample.kind}, which is left out")
     return normalized_error(sample.last_error), frozenset({sample.kind})
 
@@ -275,11 +302,11 @@ def _terms(text: str) -> dict[str, object]:
 
 def _put(lists: dict[str, list[str]], singles: dict[str, str], word: str, values: list[str], *, minus: bool) -> None:
     if word not in WORDS:
-        known = f"{_nearest(word, WORDS)}The words are {', '.join(WORDS)}; put other text in quotes"
+        known = f"{_asked(word, WORDS)}The words are {', '.join(WORDS)}; put other text in quotes"
         raise InvalidFilter("filter", f"{word}:", known)
     if word in SINGLES:
         if minus:
-            raise InvalidFilter("filter", f"-{word}:", f"only {_listed(LISTS)} can be left out")
+            raise InvalidFilter("filter", f"-{word}:", f"only {listed(LISTS)} can be left out")
         if len(values) > 1 or word in singles:
             raise InvalidFilter("filter", f"{word}:", "takes one value")
         singles[word] = _checked(word, values[0])
@@ -293,7 +320,7 @@ def _put(lists: dict[str, list[str]], singles: dict[str, str], word: str, values
 def _check_views(lists: dict[str, list[str]], values: list[str], *, minus: bool) -> None:
     for value in values:
         if value not in VIEWS:
-            raise InvalidFilter("is", value, f"{_nearest(value, VIEWS)}It must be one of {_listed(VIEWS)}")
+            raise InvalidFilter("is", value, f"{_asked(value, VIEWS)}It must be one of {listed(VIEWS)}")
     split = [value for value in values if value in DUE]
     if split and minus:
         raise InvalidFilter("filter", f"-is:{split[0]}", "cannot be left out; use is:pending or the other one")
@@ -304,7 +331,7 @@ def _check_views(lists: dict[str, list[str]], values: list[str], *, minus: bool)
 
 def _checked(word: str, value: str) -> str:
     if word == "order" and value not in ORDERS:
-        raise InvalidFilter("order", value, f"{_nearest(value, ORDERS)}It must be one of {', '.join(ORDERS)}")
+        raise InvalidFilter("order", value, f"{_asked(value, ORDERS)}It must be one of {', '.join(ORDERS)}")
     if word in {"since", "until"}:
         moment_of(word, value, 0)
     if word == "finished":
@@ -373,34 +400,32 @@ def _unquoted(value: str) -> str:
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
-def _chosen(word: str, wanted: Sequence[str], without: Sequence[str], known: Sequence[str]) -> frozenset[str]:
-    """The names that are meant; empty: all of them."""
-    chosen = _matching(word, wanted, known)
-    if not without:
-        return chosen
-    left = (chosen or frozenset(known)) - _matching(word, without, known)
-    if not left:
-        raise InvalidFilter("filter", f"-{word}:{','.join(without)}", f"leaves no {word}")
-    return left
+NONE: Final[frozenset[str]] = frozenset()
+"""Names were asked for, and none of them is there."""
 
 
-def _matching(word: str, patterns: Sequence[str], known: Sequence[str]) -> frozenset[str]:
-    found: set[str] = set()
-    for pattern in patterns:
-        names = {name for name in known if fnmatchcase(name, pattern.replace("[", "[[]").replace("?", "[?]"))}
-        if not names:
-            others = f"Those that have some: {_listed(known)}" if known else "None has any"
-            hint = _nearest(pattern, known).strip() or others
-            raise InvalidFilter("filter", f"{word}:{pattern}", f"matches no {word} that has jobs. {hint}")
-        found |= names
-    return frozenset(found)
+def _chosen(word: str, wanted: Sequence[str], without: Sequence[str], known: Iterable[str]) -> frozenset[str] | None:
+    """The names that are meant, which may be none; None: all of them, because nothing is said of names."""
+    if not wanted and not without:
+        return None
+    known = frozenset(known)
+    chosen = NONE.union(*(_matching(pattern, known) for pattern in wanted)) if wanted else known
+    for pattern in without:
+        spared = _matching(pattern, known)
+        if not spared:
+            why = f"matches no {word} that is known, so nothing can be left out. {hint(pattern, known)}"
+            raise InvalidFilter("filter", f"-{word}:{pattern}", why)
+        chosen -= spared
+    return chosen
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"Did you mean {near[0]}? " if near else ""
+def _matching(pattern: str, known: Iterable[str]) -> frozenset[str]:
+    """The names that a pattern matches, in which only `*` means anything but itself."""
+    plain = pattern.replace("[", "[[]").replace("?", "[?]")
+    return frozenset(name for name in known if fnmatchcase(name, plain))
 
 
-def _listed(names: Iterable[str]) -> str:
-    shown = sorted(names)
-    return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
+def _asked(word: str, known: Iterable[str]) -> str:
+    """A question after the nearest word, as another sentence goes on behind it."""
+    near = nearest(word, known)
+    return f"{near} " if near else ""

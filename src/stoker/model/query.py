@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 
 from stoker.model.errors import InvalidInput, InvalidOption
-from stoker.model.ids import JobId
+from stoker.model.ids import JobId, minted_at
 from stoker.model.job import FINISHED, LARGEST_BATCH, PRIORITIES, Draft, Job, Status, check_name, shown_error
 from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.same_error import normalized_error
@@ -148,6 +148,11 @@ def _asked(query: Query) -> str:
 def cursor_at(at: Instant, job: JobId) -> bytes:
     """The cursor behind a job in the order of a time."""
     return at.to_bytes(8) + job
+
+
+def cursor_time(cursor: bytes) -> Instant:
+    """The time that a cursor stands at: that of its order, else when its job's id was made."""
+    return int.from_bytes(cursor[:8]) if len(cursor) == TIMED_CURSOR else minted_at(cursor)
 
 
 def place_of(job: Placed, query: Query) -> Place:

@@ -133,7 +133,8 @@ class JobSummary(Struct, kw_only=True):
 class JobList(Struct, kw_only=True):
     """A page of jobs; `after` goes on behind it, null at the end. `scanned` jobs were looked at.
 
-    `total`, if it was asked for, is how many jobs match on all pages: at least so many unless `complete`.
+    `total`, if it was asked for, is how many jobs match on all pages: at least so many unless `complete`. `hint` says
+    which names of the filter are not known, and what was probably meant; empty where all are.
     """
 
     jobs: list[JobSummary]
@@ -141,6 +142,7 @@ class JobList(Struct, kw_only=True):
     scanned: int
     total: int | None = None
     complete: bool = True
+    hint: str = ""
 
 
 class Failed(Struct, kw_only=True):
@@ -222,7 +224,7 @@ async def find(visit: Visit, given: JobsQuery) -> JobList:
     reading = await visit.board.hub.reading()
     found = await visit.admin.jobs.find(given.q, limit=given.limit, cursor=given.after, total=given.total)
     rows = [JobSummary(**_summary(job, reading.census.at)) for job in found.jobs]
-    counted: dict[str, Any] = {"total": found.total, "complete": found.complete}
+    counted: dict[str, Any] = {"total": found.total, "complete": found.complete, "hint": found.hint}
     return JobList(jobs=rows, after=found.cursor, scanned=found.scanned, **counted)
 
 

@@ -11,10 +11,25 @@ from starlette.responses import RedirectResponse, Response
 from stoker.admin import Filter, InvalidFilter
 from stoker.engines.base import Engine
 from stoker.model import ids
-from stoker.model.derived import error_groups, error_line, scheduled_of
+from stoker.model.derived import error_line, scheduled_of
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Status
-from stoker.model.query import ALLOWED, Cancel, Census, Clone, Delete, Discard, Move, Prioritize, Query, Requeue, RunNow
+from stoker.model.names import in_use
+from stoker.model.query import (
+    ALLOWED,
+    Cancel,
+    Census,
+    Clone,
+    Delete,
+    Discard,
+    Move,
+    Prioritize,
+    Query,
+    Requeue,
+    RunNow,
+    cursor_time,
+    read_cursor,
+)
 from stoker.model.time import SECOND, Instant, instant
 from stoker.model.words import ago, clock, span, until
 from stoker.records import Job
@@ -90,7 +105,7 @@ async def show(visit: Visit) -> Response:
         context = _context(visit, reading, Filter(), text) | {"mistake": str(error), "rows": [], "found": None}
         return view.page(visit, "jobs.html", context, 422)
     now = visit.board.hub.current(reading).census.at
-    back = ids.minted_at(ids.parse(found.cursor)) if found.cursor else None
+    back = cursor_time(read_cursor(found.cursor)) if found.cursor else None
     context = _context(visit, reading, wanted, text) | {
         "found": found,
         "rows": [row(visit, job, now) for job in found.jobs],
@@ -98,6 +113,7 @@ async def show(visit: Visit) -> Response:
         "older": visit.url("jobs", q=text, after=found.cursor) if found.cursor else "",
         "actions": _actions(found.jobs),
         "page_number": "after" in visit.request.query_params,
+        "hint": found.hint,
     }
     if found.jobs and _countable(visit, wanted):
         context["live_url"] = visit.url("live", page="jobs", q=text, top=found.jobs[0].id)
@@ -106,14 +122,11 @@ async def show(visit: Visit) -> Response:
 
 async def _by_error(visit: Visit, reading: Reading, wanted: Filter) -> Response:
     limited = wanted if wanted.views else msgspec.structs.replace(wanted, views=("dead", "retrying"))
-    engine = await visit.board.store.engine()
-    census = reading.census
-    queues = sorted({one.queue for one in census.counts})
-    query = limited.query(census.at, queues=queues, kinds=census.kinds(), limit=LATEST)
-    jobs = (await engine.find(query)).jobs
+    errors = await visit.admin.jobs.errors(limited, limit=LATEST)
     context = _context(visit, reading, wanted, str(wanted)) | {
-        "groups": shared.masked(visit, error_groups(jobs)[:GROUPS]),
-        "looked": len(jobs),
+        "groups": errors.groups[:GROUPS],
+        "looked": errors.looked,
+        "hint": errors.hint,
         "found": None,
         "rows": [],
     }
@@ -132,10 +145,11 @@ def wants(visit: Visit) -> list[Want]:
 
     async def read(engine: Engine) -> tuple[list[bytes], int]:
         census = (hub.last or await hub.reading()).census
-        queues = sorted({one.queue for one in census.counts})
         try:
-            query = wanted.query(census.at, queues=queues, kinds=census.kinds(), limit=SHOWN + 1)
-        except InvalidInput:  # a queue or kind that the shared counts do not know yet, or no longer
+            query = wanted.query(census.at, in_use(census), limit=SHOWN + 1)
+        except InvalidInput:  # a queue or kind is left out that the shared counts do not know
+            query = None
+        if query is None:
             return [], 0
         return [job.id for job in (await engine.find(query)).jobs], 1
 
@@ -182,6 +196,7 @@ def _context(visit: Visit, reading: Reading, wanted: Filter, text: str) -> dict[
         "mistake": "",
         "actions": [],
         "older": "",
+        "hint": "",
         "newer": 0,
         "most_newer": SHOWN,
         "words": _words(reading),
@@ -229,7 +244,9 @@ def by_status(wanted: Filter, census: Census) -> dict[Status, int]:
     others = [field for field in wanted.__struct_fields__ if field not in COUNTED and field != "order"]
     if any(getattr(wanted, field) != getattr(plain, field) for field in others):
         return {}
-    query = wanted.query(census.at, queues=sorted({one.queue for one in census.counts}), kinds=census.kinds())
+    query = wanted.query(census.at, in_use(census))
+    if query is None:
+        return dict.fromkeys(Status, 0)
     chosen = [
         one
         for one in census.counts

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from starlette.responses import Response
 
-from stoker.admin import Bulk, Filter
+from stoker.admin import Bulk, Filter, InvalidFilter
 from stoker.admin.operations import OperationView
 from stoker.engines.base import Engine
 from stoker.model import ids
@@ -151,18 +151,23 @@ async def _count(visit: Visit, reading: Reading, text: str, chosen: list[str], c
         there = [job for job in await engine.get([ids.parse(one) for one in chosen]) if job is not None]
         return await _with_keys(engine, Counted(Counter(job.status for job in there), True), there, True, change)
     wanted = Filter.parse(text)
-    census = reading.census
-    queues = sorted({one.queue for one in census.counts})
-    sample = None
-    if wanted.same_error is not None:
-        [sample] = await engine.get([ids.parse(wanted.same_error)])
-    query = wanted.query(census.at, queues=queues, kinds=census.kinds(), limit=PAGE, sample=sample)
-    if known := jobs.by_status(wanted, census):
+    query = await visit.admin.jobs.question(wanted, PAGE)
+    if query is None:
+        return Counted(Counter(), True)
+    if known := _by_status(wanted, reading):
         statuses = Counter({status: n for status, n in known.items() if not query.statuses or status in query.statuses})
         looked, whole = await _walked(engine, query, KEYED) if change in KEYS else ([], True)
         return await _with_keys(engine, Counted(statuses, True), looked, whole, change)
     looked, whole = await _walked(engine, query, MOST)
     return await _with_keys(engine, Counted(Counter(job.status for job in looked), whole), looked, whole, change)
+
+
+def _by_status(wanted: Filter, reading: Reading) -> dict[Status, int]:
+    """What the shared counts know; empty where they do not, as of a name that only a schedule or the app has."""
+    try:
+        return jobs.by_status(wanted, reading.census)
+    except InvalidFilter:
+        return {}
 
 
 async def _walked(engine: Engine, query: Query, most: int) -> tuple[list[Job], bool]:

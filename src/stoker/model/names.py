@@ -1,0 +1,69 @@
+"""Which queues and kinds are known, so that an empty one can be told from a typing error.
+
+A name is known if jobs have or had it, or if settings, a schedule, a live worker or the loaded app name it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import msgspec
+
+from stoker.model.control import Presence, Queue, live
+from stoker.model.query import Census
+from stoker.model.schedule import Schedule
+
+MOST_LISTED = 12
+
+
+class Names(msgspec.Struct, frozen=True):
+    """Queues and kinds, by name."""
+
+    queues: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
+
+    def __or__(self, other: Names) -> Names:
+        return Names(self.queues | other.queues, self.kinds | other.kinds)
+
+
+def in_use(census: Census) -> Names:
+    """The names of stored jobs, and the kinds of those that were."""
+    return Names(frozenset(one.queue for one in census.counts), frozenset((*census.kinds(), *census.totals)))
+
+
+def known(
+    census: Census, queues: Iterable[Queue] = (), schedules: Iterable[Schedule] = (), presences: Iterable[Presence] = ()
+) -> Names:
+    """Every name that the store knows; workers count while they live."""
+    templates = [one.template for one in schedules]
+    working = live(list(presences), census.at)
+    return in_use(census) | Names(
+        frozenset(
+            (
+                *(one.name for one in queues),
+                *(one.queue for one in templates),
+                *(name for one in working for name in one.queues),
+            )
+        ),
+        frozenset((*(one.kind for one in templates), *(name for one in working for name in one.kinds))),
+    )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A question after the name that was probably meant; empty when none is near."""
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"Did you mean {near[0]}?" if near else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in their order, and how many more there are."""
+    shown = sorted(names)
+    rest = len(shown) - MOST_LISTED
+    return ", ".join(shown[:MOST_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """What to say about a name that is not among these: the nearest one, else which there are."""
+    known = list(known)
+    return nearest(name, known) or (f"Known are {listed(known)}." if known else "None is known.")
