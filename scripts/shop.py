@@ -452,7 +452,7 @@ async def alive(path: Path, port: int) -> None:
     import uvicorn
 
     from stoker import Worker
-    from stoker.web import Open, dashboard
+    from stoker.web import Key, dashboard
 
     jobs = Stoker(f"sqlite:///{path}")
 
@@ -480,9 +480,10 @@ async def alive(path: Path, port: int) -> None:
                     await jobs.enqueue_many(drafts)
             await asyncio.sleep(0.4)
 
-    board = dashboard(jobs, auth=Open(), env="demo", color="amber")
+    key = Key()
+    board = dashboard(jobs, auth=key, env="demo", color="amber")
     config = uvicorn.Config(board, host="127.0.0.1", port=port, log_level="warning")
-    print(f"the demo shop is at http://127.0.0.1:{port}/ ; stop it with Ctrl-C")
+    print(f"the demo shop is at http://127.0.0.1:{port}/?key={key.secret} ; stop it with Ctrl-C", flush=True)
     async with jobs:
         engine = await jobs.engine()
         presences = [one for one in await engine.workers() if not one.worker.startswith("fra-3.0")]

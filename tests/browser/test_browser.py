@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 from stoker.app import Stoker
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Claim, Demand, Note, Settlement, Status
-from stoker.web import Limits, Open, dashboard, routes
+from stoker.web import Key, Limits, Open, dashboard, routes
 from tests.browser.conftest import CONTRAST, TROUBLE, Heavy, Small, apart, first
 from tests.web.serving import Served
 
@@ -508,3 +508,32 @@ def test_canaries_stay_text(tmp_path: Path, look: Any) -> None:
         page.goto("about:blank")
         served.close()
         apart(lambda: app.run(app.close()))
+
+
+@pytest.mark.spec("BROWSER-15")
+def test_the_address_with_the_key_opens_the_dashboard_until_signing_out(tmp_path: Path, look: Any) -> None:
+    """Its key leaves the address at once; forms and live parts work under the session that it began."""
+    app, key = Stoker(f"sqlite:///{tmp_path / 'jobs.db'}", durability="process"), Key()
+    app.declare("send")
+    apart(lambda: app.run(app.enqueue(app.draft("send", queue="mail"))))
+    served = Served(dashboard(app, auth=key, limits=Limits(seconds=30)))
+    looker = look()
+    page = looker.page
+    page.goto(f"{served.url}/?key={key.secret}")
+    assert page.url == f"{served.url}/"
+    apart(lambda: app.run(app.enqueue(app.draft("send", queue="mail"))))
+    expect(page.locator("#live_tiles .tile-v").nth(1)).to_have_text("2")  # the page changes by itself
+    page.goto(f"{served.url}/queues/mail")
+    page.get_by_role("button", name="Pause mail").click()
+    expect(page.locator("body")).to_contain_text("Paused mail")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page).to_have_url(f"{served.url}/sign-in")
+    assert looker.complaints == []
+    page.goto(f"{served.url}/queues")
+    expect(page.get_by_label("Key")).to_be_visible()
+    page.get_by_label("Key").fill(key.secret)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page).to_have_url(f"{served.url}/queues")
+    expect(page.locator("body")).to_contain_text("mail")
+    served.close()
+    apart(lambda: app.run(app.close()))

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -33,3 +38,38 @@ def test_the_demo_ends_well_and_sums_up(tmp_path: Path) -> None:
 
 def test_the_script_runs_the_demo() -> None:
     assert 'exec python -m stoker demo "$@"' in (ROOT / "scripts" / "demo").read_text()
+
+
+@pytest.mark.spec("DEMO-03")
+def test_the_demo_shop_prints_the_address_with_its_key(tmp_path: Path) -> None:
+    assert 'python scripts/shop.py "$folder/shop.db" --serve' in (ROOT / "scripts" / "demo").read_text()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, str(ROOT / "scripts" / "shop.py"), str(tmp_path / "shop.db"), "--serve", port]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as shop:
+        try:
+            assert shop.stdout is not None
+            said = shop.stdout.readline()
+            found = re.search(rf"http://127\.0\.0\.1:{port}/\?key=([\w-]+)", said)
+            assert found is not None, said
+            assert _answer(f"http://127.0.0.1:{port}/", "") == 401
+            assert _answer(f"http://127.0.0.1:{port}/", found[1]) == 200
+        finally:
+            shop.send_signal(signal.SIGINT)
+            shop.wait(90)
+
+
+def _answer(address: str, key: str) -> int:
+    """The status of the answer, as soon as there is one."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            request = urllib.request.Request(address, headers={"Authorization": f"Bearer {key}"})
+            with urllib.request.urlopen(request) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            assert time.monotonic() < until
+            time.sleep(0.05)

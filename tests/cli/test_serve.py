@@ -51,9 +51,52 @@ def call(*words: str, code: int = 0) -> Result:
 
 @pytest.mark.spec("WEBSEC-15")
 def test_it_refuses_to_be_open_to_other_machines(url: str) -> None:
-    assert "lets everybody in" in call("serve", "--host", "0.0.0.0", "--auth", "open", code=2).output
+    for words in (["--host", "0.0.0.0"], ["--allow-host", "stoker.example.com"], ["--root-path", "/jobs"]):
+        refused = call("serve", *words, "--auth", "open", code=2).output
+        assert "lets everybody in" in refused
+        assert "--auth tokens" in refused
     assert "--allow-host" in call("serve", "--host", "0.0.0.0", code=2).output
     assert "--allow-host" in call("serve", "--host", "::", code=2).output
+
+
+@pytest.mark.spec("WEBSEC-21")
+def test_a_key_that_can_be_guessed_or_is_not_used_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "--key is for --auth key" in call("serve", "--key", "k" * 20, "--auth", "tokens", code=2).output
+    for weak in ("", "letmein"):
+        assert "16 to 200 letters" in call("serve", "--key", weak, code=2).output
+    monkeypatch.setenv("STOKER_DASHBOARD_KEY", "letmein")
+    refused = call("serve", code=2).output
+    assert "16 to 200 letters" in refused
+    assert "letmein" not in refused
+
+
+@pytest.mark.spec("WEBSEC-21")
+def test_it_asks_for_the_key_that_was_set_and_logs_none(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_DASHBOARD_KEY", "a-key-of-the-users-own")
+    with serving() as (site, said):
+        assert "?key=" not in said  # its log is no place for a lasting key
+        assert _status(f"{site}/", {}) == 401
+        assert _status(f"{site}/", {"Authorization": "Bearer a-key-of-the-users-own"}) == 200
+
+
+@contextmanager
+def serving(*command: str) -> Iterator[tuple[str, str]]:
+    """A server in a process of its own; yields its address without a key, and what it said when it was ready."""
+    begin = command or (sys.executable, "-m", "stoker")
+    with subprocess.Popen([*begin, "serve", "--port", "0"], stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        said = server.stderr.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+", said)
+        assert found is not None, said + server.stderr.read()
+        try:
+            _wait(f"{found[0]}/sign-in")
+            yield found[0], said
+        finally:
+            server.send_signal(signal.SIGTERM)
+            rest = server.stderr.read()
+            server.wait(90)
+    assert "TLS" not in said + rest
+    assert server.returncode in {0, -signal.SIGTERM}
 
 
 @pytest.mark.spec("WEBSEC-18")
@@ -115,33 +158,27 @@ def test_an_installed_wheel_serves_this_machine_and_ends_on_a_signal(url: str, i
     open_to_all = [str(installed), "serve", "--host", "0.0.0.0", "--auth", "open"]
     refused = subprocess.run(open_to_all, check=False, capture_output=True)
     assert (refused.returncode, b"lets everybody in" in refused.stderr) == (2, True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    site = f"http://127.0.0.1:{port}"
-    with subprocess.Popen([installed, "serve", "--port", str(port)], stderr=subprocess.PIPE) as server:
-        try:
-            page = _wait(f"{site}/")
-            assert "One thing needs you" in page
-            assets = set(re.findall(r'(?:href|src)="(/static/[^"]+)"', page))
-            assert {one.rpartition("/")[2] for one in assets} >= FILES
-            for asset in assets:
-                assert _status(site + asset, {}) == 200, asset
-            assert '"openapi":"3.1.0"' in _wait(f"{site}/api/v1/openapi.json").replace(" ", "")
-            assert _status(f"{site}/", {"Host": "evil.example"}) == 421
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait(90)
-        assert server.stderr is not None
-        assert b"TLS" not in server.stderr.read()
-    assert server.returncode in {0, -signal.SIGTERM}
+    with serving(str(installed)) as (site, said):
+        [key] = re.findall(r"\?key=([\w-]{43,})", said)
+        assert f"{site}/?key={key} for every holder of its key" in said
+        assert _status(f"{site}/", {}) == 401
+        assert _status(f"{site}/api/v1/jobs", {}) == 401
+        holder = {"Authorization": f"Bearer {key}"}
+        page = _wait(f"{site}/", holder)
+        assert "One thing needs you" in page
+        assets = set(re.findall(r'(?:href|src)="(/static/[^"]+)"', page))
+        assert {one.rpartition("/")[2] for one in assets} >= FILES
+        for asset in assets:
+            assert _status(site + asset, {}) == 200, asset
+        assert '"openapi":"3.1.0"' in _wait(f"{site}/api/v1/openapi.json", holder).replace(" ", "")
+        assert _status(f"{site}/", {"Host": "evil.example", **holder}) == 421
 
 
-def _wait(address: str) -> str:
+def _wait(address: str, headers: dict[str, str] | None = None) -> str:
     until = time.monotonic() + 60
     while True:
         try:
-            with urllib.request.urlopen(address) as answer:
+            with urllib.request.urlopen(urllib.request.Request(address, headers=headers or {})) as answer:
                 return str(answer.read().decode())
         except OSError:
             assert time.monotonic() < until

@@ -18,6 +18,7 @@ from stoker.model.control import Presence
 from stoker.model.job import Claim, Demand, Settlement, Status
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard, Limits, Open, dashboard
+from stoker.web.tokens import KnownTokens
 from tests.harness.apps import make_engine
 
 
@@ -86,6 +87,23 @@ async def client(board: Dashboard) -> AsyncIterator[Client]:
     client = Client(board)
     yield client
     await client.close()
+
+
+class Watch:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def watched(board: Dashboard) -> Watch:
+    """Let a watch say how old the tokens are that the dashboard has read."""
+    watch = Watch()
+    board.door = KnownTokens(watch)
+    return watch
 
 
 async def enqueue(app: Stoker, kind: str = "send", **options: Any) -> str:

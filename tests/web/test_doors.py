@@ -18,7 +18,7 @@ from stoker.model.job import Status
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard, Limits, Open, Tokens, dashboard
 from stoker.web.board import HEADERS
-from tests.web.conftest import Client, claim, end, enqueue, text
+from tests.web.conftest import Client, claim, end, enqueue, text, watched
 
 
 @pytest.fixture
@@ -81,6 +81,7 @@ async def test_an_open_dashboard_is_closed_to_other_machines(board: Dashboard) -
 @pytest.mark.spec("WEBSEC-04")
 async def test_a_dashboard_asks_for_a_token_by_default(app: Stoker, made: Any) -> None:
     client = made()
+    watch = watched(client.board)
     assert isinstance(client.board.auth, Tokens)
     page = await client.get("/jobs?q=is:dead")
     assert (page.status_code, page.headers["location"]) == (303, "/sign-in?next=%2Fjobs%3Fq%3Dis%3Adead")
@@ -91,7 +92,7 @@ async def test_a_dashboard_asks_for_a_token_by_default(app: Stoker, made: Any) -
     assert wrong.status_code == 401
     assert "That token is not known or has expired." in text(wrong)
     secret = await TokensAdmin(app).create("ann", "operate")
-    client.board.known_tokens._read_at = -1e9
+    watch.seconds += 5
     right = await client.post("/sign-in", {"token": secret, "next": "/jobs"})
     assert (right.status_code, right.headers["location"]) == (303, "/jobs")
     cookie = next(value for value in right.headers.get_list("set-cookie") if value.startswith("stoker_session="))
@@ -124,9 +125,10 @@ async def test_tokens_are_hashed_expire_and_are_revoked(app: Stoker, made: Any, 
     with pytest.raises(InvalidInput, match="name of another token"):
         await admin.create("ci")
     client = made()
+    watch = watched(client.board)
 
     async def status(given: str) -> int:
-        client.board.known_tokens._read_at = -1e9
+        watch.seconds += 5
         answer = await client.get("/jobs", headers={"authorization": f"Bearer {given}"})
         return int(answer.status_code)
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 
 import click
 
 from stoker.cli.store import find_app, not_listening, on_store, reported
 from stoker.cli.text import safe
 from stoker.model.access import is_loopback
+
+VARIABLE = "STOKER_DASHBOARD_KEY"
+
+WHO = {"open": "everybody on this machine", "tokens": "every holder of a token", "key": "every holder of its key"}
 
 
 @click.command()
@@ -17,7 +23,12 @@ from stoker.model.access import is_loopback
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8642, show_default=True, metavar="PORT", help="Its port."
 )
-@click.option("--auth", type=click.Choice(["open", "tokens"]), help="Default: open on this machine, else tokens.")
+@click.option("--auth", type=click.Choice(["key", "tokens", "open"]), help="Default: key on this machine, else tokens.")
+@click.option(
+    "--key",
+    metavar="KEY",
+    help="The key, instead of a fresh one. Better $STOKER_DASHBOARD_KEY, which other users cannot see.",
+)
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name it answers under; repeatable.")
 @click.option("--env", metavar="NAME", help="Name of the environment, shown on every page.")
 @click.option(
@@ -31,6 +42,7 @@ def serve(
     host: str,
     port: int,
     auth: str | None,
+    key: str | None,
     hosts: tuple[str, ...],
     env: str | None,
     color: str,
@@ -41,23 +53,25 @@ def serve(
 ) -> None:
     """Serve the dashboard and the REST API.
 
-    On this machine everybody may use it. Elsewhere it asks for a token (`stoker tokens create`) and answers only under
-    the names that --allow-host gives.
+    On this machine it asks for a key: it prints an address with a fresh one, which is good until it ends. Elsewhere it
+    asks for a token (`stoker tokens create`) and answers only under the names that --allow-host gives.
     """
     try:
         import uvicorn
 
-        from stoker.web import Open, Tokens, dashboard
-        from stoker.web.auth import LOOPBACK_NAMES
+        from stoker.web import Key, Open, Tokens, dashboard
+        from stoker.web.auth import LOOPBACK_NAMES, Auth
         from stoker.web.start import prepare
     except ImportError:
         raise click.ClickException("the dashboard needs starlette, jinja2 and uvicorn: install stoker[web]") from None
     here = is_loopback(host)
-    if not here and auth == "open":
+    auth = auth or ("key" if here else "tokens")
+    if auth == "open" and (outside := _outside(host, hosts, root_path, LOOPBACK_NAMES)):
         raise click.UsageError(
-            f"{safe(host)} can be reached from other machines, and --auth open lets everybody in. Nothing was started. "
-            "Leave --auth out to ask for tokens, or listen on 127.0.0.1."
+            f"{outside}, and --auth open lets everybody in. Nothing was started. Use --auth tokens, or --auth key."
         )
+    if auth != "key" and key is not None:
+        raise click.UsageError(f"--key is for --auth key, and this is --auth {auth}. Nothing was started.")
     if not here and not hosts:
         raise click.UsageError(
             f"{safe(host)} can be reached from other machines: name the hosts it answers under, as in "
@@ -65,7 +79,10 @@ def serve(
         )
     with reported():
         app = find_app(target or path, url)
-        sign_in = Tokens() if auth == "tokens" or not here else Open()
+        given = key if key is not None else os.environ.get(VARIABLE) or None
+        sign_in: Auth = Open() if auth == "open" else Tokens()
+        if auth == "key":
+            sign_in = Key() if given is None else Key(given)
         names = LOOPBACK_NAMES | frozenset(hosts)
         board = dashboard(app, auth=sign_in, env=env, color=color, read_only=read_only, hosts=names)
     config = uvicorn.Config(
@@ -89,15 +106,25 @@ def serve(
     prepare()
     listening = _listening(host, port)
     shown = f"[{host}]" if ":" in host else host
-    who = "everybody on this machine" if isinstance(sign_in, Open) else "every holder of a token"
     at = f"http://{shown}:{listening.getsockname()[1]}{root_path}/"
-    click.echo(f"the dashboard of {app.root().where} is at {at} for {who}", err=True)
+    if isinstance(sign_in, Key) and (given is None or sys.stderr.isatty()):  # a log must not keep a key of the user's
+        at += f"?key={sign_in.secret}"
+    click.echo(f"the dashboard of {app.root().where} is at {at} for {WHO[auth]}", err=True)
     try:
         server.run([listening])
     except SystemExit:  # it said why on standard error; its own code means something else here
         raise SystemExit(1) from None
     if not server.started:
         raise SystemExit(1)
+
+
+def _outside(host: str, hosts: tuple[str, ...], root_path: str, near: frozenset[str]) -> str:
+    """Why other machines may reach it; empty: they may not."""
+    if not is_loopback(host):
+        return f"{safe(host)} can be reached from other machines"
+    if foreign := [name for name in hosts if name.lower() not in near]:
+        return f"--allow-host {safe(foreign[0])} is a name for other machines"
+    return f"--root-path {safe(root_path)} means a proxy, behind which anyone may be" if root_path else ""
 
 
 def _listening(host: str, port: int) -> socket.socket:

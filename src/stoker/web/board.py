@@ -35,15 +35,14 @@ from stoker.model.job import Job
 from stoker.model.redact import Redaction
 from stoker.model.stats import OF_ALL
 from stoker.model.time import HOUR, MINUTE, Instant
-from stoker.web import charts, problems
-from stoker.web.auth import LOOPBACK_NAMES, Auth, Open, Tokens, ask
+from stoker.web import charts, problems, sign_in
+from stoker.web.auth import LOOPBACK_NAMES, Auth, Key, Open, Tokens, ask, came_through_a_proxy
 from stoker.web.check_ups import CheckUps
 from stoker.web.forms import Form
 from stoker.web.hub import LIMIT, Hub
 from stoker.web.minutes import COMPLETED, Minutes
 from stoker.web.pace import Pace
 from stoker.web.problems import Problem
-from stoker.web.tokens import KnownTokens, identify
 from stoker.web.visit import CSRF_COOKIE, Visit
 
 logger = logging.getLogger("stoker.web")
@@ -147,7 +146,11 @@ class Dashboard:
         self.redact = redact or Redaction()
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         if isinstance(self.auth, Open):
-            self._hosts = LOOPBACK_NAMES | (self._hosts or frozenset())
+            if foreign := sorted((self._hosts or frozenset()) - LOOPBACK_NAMES):
+                raise InvalidInput(
+                    "hosts", foreign[0], "cannot be with Open(), which is for this machine: use Tokens()"
+                )
+            self._hosts = LOOPBACK_NAMES
         # Connections of its own, whose reads the store stops: a flood of pages must not take those that the app around
         # it enqueues with, nor keep the store from its workers.
         self.store = jobs.with_engine(jobs.root().for_loop(read_limit=self.limits.seconds))
@@ -163,7 +166,7 @@ class Dashboard:
         self.edited: dict[bytes, Edited] = {}
         self.check_ups = CheckUps()
         self.pace = Pace[tuple[str, str]]()
-        self.known_tokens = KnownTokens()
+        self.door = sign_in.door(self.auth)
         from stoker.web.routes import ways
 
         self.ways = ways()
@@ -180,7 +183,7 @@ class Dashboard:
     @property
     def signs_in(self) -> bool:
         """Do people sign in here?"""
-        return isinstance(self.auth, Tokens)
+        return self.door is not None
 
     async def points(self, drawn: charts.Range, now: Instant, queues: Iterable[str]) -> Sequence[Point]:
         """The points of all queues together over a range, read in one call with the bars of the queues given."""
@@ -252,15 +255,11 @@ class Dashboard:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        csrf = request.cookies.get(CSRF_COOKIE, "")
+        root = str(scope.get("root_path", "")).rstrip("/")
+        visit = Visit(self, request, secrets.token_hex(4), root, secrets.token_urlsafe(32))
+        csrf = visit.cookie(CSRF_COOKIE)
         known = re.fullmatch(r"[\w-]{43}", csrf) is not None
-        visit = Visit(
-            board=self,
-            request=request,
-            id=secrets.token_hex(4),
-            root=str(scope.get("root_path", "")).rstrip("/"),
-            csrf=csrf if known else secrets.token_urlsafe(32),
-        )
+        visit.csrf = csrf if known else visit.csrf
         sent = False
 
         async def guarded(message: Message) -> None:
@@ -300,6 +299,7 @@ class Dashboard:
         """A cookie that scripts cannot read and other sites cannot send."""
         secure = "; Secure" if visit.request.url.scheme == "https" else ""
         lasts = "" if age is None else f"; Max-Age={age}"
+        name = visit.cookie_name(name)
         return f"{name}={quote(value, safe='')}; Path={visit.root or '/'}; HttpOnly; SameSite=Strict{secure}{lasts}"
 
     # --- doors ------------------------------------------------------------------------------------------------------
@@ -321,6 +321,8 @@ class Dashboard:
                 self._check_csrf(visit)
             return await way.call(visit)
         visit.identity = await self._identify(visit)
+        if way is not None and way.kind == "page" and (entered := await sign_in.bring_key(visit)) is not None:
+            return entered
         if visit.identity is None:
             return self._sign_in(visit, path)
         if way is None or found is None:
@@ -357,14 +359,19 @@ class Dashboard:
             client = visit.request.client
             if client is None or not is_loopback(client.host):
                 raise Problem(403, "remote", "This dashboard is open only to the machine it runs on.")
+            if came_through_a_proxy(visit.request):
+                raise Problem(403, "proxy", "A proxy sent this request, and this dashboard asks no token of its users.")
             return Identity(self.auth.name, self.auth.role)
-        if isinstance(self.auth, Tokens):
-            return await identify(visit)
+        if self.door is not None:
+            return await sign_in.identify(visit, self.door)
+        assert not isinstance(self.auth, Key | Tokens)
         return await ask(self.auth, visit.request)
 
     def _sign_in(self, visit: Visit, path: str) -> Response:
         page = visit.request.method in SAFE and not path.startswith(("/api/", "/live"))
-        if isinstance(self.auth, Tokens) and page:
+        if page and isinstance(self.auth, Key):
+            return sign_in.page(visit, visit.here, status=401)
+        if page and isinstance(self.auth, Tokens):
             return RedirectResponse(visit.url("sign-in", next=visit.here), 303)
         problem = Problem(401, "token", "No token was given, or it is not known or has expired.")
         problem.headers["www-authenticate"] = "Bearer"
@@ -373,7 +380,7 @@ class Dashboard:
     def _check_csrf(self, visit: Visit) -> None:
         """Refuse a change that another site's page sent with this browser's cookies."""
         request = visit.request
-        if isinstance(self.auth, Tokens) and "authorization" in request.headers:
+        if self.door is not None and "authorization" in request.headers:
             return  # no browser adds this header by itself
         site = request.headers.get("sec-fetch-site", "same-origin")
         if site not in {"same-origin", "none"} or _is_foreign(request):
@@ -385,7 +392,7 @@ class Dashboard:
 
     def check_token(self, visit: Visit, given: str) -> None:
         """Compare the token of a form with that of the cookie."""
-        stored = visit.request.cookies.get(CSRF_COOKIE, "")
+        stored = visit.cookie(CSRF_COOKIE)
         if not stored or not hmac.compare_digest(stored.encode(), given.encode()):
             raise Problem(403, "csrf", "This form has expired. Nothing was changed. Load the page again.")
         visit.request.state.csrf_owed = False
@@ -459,7 +466,8 @@ def dashboard(
 ) -> Dashboard:
     """Make the dashboard of an app, to be served by itself or mounted below a path of another app.
 
-    `auth` is `Tokens()` (default), a function that returns an `Identity` or None, or `Open()` for this machine only.
+    `auth` is `Tokens()` (default), `Key()`, a function that returns an `Identity` or None, or `Open()` for this machine
+    only.
     `env` and `color` name the environment on every page. `read_only` refuses every change. `hosts` are the names it
     answers under; None leaves that to the app around it. A queue whose oldest due job waits longer than `late_after`
     seconds is falling behind. `redact` says which names make a value secret.

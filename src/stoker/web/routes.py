@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.web import assets, live, tokens, view
+from stoker.web import assets, live, sign_in, view
 from stoker.web.actions import health as health_actions
 from stoker.web.actions import job as job_actions
 from stoker.web.actions import limit, operation, queue, schedule, theme
@@ -46,9 +46,9 @@ def ways() -> list[Way]:
     """All of them. What is not here does not exist; a role that is too low is refused."""
     return [
         Way("GET", "/static/{version}/{name:path}", "read", _static, "open"),
-        Way("GET", "/sign-in", "read", tokens.ask, "open"),
-        Way("POST", "/sign-in", "read", tokens.sign_in, "open"),
-        Way("POST", "/sign-out", "read", tokens.sign_out, "open"),
+        Way("GET", "/sign-in", "read", sign_in.ask, "open"),
+        Way("POST", "/sign-in", "read", sign_in.sign_in, "open"),
+        Way("POST", "/sign-out", "read", sign_in.sign_out, "open"),
         Way("POST", "/theme", "read", theme.choose, "open"),
         Way("GET", "/", "read", overview.show),
         Way("GET", "/points.json", "read", overview.points_json),

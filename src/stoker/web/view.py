@@ -96,7 +96,7 @@ def common(visit: Visit, page: str, title: str, found: list[Finding] | None = No
     """What every page of the shell needs."""
     board = visit.board
     numbers = badges(found or [])
-    theme = visit.request.cookies.get(THEME_COOKIE, "")
+    theme = visit.cookie(THEME_COOKIE)
     return {
         "v": visit,
         "board": board,
@@ -125,7 +125,7 @@ def stoker_version() -> str:
 
 def _flash(visit: Visit) -> Flash | None:
     try:
-        raw = json.loads(unquote(visit.request.cookies.get(FLASH_COOKIE, "")))
+        raw = json.loads(unquote(visit.cookie(FLASH_COOKIE)))
         fields = tuple((str(name), str(value)) for name, value in raw["fields"])
         return Flash(str(raw["text"]), str(raw["undo"]), fields, bool(raw["bad"]))
     except (ValueError, TypeError, KeyError):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
 
 
 CSRF_COOKIE, SESSION_COOKIE = "stoker_csrf", "stoker_session"
+
+
+class Entry(NamedTuple):
+    """A session that was begun: what its cookie holds, and for how many seconds; None: until the browser ends."""
+
+    cookie: str
+    age: int | None = None
 
 
 @dataclass
@@ -60,6 +68,15 @@ class Visit:
     def here(self) -> str:
         """The address of this page, with its parameters."""
         return self.request.url.path + (f"?{self.request.url.query}" if self.request.url.query else "")
+
+    def cookie(self, name: str) -> str:
+        """The value of one of our cookies as it was sent; empty without it."""
+        return self.request.cookies.get(self.cookie_name(name), "")
+
+    def cookie_name(self, name: str) -> str:
+        """The name of one of our cookies: browsers send those of one machine to each of its ports."""
+        port = re.search(r":(\d{1,5})$", self.request.headers.get("host", ""))
+        return name if port is None else f"{name}_{port[1]}"
 
     def parameter(self, name: str, default: str = "") -> str:
         """A parameter of the address."""

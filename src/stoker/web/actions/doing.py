@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from starlette.responses import Response
 
 from stoker.web import view
-from stoker.web.tokens import local
+from stoker.web.sign_in import local
 from stoker.web.view import Flash
 from stoker.web.visit import Visit
 

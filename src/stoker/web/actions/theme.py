@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from stoker.web import view
-from stoker.web.tokens import local
+from stoker.web.sign_in import local
 from stoker.web.visit import Visit
 
 
