@@ -165,7 +165,7 @@ async def _claimed(engine: Engine, worker: str, queue: str, n: int) -> list[Clai
 async def _enqueue(app: Stoker, kind: str, n: int = 1, **options: Any) -> list[bytes]:
     drafts = [app.draft(kind, tenant=RANDOM.choice(TENANTS), payload=_payload(), **options) for _ in range(n)]
     await app.enqueue_many(drafts)
-    return [draft.id for draft in drafts]
+    return [draft.job_id for draft in drafts]
 
 
 def _payload() -> dict[str, Any]:

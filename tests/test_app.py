@@ -334,10 +334,10 @@ async def test_a_failed_chunk_names_the_first_draft_that_was_not_stored() -> Non
         await app.enqueue_many(drafts)
     assert caught.value.__notes__ == [
         "drafts 0 to 1999 were stored",
-        f"draft 2000 (job {ids.text(drafts[2_000].id)}) and all after it were not stored",
+        f"draft 2000 (job {ids.text(drafts[2_000].job_id)}) and all after it were not stored",
     ]
     engine = await app.engine()
-    assert [job is not None for job in await engine.get([drafts[n].id for n in (0, 1_999, 2_000)])] == [
+    assert [job is not None for job in await engine.get([drafts[n].job_id for n in (0, 1_999, 2_000)])] == [
         True,
         True,
         False,

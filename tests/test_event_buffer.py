@@ -29,7 +29,7 @@ def draft(payload: bytes = b"{}", **options: Any) -> Draft:
 
 
 def insert(buffer: EventBuffer, *drafts: Draft, stored: Stored = Stored.INSERTED) -> None:
-    buffer.inserted(drafts, [Receipt(one.id, stored) for one in drafts])
+    buffer.inserted(drafts, [Receipt(one.job_id, stored) for one in drafts])
 
 
 def claim(payload: bytes = b"{}") -> Claim:
@@ -72,7 +72,7 @@ async def test_a_flush_writes_in_chunks_and_returns_the_count() -> None:
     assert len(buffer) == 250
     assert await flush(buffer, store) == 250
     assert [len(chunk) for chunk in store.chunks] == [100, 100, 50]
-    assert store.jobs == [int.from_bytes(one.id) for one in drafts]
+    assert store.jobs == [int.from_bytes(one.job_id) for one in drafts]
     assert await flush(buffer, store) == 0
     assert len(buffer) == 0
 
@@ -100,7 +100,7 @@ async def test_follow_ups_of_a_settlement_that_applied_are_enqueued() -> None:
     await flush(buffer, store)
     assert [(event.type, event.job) for event in store.chunks[0]] == [
         (EventType.COMPLETED, one.id),
-        (EventType.ENQUEUED, more.id),
+        (EventType.ENQUEUED, more.job_id),
     ]
 
 
@@ -135,7 +135,7 @@ async def test_unwritten_events_go_back_within_the_cap() -> None:
     assert (len(buffer), buffer.dropped) == (250, 30)
     store.gate = None
     assert await flush(buffer, store) == 250
-    assert store.jobs[:220] == [int.from_bytes(one.id) for one in drafts[:220]], "the oldest come first"
+    assert store.jobs[:220] == [int.from_bytes(one.job_id) for one in drafts[:220]], "the oldest come first"
 
 
 @pytest.mark.spec("BUFFER-04")
@@ -160,13 +160,13 @@ async def test_buffered_events_of_a_deleted_job_are_dropped() -> None:
     kept, gone = draft(), draft()
     insert(buffer, kept, gone)
     await engine.insert([kept, gone])
-    elsewhere.add(Event(wall(), EventType.STARTED, gone.id, "default", "work", 1))
-    assert (await engine.alter(Selection((gone.id,)), Delete())).changed == 1
+    elsewhere.add(Event(wall(), EventType.STARTED, gone.job_id, "default", "work", 1))
+    assert (await engine.alter(Selection((gone.job_id,)), Delete())).changed == 1
     assert [await buffer.flush(engine), await elsewhere.flush(engine)] == [2, 1]
-    assert [event.job for event in await engine.events(Window(0, wall() + HOUR))] == [kept.id]
-    elsewhere.add(Event(wall() + SECOND, EventType.ENQUEUED, gone.id, "default", "work"))
+    assert [event.job for event in await engine.events(Window(0, wall() + HOUR))] == [kept.job_id]
+    elsewhere.add(Event(wall() + SECOND, EventType.ENQUEUED, gone.job_id, "default", "work"))
     await elsewhere.flush(engine)
-    assert [event.job for event in await engine.events(Window(0, wall() + HOUR))] == [kept.id, gone.id]
+    assert [event.job for event in await engine.events(Window(0, wall() + HOUR))] == [kept.job_id, gone.job_id]
     await engine.close()
 
 
@@ -193,7 +193,7 @@ async def test_a_chunk_is_sent_again_under_its_id(how: str) -> None:
     assert first == again is not None
     assert len({again, *others}) == 3
     assert [len(chunk) for chunk in store.chunks] == [10, 10, 8]
-    assert store.jobs[:25] == [int.from_bytes(one.id) for one in drafts]
+    assert store.jobs[:25] == [int.from_bytes(one.job_id) for one in drafts]
 
 
 @pytest.mark.spec("BUFFER-07")
@@ -224,7 +224,7 @@ async def test_a_batch_at_the_cap_keeps_what_fits() -> None:
     insert(buffer, draft())
     assert (len(buffer), buffer.dropped) == (10, 6)
     assert await flush(buffer, store) == 10
-    assert store.jobs == [int.from_bytes(one.id) for one in drafts[:10]]
+    assert store.jobs == [int.from_bytes(one.job_id) for one in drafts[:10]]
 
 
 @pytest.mark.spec("BUFFER-06")

@@ -75,7 +75,7 @@ async def test_waiting_for_a_group_that_fails_names_its_first_dead_member(jobs: 
     await drain(jobs)
     with pytest.raises(GroupFailed) as failed:
         await group.wait()
-    assert (failed.value.group_id, failed.value.job_id) == (group.id, ids.text(dead.id))
+    assert (failed.value.group_id, failed.value.job_id) == (group.id, ids.text(dead.job_id))
     assert (failed.value.kind, failed.value.error) == ("refuse", "no")
     assert "of 3 members 1 done, 2 dead, 0 canceled" in str(failed.value)
 
@@ -85,11 +85,11 @@ async def test_waiting_names_a_canceled_member_if_none_is_dead_and_none_if_none_
     tasks = Tasks(jobs)
     canceled = tasks.work.draft()
     group = await jobs.group([canceled, tasks.work.using(keep=0).draft()])
-    await jobs.handle(canceled.id).cancel(reason="enough")
+    await jobs.handle(canceled.job_id).cancel(reason="enough")
     await drain(jobs)
     with pytest.raises(GroupFailed, match="enough") as failed:
         await group.wait()
-    assert failed.value.job_id == ids.text(canceled.id)
+    assert failed.value.job_id == ids.text(canceled.job_id)
     with pytest.raises(ZeroDivisionError):
         async with jobs.group() as empty:
             raise ZeroDivisionError
@@ -167,8 +167,8 @@ async def test_a_long_list_that_fails_half_way_is_abandoned(jobs: Stoker) -> Non
     await jobs.enqueue(drafts[-1])
     with pytest.raises(InvalidInput, match="stored job"):
         await jobs.group(drafts)
-    assert (await jobs.handle(drafts[0].id).refresh()).status is Status.PENDING
-    group = (await jobs.handle(drafts[0].id).refresh()).group
+    assert (await jobs.handle(drafts[0].job_id).refresh()).status is Status.PENDING
+    group = (await jobs.handle(drafts[0].job_id).refresh()).group
     assert group is not None
     [found] = await (await jobs.engine()).groups([ids.parse(group)])
     assert found is not None
@@ -224,7 +224,7 @@ async def test_a_member_that_was_replaced_is_not_canceled_with_its_former_group(
     group = await jobs.group([draft])
     await debounced.enqueue()
     assert await group.cancel() == 0
-    assert (await jobs.handle(draft.id).refresh()).status is Status.PENDING
+    assert (await jobs.handle(draft.job_id).refresh()).status is Status.PENDING
 
 
 @pytest.mark.spec("GROUP-12")
@@ -406,7 +406,7 @@ async def test_an_operator_and_a_maker_who_close_a_group_emit_it_with_its_callba
         async with jobs.group(None, **callbacks):
             pass
     [stored] = [one for one in seen if (one.kind, one.after) == ("report", Status.PENDING)]
-    assert stored.job == ids.text(callbacks["on_failure" if by == "cancel" else "then"].id)
+    assert stored.job == ids.text(callbacks["on_failure" if by == "cancel" else "then"].job_id)
     await jobs.close()
     await engine.open()
     found = await engine.events(Window(since=0, until=await engine.now() + DAY))

@@ -30,7 +30,7 @@ def test_a_draft_holds_the_bound_arguments_and_nothing_else(app: Stoker) -> None
     assert (draft.kind, draft.queue, draft.payload, draft.attempts) == ("resize", "default", b'{"image":7}', 5)
     assert draft.options is PLAIN
     assert resize.draft(7, width=800).payload == b'{"image":7,"width":800}'
-    assert draft.id < resize.draft(7).id
+    assert draft.job_id < resize.draft(7).job_id
     wrong: Any = resize
     for args, kwargs in (((), {}), ((1, 2), {}), ((1,), {"wdith": 2})):
         with pytest.raises(InvalidInput, match=r"resize\(\)"):
@@ -145,5 +145,5 @@ async def test_many_drafts_of_one_task_have_rising_ids(app: Stoker) -> None:
     async def work(n: int) -> None: ...
 
     drafts = [work.draft(n) for n in range(1_000)]
-    assert [draft.id for draft in drafts] == sorted({draft.id for draft in drafts})
+    assert [draft.job_id for draft in drafts] == sorted({draft.job_id for draft in drafts})
     await asyncio.sleep(0)

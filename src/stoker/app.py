@@ -305,7 +305,7 @@ class Stoker(Registry):
                 receipts += records.receipts(await self.insert_drafts(waiting[start : portion.stop], tx))
             except Exception as error:
                 error.add_note(f"drafts 0 to {start - 1} were stored" if start else "no draft was stored")
-                error.add_note(f"draft {start} (job {ids.text(waiting[start].id)}) and all after it were not stored")
+                error.add_note(f"draft {start} (job {waiting[start].id}) and all after it were not stored")
                 raise
         return receipts
 
@@ -404,7 +404,7 @@ class Stoker(Registry):
                 self.listeners.emit(transition)
 
     def handle(self, job: str | JobId) -> JobHandle[Any]:
-        """The handle of a job by its id: text, or the bytes of a draft."""
+        """The handle of a job by its id: text, or its sixteen bytes."""
         return JobHandle(self, job if isinstance(job, bytes) else ids.parse(job))
 
     # --- groups -------------------------------------------------------------------------------------------------
@@ -534,7 +534,7 @@ def _announced(engine: Engine, url: str) -> Engine:
 def _log_superseded(draft: Draft, loser: JobId) -> None:
     job = ids.text(loser)
     text = "job %s is dead: it waited for a retry, and job %s (%s, queue %s) took its unique key"
-    logger.error(text, job, ids.text(draft.id), draft.kind, draft.queue, extra={"job": job})
+    logger.error(text, job, draft.id, draft.kind, draft.queue, extra={"job": job})
 
 
 async def _coroutine(awaitable: Awaitable[T]) -> T:

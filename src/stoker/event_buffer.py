@@ -65,9 +65,9 @@ class _Settled(msgspec.Struct, frozen=True):
         for settlement, verdict in zip(self.settlements, self.verdicts, strict=True):
             if settlement.followups and verdict is Verdict.APPLIED:
                 found += (
-                    Event(self.at, EventType.ENQUEUED, draft.id, draft.queue, draft.kind)
+                    Event(self.at, EventType.ENQUEUED, draft.job_id, draft.queue, draft.kind)
                     for draft in settlement.followups
-                    if draft.unique is None or draft.id in self.stored
+                    if draft.unique is None or draft.job_id in self.stored
                 )
         return found
 

@@ -83,13 +83,13 @@ async def test_the_life_of_a_job_is_told_where_its_events_were_lost(
     engine = await app.engine()
     draft = app.draft("send")
     await engine.insert([draft])
-    assert [one.type for one in (await admin.jobs.get(ids.text(draft.id))).events] == ["enqueued"]
+    assert [one.type for one in (await admin.jobs.get(draft.id)).events] == ["enqueued"]
     later(clock, MINUTE)
     claims = await claim(app)
     later(clock, MINUTE)
     await engine.renew("w", [(one.id, one.token) for one in claims])
     await end(app, claims, Status.DEAD, "boom")
-    told = (await admin.jobs.get(ids.text(draft.id))).events
+    told = (await admin.jobs.get(draft.id)).events
     assert [(one.type, one.attempt) for one in told] == [("enqueued", 0), ("started", 1), ("failed", 1)]
     assert [one.at - told[0].at for one in told] == [timedelta(minutes=n) for n in range(3)]
 

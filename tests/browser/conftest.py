@@ -21,7 +21,6 @@ from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
 from stoker import Limit
 from stoker.app import Stoker
-from stoker.model import ids
 from stoker.model.control import Presence
 from stoker.model.job import Demand, Note, Settlement, Status
 from stoker.model.throttle import Rate
@@ -220,7 +219,7 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
         await engine.beat(
             Presence(worker="w" * 100, host="h" * 200, pid=4_194_304, queues={queue: 60}, version="0.1.0")
         )
-        return [ids.text(draft.id) for draft in drafts]
+        return [draft.id for draft in drafts]
 
     made = apart(lambda: app.run(fill()))
     with _served(app, numbers=123_456_789_012) as site:

@@ -164,18 +164,18 @@ async def test_a_job_that_cannot_be_read_gives_its_slot_back(
     drafts = [Draft(_mint(), "work", options=Options(limit=slot, timeout=MINUTE)) for _ in range(3)]
     plain = Draft(_mint(), "work")
     await engine.insert([*drafts, plain])
-    bad = drafts[0].id
+    bad = drafts[0].job_id
     run(damage % ("body" if kind == "sqlite" else "job"), bad if kind == "sqlite" else bad.hex())
     first = await take(engine)
     first += await take(engine)
-    assert {claim.id for claim in first} == {drafts[1].id, plain.id}
+    assert {claim.id for claim in first} == {drafts[1].job_id, plain.job_id}
     [record] = await engine.get([bad])
     assert record is not None
     assert (record.status, record.attempts) == (Status.DEAD, 0)
     assert (record.last_error or "").startswith("corrupt record: ")
     assert await running(engine) == {"api/a": 1}
     await end(engine, *first)
-    assert [one.id for one in await take(engine)] == [drafts[2].id]
+    assert [one.id for one in await take(engine)] == [drafts[2].job_id]
 
 
 @pytest.mark.spec("LIMIT-13")
@@ -186,16 +186,16 @@ async def test_a_running_job_that_cannot_be_read_gives_its_slot_back_when_it_is_
     drafts = [limited(), limited(), limited("b")]
     await engine.insert(drafts)
     assert len(await take(engine)) == 2
-    table, bad = ("body", drafts[0].id) if kind == "sqlite" else ("job", drafts[0].id.hex())
+    table, bad = ("body", drafts[0].job_id) if kind == "sqlite" else ("job", drafts[0].job_id.hex())
     run(_DAMAGES["key"] % table, bad)
     clock.advance(2 * 3_600)
     await engine.renew("w2", [], lease=HOUR, first=True)
     [passed] = await engine.reap("w2", 9)
-    assert passed.id == drafts[2].id
-    [record] = await engine.get([drafts[0].id])
+    assert passed.id == drafts[2].job_id
+    [record] = await engine.get([drafts[0].job_id])
     assert record is not None
     assert (record.status, record.attempts) == (Status.DEAD, 1)
-    assert [one.id for one in await take(engine, worker="w2")] == [drafts[1].id]
+    assert [one.id for one in await take(engine, worker="w2")] == [drafts[1].job_id]
     assert await running(engine) == {"api/a": 1, "api/b": 1}
 
 
@@ -205,16 +205,16 @@ async def test_a_plain_job_that_cannot_be_read_is_set_aside(engine: Engine, run:
     """By a claim, by the renewal of a worker that does not know it, and by the one who reaps it."""
     drafts = [Draft(_mint(), "work", options=Options(timeout=MINUTE)) for _ in range(4)]
     await engine.insert(drafts)
-    run(_DAMAGES["options"] % "job", drafts[0].id.hex())
-    assert [one.id for one in await take(engine)] == [one.id for one in drafts[1:]]
-    run(_DAMAGES["options"] % "job", drafts[1].id.hex())
+    run(_DAMAGES["options"] % "job", drafts[0].job_id.hex())
+    assert [one.id for one in await take(engine)] == [one.job_id for one in drafts[1:]]
+    run(_DAMAGES["options"] % "job", drafts[1].job_id.hex())
     clock.advance(3_000)
     renewal = await engine.renew("w1", [], lease=MINUTE)
-    assert [one.id for one in renewal.orphaned] == [one.id for one in drafts[2:]]
-    run(_DAMAGES["key"] % "job", drafts[2].id.hex())
+    assert [one.id for one in renewal.orphaned] == [one.job_id for one in drafts[2:]]
+    run(_DAMAGES["key"] % "job", drafts[2].job_id.hex())
     clock.advance(300)
-    assert [one.id for one in await engine.reap("w2", 9)] == [drafts[3].id]
-    found = [job for job in await engine.get([one.id for one in drafts]) if job is not None]
+    assert [one.id for one in await engine.reap("w2", 9)] == [drafts[3].job_id]
+    found = [job for job in await engine.get([one.job_id for one in drafts]) if job is not None]
     assert [job.status for job in found] == [Status.DEAD] * 3 + [Status.RUNNING]
     assert [job.attempts for job in found] == [0, 1, 1, 1]
     assert all((job.last_error or "").startswith("corrupt record: ") for job in found[:3])
@@ -267,7 +267,7 @@ async def test_a_claim_that_is_held_before_any_of_its_statements(
     first, second, third, other = limited(), limited(), limited(), limited("b")
     await engine.insert([first, other])
     running_first, running_other = sorted(await take(twin, worker="w2"), key=lambda one: one.id)
-    assert running_other.id == other.id
+    assert running_other.id == other.job_id
     await end(twin, running_first)
     await engine.insert([second])
     held = Held(engine, before, monkeypatch)
@@ -288,8 +288,8 @@ async def test_a_claim_that_is_held_before_any_of_its_statements(
     claims = await waiting
     claims += await take(twin, worker="w2")
     assert Counter(_line(one) for one in claims) == {"api/a": 1, "api/b": 1}
-    assert second.id in {one.id for one in claims}
-    assert await drain(twin, *claims, most=1) == [third.id]
+    assert second.job_id in {one.id for one in claims}
+    assert await drain(twin, *claims, most=1) == [third.job_id]
 
 
 @pytest.mark.spec("LIMIT-45")
@@ -335,7 +335,7 @@ async def test_claims_whose_clocks_differ_leave_no_job_behind(
             await end(one, claim_)
         for hands in {id(clock): clock, id(other_clock): other_clock}.values():
             hands.set(hands() + MILLISECOND)
-    assert found == [one.id for one in drafts]
+    assert found == [one.job_id for one in drafts]
     assert await running(engine) == {}
 
 
@@ -364,7 +364,7 @@ async def test_a_job_whose_transaction_is_open_while_the_last_slot_is_freed(
                 raise Undone
     except Undone:
         pass
-    assert [one.id for one in await take(twin, worker="w2")] == ([second.id] if commit else [])
+    assert [one.id for one in await take(twin, worker="w2")] == ([second.job_id] if commit else [])
 
 
 @pytest.mark.spec("LIMIT-45")
@@ -380,20 +380,26 @@ async def test_a_job_that_another_transaction_has_locked_is_passed_over(
     drafts = [limited(key, 2, priority=n) for n in range(4) for key in ("a", "b")]
     plain = [Draft(_mint(), "work", priority=n) for n in (0, 9)]
     await engine.insert([*drafts, *([] if fair else plain)])
-    locked = {drafts[0].id, drafts[3].id, plain[0].id}
+    locked = {drafts[0].job_id, drafts[3].job_id, plain[0].job_id}
     with psycopg.connect(postgres_url) as connection:
         for job in locked:
             connection.execute(f"delete from {postgres_schema}.ready where id = %s".encode(), (job.hex(),))
         async with asyncio.timeout(60):
             first = await take(engine)
-        expected = {drafts[1].id, drafts[2].id, drafts[4].id, drafts[5].id, *([] if fair else [plain[1].id])}
+        expected = {
+            drafts[1].job_id,
+            drafts[2].job_id,
+            drafts[4].job_id,
+            drafts[5].job_id,
+            *([] if fair else [plain[1].job_id]),
+        }
         assert {one.id for one in first} == expected
         assert await running(engine) == {"api/a": 2, "api/b": 2}
         (connection.commit if deleted else connection.rollback)()
-    assert [one.id for one in await take(engine)] == ([] if deleted or fair else [plain[0].id])
+    assert [one.id for one in await take(engine)] == ([] if deleted or fair else [plain[0].job_id])
     await end(engine, *[one for one in first if one.options.limit is not None])
     rest = [one.id for one in await take(engine)]
-    left = [one.id for one in drafts if one.id not in expected and not (deleted and one.id in locked)]
+    left = [one.job_id for one in drafts if one.job_id not in expected and not (deleted and one.job_id in locked)]
     assert set(rest) == set(left)
 
 
@@ -411,7 +417,7 @@ async def test_slots_are_counted_for_jobs_that_were_claimed_only(
         for n in range(60):
             key = f"k{n % 6}"
             draft = limited(key, keys[key])
-            stored.append(draft.id)
+            stored.append(draft.job_id)
             await twin.insert([draft])
 
     done: list[JobId] = []
@@ -438,7 +444,7 @@ async def test_equal_heads_start_by_id_and_a_head_that_is_gone_is_looked_for_aga
     """Of jobs with the same priority and due time the id decides, over keys and main line; also after a removal."""
     drafts = [limited("ab"[n % 2], 9, at=START) if n % 3 else Draft(_mint(), "work", at=START) for n in range(9)]
     await engine.insert(drafts[::-1])
-    order = sorted(one.id for one in drafts)
+    order = sorted(one.job_id for one in drafts)
     assert [one.id for one in await take(engine, 4)] == order[:4]
     await engine.alter(Selection((order[4], order[6])), Delete())
     assert [one.id for one in await take(engine)] == [order[5], *order[7:]]
@@ -451,7 +457,7 @@ async def test_the_head_of_a_full_key_may_go(engine: Engine) -> None:
     drafts = [limited(priority=n) for n in range(4)]
     await engine.insert(drafts)
     [first] = await take(engine)
-    await engine.alter(Selection((drafts[1].id,)), Delete())
+    await engine.alter(Selection((drafts[1].job_id,)), Delete())
     late = limited(priority=0)
     with pytest.raises(ZeroDivisionError):
         async with engine.transaction() as tx:
@@ -460,8 +466,8 @@ async def test_the_head_of_a_full_key_may_go(engine: Engine) -> None:
     assert await take(engine) == []
     await end(engine, first)
     second = await take(engine)
-    assert [one.id for one in second] == [drafts[2].id]
-    assert await drain(engine, *second, most=1) == [drafts[3].id]
+    assert [one.id for one in second] == [drafts[2].job_id]
+    assert await drain(engine, *second, most=1) == [drafts[3].job_id]
 
 
 @pytest.mark.spec("LIMIT-19", "LIMIT-20")
@@ -597,7 +603,7 @@ async def test_a_long_log_is_applied_in_short_transactions_before_jobs_are_taken
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         rows = connection.execute(f"SELECT count(*) FROM {postgres_schema}.subqueue_log".encode()).fetchone()
     assert rows == (96 - 30,)
-    assert [one.id for one in await take(engine, 3)] == [first.id, many[0].id, many[1].id]
+    assert [one.id for one in await take(engine, 3)] == [first.job_id, many[0].job_id, many[1].job_id]
 
 
 @pytest.mark.spec("LIMIT-46")
@@ -639,6 +645,6 @@ async def test_a_job_that_kept_its_slot_gives_it_back_once_by_whatever_door(
     await engine.settle([conclude(again, Failed("hopeless", retry=False))])
     await engine.alter(Selection((first.id,)), Delete())
     second = await take(engine)
-    assert [one.id for one in second] == [drafts[1].id]
+    assert [one.id for one in second] == [drafts[1].job_id]
     assert await running(engine) == {"api/a": 1}
-    assert await drain(engine, *second, most=1) == [drafts[2].id, drafts[3].id]
+    assert await drain(engine, *second, most=1) == [drafts[2].job_id, drafts[3].job_id]

@@ -63,7 +63,7 @@ async def _make(jobs: Stoker, largest: int, chance: random.Random) -> str:
     if chance.random() < 0.2:
         change = Delete() if chance.random() < 0.5 else Cancel("enough", force=chance.random() < 0.5)
         engine = await jobs.engine()
-        await engine.alter(Selection((chance.choice(drafts).id,)), change)
+        await engine.alter(Selection((chance.choice(drafts).job_id,)), change)
     return group.id
 
 
@@ -133,7 +133,7 @@ def _judge(group: Group, members: list[Job], called: dict[bytes, Job]) -> list[s
         return [f"{name} is open: {group}"]
     if any(job.status not in FINISHED for job in members):
         wrong.append(f"{name} is closed and has members that run")
-    if chosen.id not in called or group.on_finish.id not in called or other.id in called:
+    if chosen.job_id not in called or group.on_finish.job_id not in called or other.job_id in called:
         wrong.append(f"{name} stored the wrong callbacks: {group}")
     late = [job for job in members if (job.finished_at or 0) > group.closed_at]
     if late:

@@ -165,7 +165,7 @@ class Trial:
         draft = self.draft()
         async with in_time("jobs are consumed", within):
             await self.put(draft)
-            while not self.ends[draft.id]:
+            while not self.ends[draft.job_id]:
                 self._look()
                 await asyncio.sleep(0.002)
         self.waits.append(time.monotonic() - began)

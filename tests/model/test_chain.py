@@ -32,7 +32,9 @@ def test_then_returns_a_copy_and_leaves_the_draft_alone() -> None:
     linked = first.then(draft(2), draft(3))
     assert first.options is PLAIN
     assert [link.kind for link in linked.options.then] == ["job2", "job3"]
-    assert {link.options.metadata[PARENT] for link in linked.options.then if link.options.metadata} == {text(first.id)}
+    assert {link.options.metadata[PARENT] for link in linked.options.then if link.options.metadata} == {
+        text(first.job_id)
+    }
     assert [link.kind for link in linked.then(draft(4)).options.then] == ["job2", "job3", "job4"]
 
 
@@ -51,6 +53,15 @@ def test_a_chain_survives_being_stored() -> None:
     keyed = draft(2, payload=b"\xff\x00", unique=Unique("k"), tenant="a", at=5, options=Options(keep=0))
     options = chain(draft(1), keyed, draft(3, delay=7)).options
     assert unpack(pack(options)) == options
+
+
+@pytest.mark.spec("CHAIN-11")
+def test_a_draft_shows_its_id_as_text_and_is_stored_under_that_name() -> None:
+    one = draft(1)
+    assert one.id == "00000000-0000-0000-0000-000000000001"
+    stored = b'{"then":[{"id":"AAAAAAAAAAAAAAAAAAAAAQ==","kind":"job1"}]}'
+    assert unpack(stored).then == (one,)
+    assert pack(Options(then=(one,))) == stored
 
 
 @pytest.mark.spec("CHAIN-09")

@@ -51,8 +51,8 @@ def settlement(status: Status) -> Settlement:
 @pytest.mark.spec("EVENT-01")
 def test_only_what_was_inserted_is_news() -> None:
     drafts = [Draft(bytes([n]) * 16, f"k{n}", queue=f"q{n}") for n in range(3)]
-    receipts = [Receipt(draft.id, stored) for draft, stored in zip(drafts, Stored, strict=True)]
-    assert of_insert(drafts, receipts, NOW) == [Event(NOW, EventType.ENQUEUED, drafts[0].id, "q0", "k0")]
+    receipts = [Receipt(draft.job_id, stored) for draft, stored in zip(drafts, Stored, strict=True)]
+    assert of_insert(drafts, receipts, NOW) == [Event(NOW, EventType.ENQUEUED, drafts[0].job_id, "q0", "k0")]
     assert of_insert([], [], NOW) == []
 
 
@@ -154,8 +154,8 @@ def test_a_group_that_closed_is_an_event_and_so_are_the_callbacks_that_it_stored
     plain, keyed = Draft(b"1" * 16, "then", queue="mail"), Draft(b"2" * 16, "tidy", unique=Unique("k"))
     group = new_group(b"g" * 16, then=plain, on_finish=keyed, sealed=True).made(5).close(9, 100)
     closed = Event(20, EventType.GROUP_CLOSED, b"g" * 16, "default", "group", duration=4)
-    then = Event(20, EventType.ENQUEUED, plain.id, "mail", "then")
-    tidy = Event(20, EventType.ENQUEUED, keyed.id, "default", "tidy")
+    then = Event(20, EventType.ENQUEUED, plain.job_id, "mail", "then")
+    tidy = Event(20, EventType.ENQUEUED, keyed.job_id, "default", "tidy")
     assert of_closing(Closing(group, (plain,)), 20) == [closed, then]
     assert of_closing(Closing(group, (plain, keyed)), 20) == [closed, then, tidy]
 

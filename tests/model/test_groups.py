@@ -100,7 +100,7 @@ def test_a_removed_member_is_done_or_canceled_if_it_was_active(status: Status, *
 
 @pytest.mark.spec("GROUP-14")
 def test_a_replaced_member_is_canceled_for_its_former_group() -> None:
-    before, joined = record(Status.PENDING, ONE), GroupChange(1, members=[draft(7).id], queue="default")
+    before, joined = record(Status.PENDING, ONE), GroupChange(1, members=[draft(7).job_id], queue="default")
     assert list(changes(before, record(Status.PENDING, TWO))) == [(ONE, GroupChange(canceled=1)), (TWO, joined)]
     assert list(changes(before, record(Status.PENDING, None))) == [(ONE, GroupChange(canceled=1))]
     assert list(changes(record(Status.PENDING, None), before)) == [(ONE, joined)]

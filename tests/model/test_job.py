@@ -105,10 +105,10 @@ def test_a_draft_asks_for_little() -> None:
         ("queue", "a\0"),
         ("queue", None),
         ("queue", {"a"}),
-        ("id", b""),
-        ("id", ID + b"x"),
-        ("id", "0123456789abcdef"),
-        ("id", None),
+        ("job_id", b""),
+        ("job_id", ID + b"x"),
+        ("job_id", "0123456789abcdef"),
+        ("job_id", None),
         ("payload", "{}"),
         ("payload", None),
         ("payload", {}),
@@ -143,7 +143,7 @@ def test_a_draft_asks_for_little() -> None:
 )
 def test_an_impossible_draft_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(InvalidInput) as refused:
-        Draft(**{"id": ID, "kind": "work", field: value})
+        Draft(**{"job_id": ID, "kind": "work", field: value})
     assert refused.value.field == field
     assert refused.value.value is value
     assert isinstance(refused.value, InvalidName) == (field in {"kind", "queue"})
@@ -339,8 +339,8 @@ def test_a_record_is_a_value() -> None:
 
 @pytest.mark.spec("SETTLE-21")
 def test_a_settlement_names_the_keys_of_its_follow_ups() -> None:
-    plain, keyed = Draft(id=bytes(16), kind="a"), Draft(id=bytes(16), kind="a", unique=Unique("k"))
-    wide = Draft(id=bytes(16), kind="a", unique=Unique("w", "global"))
+    plain, keyed = Draft(job_id=bytes(16), kind="a"), Draft(job_id=bytes(16), kind="a", unique=Unique("k"))
+    wide = Draft(job_id=bytes(16), kind="a", unique=Unique("w", "global"))
     settlement = Settlement(bytes(16), "w", 1, Status.DONE, followups=(plain, keyed, wide))
     assert settlement.slots == {"a/k", "/w"}
     assert Settlement(bytes(16), "w", 1, Status.DONE).slots == frozenset()

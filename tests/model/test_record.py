@@ -60,7 +60,7 @@ def test_a_draft_becomes_a_pending_job() -> None:
         compose(1, 2), "send", b"[]", queue="mail", priority=-1, attempts=2, unique=unique, tenant="t", options=options
     )
     stored = Record.drafted(draft, NOW)
-    assert (stored.id, stored.kind, stored.payload, stored.queue) == (draft.id, "send", b"[]", "mail")
+    assert (stored.id, stored.kind, stored.payload, stored.queue) == (draft.job_id, "send", b"[]", "mail")
     assert (stored.priority, stored.budget, stored.unique, stored.tenant) == (-1, 2, unique, "t")
     assert (stored.status, stored.created_at, stored.scheduled_at) == (Status.PENDING, NOW, NOW)
     assert stored.options is options

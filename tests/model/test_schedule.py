@@ -345,7 +345,7 @@ def test_half_hour_shifts_lose_no_minute() -> None:
     "wrong",
     [
         {"name": "no spaces please"},
-        {"template": replace(MAIL, id=b"0123456789abcdef")},
+        {"template": replace(MAIL, job_id=b"0123456789abcdef")},
         {"template": replace(MAIL, at=NOON)},
         {"template": replace(MAIL, options=Options(group=bytes(range(16))))},
         {"misfire": "sometimes"},
@@ -383,7 +383,7 @@ def test_a_full_schedule_survives_storage() -> None:
     large = replace(full, template=replace(FULL, payload=b"x" * 10_000))
     assert unpack("digest", pack(large)) == large
     assert check(full, NOON) is full
-    assert template(replace(MAIL, id=bytes(range(16)))) == MAIL
+    assert template(replace(MAIL, job_id=bytes(range(16)))) == MAIL
 
 
 @pytest.mark.spec("CRON-21")
@@ -607,11 +607,15 @@ def test_a_holder_met_by_the_store_turns_a_fire_into_a_skip() -> None:
     assert after_tick(due, left_out) == replace(
         due, next_fire=NOON + 2 * HOUR, last_status=Action.SKIP, last_missed=2, missed=6
     )
-    assert met(one, [draft], [Receipt(draft.id, Stored.INSERTED)]) is one
-    assert met(one, [draft], [Receipt(draft.id, Stored.EXISTING)]) is one, "stored before: the occurrence has its job"
+    assert met(one, [draft], [Receipt(draft.job_id, Stored.INSERTED)]) is one
+    assert met(one, [draft], [Receipt(draft.job_id, Stored.EXISTING)]) is one, (
+        "stored before: the occurrence has its job"
+    )
     both = tick(seeded("@hourly", NOON, misfire="all"), NOON + HOUR)
     drafts = [draft_of(due, at_) for at_ in both.fires]
-    some = met(both, drafts, [Receipt(b"holder of the key", Stored.EXISTING), Receipt(drafts[1].id, Stored.INSERTED)])
+    some = met(
+        both, drafts, [Receipt(b"holder of the key", Stored.EXISTING), Receipt(drafts[1].job_id, Stored.INSERTED)]
+    )
     assert (some.action, some.fires, some.missed) == (Action.FIRE, (NOON + HOUR,), 1)
 
 
@@ -619,14 +623,14 @@ def test_a_holder_met_by_the_store_turns_a_fire_into_a_skip() -> None:
 def test_the_job_of_an_occurrence_is_the_whole_template() -> None:
     one = plan(template=FULL, jitter=20 * SECOND)
     draft = draft_of(one, NOON)
-    assert draft.id == ids.occurrence("digest", NOON)
+    assert draft.job_id == ids.occurrence("digest", NOON)
     assert draft.options == replace(
         FULL.options, metadata={"team": "x", SCHEDULE: "digest", OCCURRENCE: "2025-06-15T12:00:00Z"}
     )
     assert draft.at == NOON + FULL.delay + delay_by_jitter("digest", NOON, 20 * SECOND)
-    assert draft == replace(FULL, id=draft.id, delay=0, at=draft.at, unique=key(one), options=draft.options)
+    assert draft == replace(FULL, job_id=draft.job_id, delay=0, at=draft.at, unique=key(one), options=draft.options)
     extra = extra_draft(one, bytes(range(16)))
-    assert extra == replace(draft, id=bytes(range(16)), at=None, options=extra.options)
+    assert extra == replace(draft, job_id=bytes(range(16)), at=None, options=extra.options)
     assert extra.options.metadata == {"team": "x", SCHEDULE: "digest"}
     assert PLAIN.metadata is None
 
@@ -647,7 +651,7 @@ def test_a_chain_is_stored_anew_for_each_occurrence() -> None:
     seen: set[bytes] = set()
     for draft in (draft_of(one, NOON), draft_of(one, NOON + HOUR), extra_draft(one, b"another job, 016")):
         [second] = draft.options.then
-        found = [draft.id, second.id, *(link.id for link in second.options.then)]
+        found = [draft.job_id, second.job_id, *(link.job_id for link in second.options.then)]
         assert [second.kind, *(link.kind for link in second.options.then)] == ["middle", "last", "other"]
         assert len(set(found)) == 4
         assert seen.isdisjoint(found)

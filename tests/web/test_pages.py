@@ -403,7 +403,7 @@ async def test_a_job_shows_its_chain_and_its_group(app: Stoker, client: Client) 
     last = app.draft("charge")
     first = app.draft("send").then(app.draft("resize").then(last))
     await app.enqueue(first)
-    page = text(await client.get(f"/jobs/{ids.text(first.id)}"))
+    page = text(await client.get(f"/jobs/{ids.text(first.job_id)}"))
     assert "Chain send this job, ready resize follows its success, not stored yet charge" in page
     [run] = await claim(app)
     engine = await app.engine()
@@ -411,7 +411,7 @@ async def test_a_job_shows_its_chain_and_its_group(app: Stoker, client: Client) 
     [child] = [job for job in (await engine.find(Query())).jobs if job.kind == "resize"]
     second = await client.get(f"/jobs/{ids.text(child.id)}")
     assert "send ran before it, done resize this job, ready charge follows its success" in text(second)
-    assert f"/jobs/{ids.text(first.id)}" in second.text
+    assert f"/jobs/{ids.text(first.job_id)}" in second.text
     async with app.group(then=app.draft("charge")) as group:
         members = [one for _ in range(3) for one in await group.add(app.draft("send"))]
     shown = await client.get(f"/jobs/{members[0].id}")

@@ -28,14 +28,14 @@ async def test_a_chain_runs_in_its_order_and_each_link_knows_its_parent(jobs: St
 
     drafts = [work.draft(number) for number in range(3)]
     first = await jobs.enqueue(chain(*drafts))
-    assert first.id == ids.text(drafts[0].id)
+    assert first.id == ids.text(drafts[0].job_id)
     assert (await first.refresh()).then == ("work", "work")
     await drain(jobs)
     assert ran == [(0, None), (1, "0"), (2, "1")]
-    assert await jobs.handle(drafts[2].id).result(0) == 2
-    last = await jobs.handle(drafts[2].id).refresh()
-    assert (last.then, last.metadata["stoker.parent"]) == ((), ids.text(drafts[1].id))
-    assert [one.job for one in stored if one.after == "pending"] == [ids.text(draft.id) for draft in drafts]
+    assert await jobs.handle(drafts[2].job_id).result(0) == 2
+    last = await jobs.handle(drafts[2].job_id).refresh()
+    assert (last.then, last.metadata["stoker.parent"]) == ((), ids.text(drafts[1].job_id))
+    assert [one.job for one in stored if one.after == "pending"] == [draft.id for draft in drafts]
 
 
 @pytest.mark.spec("CHAIN-03", "CHAIN-04")
@@ -51,7 +51,7 @@ async def test_a_link_that_dies_stops_its_branch_only(jobs: Stoker) -> None:
     dead = refuse.draft().then(behind)
     await jobs.enqueue(work.draft().then(dead, beside))
     await drain(jobs)
-    assert (await jobs.handle(beside.id).refresh()).status is Status.DONE
-    record = await jobs.handle(dead.id).refresh()
+    assert (await jobs.handle(beside.job_id).refresh()).status is Status.DONE
+    record = await jobs.handle(dead.job_id).refresh()
     assert (record.status, record.then) == (Status.DEAD, ("work",))
-    assert await (await jobs.engine()).get([behind.id]) == [None]
+    assert await (await jobs.engine()).get([behind.job_id]) == [None]

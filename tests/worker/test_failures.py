@@ -98,7 +98,7 @@ async def test_every_way_to_fail_is_logged_once(
         expired.id: "was not started: expired: not started within 60 s. It is canceled.",
         (await jobs.enqueue(jobs.draft("elsewhere"))).id: "no task named 'elsewhere' is registered in this worker. "
         "It is put back and tried again in 1 s.",
-        ids.text(unfit.id): "What is stored is unchanged. It is put back and tried again in 1 s.",
+        ids.text(unfit.job_id): "What is stored is unchanged. It is put back and tried again in 1 s.",
     }
     await drain(jobs)
     found = Counter(getattr(one, "job", None) for one in lines(caplog))

@@ -157,7 +157,7 @@ def of_closing(closing: Closing, at: Instant) -> list[Event]:
     assert group.closed_at is not None, "an open group has not closed"
     took = max(0, group.closed_at - group.created_at)
     closed = Event(at, EventType.GROUP_CLOSED, group.id, group.queue or DEFAULT_QUEUE, "group", duration=took)
-    return [closed, *(Event(at, EventType.ENQUEUED, draft.id, draft.queue, draft.kind) for draft in closing.stored)]
+    return [closed, *(Event(at, EventType.ENQUEUED, draft.job_id, draft.queue, draft.kind) for draft in closing.stored)]
 
 
 def of_repair(repair: Repair, event: JobId, at: Instant) -> Event:
@@ -299,7 +299,7 @@ def transition_of(claim: Claim, settlement: Settlement) -> Transition:
 
 def transition_to_pending(draft: Draft) -> Transition:
     """What a stored draft means to a listener."""
-    return Transition(text(draft.id), draft.kind, draft.queue, None, Status.PENDING)
+    return Transition(text(draft.job_id), draft.kind, draft.queue, None, Status.PENDING)
 
 
 def transition_to_running(claim: Claim) -> Transition:

@@ -160,9 +160,12 @@ PLAIN = Options()
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A job that does not exist yet. Checked when made, so engines never see an impossible one."""
+    """A job that does not exist yet. Checked when made, so engines never see an impossible one.
 
-    id: JobId
+    `job_id` is what engines store; drafts inside stored options call it `id`, the name that users read as text.
+    """
+
+    job_id: JobId = msgspec.field(name="id")
     kind: str
     payload: bytes = b"{}"
     queue: str = DEFAULT_QUEUE
@@ -179,8 +182,8 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             check_name("kind", self.kind)
         if not (isinstance(self.queue, str) and self.queue in _known_names):
             check_name("queue", self.queue)
-        if not isinstance(self.id, bytes) or len(self.id) != 16:
-            raise InvalidInput("id", self.id, "must be 16 bytes")
+        if not isinstance(self.job_id, bytes) or len(self.job_id) != 16:
+            raise InvalidInput("job_id", self.job_id, "must be 16 bytes")
         if not isinstance(self.payload, bytes):
             raise InvalidPayload("payload", self.payload, "must be JSON bytes")
         if len(self.payload) > LARGEST_PAYLOAD:
@@ -195,13 +198,18 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         if self.at is not None and (self.delay or not isinstance(self.at, int) or not 0 <= self.at <= LATEST):
             raise InvalidInput("at", self.at, "must be between 1970 and 2255 and cannot be combined with a delay")
 
+    @property
+    def id(self) -> str:
+        """The id of the job, as text."""
+        return id_text(self.job_id)
+
     def then(self, *drafts: Draft) -> Draft:
         """A copy whose success stores these drafts, in the same write.
 
         They run side by side; `chain` puts jobs one after the other. What dies, is canceled or is deleted stores none.
         """
         _check_drafts("then", drafts)
-        behind = (*self.options.then, *(after(draft, self.id) for draft in drafts))
+        behind = (*self.options.then, *(after(draft, self.job_id) for draft in drafts))
         linked = replace(self.options, then=behind)
         if (count := 1 + len(links(linked))) > MOST_LINKS:
             raise InvalidInput("then", f"a chain of {count} drafts", f"must be at most {MOST_LINKS} drafts in all")

@@ -104,7 +104,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def drafted(cls, draft: Draft, now: Instant) -> Self:
         """A draft as a pending job."""
         return cls(
-            id=draft.id,
+            id=draft.job_id,
             kind=draft.kind,
             queue=draft.queue,
             payload=draft.payload,

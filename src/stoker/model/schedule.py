@@ -106,7 +106,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         check_name("schedule name", self.name)
         draft = self.template
-        if draft.id != NO_ID or draft.at is not None or draft.options.group is not None:
+        if draft.job_id != NO_ID or draft.at is not None or draft.options.group is not None:
             raise InvalidSchedule("template", draft, "must have neither an id nor a time of its own (at=) nor a group")
         for field, value, known in (("misfire", self.misfire, _MISFIRES), ("overlap", self.overlap, _OVERLAPS)):
             if value not in known:
@@ -214,7 +214,7 @@ def template(draft: Draft) -> Draft:
     """A draft as the template of a schedule's jobs: no id of this one draft is left in it or in its chain."""
     metadata = {key: value for key, value in (draft.options.metadata or {}).items() if key != PARENT}
     then = tuple(map(template, draft.options.then))
-    return replace(draft, id=NO_ID, options=replace(draft.options, metadata=metadata or None, then=then))
+    return replace(draft, job_id=NO_ID, options=replace(draft.options, metadata=metadata or None, then=then))
 
 
 def check(schedule: Schedule, now: Instant) -> Schedule:
@@ -398,7 +398,7 @@ def _identified(draft: Draft, job: JobId) -> Draft:
     """A template with an id; what follows it in a chain gets ids that are derived from it."""
     links = enumerate(draft.options.then)
     then = tuple(_identified(link, ids.derived(job, f"then {n}")) for n, link in links)
-    return replace(draft, id=job, options=replace(draft.options, then=then))
+    return replace(draft, job_id=job, options=replace(draft.options, then=then))
 
 
 def _draft(schedule: Schedule, carried: dict[str, str]) -> Draft:
@@ -443,7 +443,7 @@ def met(decision: Tick, drafts: Sequence[Draft], receipts: Sequence[Receipt]) ->
     A job whose own id was stored before is there, and that is all a fire wants.
     """
     pairs = zip(decision.fires, drafts, receipts, strict=True)
-    fires = tuple(at for at, draft, receipt in pairs if receipt.id == draft.id)
+    fires = tuple(at for at, draft, receipt in pairs if receipt.id == draft.job_id)
     if len(fires) == len(decision.fires):
         return decision
     action = decision.action if fires else Action.SKIP

@@ -99,7 +99,7 @@ class Tracing:
         if len(kinds) == 1:
             about["stoker.job.kind"] = drafts[0].kind
         if len(drafts) == 1:
-            about["messaging.message.id"] = ids.text(drafts[0].id)
+            about["messaging.message.id"] = ids.text(drafts[0].job_id)
         else:
             about["messaging.batch.message_count"] = len(drafts)
         return self._tracer.start_span(f"send {queue}", context=parent, kind=SpanKind.PRODUCER, attributes=about)

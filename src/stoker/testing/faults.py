@@ -56,7 +56,7 @@ class Recorded:
         return verdict is Verdict.REPEATED
 
     async def insert(self, drafts: Sequence[Draft], **options: Any) -> list[Receipt]:
-        rows = [{"job": draft.id.hex(), "key": draft.unique.key if draft.unique else ""} for draft in drafts]
+        rows = [{"job": draft.job_id.hex(), "key": draft.unique.key if draft.unique else ""} for draft in drafts]
         call = self.begin("insert", rows)
         receipts = await self.engine.insert(drafts, **options)
         for row, receipt in zip(rows, receipts, strict=True):

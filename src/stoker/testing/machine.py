@@ -134,7 +134,7 @@ class LockStep(Laws):
 
     def draft(self, option: dict[str, Any]) -> Draft:
         draft = Draft(self.mint(), **self.fitted(option))
-        self.ids.append(draft.id)
+        self.ids.append(draft.job_id)
         return draft
 
     def took(self, pairs: list[Pair]) -> None:
@@ -161,7 +161,7 @@ class LockStep(Laws):
         if drafts and link is not None:
             drafts[-1] = drafts[-1].then(self.draft(link))
         if again is not None:
-            drafts.insert(0, msgspec.structs.replace(drafts[0], id=self.pick(again), unique=None))
+            drafts.insert(0, msgspec.structs.replace(drafts[0], job_id=self.pick(again), unique=None))
         self.insert_both(drafts)
 
     def insert_both(self, drafts: list[Draft], group: Group | None = None) -> None:
@@ -577,7 +577,7 @@ class LockStep(Laws):
         one = stored[place % len(stored)]
         decision = tick(one, self.clock() + off)
         drafts = [draft_of(one, at) for at in decision.fires]
-        self.ids += [draft.id for draft in drafts]
+        self.ids += [draft.job_id for draft in drafts]
         first = self.same(lambda engine: engine.fire(decision, drafts))
         second = self.same(lambda engine: engine.fire(decision, drafts))
         moves = decision.action is not Action.IDLE

@@ -43,7 +43,7 @@ class Publisher:
     async def stored(self, settlements: list[Settlement], verdicts: list[Verdict]) -> frozenset[JobId]:
         """Return the follow-ups with a unique key that were stored; the others met a holder of their key."""
         keyed = [
-            draft.id
+            draft.job_id
             for settlement, verdict in zip(settlements, verdicts, strict=True)
             if settlement.followups and verdict is Verdict.APPLIED
             for draft in settlement.followups
@@ -76,5 +76,5 @@ class Publisher:
     def _emit(self, claim: Claim, settlement: Settlement, stored: frozenset[JobId]) -> None:
         self._listeners.emit(transition_of(claim, settlement))
         for draft in settlement.followups:
-            if draft.unique is None or draft.id in stored:
+            if draft.unique is None or draft.job_id in stored:
                 self._listeners.emit(transition_to_pending(draft))

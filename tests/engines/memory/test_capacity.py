@@ -89,7 +89,7 @@ async def test_a_full_store_still_answers_what_it_knows(full: MemoryEngine) -> N
     await end(full, Done())
     keyed = draft(unique=Unique("k"))
     await full.insert([keyed])
-    assert await full.insert([keyed, draft(unique=Unique("k"))]) == [Receipt(keyed.id, Stored.EXISTING)] * 2
+    assert await full.insert([keyed, draft(unique=Unique("k"))]) == [Receipt(keyed.job_id, Stored.EXISTING)] * 2
 
 
 @pytest.mark.spec("MEMORY-03")
@@ -161,7 +161,7 @@ async def test_an_insert_that_gives_up_waiting_makes_way(patient: MemoryEngine) 
     first.cancel()
     assert await settled(first, second) == [True, True]
     assert second.result()[0].stored is Stored.INSERTED
-    assert await patient.get([job.id]) == [None]
+    assert await patient.get([job.job_id]) == [None]
 
 
 @pytest.mark.spec("MEMORY-04")

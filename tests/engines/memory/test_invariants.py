@@ -103,7 +103,7 @@ class Storm:
     def change(self) -> tuple[Selection, Change]:
         ids = tuple(self.dice.choice(self.ids) for _ in range(3))
         kinds: list[Change] = [Cancel(), Cancel(force=True), Requeue(), Discard(), Delete(), RunNow(), Prioritize(3)]
-        kinds += [Move(self.dice.choice(QUEUES)), Clone(tuple(self.draft().id for _ in ids))]
+        kinds += [Move(self.dice.choice(QUEUES)), Clone(tuple(self.draft().job_id for _ in ids))]
         return Selection(ids), self.dice.choice(kinds)
 
     async def step(self) -> None:

@@ -117,8 +117,8 @@ async def test_the_history_is_bounded_in_the_order_jobs_finished() -> None:
     jobs = [draft(priority=-n) for n in range(5)]
     await engine.insert(jobs)
     done = await finish(engine, 4)
-    assert done == [job.id for job in reversed(jobs[1:])]
-    assert await stored(engine) == sorted([*done[-2:], jobs[0].id])
+    assert done == [job.job_id for job in reversed(jobs[1:])]
+    assert await stored(engine) == sorted([*done[-2:], jobs[0].job_id])
     census = await engine.census()
     assert (census.by_status()[Status.DONE], census.totals["work"].completed) == (2, 4)
     await engine.close()
@@ -132,7 +132,7 @@ async def test_active_jobs_are_never_pruned() -> None:
     await finish(engine, 10, ok=False)
     running = await engine.claim(Demand("w", (("default", 10),)))
     assert len(await stored(engine)) == 50
-    await engine.alter(Selection(tuple(job.id for job in jobs[20:])), Cancel())
+    await engine.alter(Selection(tuple(job.job_id for job in jobs[20:])), Cancel())
     assert len(await stored(engine)) == 21
     assert len(running) == 10
     await engine.close()
@@ -144,10 +144,10 @@ async def test_events_go_with_the_jobs_that_are_pruned() -> None:
     jobs = [draft(), draft()]
     await engine.insert(jobs)
     now = await engine.now()
-    await engine.record([Event(now, EventType.ENQUEUED, job.id, "default", "work") for job in jobs], now=now)
+    await engine.record([Event(now, EventType.ENQUEUED, job.job_id, "default", "work") for job in jobs], now=now)
     await finish(engine, 2)
     events = await engine.events(Window(0, now + MINUTE))
-    assert [event.job for event in events] == [jobs[1].id]
+    assert [event.job for event in events] == [jobs[1].job_id]
     await engine.close()
 
 
@@ -196,7 +196,7 @@ async def test_a_twin_in_another_thread_wakes_this_loop() -> None:
     thread = in_thread(produce)
     assert await asyncio.wait_for(waiting, 60) == {"default"}
     thread.join()
-    assert [claim.id for claim in await engine.claim(Demand("w", (("default", 1),)))] == [job.id]
+    assert [claim.id for claim in await engine.claim(Demand("w", (("default", 1),)))] == [job.job_id]
     await engine.close()
 
 
@@ -339,7 +339,7 @@ async def test_a_mark_that_is_far_ahead_is_dropped() -> None:
     assert (census.ready("default"), census.scheduled) == (1, {"default": 1})
     assert len(await engine.claim(Demand("w", (("default", 9),)))) == 1
     clock.advance(3_601)
-    assert [claim.id for claim in await engine.claim(Demand("w", (("default", 9),)))] == [late.id]
+    assert [claim.id for claim in await engine.claim(Demand("w", (("default", 9),)))] == [late.job_id]
     assert (await engine.describe()).facts["clock marks dropped"] == "1"
     await engine.close()
 

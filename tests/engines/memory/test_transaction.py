@@ -107,7 +107,7 @@ async def test_each_step_sees_the_steps_before_it(engine: MemoryEngine) -> None:
         [again] = await engine.insert([one], tx=tx)
         plain = draft()
         assert [r.stored for r in await engine.insert([plain, plain], tx=tx)] == [Stored.INSERTED, Stored.EXISTING]
-    assert (first.stored, second.stored, second.id) == (Stored.INSERTED, Stored.EXISTING, one.id)
+    assert (first.stored, second.stored, second.id) == (Stored.INSERTED, Stored.EXISTING, one.job_id)
     assert again.stored is Stored.EXISTING
     assert (await engine.census()).by_status()[Status.PENDING] == 2
 
@@ -177,7 +177,7 @@ async def test_a_promise_the_store_cannot_keep_any_more_fails_the_whole_block(en
         async with engine.transaction() as tx:
             await engine.insert([extra, mine], tx=tx)
             await engine.insert([theirs])
-    assert await engine.get([mine.id, extra.id]) == [None, None]
+    assert await engine.get([mine.job_id, extra.job_id]) == [None, None]
     assert (await engine.census()).totals["work"].enqueued == 1
 
 
@@ -192,7 +192,7 @@ async def test_a_claim_lost_before_the_commit_fails_the_whole_block(engine: Memo
             assert (await engine.settle([conclude(claim, Done())], tx=tx)).verdicts == [Verdict.APPLIED]
             await engine.insert([extra], tx=tx)
             await engine.reap("w2", 1, dead=["w"])
-    assert await engine.get([extra.id]) == [None]
+    assert await engine.get([extra.job_id]) == [None]
     [job] = await engine.get([claim.id])
     assert job is not None
     assert (job.status, job.worker) == (Status.RUNNING, "w2")
@@ -205,4 +205,4 @@ async def test_a_key_taken_before_the_commit_is_a_duplicate(engine: MemoryEngine
         async with engine.transaction() as tx:
             await engine.insert([extra, draft(unique=Unique("k", mode="raise"))], tx=tx)
             await engine.insert([draft(unique=Unique("k"))])
-    assert await engine.get([extra.id]) == [None]
+    assert await engine.get([extra.job_id]) == [None]

@@ -69,7 +69,7 @@ def mint() -> JobId:
 async def stored(engine: PostgresEngine, n: int, **options: object) -> list[JobId]:
     drafts = [Draft(mint(), "work", **options) for _ in range(n)]  # type: ignore[arg-type]
     await engine.insert(drafts)
-    return [draft.id for draft in drafts]
+    return [draft.job_id for draft in drafts]
 
 
 async def taken(engine: PostgresEngine, n: int) -> list[Claim]:

@@ -114,7 +114,7 @@ async def engine(postgres_url: str, postgres_schema: str) -> AsyncIterator[Postg
 
 
 async def claimed(engine: PostgresEngine, *kinds: str) -> list[Claim]:
-    await engine.insert([Draft(id=mint(), kind=kind) for kind in kinds])
+    await engine.insert([Draft(job_id=mint(), kind=kind) for kind in kinds])
     return await engine.claim(Demand("w1", (("default", len(kinds)),)))
 
 
@@ -158,7 +158,7 @@ async def test_texts_cross_as_they_are(postgres_url: str, postgres_schema: str) 
         await engine.renew(name, [], first=True)
         results = [b'"\'; COMMIT; --"', b'"\\\\\' \\n"', '"é\U0001f389 $1 %s"'.encode(), b"null"]
         for result in results:
-            await engine.insert([Draft(id=mint(), kind="charge")])
+            await engine.insert([Draft(job_id=mint(), kind="charge")])
             [claim] = await engine.claim(Demand(name, (("default", 1),)))
             async with engine.transaction() as tx:
                 held = await engine.hold(claim, tx=tx)

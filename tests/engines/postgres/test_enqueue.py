@@ -168,7 +168,7 @@ def test_the_function_repeats_the_rules_word_for_word() -> None:
     """SQL cannot import the model, and a released migration never changes: a rule that changes needs a new one."""
     text = "\n".join(migration.text for migration in load("stoker.engines.postgres"))
     function = text[text.rindex("CREATE FUNCTION stoker.enqueue(") :]
-    plain = Draft(id=mint(), kind="k", queue="q", payload=b"{}")
+    plain = Draft(job_id=mint(), kind="k", queue="q", payload=b"{}")
     everywhere = TRAITS.index(("global", "existing", "active"))
     for rule in (
         f"attempts integer DEFAULT {plain.attempts},",

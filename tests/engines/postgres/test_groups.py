@@ -29,7 +29,7 @@ DEMAND = Demand("w", (("default", 100),))
 
 
 def draft(kind: str = "work", **options: Any) -> Draft:
-    return Draft(id=mint(), kind=kind, **options)
+    return Draft(job_id=mint(), kind=kind, **options)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def read(engine: PostgresEngine, group: bytes) -> Group:
 
 
 async def job(engine: PostgresEngine, one: Draft) -> Job | None:
-    [found] = await engine.get([one.id])
+    [found] = await engine.get([one.job_id])
     return found
 
 

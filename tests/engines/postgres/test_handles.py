@@ -32,7 +32,7 @@ mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 
 
 def draft(**options: Any) -> Draft:
-    return Draft(id=mint(), kind="work", **options)
+    return Draft(job_id=mint(), kind="work", **options)
 
 
 @pytest.fixture
@@ -63,15 +63,15 @@ async def test_an_insert_joins_the_users_transaction(engine: PostgresEngine, pos
     async with OPENERS[name](postgres_url) as opened:
         handle = handle_of(opened)
         assert [one.stored for one in await engine.insert([first, keyed], tx=handle)] == [Stored.INSERTED] * 2
-        assert await engine.get([first.id]) == [None]
+        assert await engine.get([first.job_id]) == [None]
         await maybe(opened.rollback())
-        assert await engine.get([first.id]) == [None]
+        assert await engine.get([first.job_id]) == [None]
         assert await statuses(engine) == {}
         receipts = await engine.insert([first, keyed, first, draft(unique=Unique("k"))], tx=handle)
         await maybe(opened.commit())
     assert [one.stored for one in receipts] == [Stored.INSERTED, Stored.INSERTED, Stored.EXISTING, Stored.EXISTING]
-    assert receipts[3].id == keyed.id
-    [record] = await engine.get([first.id])
+    assert receipts[3].id == keyed.job_id
+    [record] = await engine.get([first.job_id])
     assert record is not None
     assert (record.payload, record.priority, record.tenant) == (first.payload, -3, "t'%")
     assert await statuses(engine) == {Status.PENDING: 2}
@@ -93,7 +93,7 @@ async def test_a_settlement_joins_the_users_transaction(engine: PostgresEngine, 
         await maybe(opened.commit())
         assert (await engine.settle([settlement], tx=handle)).verdicts == [Verdict.REPEATED]
         await maybe(opened.rollback())
-    record, follow = await engine.get([claim.id, child.id])
+    record, follow = await engine.get([claim.id, child.job_id])
     assert record is not None
     assert (record.status, record.result) == (Status.DONE, b'{"a": 1}')
     assert follow is not None
@@ -149,7 +149,11 @@ async def test_a_refused_insert_leaves_the_users_transaction_usable(engine: Post
             await engine.insert([lost, draft(unique=Unique("k", mode="raise"))], tx=handle)
         await engine.insert([last], tx=handle)
         handle.commit()
-    assert [one is not None for one in await engine.get([first.id, lost.id, last.id])] == [True, False, True]
+    assert [one is not None for one in await engine.get([first.job_id, lost.job_id, last.job_id])] == [
+        True,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.spec("PGTX-05")
@@ -162,7 +166,7 @@ async def test_a_handle_that_commits_each_statement_is_refused(engine: PostgresE
     with psycopg.connect(postgres_url, autocommit=True) as automatic, pytest.raises(EngineRefused, match="commits"):
         await engine.insert([mine], tx=automatic)
     await connection.close()
-    assert await engine.get([mine.id]) == [None]
+    assert await engine.get([mine.job_id]) == [None]
 
 
 @pytest.mark.spec("PGTX-05")
@@ -208,7 +212,7 @@ async def test_a_connection_is_not_asked_each_time_where_it_is(
         await engine.insert([draft()], tx=handle_of(opened))
         assert asked == (4 if name.startswith("sqlalchemy") else 2)
         await maybe(opened.rollback())
-    found = await engine.get([one.id for one in mine])
+    found = await engine.get([one.job_id for one in mine])
     assert all(one is not None and abs(one.created_at - time.time_ns() // 1_000) < HOUR for one in found)
 
 
@@ -276,4 +280,4 @@ async def test_what_a_user_commits_late_is_not_behind_the_marks(
         session.commit()
         assert await engine.wait(["default"], 10) == {"default"}
     [claim] = await engine.claim(Demand("w1", (("default", 1),)))
-    assert claim.id == late.id
+    assert claim.id == late.job_id

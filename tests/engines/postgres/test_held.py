@@ -30,7 +30,7 @@ mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 
 
 def draft(kind: str = "work", **options: Any) -> Draft:
-    return Draft(id=mint(), kind=kind, **options)
+    return Draft(job_id=mint(), kind=kind, **options)
 
 
 def keyed(key: str, mode: Mode = "existing") -> Draft:
@@ -158,7 +158,7 @@ async def test_a_draft_stored_by_two_at_once_is_stored_once(
 ) -> None:
     engine = await make()
     first = keyed("same")
-    second = Draft(id=first.id, kind=first.kind, unique=Unique(key))
+    second = Draft(job_id=first.job_id, kind=first.kind, unique=Unique(key))
     beside = keyed("beside")
     with psycopg.connect(postgres_url) as theirs, psycopg.connect(postgres_url) as ours:
         await engine.insert([first], tx=theirs)
@@ -175,7 +175,10 @@ async def test_a_draft_stored_by_two_at_once_is_stored_once(
         ours.commit()
         assert [receipt.stored for receipt in receipts] == [Stored.INSERTED, Stored.EXISTING]
         held = ours.execute(f"select slot, id from {postgres_schema}.dedupe order by slot".encode()).fetchall()
-        assert [(slot, job.bytes) for slot, job in held] == [("child/beside", beside.id), ("child/same", first.id)]
+        assert [(slot, job.bytes) for slot, job in held] == [
+            ("child/beside", beside.job_id),
+            ("child/same", first.job_id),
+        ]
     assert {(count.status, count.n) for count in (await engine.census()).counts} == {(Status.PENDING, 2)}
 
 

@@ -201,7 +201,7 @@ async def test_a_payload_that_is_no_text_is_refused_before_anything_is_stored(
     good, bad = Draft(mint(), "work"), Draft(mint(), "work", b"\xff\xfe")
     with pytest.raises(InvalidPayload, match="UTF-8"):
         await engine.insert([good, bad])
-    assert await engine.get([good.id, bad.id]) == [None, None]
+    assert await engine.get([good.job_id, bad.job_id]) == [None, None]
     await engine.close()
 
 

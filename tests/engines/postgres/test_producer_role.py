@@ -94,12 +94,12 @@ async def test_a_producer_can_insert_and_nothing_else(
     plain, keyed = Draft(mint(), "work"), Draft(mint(), "work", unique=Unique("k"))
     assert [one.stored for one in await engine.insert([plain])] == [Stored.INSERTED]
     assert [one.stored for one in await engine.insert([plain, keyed])] == [Stored.EXISTING, Stored.INSERTED]
-    assert (await engine.insert([Draft(mint(), "work", unique=Unique("k"))]))[0].id == keyed.id
+    assert (await engine.insert([Draft(mint(), "work", unique=Unique("k"))]))[0].id == keyed.job_id
     for refused in (
         engine.renew("w1", [], first=True),
         engine.claim(Demand("w1", (("default", 1),))),
-        engine.get([plain.id]),
-        engine.alter(Selection((plain.id,)), Cancel()),
+        engine.get([plain.job_id]),
+        engine.alter(Selection((plain.job_id,)), Cancel()),
     ):
         with pytest.raises(EngineRefused):
             await refused
@@ -123,7 +123,7 @@ async def test_a_worker_needs_no_more_than_the_page_says(grant: Callable[[int], 
     await engine.renew("w1", [], first=True)
     one, two = await engine.claim(Demand("w1", (("default", 2),)))
     await engine.settle([conclude(one, Done(b"1")), conclude(two, Failed("boom", after=HOUR))])
-    await engine.alter(Selection((drafts[2].id,)), Cancel())
+    await engine.alter(Selection((drafts[2].job_id,)), Cancel())
     await engine.tune("default", Tuning(paused=True))
     assert await engine.reap("w1", 10) == []
     await engine.expire(Retention())

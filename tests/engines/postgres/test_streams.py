@@ -83,7 +83,7 @@ async def test_inbox_and_held_claim_join_the_users_transaction(
 
 
 async def claims(engine: PostgresEngine, n: int) -> list[Claim]:
-    await engine.insert([Draft(id=mint(), kind="work") for _ in range(n)])
+    await engine.insert([Draft(job_id=mint(), kind="work") for _ in range(n)])
     return await engine.claim(Demand("w1", (("default", n),)))
 
 

@@ -36,7 +36,7 @@ mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 
 
 def draft(**options: Any) -> Draft:
-    return Draft(id=mint(), kind="work", **options)
+    return Draft(job_id=mint(), kind="work", **options)
 
 
 @pytest.fixture
@@ -179,10 +179,10 @@ async def test_a_job_that_hops_while_it_is_canceled_is_found(engine: PostgresEng
     values = (None, "w1", ["default"], listed([1]), 1, *EVERYWHERE)
     async with uncommitted(engine, "claim", *values) as rows:
         assert len(rows) == 1
-        cancel = asyncio.create_task(twin.alter(Selection((job.id,)), Cancel()))
+        cancel = asyncio.create_task(twin.alter(Selection((job.job_id,)), Cancel()))
         await blocked(engine, cancel)
     assert (await cancel).cancel_requested == 1
-    [record] = await engine.get([job.id])
+    [record] = await engine.get([job.job_id])
     assert record is not None
     assert (record.status, record.cancel_requested) == (Status.RUNNING, True)
 
@@ -207,8 +207,8 @@ async def test_of_two_that_supersede_the_second_is_told_the_first(engine: Postgr
         late = asyncio.create_task(twin.insert([second]))
         await blocked(engine, late)
     [receipt] = await late
-    assert (receipt.id, receipt.stored) == (first.id, Stored.EXISTING)
-    old, new, none = await engine.get([weak.id, first.id, second.id])
+    assert (receipt.id, receipt.stored) == (first.job_id, Stored.EXISTING)
+    old, new, none = await engine.get([weak.id, first.job_id, second.job_id])
     assert old is not None
     assert new is not None
     assert (old.status, old.last_error, new.status, none) == (Status.DEAD, SUPERSEDED, Status.PENDING, None)
@@ -245,7 +245,7 @@ async def test_a_claim_beside_a_replacement_never_runs_the_old_payload(
         assert (await engine.insert([new], tx=tx))[0].stored is Stored.REPLACED
         assert await take(twin) == []
     [claim] = await take(twin)
-    assert (claim.id, claim.payload) == (old.id, b'"new"')
+    assert (claim.id, claim.payload) == (old.job_id, b'"new"')
 
 
 @pytest.mark.spec("PGRACE-05")
@@ -258,8 +258,8 @@ async def test_a_replacement_beside_a_claim_comes_too_late(engine: PostgresEngin
         late = asyncio.create_task(twin.insert([draft(unique=Unique("k", mode="replace"), payload=b'"new"')]))
         await blocked(engine, late)
     [receipt] = await late
-    assert (receipt.id, receipt.stored) == (old.id, Stored.EXISTING)
-    [record] = await engine.get([old.id])
+    assert (receipt.id, receipt.stored) == (old.job_id, Stored.EXISTING)
+    [record] = await engine.get([old.job_id])
     assert record is not None
     assert (record.status, record.payload) == (Status.RUNNING, b'"old"')
 
@@ -290,7 +290,7 @@ async def test_what_lies_before_the_marks_is_found_when_they_give_too_little(
         await twin.insert([past, urgent])
         assert len(await take(engine, 1)) == 1
     found = await take(engine, 10)
-    assert {past.id, urgent.id, slow.id} <= {claim.id for claim in found}
+    assert {past.job_id, urgent.job_id, slow.job_id} <= {claim.id for claim in found}
 
 
 @pytest.mark.spec("PGRACE-06")
@@ -303,9 +303,9 @@ async def test_the_head_of_a_line_is_looked_at_again_in_time(
     urgent = draft(priority=-5)
     await twin.insert([urgent])
     passed_over = await take(engine, 2)
-    assert urgent.id not in {claim.id for claim in passed_over}
+    assert urgent.job_id not in {claim.id for claim in passed_over}
     eager.setattr(claim_cursor, "FULL_SCAN_EVERY", 0.0)
-    assert (await take(engine))[0].id == urgent.id
+    assert (await take(engine))[0].id == urgent.job_id
 
 
 @pytest.mark.spec("PGRACE-06")
@@ -315,9 +315,9 @@ async def test_an_engines_own_inserts_are_never_behind_its_marks(engine: Postgre
     await take(engine, 2)
     urgent, past = draft(priority=-5), draft(at=1)
     await engine.insert([urgent])
-    assert (await take(engine))[0].id == urgent.id
+    assert (await take(engine))[0].id == urgent.job_id
     await engine.insert([past])
-    assert (await take(engine))[0].id == past.id
+    assert (await take(engine))[0].id == past.job_id
 
 
 # --- connections ------------------------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ async def test_a_connection_killed_in_the_middle_is_an_answer_and_the_next_call_
         with pytest.raises(EngineUnavailable):
             await stuck
         holder.rollback()
-    assert (await engine.insert([mine]))[0].id == mine.id
+    assert (await engine.insert([mine]))[0].id == mine.job_id
     assert (await engine.census()).by_status()[Status.PENDING] == 1
 
 
@@ -350,7 +350,7 @@ async def test_concurrent_inserts_of_one_process_share_statements(engine: Postgr
     """Two hundred callers at once need a handful of statements, and each gets its own receipt."""
     drafts = [draft() for _ in range(200)]
     receipts = await asyncio.gather(*(engine.insert([one]) for one in drafts))
-    assert [receipt.id for [receipt] in receipts] == [one.id for one in drafts]
+    assert [receipt.id for [receipt] in receipts] == [one.job_id for one in drafts]
     assert counted("ready") == 200
     assert counted("delta") < 20
 
@@ -360,7 +360,7 @@ async def test_concurrent_inserts_with_keys_share_transactions(engine: PostgresE
     """Each caller is told who holds its key, whether it came first or not."""
     drafts = [draft(unique=Unique(f"k{n % 40}")) for n in range(120)]
     receipts = await asyncio.gather(*(engine.insert([one]) for one in drafts))
-    assert [receipt.id for [receipt] in receipts] == [one.id for one in drafts[:40]] * 3
+    assert [receipt.id for [receipt] in receipts] == [one.job_id for one in drafts[:40]] * 3
     assert (counted("ready"), counted("dedupe")) == (40, 40)
     assert counted("delta") < 20
 

@@ -54,7 +54,7 @@ async def test_a_url_of_a_cluster_makes_the_engine_for_it() -> None:
 async def test_one_call_reaches_queues_on_all_servers(engine: RedisClusterEngine) -> None:
     """Receipts, claims and verdicts come in the order asked, wherever the queues are."""
     drafts = [draft(queue) for _ in range(3) for queue in QUEUES]
-    assert [receipt.id for receipt in await engine.insert(drafts)] == [one.id for one in drafts]
+    assert [receipt.id for receipt in await engine.insert(drafts)] == [one.job_id for one in drafts]
     await engine.renew("w1", [], first=True)
     claims = await engine.claim(Demand("w1", DEMAND, total=12))
     assert [claim.queue for claim in claims] == list("aaabbbcccddd")
@@ -94,7 +94,7 @@ async def test_follow_ups_reach_other_queues(engine: RedisClusterEngine) -> None
     after = (draft("a"), draft("b"), draft("c", unique=Unique("k", scope="global")))
     settlement = conclude(claim, Done(followups=after))
     assert (await engine.settle([settlement])).verdicts == [Verdict.APPLIED]
-    found = await engine.get([one.id for one in after])
+    found = await engine.get([one.job_id for one in after])
     assert [job and (job.queue, job.status, job.unique) for job in found] == [
         ("a", Status.PENDING, None),
         ("b", Status.PENDING, None),
@@ -102,7 +102,7 @@ async def test_follow_ups_reach_other_queues(engine: RedisClusterEngine) -> None
     ]
     more = (draft("b"),)
     assert (await engine.settle([conclude(claim, Done(followups=more))])).verdicts == [Verdict.REPEATED]
-    assert await engine.get([more[0].id]) == [None]
+    assert await engine.get([more[0].job_id]) == [None]
 
 
 @pytest.mark.spec("REDIS-24")

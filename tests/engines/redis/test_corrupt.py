@@ -128,16 +128,16 @@ async def test_a_member_that_cannot_be_read_ends_for_its_group(bench: Bench, bre
     group, drafts = bench.mint(), [Draft(bench.mint(), "work", options=Options(timeout=SECOND)) for _ in range(2)]
     failure = Draft(bench.mint(), "failure")
     await bench.engine.insert(into_group(group, drafts), group=new_group(group, on_failure=failure, sealed=True))
-    await break_it(bench, drafts[0].id)
+    await break_it(bench, drafts[0].job_id)
     if deleted:
-        assert (await bench.alter(Delete(), drafts[0].id)).changed == 1
+        assert (await bench.alter(Delete(), drafts[0].job_id)).changed == 1
     [claim] = await bench.claim()
     await bench.engine.settle([conclude(claim, Done())])
     await bench.engine.sweep_groups()
     [found] = await bench.engine.groups([group])
     assert found is not None
     assert (found.done, found.dead, found.canceled) == ((1, 0, 1) if deleted else (1, 1, 0))
-    assert await bench.job(failure.id) is not None
+    assert await bench.job(failure.job_id) is not None
 
 
 @pytest.mark.spec("REDISOPS-11")

@@ -263,7 +263,7 @@ async def test_a_policy_changed_at_run_time_is_noticed(
         assert any("allkeys-lru" in message for message in caplog.messages)
         assert any("Inserts are refused" in warning for warning in (await engine.describe()).warnings)
         await engine.renew("w", [], first=True)
-        assert [claim.id for claim in await engine.claim(Demand("w", (("default", 5),)))] == [draft.id]
+        assert [claim.id for claim in await engine.claim(Demand("w", (("default", 5),)))] == [draft.job_id]
         admin.config_set("maxmemory-policy", "noeviction")
         await until(lambda: engine._server_checks.evicting is None)
         await engine.insert([Draft(mint(), "work")])

@@ -119,7 +119,7 @@ async def test_enqueues_of_one_moment_share_a_call(engine: RedisEngine, client: 
     before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
     receipts = await asyncio.gather(*(engine.insert([one]) for one in drafts))
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before <= 5
-    assert [receipt.id for [receipt] in receipts] == [one.id for one in drafts]
+    assert [receipt.id for [receipt] in receipts] == [one.job_id for one in drafts]
     assert {receipt.stored for [receipt] in receipts} == {Stored.INSERTED}
 
 
@@ -263,7 +263,7 @@ async def test_settlements_that_share_jobs_or_keys_keep_their_order(engine: Redi
         ]
     )
     assert settled.verdicts == [Verdict.APPLIED, Verdict.APPLIED, Verdict.REPEATED, Verdict.APPLIED]
-    assert [job is not None for job in await engine.get([heir.id, late.id])] == [True, False]
+    assert [job is not None for job in await engine.get([heir.job_id, late.job_id])] == [True, False]
 
 
 @pytest.mark.spec("REDIS-09")
@@ -354,9 +354,9 @@ async def test_a_keyed_enqueue_whose_answer_was_lost_is_told_all_the_same(redis_
             for one in (first, second):
                 loss = proxy.lose_reply(one.payload if one is second else b"work/k")
                 [receipt] = await engine.insert([one])
-                assert receipt.id == first.id
+                assert receipt.id == first.job_id
                 assert loss.happened
-            [job] = await engine.get([first.id])
+            [job] = await engine.get([first.job_id])
             assert job is not None
             assert (job.payload, job.status) == (b"2", Status.PENDING)
             assert (await engine.census()).by_status()[Status.PENDING] == 2

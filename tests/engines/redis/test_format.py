@@ -68,7 +68,9 @@ async def test_a_store_in_use_has_no_key_that_is_not_on_the_page(redis_url: str,
         await engine.tune("api", Rate(n=5, per=60))
         await engine.lock("lock", "me", HOUR)
         await engine.beat(Presence(worker="w", host="h", pid=1, queues={}))
-        await engine.record([Event(now, EventType.STARTED, drafts[0].id, "q", "k")], [Point("q", "m", now, 1)], now=now)
+        await engine.record(
+            [Event(now, EventType.STARTED, drafts[0].job_id, "q", "k")], [Point("q", "m", now, 1)], now=now
+        )
         tag = f"{{{redis_prefix}}}:"
         stored = [key.decode().removeprefix(tag) for key in await stand.call("KEYS", f"{tag}*")]
         found = {name.partition(":")[0] for name in stored}

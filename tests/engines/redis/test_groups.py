@@ -39,7 +39,7 @@ async def read(engine: RedisEngine, group: bytes) -> Group:
 
 
 async def job(engine: RedisEngine, one: Draft) -> Job | None:
-    [found] = await engine.get([one.id])
+    [found] = await engine.get([one.job_id])
     return found
 
 
@@ -108,7 +108,7 @@ async def test_many_sweeps_at_once_store_the_callbacks_once(
     swept = await asyncio.gather(*(engine.sweep_groups() for _ in range(8)))
     assert sum(one.closed for one in swept) == 1
     [claim] = await engine.claim(DEMAND)
-    assert claim.id == then.id
+    assert claim.id == then.job_id
     await engine.settle([conclude(claim, Done())])
     await asyncio.gather(*(engine.sweep_groups() for _ in range(8)))
     assert await engine.claim(DEMAND) == []
@@ -165,7 +165,7 @@ async def test_members_of_two_queues_are_refused_by_name(cluster: RedisClusterEn
     for members in ([one, other], [chain(one, other)]):
         with pytest.raises(EngineRefused, match=r"go to queue 'default'.* and one to 'other'"):
             await make(cluster, *members)
-    assert await cluster.get([one.id, other.id]) == [None, None]
+    assert await cluster.get([one.job_id, other.job_id]) == [None, None]
     group = await make(cluster, one)
     with pytest.raises(EngineRefused, match="go to queue 'default'"):
         await cluster.insert(into_group(group, [other]))
@@ -210,7 +210,7 @@ async def test_a_member_stays_in_the_queue_of_its_group(
     """A move is refused; a job that joins from a handler and goes elsewhere loses the group, with a warning."""
     member, more = draft(), draft(queue="other")
     group = await make(cluster, member)
-    assert (await cluster.alter(Selection((member.id,)), Move("other"))).blocked == 1
+    assert (await cluster.alter(Selection((member.job_id,)), Move("other"))).blocked == 1
     [claim] = await cluster.claim(DEMAND)
     joining = tuple(into_group(group, [more]))
     assert (await cluster.settle([conclude(claim, Done(followups=joining))])).verdicts == [Verdict.APPLIED]

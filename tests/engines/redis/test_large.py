@@ -128,10 +128,10 @@ async def test_an_insert_whose_answer_is_lost_is_looked_for(redis_url: str, redi
         try:
             await engine.insert(drafts(1, b"{}"))
             batch = drafts(5, b'{"n":1}')
-            loss = proxy.lose_reply(batch[0].id, then="silence")
+            loss = proxy.lose_reply(batch[0].job_id, then="silence")
             receipts = await engine.insert(batch)
             assert loss.happened == 1
-            assert [receipt.id for receipt in receipts] == [draft.id for draft in batch]
+            assert [receipt.id for receipt in receipts] == [draft.job_id for draft in batch]
             assert {receipt.stored for receipt in receipts} == {Stored.INSERTED}
         finally:
             await engine.close()

@@ -225,15 +225,15 @@ async def test_calls_whose_ids_are_mixed_are_claimed_in_order(bench: Bench, n: i
     found: list[JobId] = []
     while some := await bench.claim(n):
         found += some
-    assert found == [draft.id for draft in drafts]
+    assert found == [draft.job_id for draft in drafts]
 
 
 @pytest.mark.spec("LOT-06")
 async def test_ids_that_do_not_ascend_are_claimed_in_order(bench: Bench) -> None:
     drafts = bench.drafts(5)
     await bench.add(*reversed(drafts))
-    assert await bench.claim(3) == [draft.id for draft in drafts[:3]]
-    assert await bench.claim(3) == [draft.id for draft in drafts[3:]]
+    assert await bench.claim(3) == [draft.job_id for draft in drafts[:3]]
+    assert await bench.claim(3) == [draft.job_id for draft in drafts[3:]]
 
 
 @pytest.mark.spec("LOT-06")
@@ -245,8 +245,8 @@ async def test_one_that_comes_back_to_a_place_of_the_same_instant_is_claimed_in_
     [claim] = await bench.engine.claim(Demand("w", (("default", 1),)))
     await bench.engine.settle([conclude(claim, Failed("again", after=0))])
     await bench.add(first, third)
-    assert await bench.claim(1) == [first.id]
-    assert await bench.claim(5) == [second.id, third.id]
+    assert await bench.claim(1) == [first.job_id]
+    assert await bench.claim(5) == [second.job_id, third.job_id]
 
 
 @pytest.mark.spec("LOT-06")
@@ -254,7 +254,7 @@ async def test_each_priority_has_its_own_lots(bench: Bench) -> None:
     low, high, usual = bench.drafts(3, priority=5), bench.drafts(3, priority=-5), bench.drafts(3)
     await bench.add(*(draft for trio in zip(low, high, usual, strict=True) for draft in trio))
     await bench.add(*bench.drafts(2, priority=-9, delay=HOUR))
-    wanted = [draft.id for draft in (*high, *usual, *low)]
+    wanted = [draft.job_id for draft in (*high, *usual, *low)]
     assert await bench.claim(4) == wanted[:4]
     assert await bench.claim(10) == wanted[4:]
 

@@ -33,20 +33,20 @@ class Table:
         return InsertBatcher(self.put, **{**given, **options})
 
     async def put(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        numbers = [int.from_bytes(one.id) for one in drafts]
+        numbers = [int.from_bytes(one.job_id) for one in drafts]
         self.batches.append(numbers)
         await self.gate.wait()
         if self.error is not None:
             raise self.error
         if self.refused.intersection(numbers):
             raise InvalidInput("draft", "?", "is refused")
-        return [Receipt(one.id, Stored.INSERTED) for one in drafts]
+        return [Receipt(one.job_id, Stored.INSERTED) for one in drafts]
 
     async def put_alone(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        self.alone.append([int.from_bytes(one.id) for one in drafts])
+        self.alone.append([int.from_bytes(one.job_id) for one in drafts])
         if self.refused.intersection(self.alone[-1]):
             raise InvalidInput("draft", str(self.alone[-1]), "is refused")
-        return [Receipt(one.id, Stored.EXISTING) for one in drafts]
+        return [Receipt(one.job_id, Stored.EXISTING) for one in drafts]
 
 
 async def turns(n: int = 5) -> None:

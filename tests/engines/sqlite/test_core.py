@@ -82,7 +82,7 @@ async def test_what_is_asked_in_one_tick_shares_a_transaction(engine: SqliteEngi
     drafts = [draft() for _ in range(50)]
     before = sum(modes(engine).values())
     receipts = await asyncio.gather(*(engine.insert([one]) for one in drafts))
-    assert [receipt.id for [receipt] in receipts] == [one.id for one in drafts]
+    assert [receipt.id for [receipt] in receipts] == [one.job_id for one in drafts]
     assert sum(modes(engine).values()) == before + 1
 
 
@@ -96,7 +96,7 @@ async def test_a_claim_of_the_same_tick_sees_what_was_inserted_and_settled(engin
         engine.insert([fresh]),
     )
     assert settled.verdicts == [Verdict.APPLIED]
-    assert [claim.id for claim in claims] == [held.id, fresh.id]
+    assert [claim.id for claim in claims] == [held.id, fresh.job_id]
 
 
 @pytest.mark.spec("SQLITE-05")
@@ -106,9 +106,9 @@ async def test_a_request_that_fails_does_not_fail_its_neighbours(engine: SqliteE
     first, second = draft(), draft()
     bad = engine.insert([draft(), draft(unique=Unique("k", mode="raise"))])
     results = await asyncio.gather(engine.insert([first]), bad, engine.insert([second]), return_exceptions=True)
-    assert results[0] == [Receipt(first.id, Stored.INSERTED)]
+    assert results[0] == [Receipt(first.job_id, Stored.INSERTED)]
     assert isinstance(results[1], Duplicate)
-    assert results[2] == [Receipt(second.id, Stored.INSERTED)]
+    assert results[2] == [Receipt(second.job_id, Stored.INSERTED)]
     assert (await engine.census()).by_status()[Status.PENDING] == 3
 
 
@@ -176,10 +176,10 @@ async def test_relaxed_durability_never_leaves_the_loop(path: Path) -> None:
 @pytest.mark.spec("SQLITE-80")
 async def test_a_job_inserted_alone_is_stored_like_one_of_a_batch(engine: SqliteEngine) -> None:
     later = draft(priority=-3, at=4_000_000_000_000_000, tenant="t", options=Options(timeout=MINUTE), payload=b"[1]")
-    assert await engine.insert([later]) == [Receipt(later.id, Stored.INSERTED)]
-    together = msgspec.structs.replace(later, id=mint())
+    assert await engine.insert([later]) == [Receipt(later.job_id, Stored.INSERTED)]
+    together = msgspec.structs.replace(later, job_id=mint())
     await engine.insert([together, draft()])
-    alone, company = await engine.get([later.id, together.id])
+    alone, company = await engine.get([later.job_id, together.job_id])
     assert alone is not None
     assert company is not None
     assert msgspec.structs.replace(alone, id=company.id, created_at=company.created_at) == company
@@ -190,11 +190,11 @@ async def test_a_job_inserted_alone_is_stored_like_one_of_a_batch(engine: Sqlite
 async def test_a_job_that_is_stored_already_is_answered_with_its_id(engine: SqliteEngine) -> None:
     await engine.insert([draft()])
     twice = draft()
-    assert await engine.insert([twice]) == [Receipt(twice.id, Stored.INSERTED)]
-    assert await engine.insert([twice]) == [Receipt(twice.id, Stored.EXISTING)]
+    assert await engine.insert([twice]) == [Receipt(twice.job_id, Stored.INSERTED)]
+    assert await engine.insert([twice]) == [Receipt(twice.job_id, Stored.EXISTING)]
     keyed = draft(unique=Unique("k"))
-    assert await engine.insert([keyed]) == [Receipt(keyed.id, Stored.INSERTED)]
-    assert await engine.insert([draft(unique=Unique("k"))]) == [Receipt(keyed.id, Stored.EXISTING)]
+    assert await engine.insert([keyed]) == [Receipt(keyed.job_id, Stored.INSERTED)]
+    assert await engine.insert([draft(unique=Unique("k"))]) == [Receipt(keyed.job_id, Stored.EXISTING)]
 
 
 @pytest.mark.spec("SQLITE-81")
@@ -302,8 +302,8 @@ async def test_readers_never_wait_for_a_writer(engine: SqliteEngine, path: Path)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         other.execute("DELETE FROM stoker_ready")
-        assert (await one(engine, job.id)).status is Status.PENDING
-        assert (await engine.find(Query())).jobs[0].id == job.id
+        assert (await one(engine, job.job_id)).status is Status.PENDING
+        assert (await engine.find(Query())).jobs[0].id == job.job_id
         other.execute("ROLLBACK")
 
 
@@ -335,7 +335,7 @@ async def test_the_reference_of_another_job_is_not_followed(engine: SqliteEngine
     assert (await engine.settle([mixed])).verdicts == [Verdict.APPLIED]
     assert (await one(engine, first.id)).status is Status.DONE
     assert (await one(engine, second.id)).status is Status.RUNNING
-    stranger = msgspec.structs.replace(mixed, id=mint())
+    stranger = msgspec.structs.replace(mixed, job_id=mint())
     assert (await engine.settle([stranger])).verdicts == [Verdict.LOST]
     assert (await one(engine, second.id)).status is Status.RUNNING
 
@@ -376,12 +376,12 @@ async def test_a_record_that_cannot_be_read_is_set_aside(engine: SqliteEngine, p
     bad, good = draft(), draft()
     await engine.insert([bad, good])
     with closing(sqlite3.connect(path)) as other:
-        other.execute(f"UPDATE stoker_body SET {damage} WHERE id = ?", (bad.id,))
+        other.execute(f"UPDATE stoker_body SET {damage} WHERE id = ?", (bad.job_id,))
         other.commit()
     await engine.renew("w", [], first=True)
     claims = await engine.claim(Demand("w", (("default", 5),)))
-    assert [claim.id for claim in claims] == [good.id]
-    record = await one(engine, bad.id)
+    assert [claim.id for claim in claims] == [good.job_id]
+    record = await one(engine, bad.job_id)
     assert (record.status, record.attempts) == (Status.DEAD, 0)
     assert record.last_error.startswith("corrupt record")
     assert (await engine.census()).by_status() == {
@@ -389,7 +389,7 @@ async def test_a_record_that_cannot_be_read_is_set_aside(engine: SqliteEngine, p
         Status.RUNNING: 1,
         Status.DEAD: 1,
     }
-    assert {job.id for job in (await engine.find(Query())).jobs} == {bad.id, good.id}
+    assert {job.id for job in (await engine.find(Query())).jobs} == {bad.job_id, good.job_id}
 
 
 @pytest.mark.spec("SQLITE-13")
@@ -475,7 +475,7 @@ async def test_the_clock_never_goes_back_by_a_little(path: Path) -> None:
     clock.rewind(30)
     assert await engine.now() == shown
     [claim] = await claimed(engine)
-    assert (claim.id, claim.claimed_at) == (job.id, shown)
+    assert (claim.id, claim.claimed_at) == (job.job_id, shown)
     await engine.close()
 
 
@@ -610,7 +610,7 @@ async def test_a_job_that_moves_while_a_page_is_walked_is_shown_once(
             await engine.settle([conclude(claims[0], Done())])
 
     page, _ = await asyncio.gather(engine.find(Query(limit=100)), work())
-    assert sorted(job.id for job in page.jobs) == sorted(job.id for job in jobs)
+    assert sorted(job.id for job in page.jobs) == sorted(job.job_id for job in jobs)
 
 
 @pytest.mark.spec("SQLITE-21")
@@ -631,7 +631,7 @@ async def test_few_active_jobs_among_many_finished_are_found_on_the_first_page(p
         Query(queues=frozenset({"rare"}), statuses=frozenset({Status.PENDING, Status.RETRYING, Status.RUNNING})),
     ):
         page = await engine.find(query)
-        assert ([job.id for job in page.jobs], page.cursor, page.scanned) == ([needle.id], None, 1)
+        assert ([job.id for job in page.jobs], page.cursor, page.scanned) == ([needle.job_id], None, 1)
     await engine.close()
 
 

@@ -54,7 +54,7 @@ while path := sys.stdin.readline().strip():
 
 
 def draft() -> Draft:
-    return Draft(id=mint(), kind="work")
+    return Draft(job_id=mint(), kind="work")
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ async def test_opening_and_closing_twice_is_harmless(made: Callable[..., SqliteE
     await engine.close()
     await engine.close()
     await engine.open()
-    assert (await engine.get([job.id]))[0] is not None
+    assert (await engine.get([job.job_id]))[0] is not None
 
 
 async def test_nothing_is_left_behind_by_closed_engines(path: Path, made: Callable[..., SqliteEngine]) -> None:

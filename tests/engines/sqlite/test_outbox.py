@@ -160,7 +160,7 @@ async def test_an_advance_counts_once_the_user_commits(engine: SqliteEngine, pat
 @pytest.mark.parametrize("name", OPENERS)
 async def test_inbox_and_held_claim_join_the_users_transaction(engine: SqliteEngine, path: Path, name: str) -> None:
     """What a block of exactly-once work does: receive, hold, settle."""
-    job = Draft(id=mint(), kind="work")
+    job = Draft(job_id=mint(), kind="work")
     await engine.insert([job])
     [claim] = await engine.claim(Demand("w1", (("default", 1),)))
     for ending, status in (("rollback", Status.RUNNING), ("commit", Status.DONE)):
@@ -170,7 +170,7 @@ async def test_inbox_and_held_claim_join_the_users_transaction(engine: SqliteEng
             assert held is not None
             await engine.settle([conclude(held, Done())], tx=handle)
             await maybe(getattr(handle, ending)())
-        [found] = await engine.get([job.id])
+        [found] = await engine.get([job.job_id])
         assert found is not None
         assert found.status is status
     async with OPENERS[name](path) as handle:

@@ -31,7 +31,7 @@ mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 
 
 def draft(**options: Any) -> Draft:
-    return Draft(id=mint(), kind="work", **options)
+    return Draft(job_id=mint(), kind="work", **options)
 
 
 @pytest.fixture
@@ -66,17 +66,17 @@ async def test_jobs_exist_once_the_user_commits(engine: SqliteEngine, path: Path
     async with OPENERS[name](path) as handle:
         receipts = await engine.insert([first, second], tx=handle)
         assert [(receipt.id, receipt.stored) for receipt in receipts] == [
-            (first.id, Stored.INSERTED),
-            (second.id, Stored.INSERTED),
+            (first.job_id, Stored.INSERTED),
+            (second.job_id, Stored.INSERTED),
         ]
-        assert await engine.get([first.id, second.id]) == [None, None]
+        assert await engine.get([first.job_id, second.job_id]) == [None, None]
         assert await statuses(engine) == {}
         await maybe(handle.commit())
-        assert [job and job.status for job in await engine.get([first.id, second.id])] == [Status.PENDING] * 2
+        assert [job and job.status for job in await engine.get([first.job_id, second.job_id])] == [Status.PENDING] * 2
         assert await statuses(engine) == {Status.PENDING: 2}
     await engine.renew("w1", [], first=True)
     [claim] = await engine.claim(Demand("w1", (("default", 5), ("mail", 5))))
-    assert claim.id == first.id
+    assert claim.id == first.job_id
 
 
 @pytest.mark.spec("SQLITE-70")
@@ -88,7 +88,7 @@ async def test_a_rollback_leaves_nothing(engine: SqliteEngine, path: Path, name:
         await maybe(handle.rollback())
     async with OPENERS[name](path) as handle:
         await engine.insert([job], tx=handle)  # never ended
-    assert await engine.get([job.id]) == [None]
+    assert await engine.get([job.job_id]) == [None]
     assert await statuses(engine) == {}
     [receipt] = await engine.insert([job])
     assert receipt.stored == Stored.INSERTED
@@ -128,7 +128,7 @@ async def test_a_closing_in_a_users_transaction_is_reported_by_a_sweep(
     await engine.sweep_groups()
     await engine.sweep_groups()
     assert [one.group.id for one in reported] == [group] * commits
-    assert [one.stored[0].id for one in reported] == [then.id] * commits
+    assert [one.stored[0].job_id for one in reported] == [then.job_id] * commits
 
 
 @pytest.mark.spec("SQLITE-70")

@@ -50,7 +50,9 @@ async def test_two_hundred_workers_share_what_there_is(server: PostgresServer, m
     async with opened(make(timeout=60.0)) as engine:
         recorded = Recorded(engine, "producer", lines.append)
         for _ in range(jobs // 1_000):
-            await recorded.insert([Draft(id=mint(), kind="work", queue="default", payload=b"{}") for _ in range(1_000)])
+            await recorded.insert(
+                [Draft(job_id=mint(), kind="work", queue="default", payload=b"{}") for _ in range(1_000)]
+            )
         members = [asyncio.create_task(member(make(timeout=60.0), f"w{number}", lines, go)) for number in range(CROWD)]
         go.set()
         shares = await asyncio.gather(*members)

@@ -169,7 +169,7 @@ async def test_users_transactions_are_accepted_after_the_server_changed(
                     await asyncio.to_thread(drive, engine.insert([one], tx=theirs))
         while True:
             try:
-                assert None not in await engine.get([one.id for one in stored])
+                assert None not in await engine.get([one.job_id for one in stored])
                 break
             except EngineUnavailable:  # its idle connections are those of the server before
                 continue

@@ -29,8 +29,8 @@ async def announced(trial: Trial) -> None:
         began = time.monotonic()
         draft = trial.draft()
         await elsewhere.insert([draft])
-        trial.acknowledged.add(draft.id)
-        await trial.until(lambda draft=draft: trial.ends[draft.id], "it is found")  # type: ignore[misc]
+        trial.acknowledged.add(draft.job_id)
+        await trial.until(lambda draft=draft: trial.ends[draft.job_id], "it is found")  # type: ignore[misc]
         if time.monotonic() - began < AT_ONCE:
             return
         assert time.monotonic() < give_up, "nothing is announced any more"

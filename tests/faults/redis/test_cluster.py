@@ -77,7 +77,7 @@ async def test_a_master_is_killed_and_what_its_replica_had_is_kept(cluster: Clus
         heir = await asyncio.to_thread(cluster.kill, master)
         await asyncio.to_thread(cluster.promoted, heir)
         await running.consuming()
-        await running.until(lambda: all(running.ends[one.id] for one in jobs), "everything is done")
+        await running.until(lambda: all(running.ends[one.job_id] for one in jobs), "everything is done")
     await asyncio.to_thread(cluster.revive, master)
 
 
@@ -98,7 +98,7 @@ async def test_a_master_that_answers_no_more_is_left_for_its_replica(cluster: Cl
             while stored is None:
                 with contextlib.suppress(EngineUnavailable, EngineBusy):
                     [stored] = await engine.insert([job])
-            assert stored.id == job.id
+            assert stored.id == job.job_id
             assert heir.master
         finally:
             master.server.thaw()

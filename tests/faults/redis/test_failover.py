@@ -83,18 +83,18 @@ async def test_what_a_lagging_replica_lacks_is_lost_and_said_and_nothing_else(
             lagging.replicaof("NO", "ONE")
         lost = [running.draft() for _ in range(5)]
         await running.put(*lost)
-        await running.until(lambda: all(running.ends[one.id] for one in lost), "done before the failover")
-        running.excuse(claim.id, *(one.id for one in lost))
+        await running.until(lambda: all(running.ends[one.job_id] for one in lost), "done before the failover")
+        running.excuse(claim.id, *(one.job_id for one in lost))
         await asyncio.to_thread(server.kill)
         running.direct, gone = make(replica.url, timeout=10.0, patience=10.0), running.direct
         await gone.close()
         await running.direct.open()
         proxy.redirect(replica.url)
         await running.consuming()
-        found = await running.direct.get([one.id for one in lost])
+        found = await running.direct.get([one.job_id for one in lost])
         assert found == [None] * 5
-        await running.until(lambda: all(running.ends[one.id] for one in long), "what ran goes on", within=BOUND)
-        assert {running.ends[one.id] for one in long} == {1}
+        await running.until(lambda: all(running.ends[one.job_id] for one in long), "what ran goes on", within=BOUND)
+        assert {running.ends[one.job_id] for one in long} == {1}
         clock.set(-HOUR + 20)  # longer than a lease, far less than an hour
         heir = running.witness(running.direct)
         async with asyncio.timeout(BOUND):

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.engine("redis"), pytest.mark.timeout(900)]
 
 
 def draft() -> Draft:
-    return Draft(id=mint(), kind="work", queue="default", payload=b"{}")
+    return Draft(job_id=mint(), kind="work", queue="default", payload=b"{}")
 
 
 @pytest.mark.spec("RDFAULT-01")
@@ -54,7 +54,7 @@ async def test_synced_every_second_a_kill_costs_nothing_that_is_in_the_log(
             await running.consuming()
             batch = [running.draft() for _ in range(50)]
             await running.put(*batch)
-            wanted = {one.id for one in batch}
+            wanted = {one.job_id for one in batch}
             await running.until(functools.partial(wanted.issubset, running.ends), "all have run")
             await running.until(lambda: all_is_in_the_log(client), "all is written")
             await asyncio.to_thread(server.kill)
@@ -98,14 +98,14 @@ async def test_a_torn_end_of_the_log_costs_what_stood_there_and_no_more(server: 
     os.truncate(log, torn)
     server.start()
     async with opened(make()) as engine:
-        found = await engine.get([one.id for one in drafts])
+        found = await engine.get([one.job_id for one in drafts])
         assert [job is not None for job in found] == [True] * 19 + [False]
         assert (await engine.census()).by_status()[Status.PENDING] == 19
         await engine.insert([drafts[-1]])
         assert (await engine.census()).by_status()[Status.PENDING] == 20
         await engine.renew("w", [], first=True)
         claims = await engine.claim(Demand("w", (("default", 50),)))
-        assert {claim.id for claim in claims} == {one.id for one in drafts}, "all of it can be used"
+        assert {claim.id for claim in claims} == {one.job_id for one in drafts}, "all of it can be used"
 
 
 @pytest.mark.spec("RDFAULT-04")

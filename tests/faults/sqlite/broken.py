@@ -101,8 +101,8 @@ class SaysTooEarly(Sabotaged):
     """Acknowledges an insert before it is stored; some never are."""
 
     async def insert(self, drafts: Sequence[Draft], **options: Any) -> list[Receipt]:
-        if drafts[0].id[-1] % 4 == 0:
-            return [Receipt(draft.id, Stored.INSERTED) for draft in drafts]
+        if drafts[0].job_id[-1] % 4 == 0:
+            return [Receipt(draft.job_id, Stored.INSERTED) for draft in drafts]
         return await super().insert(drafts, **options)
 
 

@@ -150,7 +150,7 @@ async def produce(engine: Recorded, chance: random.Random) -> None:
 
 async def in_transaction(engine: Recorded, batch: list[Draft], chance: random.Random) -> None:
     """Insert in a user's transaction: acknowledged if it commits, never stored if it rolls back."""
-    rows = [{"job": draft.id.hex()} for draft in batch]
+    rows = [{"job": draft.job_id.hex()} for draft in batch]
     commit = chance.random() < 0.7
     call = engine.begin("insert", rows) if commit else 0
     try:

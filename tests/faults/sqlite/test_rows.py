@@ -113,13 +113,13 @@ async def test_a_member_that_cannot_be_read_is_dead_for_its_group(engine: Sqlite
     group, drafts = os.urandom(16), [Draft(os.urandom(16), "send", options=Options(timeout=60)) for _ in range(2)]
     failure = Draft(os.urandom(16), "failure")
     await engine.insert(into_group(group, drafts), group=new_group(group, on_failure=failure, sealed=True))
-    spoil(engine, statement, drafts[0].id)
+    spoil(engine, statement, drafts[0].job_id)
     [claim] = await engine.claim(DEMAND)
     await engine.settle([ending(claim)])
     [found] = await engine.groups([group])
     assert found is not None
     assert (found.done, found.dead, found.closed_at is not None) == (1, 1, True)
-    assert await status(engine, failure.id) is Status.PENDING
+    assert await status(engine, failure.job_id) is Status.PENDING
 
 
 @pytest.mark.spec("FAULT-40")

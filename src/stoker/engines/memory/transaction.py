@@ -45,8 +45,8 @@ class MemoryTransaction:
         """Return what the insert will return, and perform it at the end."""
         step = partial(unit_of_work.insert, drafts=tuple(drafts), group=group)
         if group is None and self._plain is not None and self._is_plain(drafts, self._plain):
-            self._plain.update(draft.id for draft in drafts)
-            receipts = [Receipt(draft.id, Stored.INSERTED) for draft in drafts]
+            self._plain.update(draft.job_id for draft in drafts)
+            receipts = [Receipt(draft.job_id, Stored.INSERTED) for draft in drafts]
             self._steps.append((step, receipts))
             return receipts
         return self._rehearse(step, now)
@@ -133,7 +133,7 @@ class MemoryTransaction:
 
         `before` are the ids of the steps so far, as long as all of them were plain.
         """
-        ids = {draft.id for draft in drafts}
+        ids = {draft.job_id for draft in drafts}
         return (
             self._store.capacity is None
             and len(ids) == len(drafts)

@@ -552,7 +552,7 @@ def packed_options(options: Options) -> str | None:
 def draft_columns(drafts: Sequence[Draft]) -> Row:
     """Return drafts without keys as `insert` and `create` take them."""
     return _new_columns(
-        ids=[draft.id for draft in drafts],
+        ids=[draft.job_id for draft in drafts],
         common=[
             [draft.queue for draft in drafts],
             [draft.kind for draft in drafts],

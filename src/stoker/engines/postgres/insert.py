@@ -80,7 +80,7 @@ async def together(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
     woken = {draft.queue for draft in drafts if wakes(due_at(draft, now), now)}
     if woken:
         store.notify(woken)
-    return [Receipt(draft.id, _INSERTED) for draft in drafts]
+    return [Receipt(draft.job_id, _INSERTED) for draft in drafts]
 
 
 async def carefully(store: Store, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
@@ -101,12 +101,12 @@ def insert(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> S
         return []
     firsts: dict[JobId, Draft] = {}
     for draft in drafts:
-        firsts.setdefault(draft.id, draft)
+        firsts.setdefault(draft.job_id, draft)
     stored = {job for (job,) in (yield _CREATE, (unit.now, *draft_columns([*firsts.values()])))}
     receipts: list[Receipt] = []
     for draft in drafts:
-        receipts.append(Receipt(draft.id, _INSERTED if draft.id in stored else _EXISTING))
-        if draft.id in stored and wakes(due_at(draft, unit.now), unit.now):
+        receipts.append(Receipt(draft.job_id, _INSERTED if draft.job_id in stored else _EXISTING))
+        if draft.job_id in stored and wakes(due_at(draft, unit.now), unit.now):
             unit.wake(draft.queue)
-        stored.discard(draft.id)
+        stored.discard(draft.job_id)
     return receipts

@@ -201,15 +201,15 @@ class Unit(SqlUnit):
         """
         if joins:
             yield from self._load_groups(wanted_by_drafts(drafts, group).groups)
-            yield from self._load_members([draft.id for draft in drafts if draft.options.group is not None])
-        new = sorted(self.missing(Wanted(frozenset(draft.id for draft in drafts))).ids)
+            yield from self._load_members([draft.job_id for draft in drafts if draft.options.group is not None])
+        new = sorted(self.missing(Wanted(frozenset(draft.job_id for draft in drafts))).ids)
         known = {job for (job,) in (yield _KNOWN, (new,))} if new else set()
         for job in new:
             self.add_record(job, _bystander(job) if job in known else None)
         contest: dict[str, list[tuple[JobId, Unique]]] = {}
         for draft in drafts:
-            if draft.unique is not None and self.get(draft.id) is None:
-                contest.setdefault(draft.unique.slot(draft.kind), []).append((draft.id, draft.unique))
+            if draft.unique is not None and self.get(draft.job_id) is None:
+                contest.setdefault(draft.unique.slot(draft.kind), []).append((draft.job_id, draft.unique))
         yield from self._load_keys(contest)
 
     def _load_groups(self, ids: Iterable[JobId]) -> Steps[None]:

@@ -68,7 +68,7 @@ def by_shard(store: Store, drafts: Sequence[Draft]) -> dict[Shard, Sequence[int]
 
 async def _into(store: Store, shard: Shard, drafts: Sequence[Draft], group: Group | None) -> list[Receipt]:
     await store.introduce({draft.queue for draft in drafts})
-    firsts = {draft.id: place for place, draft in reversed(list(enumerate(drafts)))}
+    firsts = {draft.job_id: place for place, draft in reversed(list(enumerate(drafts)))}
     slots = [draft.unique.slot(draft.kind) for draft in drafts if draft.unique is not None]
     if len(set(slots)) == len(slots):
         fresh = drafts if len(firsts) == len(drafts) else [drafts[place] for place in sorted(firsts.values())]
@@ -79,12 +79,15 @@ async def _into(store: Store, shard: Shard, drafts: Sequence[Draft], group: Grou
                 raise
             now, letters = await store.now(), b"i" * len(fresh)
         if letters != b"?":
-            by_id = dict(zip((draft.id for draft in fresh), letters, strict=True))
+            by_id = dict(zip((draft.job_id for draft in fresh), letters, strict=True))
             if store.connection.cluster:
-                new = [draft for draft in fresh if by_id[draft.id] == ord("i")]
+                new = [draft for draft in fresh if by_id[draft.job_id] == ord("i")]
                 await store.wake({draft.queue for draft in new if wakes(draft.at or now + draft.delay, now)})
             return [
-                Receipt(draft.id, _INSERTED if by_id[draft.id] == ord("i") and firsts[draft.id] == place else _EXISTING)
+                Receipt(
+                    draft.job_id,
+                    _INSERTED if by_id[draft.job_id] == ord("i") and firsts[draft.job_id] == place else _EXISTING,
+                )
                 for place, draft in enumerate(drafts)
             ]
     return await store.work(shard, lambda unit: carefully(unit, drafts, group), repeat=True)
@@ -113,7 +116,7 @@ def _first_key(queues: Sequence[str], *, divided: bool) -> int:
 
 async def _arrived(store: Store, shard: Shard, drafts: Sequence[Draft]) -> bool:
     """Are they stored although the reply was lost? The script is atomic: the first and the last stand for all."""
-    ends = [draft.id for draft in (drafts[0], drafts[-1])]
+    ends = [draft.job_id for draft in (drafts[0], drafts[-1])]
     counts = [("ZLEXCOUNT", shard.key("jobs"), b"[" + job, b"(" + job + b"\1") for job in ends]
     try:
         return all(await store.connection.pipeline(counts))
@@ -124,7 +127,7 @@ async def _arrived(store: Store, shard: Shard, drafts: Sequence[Draft]) -> bool:
 def arguments(drafts: Sequence[Draft], *, divided: bool) -> tuple[list[Any], list[str]]:
     """Drafts as the script reads them, and the queues in the order of their keys."""
     queues: dict[str, int] = {}
-    ids = [draft.id for draft in drafts]
+    ids = [draft.job_id for draft in drafts]
     args: list[Any] = [min(ids), max(ids), "1" if ids == sorted(ids) else ""]
     lot: tuple[Any, ...] = ()
     size = 0
@@ -143,7 +146,7 @@ def arguments(drafts: Sequence[Draft], *, divided: bool) -> tuple[list[Any], lis
                 limit = draft.options.limit
                 args += (position(limit, draft.tenant, fair=True), slot_text(limit))
         args[size] += 1
-        args += (draft.id, record_format.tail(draft, draft.attempts))
+        args += (draft.job_id, record_format.tail(draft, draft.attempts))
         if unique is not None:
             args += (unique.slot(draft.kind), unique.key)
     return args, list(queues)
@@ -183,7 +186,7 @@ def _add_joins(args: list[Any], shard: Shard, number: int, drafts: Sequence[Draf
     for place, (id_, members) in enumerate(joined.items(), 1):
         new = group is not None and group.id == id_
         state, callbacks = (groups.state_of(group), pack_callbacks(group)) if group is not None and new else ("", "")
-        ids = pack_members(member.id for member in members)
+        ids = pack_members(member.job_id for member in members)
         args += (number + place, number, state, callbacks, ids, members[0].queue)
     return [shard.key(GROUPS), *(shard.group(id_) for id_ in joined)]
 

@@ -51,7 +51,7 @@ def wanted_by_drafts(drafts: Iterable[Draft], group: Group | None = None) -> Wan
     if group is not None:
         groups.add(group.id)
     return Wanted(
-        frozenset(draft.id for draft in drafts),
+        frozenset(draft.job_id for draft in drafts),
         frozenset(draft.unique.slot(draft.kind) for draft in drafts if draft.unique is not None),
         frozenset(draft.queue for draft in drafts),
         groups=frozenset(groups),
@@ -66,9 +66,9 @@ def insert(unit: UnitOfWork, drafts: Iterable[Draft], group: Group | None = None
     drafts = tuple(drafts)
     admit(unit, drafts, group)
     for draft in drafts:
-        stored = unit.get(draft.id)
+        stored = unit.get(draft.job_id)
         if draft.options.group is not None and stored is not None and stored.options.group != draft.options.group:
-            raise InvalidInput("group", text(draft.id), "names a stored job that is no member of the group")
+            raise InvalidInput("group", text(draft.job_id), "names a stored job that is no member of the group")
     return [insert_one(unit, draft) for draft in drafts]
 
 
@@ -87,9 +87,9 @@ def admit(unit: UnitOfWork, drafts: Iterable[Draft], group: Group | None = None)
 
 def insert_one(unit: UnitOfWork, draft: Draft, mode: Mode | None = None) -> Receipt:
     """Store one draft, or name the holder of its key. `mode` overrides that of the key."""
-    if unit.get(draft.id) is not None:
-        return Receipt(draft.id, Stored.EXISTING)
-    met = Receipt(draft.id, Stored.INSERTED)
+    if unit.get(draft.job_id) is not None:
+        return Receipt(draft.job_id, Stored.EXISTING)
+    met = Receipt(draft.job_id, Stored.INSERTED)
     if draft.unique is not None:
         met = _meet(unit, draft, draft.unique, mode or draft.unique.mode)
     if met.stored is Stored.INSERTED:
@@ -106,7 +106,7 @@ def _meet(unit: UnitOfWork, draft: Draft, unique: Unique, mode: Mode) -> Receipt
     """Decide between a draft and the holder of its key; `inserted`: the draft has the key and is to be stored."""
     holder = unit.holder(unique.slot(draft.kind))
     if holder is None:
-        return Receipt(draft.id, Stored.INSERTED)
+        return Receipt(draft.job_id, Stored.INSERTED)
     match meet(holder.holder, mode):
         case Meeting.REFUSE:
             raise Duplicate(unique.key, holder.id)
@@ -117,10 +117,10 @@ def _meet(unit: UnitOfWork, draft: Draft, unique: Unique, mode: Mode) -> Receipt
             return Receipt(holder.id, Stored.REPLACED)
         case Meeting.SUPERSEDE:
             _supersede(unit, holder)
-            return Receipt(draft.id, Stored.INSERTED, holder.id)
+            return Receipt(draft.job_id, Stored.INSERTED, holder.id)
         case Meeting.TAKE:
             pass
-    return Receipt(draft.id, Stored.INSERTED)
+    return Receipt(draft.job_id, Stored.INSERTED)
 
 
 def _supersede(unit: UnitOfWork, holder: Record) -> None:

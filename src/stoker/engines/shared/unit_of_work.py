@@ -190,7 +190,7 @@ class UnitOfWork:
     def joined(self, draft: Draft) -> None:
         """Count a draft that the engine stored without `put`."""
         if draft.options.group is not None:
-            self.count_group(draft.options.group, GroupChange(1, members=[draft.id], queue=draft.queue))
+            self.count_group(draft.options.group, GroupChange(1, members=[draft.job_id], queue=draft.queue))
 
     def _count_groups(self, before: Record | None, after: Record | None, *, deleted: bool = False) -> None:
         if _is_member(before) or _is_member(after):

@@ -200,7 +200,7 @@ def draft_row(draft: Draft, seq: int, qid: int, due: Instant, now: Instant, line
     """
     options = None if draft.options is PLAIN else pack(draft.options)
     return (
-        seq, draft.id, qid, draft.priority, due, draft.kind, draft.payload, draft.attempts, now, None, None,
+        seq, draft.job_id, qid, draft.priority, due, draft.kind, draft.payload, draft.attempts, now, None, None,
         draft.tenant, options, line,
     )  # fmt: skip
 

@@ -36,7 +36,7 @@ def insert(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> S
             for draft in drafts:
                 unit.joined(draft)
             yield from unit.write()
-        return [Receipt(draft.id, _INSERTED) for draft in drafts]
+        return [Receipt(draft.job_id, _INSERTED) for draft in drafts]
     return (yield from careful.insert(unit, drafts, group))
 
 

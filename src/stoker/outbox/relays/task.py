@@ -84,7 +84,7 @@ class ToTask:
             options = msgspec.structs.replace(draft.options, metadata=metadata)
         except (InvalidInput, UnknownTask) as error:
             raise Reject(f"message {message.id} cannot become a job: {error}") from error
-        return msgspec.structs.replace(draft, id=ids.parse(message.id), options=options)
+        return msgspec.structs.replace(draft, job_id=ids.parse(message.id), options=options)
 
     def _call(self, message: Message[Any]) -> Draft:
         body = Raw(message.payload)

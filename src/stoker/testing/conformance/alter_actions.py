@@ -353,9 +353,9 @@ async def test_alter_delete_frees_id_and_key(store: Store) -> None:
     """After the delete the same id and the same key can be stored as new."""
     draft = store.draft(unique=Unique("k"))
     await store.insert(draft)
-    await alter(store, Delete(), draft.id)
-    assert await store.insert(draft) == [draft.id]
-    assert await store.status(draft.id) is Status.PENDING
+    await alter(store, Delete(), draft.job_id)
+    assert await store.insert(draft) == [draft.job_id]
+    assert await store.status(draft.job_id) is Status.PENDING
 
 
 @pytest.mark.core

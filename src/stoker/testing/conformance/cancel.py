@@ -143,7 +143,7 @@ async def test_a_canceling_verdict_stores_no_follow_up(store: Store) -> None:
     child = store.draft("child")
     refused = msgspec.structs.replace(conclude(flagged, Failed("boom")), followups=(child,), metadata={"a": "b"})
     assert await store.settle(refused, conclude(plain, Done())) == [Verdict.CANCELING, Verdict.APPLIED]
-    assert await store.gone(child.id)
+    assert await store.gone(child.job_id)
     assert "a" not in (await store.job(flagged.id)).metadata
     assert await store.status(plain.id) is Status.DONE
 

@@ -208,7 +208,7 @@ async def test_census_is_not_moved_by_what_does_not_apply(store: Store) -> None:
     await store.settle(Settlement(claim.id, claim.worker, claim.token, Status.DEAD, error="late"))
     await store.settle(Settlement(store.mint(), "unknown", 1, Status.DONE))
     await store.insert(draft)
-    await store.engine.alter(Selection((draft.id, store.mint())), Requeue())
+    await store.engine.alter(Selection((draft.job_id, store.mint())), Requeue())
     assert await store.engine.census() == before
     await store.finish(again, Done())
     await _check(store)

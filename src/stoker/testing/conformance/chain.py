@@ -17,7 +17,7 @@ from stoker.testing.conformance.harness import Store, needs
 
 async def _kinds(store: Store, *drafts: Draft) -> list[str]:
     """The kinds of those drafts that are stored."""
-    return [job.kind for job in await store.engine.get([draft.id for draft in drafts]) if job is not None]
+    return [job.kind for job in await store.engine.get([draft.job_id for draft in drafts]) if job is not None]
 
 
 @pytest.mark.core
@@ -29,13 +29,13 @@ async def test_each_link_is_stored_with_the_success_of_the_one_before(store: Sto
     await store.insert(chain(first, second, third))
     assert await _kinds(store, first, second, third) == ["first"]
     assert await store.finish(await store.take(), Done(b"1")) is Verdict.APPLIED
-    link = await store.job(second.id)
+    link = await store.job(second.job_id)
     assert (link.status, link.kind, link.payload, link.priority, link.tenant) == ("pending", "second", *_given(second))
-    assert link.options.metadata == {PARENT: text(first.id)}
-    assert await store.gone(third.id)
+    assert link.options.metadata == {PARENT: text(first.job_id)}
+    assert await store.gone(third.job_id)
     assert await store.finish(await store.take(), Done()) is Verdict.APPLIED
-    last = await store.job(third.id)
-    assert last.options == Options(timeout=MINUTE, metadata={"a": "b", PARENT: text(second.id)})
+    last = await store.job(third.job_id)
+    assert last.options == Options(timeout=MINUTE, metadata={"a": "b", PARENT: text(second.job_id)})
     assert await store.finish(await store.take(), Done()) is Verdict.APPLIED
     assert await store.counts() == {Status.DONE: 3}
 
@@ -65,7 +65,7 @@ async def test_no_other_end_stores_a_link(store: Store, outcome: Outcome) -> Non
     link = store.draft("link")
     [job] = await store.insert(store.draft("first").then(link))
     assert await store.finish(await store.take(), outcome) is Verdict.APPLIED
-    assert await store.gone(link.id)
+    assert await store.gone(link.job_id)
     assert [draft.kind for draft in (await store.job(job)).options.then] == ["link"]
 
 
@@ -92,7 +92,7 @@ async def test_a_lost_settlement_stores_no_link(store: Store) -> None:
     claim = await store.take()
     await store.engine.alter(Selection((job,)), Cancel(force=True))
     assert await store.finish(claim, Done()) is Verdict.LOST
-    assert await store.gone(link.id)
+    assert await store.gone(link.job_id)
 
 
 @pytest.mark.core
@@ -107,7 +107,7 @@ async def test_a_repeated_settlement_stores_a_link_once(store: Store, keep: int 
     assert await store.settle(settlement) != [Verdict.APPLIED]
     assert await store.finish(await store.take(), Done()) is Verdict.APPLIED
     assert await store.settle(settlement) != [Verdict.APPLIED]
-    assert await store.status(link.id) is Status.DONE
+    assert await store.status(link.job_id) is Status.DONE
     assert await store.claim() == []
 
 
@@ -120,7 +120,7 @@ async def test_requeueing_a_dead_link_continues_the_chain(store: Store) -> None:
     await store.finish(await store.take(), Rejected("no"))
     assert (await store.engine.alter(Selection((job,)), Requeue())).changed == 1
     assert await store.finish(await store.take(), Done()) is Verdict.APPLIED
-    assert (await store.job(link.id)).options.metadata == {PARENT: text(job)}
+    assert (await store.job(link.job_id)).options.metadata == {PARENT: text(job)}
 
 
 @pytest.mark.spec("CHAIN-06")
@@ -131,7 +131,7 @@ async def test_a_copy_of_a_dead_link_continues_the_chain(store: Store) -> None:
     await store.finish(await store.take(), Rejected("no"))
     assert (await store.engine.alter(Selection((job,)), Clone((copy,)))).changed == 1
     assert await store.finish(await store.take(), Done()) is Verdict.APPLIED
-    assert (await store.job(link.id)).options.metadata == {PARENT: text(copy)}
+    assert (await store.job(link.job_id)).options.metadata == {PARENT: text(copy)}
 
 
 @pytest.mark.spec("CHAIN-07")
@@ -144,11 +144,11 @@ async def test_a_held_key_ends_the_chain_there(store: Store, mode: str) -> None:
     await store.insert(store.draft("first", priority=-1).then(link.then(last)))
     holder = await store.add("link", unique=unique)
     assert await store.finish(await store.take(), Done()) is Verdict.APPLIED
-    assert await store.gone(link.id)
+    assert await store.gone(link.job_id)
     claim = await store.take()
     assert claim.id == holder
     assert await store.finish(claim, Done()) is Verdict.APPLIED
-    assert await store.gone(last.id)
+    assert await store.gone(last.job_id)
 
 
 @pytest.mark.spec("CHAIN-07")
@@ -169,7 +169,7 @@ async def test_the_delay_of_a_link_counts_from_its_parents_success(store: Store)
     await store.insert(store.draft("first").then(link))
     store.pass_time(10 * MINUTE)
     await store.finish(await store.take(), Done())
-    assert (await store.job(link.id)).scheduled_at == store.now() + MINUTE
+    assert (await store.job(link.job_id)).scheduled_at == store.now() + MINUTE
 
 
 @pytest.mark.spec("CHAIN-02")
@@ -178,7 +178,7 @@ async def test_a_link_may_go_to_another_queue(store: Store) -> None:
     link = store.draft("link", queue="other")
     await store.insert(store.draft("first").then(link))
     assert await store.finish(await store.take(), Done()) is Verdict.APPLIED
-    assert (await store.take(queue="other")).id == link.id
+    assert (await store.take(queue="other")).id == link.job_id
 
 
 @pytest.mark.spec("CHAIN-09")
@@ -188,7 +188,7 @@ async def test_the_longest_chain_runs_to_its_end(store: Store) -> None:
     await store.insert(chain(*drafts))
     for place in range(MOST_LINKS):
         claim = await store.take()
-        assert (claim.id, claim.payload) == (drafts[place].id, b"[%d]" % place)
+        assert (claim.id, claim.payload) == (drafts[place].job_id, b"[%d]" % place)
         assert await store.finish(claim, Done()) is Verdict.APPLIED
     assert await store.counts() == {Status.DONE: MOST_LINKS}
 
@@ -214,6 +214,6 @@ async def test_a_settlement_that_is_rolled_back_stores_no_link(store: Store) -> 
             assert (await store.engine.settle([settlement], tx=tx)).verdicts == [Verdict.APPLIED]
             raise ZeroDivisionError
     assert await store.status(job) is Status.RUNNING
-    assert await store.gone(link.id)
+    assert await store.gone(link.job_id)
     assert await store.settle(settlement) == [Verdict.APPLIED]
-    assert await store.status(link.id) is Status.PENDING
+    assert await store.status(link.job_id) is Status.PENDING

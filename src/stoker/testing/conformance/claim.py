@@ -37,7 +37,7 @@ async def test_lower_priority_numbers_go_first(store: Store) -> None:
     drafts = [store.draft(priority=priority) for priority in (0, 1000, -1, 5, -1000)]
     await store.insert(*drafts)
     expected = sorted(drafts, key=lambda draft: draft.priority)
-    assert _ids(await store.claim(n=10)) == [draft.id for draft in expected]
+    assert _ids(await store.claim(n=10)) == [draft.job_id for draft in expected]
 
 
 @pytest.mark.core
@@ -56,7 +56,7 @@ async def test_equal_schedules_go_by_id(store: Store) -> None:
     """When all else is equal the smaller id goes first, whatever order they were inserted in."""
     drafts = [store.draft() for _ in range(6)]
     await store.insert(*reversed(drafts))
-    assert _ids(await store.claim(n=10)) == [draft.id for draft in drafts]
+    assert _ids(await store.claim(n=10)) == [draft.job_id for draft in drafts]
 
 
 @pytest.mark.core
@@ -79,7 +79,7 @@ async def test_the_whole_order_at_once(store: Store) -> None:
         for _ in range(2)
     ]
     await store.insert(*drafts)
-    expected = [draft.id for draft in sorted(drafts, key=lambda draft: (draft.priority, draft.at, draft.id))]
+    expected = [draft.job_id for draft in sorted(drafts, key=lambda draft: (draft.priority, draft.at, draft.job_id))]
     assert _ids(await store.claim(n=7)) == expected[:7]
     assert [(await store.take()).id for _ in range(11)] == expected[7:]
 
@@ -287,7 +287,7 @@ async def test_a_claim_tells_everything_about_a_fresh_job(store: Store) -> None:
     inserted = store.now()
     store.pass_time(SECOND)
     claim = await store.take(queue="mail")
-    assert (claim.id, claim.kind, claim.queue, claim.payload) == (draft.id, "mail.send", "mail", b'{"to":"a"}')
+    assert (claim.id, claim.kind, claim.queue, claim.payload) == (draft.job_id, "mail.send", "mail", b'{"to":"a"}')
     assert (claim.attempt, claim.base, claim.budget, claim.priority) == (1, 0, 4, -7)
     assert (claim.created_at, claim.scheduled_at, claim.claimed_at) == (inserted, inserted, store.now())
     assert (claim.options, claim.unique, claim.tenant) == (options, draft.unique, "acme")

@@ -115,7 +115,7 @@ async def test_race_of_one_insert_repeated_stores_one_job(store: Store) -> None:
         return [receipt.id for receipt in await engine.insert(drafts)]
 
     found = await at_once(store, [put] * 4)
-    assert found == [[draft.id for draft in drafts]] * 4
+    assert found == [[draft.job_id for draft in drafts]] * 4
     assert await store.counts() == {Status.PENDING: 20}
 
 
@@ -296,10 +296,10 @@ async def test_race_keeps_the_counters_true(store: Store) -> None:
     async def meddle(engine: Engine) -> None:
         for batch in batches:
             for draft in batch:
-                await engine.alter(Selection((draft.id,)), Cancel())
+                await engine.alter(Selection((draft.job_id,)), Cancel())
 
     await at_once(store, [*(produce(n) for n in range(3)), consume("w1"), consume("w2"), meddle])
-    every = [draft.id for batch in batches for draft in batch]
+    every = [draft.job_id for batch in batches for draft in batch]
     recount: Counter[Status] = Counter([await store.status(job) for job in every])
     assert await store.counts() == recount
     assert sum(recount.values()) == 60

@@ -89,12 +89,12 @@ async def test_life_twin_sees_the_same_store(store: Store) -> None:
         job = await store.add()
         other = store.draft()
         await twin.insert([other])
-        assert await twin.get([job, other.id]) == await store.engine.get([job, other.id])
+        assert await twin.get([job, other.job_id]) == await store.engine.get([job, other.job_id])
         assert await twin.census() == await store.engine.census()
         assert await twin.now() == store.now()
     finally:
         await twin.close()
-    assert await store.status(other.id) is Status.PENDING
+    assert await store.status(other.job_id) is Status.PENDING
 
 
 @pytest.mark.spec("DESCRIBE-09")
@@ -105,7 +105,7 @@ async def test_life_twin_with_a_read_limit_is_like_the_others(store: Store) -> N
     try:
         job, other = await store.add(), store.draft()
         await twin.insert([other])
-        assert await twin.get([job, other.id]) == await store.engine.get([job, other.id])
+        assert await twin.get([job, other.job_id]) == await store.engine.get([job, other.job_id])
         assert await twin.find(Query()) == await store.engine.find(Query())
         assert await twin.census() == await store.engine.census()
     finally:

@@ -78,7 +78,7 @@ async def test_priority_orders_the_jobs_of_a_tenant_only(store: Store) -> None:
     plain, other = of(store, "a"), of(store, "b", priority=9)
     await store.insert(*plain, *urgent, *other)
     found = [claim.id for _ in range(4) for claim in await store.claim()]
-    assert found == [urgent[0].id, other[0].id, urgent[1].id, plain[0].id]
+    assert found == [urgent[0].job_id, other[0].job_id, urgent[1].job_id, plain[0].job_id]
 
 
 @pytest.mark.spec("FAIR-05")

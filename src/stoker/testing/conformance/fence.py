@@ -234,12 +234,12 @@ async def test_a_lost_settlement_leaves_no_trace_anywhere(store: Store) -> None:
     """Record, history, counts, totals, cool-down, key and follow-ups are as if it had never been sent."""
     stale, fresh = await _taken_over(store)
     follow = store.draft("follow")
-    before = await store.snapshot([stale.id, follow.id])
+    before = await store.snapshot([stale.id, follow.job_id])
     late = conclude(stale, Throttled())
     late = msgspec.structs.replace(late, error="late", metadata={"late": "yes"}, followups=(follow,), crash=True)
     assert await store.settle(late) == [Verdict.LOST]
-    assert await store.snapshot([stale.id, follow.id]) == before
-    assert await store.gone(follow.id)
+    assert await store.snapshot([stale.id, follow.job_id]) == before
+    assert await store.gone(follow.job_id)
     assert await store.finish(fresh, Done()) is Verdict.APPLIED
 
 

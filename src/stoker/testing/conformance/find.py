@@ -67,7 +67,7 @@ async def test_get_shows_the_whole_draft(store: Store) -> None:
         options=Options(timeout=SECOND, keep=HOUR, metadata={"trace": "4711"}),
     )
     await store.insert(draft)
-    job = await store.job(draft.id)
+    job = await store.job(draft.job_id)
     assert (job.kind, job.payload, job.queue, job.priority) == ("mail.send", payload, "mail", -7)
     assert (job.budget, job.attempts, job.base, job.crashes) == (9, 0, 0, 0)
     assert (job.unique, job.tenant, job.options) == (draft.unique, draft.tenant, draft.options)
@@ -229,7 +229,7 @@ async def test_find_window_goes_by_the_time_of_storing(store: Store) -> None:
     store.pass_time(HOUR)
     stored = store.now()
     await store.insert(draft)
-    assert await found_ids(store, since=stored) == [draft.id]
+    assert await found_ids(store, since=stored) == [draft.job_id]
     assert await found_ids(store, until=stored) == []
 
 

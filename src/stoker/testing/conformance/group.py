@@ -55,9 +55,9 @@ async def test_a_group_closes_with_the_success_of_its_last_member(store: Store) 
     assert await store.finish(second, Done()) is Verdict.APPLIED
     found = await look(store, group)
     assert (found.closed_at, found.total, found.done, found.succeeded) == (store.now(), 2, 2, True)
-    assert (await store.job(calls.then.id)).options.metadata == {GROUP: text(group)}
+    assert (await store.job(calls.then.job_id)).options.metadata == {GROUP: text(group)}
     assert await called(store) == ["then", "on_finish"]
-    assert await store.gone(calls.on_failure.id)
+    assert await store.gone(calls.on_failure.job_id)
 
 
 @pytest.mark.core
@@ -393,7 +393,7 @@ async def test_a_callback_whose_key_is_held_is_not_stored(store: Store) -> None:
     group, _ = await make(store, store.draft(), then=then)
     await store.finish(await store.take(), Done())
     assert (await look(store, group)).closed_at is not None
-    assert await store.gone(then.id)
+    assert await store.gone(then.job_id)
     assert (await store.take(queue=AFTER)).id == holder
 
 
@@ -428,11 +428,11 @@ async def test_a_group_in_a_transaction_exists_with_its_commit(store: Store) -> 
             gone, draft = await make(tx)
             raise ZeroDivisionError
     assert await store.engine.groups([gone]) == [None]
-    assert await store.gone(draft.id)
+    assert await store.gone(draft.job_id)
     async with store.engine.transaction() as tx:
         group, draft = await make(tx)
     claim = await store.take()
-    assert claim.id == draft.id
+    assert claim.id == draft.job_id
     async with store.engine.transaction() as tx:
         await store.engine.settle([conclude(claim, Done())], tx=tx)
     assert await counts_of(store, group) == (1, 1, 0, 0, 0)

@@ -29,7 +29,7 @@ class _Made(msgspec.Struct):
 
     @property
     def selected(self) -> Selection:
-        return Selection(tuple(draft.id for draft in self.members))
+        return Selection(tuple(draft.job_id for draft in self.members))
 
 
 async def _make(store: Store, *drafts: Draft, sealed: bool = True, **callbacks: Draft) -> _Made:
@@ -52,7 +52,7 @@ async def _reported(store: Store, made: _Made) -> list[str]:
     for name in ("id", "queue", "created_at", "closed_at", "succeeded"):
         assert getattr(closing.group, name) == getattr(found, name), name
     assert found.closed_at is not None
-    assert all([await store.job(draft.id) for draft in closing.stored])
+    assert all([await store.job(draft.job_id) for draft in closing.stored])
     return [draft.kind for draft in closing.stored]
 
 

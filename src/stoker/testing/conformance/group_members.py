@@ -33,7 +33,7 @@ async def test_a_member_may_add_members(store: Store) -> None:
     await store.finish(await store.take(), Done(followups=(more,)))
     found = await look(store, group)
     assert (found.total, found.done, found.waiting, found.closed_at) == (2, 1, 1, None)
-    assert more.id in found.members
+    assert more.job_id in found.members
     await store.finish(await store.take(), Done())
     assert await counts_of(store, group) == (2, 2, 0, 0, 0)
     assert await called(store) == ["then", "on_finish"]
@@ -61,7 +61,7 @@ async def test_a_closed_group_takes_no_members(store: Store) -> None:
     with pytest.raises(GroupClosed) as refused:
         await store.engine.insert([plain, *into_group(group, [member])])
     assert refused.value.group_id == text(group)
-    assert await store.engine.get([plain.id, member.id]) == [None, None]
+    assert await store.engine.get([plain.job_id, member.job_id]) == [None, None]
     assert (await look(store, group)).total == 0
 
 
@@ -72,7 +72,7 @@ async def test_a_group_of_another_store_takes_no_members(store: Store) -> None:
     foreign, plain, member = store.mint(), store.draft(), store.draft()
     with pytest.raises(NotFound, match=text(foreign)):
         await store.engine.insert([plain, *into_group(foreign, [member])])
-    assert await store.engine.get([plain.id, member.id]) == [None, None]
+    assert await store.engine.get([plain.job_id, member.job_id]) == [None, None]
     assert not await store.engine.seal(foreign)
     assert await store.engine.groups([foreign]) == [None]
 
@@ -86,7 +86,7 @@ async def test_a_stored_job_does_not_become_a_member(store: Store) -> None:
     group = store.mint()
     with pytest.raises(InvalidInput, match="stored job"):
         await store.engine.insert(into_group(group, [fresh, stored]), group=new_group(group, sealed=True))
-    assert await store.gone(fresh.id)
+    assert await store.gone(fresh.job_id)
     assert await store.engine.groups([group]) == [None]
 
 
@@ -184,7 +184,7 @@ async def test_nothing_fires_again_after_the_closing(store: Store) -> None:
     for claim in await store.claim(n=2):
         await store.finish(claim, Done(followups=(more,)))
     await store.finish(await store.take(), Done())
-    assert await store.status(more.id) is Status.DONE
+    assert await store.status(more.job_id) is Status.DONE
     assert await look(store, group) == closed
     assert await called(store) == []
 

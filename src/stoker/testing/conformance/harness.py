@@ -71,7 +71,7 @@ class Store:
 
     def draft(self, kind: str = "work", **options: Any) -> Draft:
         """A draft with a fresh id."""
-        return Draft(id=options.pop("id", None) or self.mint(), kind=kind, **options)
+        return Draft(job_id=options.pop("job_id", None) or self.mint(), kind=kind, **options)
 
     async def insert(self, *drafts: Draft) -> list[JobId]:
         """Insert drafts; return the ids of the receipts."""

@@ -84,7 +84,7 @@ async def test_every_field_of_a_draft_reaches_the_record(store: Store) -> None:
         options=options,
     )
     await store.insert(draft)
-    job = await store.job(draft.id)
+    job = await store.job(draft.job_id)
     assert (job.kind, job.queue, job.payload, job.priority) == ("resize.image:v2", "media", b'{"id":7}', -3)
     assert (job.scheduled_at, job.budget, job.unique, job.tenant) == (store.now() + MINUTE, 9, unique, "acme")
     assert job.options == options
@@ -145,10 +145,10 @@ async def test_receipts_come_in_the_order_of_the_drafts(store: Store) -> None:
     drafts = [store.draft(), store.draft(unique=Unique("k")), store.draft(queue="other"), store.draft()]
     receipts = await store.engine.insert(drafts)
     assert receipts == [
-        Receipt(drafts[0].id, Stored.INSERTED),
+        Receipt(drafts[0].job_id, Stored.INSERTED),
         Receipt(held, Stored.EXISTING),
-        Receipt(drafts[2].id, Stored.INSERTED),
-        Receipt(drafts[3].id, Stored.INSERTED),
+        Receipt(drafts[2].job_id, Stored.INSERTED),
+        Receipt(drafts[3].job_id, Stored.INSERTED),
     ]
 
 
@@ -163,9 +163,9 @@ async def test_inserting_nothing_answers_nothing(store: Store) -> None:
 async def test_a_thousand_drafts_go_in_one_call(store: Store) -> None:
     """The largest batch is stored as a whole and claimed in the order of the list."""
     drafts = [store.draft() for _ in range(LARGEST_BATCH)]
-    assert await store.insert(*drafts) == [draft.id for draft in drafts]
+    assert await store.insert(*drafts) == [draft.job_id for draft in drafts]
     assert await store.counts() == {Status.PENDING: LARGEST_BATCH}
-    assert [claim.id for claim in await store.claim(n=LARGEST_BATCH)] == [draft.id for draft in drafts]
+    assert [claim.id for claim in await store.claim(n=LARGEST_BATCH)] == [draft.job_id for draft in drafts]
 
 
 @pytest.mark.core
@@ -173,11 +173,11 @@ async def test_a_thousand_drafts_go_in_one_call(store: Store) -> None:
 async def test_the_same_draft_again_is_the_same_job(store: Store) -> None:
     """A call repeated after a lost reply stores nothing new and returns the id."""
     draft = store.draft(payload=b"1")
-    assert await store.engine.insert([draft]) == [Receipt(draft.id, Stored.INSERTED)]
-    before = await store.snapshot([draft.id])
+    assert await store.engine.insert([draft]) == [Receipt(draft.job_id, Stored.INSERTED)]
+    before = await store.snapshot([draft.job_id])
     store.pass_time(SECOND)
-    assert await store.engine.insert([draft]) == [Receipt(draft.id, Stored.EXISTING)]
-    assert await store.snapshot([draft.id]) == before
+    assert await store.engine.insert([draft]) == [Receipt(draft.job_id, Stored.EXISTING)]
+    assert await store.snapshot([draft.job_id]) == before
 
 
 @pytest.mark.spec("INSERT-06")
@@ -186,10 +186,10 @@ async def test_a_known_id_wins_over_everything_else_the_draft_says(store: Store)
     needs(store, Feature.ACROSS_QUEUES)
     first = store.draft("one", payload=b"1")
     await store.insert(first)
-    other = Draft(first.id, "two", b"2", "elsewhere", 5, MINUTE, None, 9, Unique("k", mode="raise"), "acme")
-    before = await store.snapshot([first.id])
-    assert await store.engine.insert([other]) == [Receipt(first.id, Stored.EXISTING)]
-    assert await store.snapshot([first.id]) == before
+    other = Draft(first.job_id, "two", b"2", "elsewhere", 5, MINUTE, None, 9, Unique("k", mode="raise"), "acme")
+    before = await store.snapshot([first.job_id])
+    assert await store.engine.insert([other]) == [Receipt(first.job_id, Stored.EXISTING)]
+    assert await store.snapshot([first.job_id]) == before
     assert await store.engine.insert([store.draft("two", unique=Unique("k", mode="raise"))])
 
 
@@ -198,17 +198,17 @@ async def test_a_keyed_draft_again_does_not_meet_itself(store: Store) -> None:
     """A repeated call with a refusing key is harmless: the id is known, so nothing is refused."""
     draft = store.draft(unique=Unique("k", mode="raise"))
     await store.insert(draft)
-    assert await store.engine.insert([draft]) == [Receipt(draft.id, Stored.EXISTING)]
+    assert await store.engine.insert([draft]) == [Receipt(draft.job_id, Stored.EXISTING)]
 
 
 @pytest.mark.spec("INSERT-06")
 async def test_an_id_twice_in_one_call_is_one_job(store: Store) -> None:
     """The second draft of the same id is existing; the first one is stored."""
     draft = store.draft(payload=b"1")
-    twin = Draft(draft.id, "work", b"2")
+    twin = Draft(draft.job_id, "work", b"2")
     receipts = await store.engine.insert([draft, twin])
-    assert receipts == [Receipt(draft.id, Stored.INSERTED), Receipt(draft.id, Stored.EXISTING)]
-    assert (await store.job(draft.id)).payload == b"1"
+    assert receipts == [Receipt(draft.job_id, Stored.INSERTED), Receipt(draft.job_id, Stored.EXISTING)]
+    assert (await store.job(draft.job_id)).payload == b"1"
     assert await store.counts() == {Status.PENDING: 1}
 
 
@@ -218,8 +218,8 @@ async def test_a_known_id_is_known_also_after_the_job_ended(store: Store) -> Non
     draft = store.draft()
     await store.insert(draft)
     await store.finish(await store.take(), Done())
-    assert await store.engine.insert([draft]) == [Receipt(draft.id, Stored.EXISTING)]
-    assert await store.status(draft.id) is Status.DONE
+    assert await store.engine.insert([draft]) == [Receipt(draft.job_id, Stored.EXISTING)]
+    assert await store.status(draft.job_id) is Status.DONE
     assert await store.claim() == []
 
 
@@ -326,7 +326,7 @@ async def test_numbers_at_their_limits_are_kept(store: Store) -> None:
         {"at": 1, "delay": 1},
         {"payload": b" " * (LARGEST_PAYLOAD + 1)},
         {"tenant": ""},
-        {"id": b"short"},
+        {"job_id": b"short"},
     ],
     ids=lambda options: "-".join(f"{name}={str(value)[:12]}" for name, value in options.items()),
 )

@@ -55,7 +55,7 @@ async def test_the_order_is_that_of_the_queue(store: Store) -> None:
         options: dict[str, Any] = {"priority": n % 3, "at": store.now() - (n * 7 % 5)}
         drafts.append(store.draft(**options) if n % 4 == 0 else limited(store, f"k{n % 4}", 20, **options))
     await store.insert(*drafts)
-    expected = [one.id for one in sorted(drafts, key=lambda one: (one.priority, one.at, one.id))]
+    expected = [one.job_id for one in sorted(drafts, key=lambda one: (one.priority, one.at, one.job_id))]
     found: list[JobId] = []
     for n in (1, 2, 5, 7, 9):
         found += ids(await store.claim(n=n))
@@ -70,10 +70,10 @@ async def test_a_job_of_a_key_that_becomes_due_goes_before_those_of_lower_priori
     early = [limited(store, n=5, priority=1) for _ in range(2)]
     plain = store.draft(priority=0)
     await store.insert(late, *early, plain)
-    assert ids(await store.claim()) == [plain.id]
-    assert ids(await store.claim()) == [early[0].id]
+    assert ids(await store.claim()) == [plain.job_id]
+    assert ids(await store.claim()) == [early[0].job_id]
     store.pass_time(SECOND)
-    assert ids(await store.claim(n=9)) == [late.id, early[1].id]
+    assert ids(await store.claim(n=9)) == [late.job_id, early[1].job_id]
 
 
 @pytest.mark.core
@@ -129,7 +129,7 @@ async def test_a_thousand_jobs_of_a_thousand_keys_start_in_order(store: Store) -
     found: list[JobId] = []
     for n in (1, 99, 400, 1_000):
         found += ids(await store.claim(n=n))
-    assert found == [one.id for one in drafts]
+    assert found == [one.job_id for one in drafts]
     assert await store.claim(n=9) == []
 
 

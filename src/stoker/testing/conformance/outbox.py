@@ -339,10 +339,10 @@ async def test_appends_jobs_and_settlements_commit_together(store: Store) -> Non
                 if not keep:
                     raise _Trouble
         except _Trouble:
-            assert await store.gone(draft.id)
+            assert await store.gone(draft.job_id)
             assert await orders.ask() == Rest()
             assert await store.status(claim.id) is Status.RUNNING
-    assert await store.status(draft.id) is Status.PENDING
+    assert await store.status(draft.job_id) is Status.PENDING
     assert await store.status(claim.id) is Status.DONE
     assert keys(await orders.lease()) == ["a"]
 

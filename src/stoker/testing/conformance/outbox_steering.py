@@ -325,7 +325,7 @@ async def test_a_claim_that_is_lost_is_not_held(store: Store) -> None:
         assert await outbox.hold(claim, tx=tx) is None
         assert await outbox.hold(reaped, tx=tx) is not None
         await store.engine.insert([draft], tx=tx)
-    assert await store.status(draft.id) is Status.PENDING
+    assert await store.status(draft.job_id) is Status.PENDING
     await store.finish(reaped, Done())
     async with store.engine.transaction() as tx:
         assert await outbox.hold(reaped, tx=tx) is None
@@ -384,7 +384,7 @@ async def test_a_held_claim_that_is_lost_is_not_settled(store: Store) -> None:
             if not await outbox.settle_last(conclude(held, Done()), tx=tx):
                 raise LostClaim("job")
     assert await store.status(claim.id) is Status.RUNNING
-    assert await store.engine.get([draft.id]) == [None]
+    assert await store.engine.get([draft.job_id]) == [None]
 
 
 @pytest.mark.core

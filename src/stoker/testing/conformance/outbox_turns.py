@@ -393,7 +393,7 @@ async def test_a_stale_advance_in_a_transaction_leaves_the_rest_of_it_alone(stor
         await store.engine.insert([draft], tx=tx)
     assert (await orders.cursor()).position == 0
     assert await orders.letters() == []
-    assert not await store.gone(draft.id)
+    assert not await store.gone(draft.job_id)
 
 
 @pytest.mark.spec("OUTBOX-45")

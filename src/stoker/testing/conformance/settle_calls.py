@@ -119,9 +119,9 @@ async def test_follow_ups_are_stored_with_the_settlement(store: Store) -> None:
     claim = await store.take()
     one, two = store.draft("child", payload=b"1"), store.draft("child", payload=b"2", delay=MINUTE)
     assert await store.finish(claim, Done(followups=(one, two))) is Verdict.APPLIED
-    assert (await store.job(one.id)).payload == b"1"
-    assert (await store.job(two.id)).scheduled_at == store.now() + MINUTE
-    assert (await store.take()).id == one.id
+    assert (await store.job(one.job_id)).payload == b"1"
+    assert (await store.job(two.job_id)).scheduled_at == store.now() + MINUTE
+    assert (await store.take()).id == one.job_id
 
 
 @pytest.mark.spec("SETTLE-13")
@@ -130,7 +130,7 @@ async def test_follow_ups_of_a_deleted_success_live_on(store: Store) -> None:
     await store.add(options=Options(keep=0))
     child = store.draft("child")
     await store.finish(await store.take(), Done(followups=(child,)))
-    assert await store.status(child.id) is Status.PENDING
+    assert await store.status(child.job_id) is Status.PENDING
 
 
 @pytest.mark.spec("SETTLE-13")
@@ -141,7 +141,7 @@ async def test_follow_ups_of_a_settlement_that_did_not_apply_do_not_exist(store:
     child = store.draft("child")
     settlement = conclude(claim, Done(followups=(child,)))
     assert await store.settle(msgspec.structs.replace(settlement, worker="other")) == [Verdict.LOST]
-    assert await store.gone(child.id)
+    assert await store.gone(child.job_id)
     await store.settle(settlement)
     await store.settle(settlement)
     assert await store.counts() == {Status.DONE: 1, Status.PENDING: 1}
@@ -154,7 +154,7 @@ async def test_a_follow_up_obeys_the_key_rule(store: Store) -> None:
     claim = await store.take()
     child = store.draft("child", unique=Unique("k"))
     assert await store.finish(claim, Done(followups=(child,))) is Verdict.APPLIED
-    assert await store.gone(child.id)
+    assert await store.gone(child.job_id)
     assert await store.status(claim.id) is Status.DONE
 
 
@@ -164,8 +164,8 @@ async def test_a_refusing_follow_up_does_not_keep_the_claim_from_ending(store: S
     await store.insert(store.draft("parent"), store.draft("child", unique=Unique("k"), delay=HOUR))
     child, sibling = store.draft("child", unique=Unique("k", mode="raise")), store.draft("sibling")
     assert await store.finish(await store.take(), Done(followups=(child, sibling))) is Verdict.APPLIED
-    assert await store.gone(child.id)
-    assert await store.status(sibling.id) is Status.PENDING
+    assert await store.gone(child.job_id)
+    assert await store.status(sibling.job_id) is Status.PENDING
 
 
 @pytest.mark.spec("SETTLE-13", "KEY-12")
@@ -174,7 +174,7 @@ async def test_a_job_can_hand_its_own_key_to_its_follow_up(store: Store) -> None
     await store.add("poll", unique=Unique("k"))
     successor = store.draft("poll", unique=Unique("k"), delay=MINUTE)
     assert await store.finish(await store.take(), Done(followups=(successor,))) is Verdict.APPLIED
-    assert await store.status(successor.id) is Status.PENDING
+    assert await store.status(successor.job_id) is Status.PENDING
 
 
 @pytest.mark.spec("SETTLE-14")
@@ -212,7 +212,7 @@ async def test_the_claim_sees_what_the_same_call_put_back(store: Store) -> None:
         [conclude(back, HandedBack()), conclude(parent, Done(followups=(child,)))],
         demand=Demand("w1", (("default", 5),)),
     )
-    assert [claim.id for claim in settled.claims] == [back.id, child.id]
+    assert [claim.id for claim in settled.claims] == [back.id, child.job_id]
     assert settled.claims[0].token > back.token
     assert settled.claims[0].attempt == 1
 
@@ -266,7 +266,7 @@ async def test_an_open_transaction_holds_up_only_settlements_that_need_its_key(s
             assert {verdict for place, verdict in enumerate(verdicts) if place not in held} == {Verdict.APPLIED}
             for place in held:
                 assert await store.status(claims[place].id) is Status.RUNNING
-                assert await store.gone(child[place][0].id)
+                assert await store.gone(child[place][0].job_id)
             raise _RolledBack
     again = await store.settle(*(settlements[place] for place in held))
     assert set(again) <= {Verdict.APPLIED}

@@ -431,7 +431,7 @@ async def test_a_follow_up_with_a_key_that_was_stored_is_there_and_wakes(store: 
     first, second = (store.draft("later", unique=Unique("k")) for _ in range(2))
     assert await store.finish(claim, Done(followups=(first, second))) is Verdict.APPLIED
     assert await store.engine.wait([QUEUE], ARRIVES) == {QUEUE}
-    [there, absent] = await store.engine.get([first.id, second.id])
+    [there, absent] = await store.engine.get([first.job_id, second.job_id])
     assert there is not None
     assert absent is None
 
@@ -539,8 +539,8 @@ async def test_the_first_claim_of_a_job_of_a_transaction_tells_of_its_enqueue(st
     store.pass_time(SECOND)
     claim = await store.take()
     assert [(event.at, event.type, event.job) for event in of_claims([claim])] == [
-        (at, EventType.ENQUEUED, draft.id),
-        (at + SECOND, EventType.STARTED, draft.id),
+        (at, EventType.ENQUEUED, draft.job_id),
+        (at + SECOND, EventType.STARTED, draft.job_id),
     ]
     for outcome in (Snoozed(0), Throttled(retry_after=0, queue=False), HandedBack(), Failed("broken", after=0)):
         await store.finish(claim, outcome)

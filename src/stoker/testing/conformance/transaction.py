@@ -30,11 +30,11 @@ async def test_a_committed_insert_exists(store: Store) -> None:
     needs(store, Feature.OWN_TRANSACTION)
     draft = store.draft()
     async with store.engine.transaction() as tx:
-        assert await store.engine.insert([draft], tx=tx) == [Receipt(draft.id, Stored.INSERTED)]
-    assert await store.status(draft.id) is Status.PENDING
+        assert await store.engine.insert([draft], tx=tx) == [Receipt(draft.job_id, Stored.INSERTED)]
+    assert await store.status(draft.job_id) is Status.PENDING
     assert await store.counts() == {Status.PENDING: 1}
     assert await _woken(store)
-    assert (await store.take()).id == draft.id
+    assert (await store.take()).id == draft.job_id
 
 
 @pytest.mark.core
@@ -47,7 +47,7 @@ async def test_a_rolled_back_insert_never_happened(store: Store) -> None:
         async with store.engine.transaction() as tx:
             await store.engine.insert(drafts, tx=tx)
             raise _Trouble
-    assert await store.engine.get([draft.id for draft in drafts]) == [None, None]
+    assert await store.engine.get([draft.job_id for draft in drafts]) == [None, None]
     assert await store.counts() == {}
     assert (await store.engine.census()).totals == {}
     assert not await _woken(store)
@@ -103,7 +103,7 @@ async def test_the_fence_holds_inside_a_transaction(store: Store) -> None:
         await store.engine.insert([other], tx=tx)
     assert verdicts[0] in {Verdict.LOST, Verdict.REPEATED}
     assert await store.status(claim.id) is Status.RETRYING
-    assert await store.status(other.id) is Status.PENDING
+    assert await store.status(other.job_id) is Status.PENDING
 
 
 @pytest.mark.spec("TX-04")
@@ -116,7 +116,7 @@ async def test_several_calls_commit_together(store: Store) -> None:
     async with store.engine.transaction() as tx:
         await store.engine.insert([first], tx=tx)
         await store.engine.settle([conclude(claim, Done())], tx=tx)
-        assert await store.engine.insert([second], tx=tx) == [Receipt(first.id, Stored.EXISTING)]
+        assert await store.engine.insert([second], tx=tx) == [Receipt(first.job_id, Stored.EXISTING)]
     assert await store.counts() == {Status.DONE: 1, Status.PENDING: 1}
 
 
@@ -131,7 +131,7 @@ async def test_a_refused_call_inside_a_transaction_leaves_the_others(store: Stor
         with pytest.raises(Duplicate):
             await store.engine.insert([refused, store.draft(unique=Unique("k", mode="raise"))], tx=tx)
         await store.engine.insert([last], tx=tx)
-    records = await store.engine.get([holder, first.id, refused.id, last.id])
+    records = await store.engine.get([holder, first.job_id, refused.job_id, last.job_id])
     assert [record is not None for record in records] == [True, True, False, True]
 
 
@@ -157,7 +157,7 @@ async def test_a_foreign_handle_is_refused(store: Store) -> None:
         await store.engine.insert([draft], tx=object())
     with pytest.raises(EngineRefused, match="object"):
         await store.engine.settle([conclude(claim, Done())], tx=object())
-    assert await store.gone(draft.id)
+    assert await store.gone(draft.job_id)
     assert await store.snapshot([claim.id]) == before
 
 
@@ -170,7 +170,7 @@ async def test_a_transaction_that_is_over_is_refused(store: Store) -> None:
     late = store.draft()
     with pytest.raises(StokerError):
         await store.engine.insert([late], tx=tx)
-    assert await store.gone(late.id)
+    assert await store.gone(late.job_id)
 
 
 @pytest.mark.spec("TX-06")

@@ -43,7 +43,7 @@ async def test_a_taken_key_answers_with_its_holder(store: Store) -> None:
     newcomer = store.draft(unique=Unique("k"), payload=b"2")
     assert await store.engine.insert([newcomer]) == [Receipt(holder, Stored.EXISTING)]
     assert await store.snapshot([holder]) == before
-    assert await store.gone(newcomer.id)
+    assert await store.gone(newcomer.job_id)
 
 
 @pytest.mark.core
@@ -171,7 +171,7 @@ async def test_replacing_overwrites_a_pending_job_and_keeps_its_id(store: Store)
         store.mint(), "two", b"[2]", "mail", -5, 0, None, 9, unique, "b", Options(timeout=SECOND, metadata={"x": "y"})
     )
     assert await store.engine.insert([newcomer]) == [Receipt(holder, Stored.REPLACED)]
-    assert await store.gone(newcomer.id)
+    assert await store.gone(newcomer.job_id)
     record = await store.job(holder)
     assert (record.kind, record.payload, record.queue, record.priority) == ("two", b"[2]", "mail", -5)
     assert (record.scheduled_at, record.budget, record.tenant) == (store.now(), 9, "b")
@@ -245,7 +245,7 @@ async def test_a_refusing_draft_names_the_holder_and_stores_nothing(store: Store
     with pytest.raises(Duplicate, match="k") as refused:
         await store.engine.insert([bystander, store.draft(unique=Unique("k", mode="raise"))])
     assert refused.value.holder == holder
-    assert await store.gone(bystander.id)
+    assert await store.gone(bystander.job_id)
     assert await store.snapshot([holder]) == before
 
 
@@ -266,7 +266,7 @@ async def test_a_refused_batch_undoes_supersedes_and_replacements(store: Store) 
     with pytest.raises(Duplicate):
         await store.engine.insert(drafts)
     assert await store.snapshot([weak, replaced, held]) == before
-    assert await store.engine.get([draft.id for draft in drafts]) == [None] * 4
+    assert await store.engine.get([draft.job_id for draft in drafts]) == [None] * 4
     assert (await _put(store, unique=Unique("free"))).stored is Stored.INSERTED
 
 
@@ -290,11 +290,11 @@ async def test_drafts_of_one_call_meet_each_other(store: Store) -> None:
     """The first draft with a key takes it; the next one of the same call gets the first one's id."""
     one, two, other = store.draft(unique=Unique("k")), store.draft(unique=Unique("k")), store.draft()
     assert await store.engine.insert([one, two, other]) == [
-        Receipt(one.id, Stored.INSERTED),
-        Receipt(one.id, Stored.EXISTING),
-        Receipt(other.id, Stored.INSERTED),
+        Receipt(one.job_id, Stored.INSERTED),
+        Receipt(one.job_id, Stored.EXISTING),
+        Receipt(other.job_id, Stored.INSERTED),
     ]
-    assert await store.gone(two.id)
+    assert await store.gone(two.job_id)
 
 
 @pytest.mark.spec("KEY-06")
@@ -303,11 +303,11 @@ async def test_a_draft_may_replace_one_of_its_own_call(store: Store) -> None:
     unique = Unique("k", mode="replace")
     one, two, three = (store.draft(unique=unique, payload=payload) for payload in (b"1", b"2", b"3"))
     assert await store.engine.insert([one, two, three]) == [
-        Receipt(one.id, Stored.INSERTED),
-        Receipt(one.id, Stored.REPLACED),
-        Receipt(one.id, Stored.REPLACED),
+        Receipt(one.job_id, Stored.INSERTED),
+        Receipt(one.job_id, Stored.REPLACED),
+        Receipt(one.job_id, Stored.REPLACED),
     ]
-    assert (await store.job(one.id)).payload == b"3"
+    assert (await store.job(one.job_id)).payload == b"3"
     assert await store.counts() == {Status.PENDING: 1}
 
 
@@ -322,12 +322,12 @@ async def test_a_call_may_repeat_a_draft_and_meet_its_job(store: Store, waits: b
         assert await store.finish(await store.take(), Failed("boom", after=HOUR)) is Verdict.APPLIED
     other = store.draft(unique=Unique("k", mode="replace"), payload=b"2")
     again, met = await store.engine.insert([job, other])
-    assert again == Receipt(job.id, Stored.EXISTING)
+    assert again == Receipt(job.job_id, Stored.EXISTING)
     if waits:
-        assert met == Receipt(other.id, Stored.INSERTED, job.id)
-        assert (await store.job(job.id)).status is Status.DEAD
+        assert met == Receipt(other.job_id, Stored.INSERTED, job.job_id)
+        assert (await store.job(job.job_id)).status is Status.DEAD
     else:
-        assert met == Receipt(job.id, Stored.REPLACED)
+        assert met == Receipt(job.job_id, Stored.REPLACED)
     assert (await store.job(met.id)).payload == b"2"
 
 
@@ -352,13 +352,13 @@ async def test_a_newcomer_supersedes_a_job_that_waits_for_its_retry(store: Store
     old = await _waiting(store)
     store.pass_time(SECOND)
     newcomer = store.draft(unique=Unique("k", mode=mode), delay=HOUR)
-    assert await store.engine.insert([newcomer]) == [Receipt(newcomer.id, Stored.INSERTED, old)]
+    assert await store.engine.insert([newcomer]) == [Receipt(newcomer.job_id, Stored.INSERTED, old)]
     record = await store.job(old)
     assert (record.status, record.last_error, record.worker) == (Status.DEAD, SUPERSEDED, None)
     assert (record.finished_at, record.expires_at) == (store.now(), store.now() + KEEP_DEAD)
     assert (record.attempts, record.history[0].error) == (1, "boom")
     assert await store.counts() == {Status.DEAD: 1, Status.PENDING: 1}
-    assert await _put(store) == Receipt(newcomer.id, Stored.EXISTING)
+    assert await _put(store) == Receipt(newcomer.job_id, Stored.EXISTING)
 
 
 @pytest.mark.spec("KEY-07")
@@ -543,4 +543,4 @@ async def test_a_follow_up_supersedes_like_any_newcomer(store: Store) -> None:
     await store.add("parent")
     child = store.draft(unique=Unique("k"))
     assert await store.finish(await store.take(), Done(followups=(child,))) is Verdict.APPLIED
-    assert (await store.status(weak), await store.status(child.id)) == (Status.DEAD, Status.PENDING)
+    assert (await store.status(weak), await store.status(child.job_id)) == (Status.DEAD, Status.PENDING)

@@ -241,7 +241,7 @@ async def enqueue(visit: Visit, given: NewJob) -> Stored:
     shared.check_queue(visit, draft.queue)
     await _check_quotas(visit, draft.queue)
     if given.id is not None:
-        draft = msgspec.structs.replace(draft, id=ids.parse(given.id))
+        draft = msgspec.structs.replace(draft, job_id=ids.parse(given.id))
     [receipt] = await board.store.insert_drafts([draft])
     return Stored(id=ids.text(receipt.id), stored=receipt.stored.value)
 

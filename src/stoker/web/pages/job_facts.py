@@ -89,7 +89,7 @@ def _near(job: Job, group: Group | None) -> list[bytes]:
     parent = metadata(job).get(PARENT)
     before = [] if parent is None else [ids.parse(parent)]
     members = () if group is None else group.members[:RELATIVES]
-    return list(dict.fromkeys([*before, *(one.id for one in links(job.options)), *members]))
+    return list(dict.fromkeys([*before, *(one.job_id for one in links(job.options)), *members]))
 
 
 def metadata(job: Job) -> dict[str, str]:

@@ -24,8 +24,8 @@ def chain(visit: Visit, job: Job, facts: Facts, now: Instant) -> list[dict[str, 
         found.append(_link(visit, parent, "its record is not kept any more", before, now, "ran before it"))
     found.append(_link(visit, ids.text(job.id), job.kind, job, now, "this job"))
     for link in links(job.options):
-        there = facts.relatives.get(link.id)
-        found.append(_link(visit, ids.text(link.id), link.kind, there, now, "follows its success"))
+        there = facts.relatives.get(link.job_id)
+        found.append(_link(visit, ids.text(link.job_id), link.kind, there, now, "follows its success"))
     return found if len(found) > 1 else []
 
 
