@@ -410,7 +410,7 @@ async def test_a_schedule_is_made_and_edited_by_a_form_that_shows_its_fires(app:
     stored = await client.post("/new-schedule", fields)
     assert stored.headers["location"] == "/schedules/nightly"
     made = await app.schedule_handle("nightly").info()
-    assert (made.cron, made.overlap, made.payload) == ("0 3 * * *", "skip", b'{"to":"ann"}')
+    assert (made.cron, made.overlap, made.payload) == ("0 3 * * *", "skip", b'{"to": "ann"}')
     for wrong, words in (
         ({}, "is the name of another schedule"),
         ({"name": "other", "cron": "never"}, "never"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import itertools
 import logging
 import re
 import secrets
@@ -310,6 +311,7 @@ class Dashboard:
             raise Problem(503, "busy", "The dashboard answers as many requests as it may. Try again in a moment.")
         self._check_host(request)
         path = get_route_path(request.scope) or "/"
+        _refuse_nul(path, *itertools.chain.from_iterable(request.query_params.multi_items()))
         ways = [(found, way) for pattern, way in self._compiled if (found := pattern.match(path)) is not None]
         asked = "GET" if request.method == "HEAD" else request.method
         found, way = next(((found, way) for found, way in ways if way.method == asked), (None, None))
@@ -400,7 +402,7 @@ class Dashboard:
     async def body(self, visit: Visit) -> bytes:
         """The whole body, up to the limit."""
         length = visit.request.headers.get("content-length", "0")
-        if length.isdigit() and int(length) > self.limits.body:
+        if re.fullmatch(r"[0-9]{1,18}", length) and int(length) > self.limits.body:
             raise _too_large(self.limits.body)
         parts, total = list[bytes](), 0
         async for part in visit.request.stream():
@@ -420,6 +422,7 @@ class Dashboard:
             found = Form(parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=2_000))
         except ValueError:
             raise Problem(422, "invalid", "The form cannot be read. Nothing was changed.") from None
+        _refuse_nul(*found.values())
         if getattr(visit.request.state, "csrf_owed", True):
             self.check_token(visit, found.get("csrf"))
         return found
@@ -440,6 +443,12 @@ class Dashboard:
 
 def _too_large(most: int) -> Problem:
     return Problem(413, "too_large", f"A request may have {most:,} bytes at most. Nothing was changed.")
+
+
+def _refuse_nul(*texts: str) -> None:
+    """Refuse a character that some stores cannot hold, before any of them is asked."""
+    if any("\0" in text for text in texts):
+        raise Problem(422, "invalid", "The request contains a NUL character. Nothing was read or changed.")
 
 
 def _is_foreign(request: Request) -> bool:

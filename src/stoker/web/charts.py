@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
 from stoker.model.stats import BUCKET, OF_ALL, of_all, width_for
-from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant, Span, instant, moment
+from stoker.model.time import DAY, HOUR, LATEST, MINUTE, SECOND, Instant, Span, instant, moment
 from stoker.model.words import span
 from stoker.web.marks import nice_top
 from stoker.web.visit import Visit
@@ -88,7 +88,10 @@ def _moment(field: str, text: str) -> Instant:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidInput(field, text, "must be a time such as 2026-11-16T14:00:00Z") from None
-    return instant(found if found.tzinfo is not None else found.replace(tzinfo=UTC), field)
+    at = instant(found if found.tzinfo is not None else found.replace(tzinfo=UTC), field)
+    if not 0 <= at <= LATEST:
+        raise InvalidInput(field, text, "must be between 1970 and 2255")
+    return at
 
 
 def _text(at: Instant) -> str:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import math
+import re
+from typing import Final
 
 from stoker.model.errors import InvalidInput
+
+LONGEST_NUMBER: Final = 30
+"""Characters of a number; no setting needs more, and longer ones overflow or take long to read."""
+
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
+_WHOLE: Final = re.compile(r"[+-]?\d{1,15}", re.ASCII)
 
 
 class Form:
@@ -17,17 +24,30 @@ class Form:
         """The last value of a field."""
         return next((value for key, value in reversed(self._fields) if key == name), default)
 
+    def values(self) -> list[str]:
+        """The values of all fields."""
+        return [value for _, value in self._fields]
+
     def all(self, name: str) -> list[str]:
         """Every value of a field."""
         return [value for key, value in self._fields if key == name]
 
 
 def number(field: str, text: str) -> float:
-    """A finite number of a form; raises `InvalidInput`."""
-    try:
-        found = float(text.replace(",", ""))
-    except ValueError:
-        raise InvalidInput(field, text, "must be a number") from None
-    if not math.isfinite(found):
-        raise InvalidInput(field, text, "must be a finite number")
-    return found
+    """A number of a form, commas allowed; raises `InvalidInput`."""
+    plain = _plain(text)
+    if len(plain) > LONGEST_NUMBER or _NUMBER.fullmatch(plain) is None:
+        raise InvalidInput(field, text, "must be a number")
+    return float(plain)
+
+
+def whole(field: str, text: str) -> int:
+    """A whole number of a form, commas allowed; raises `InvalidInput`."""
+    plain = _plain(text)
+    if _WHOLE.fullmatch(plain) is None:
+        raise InvalidInput(field, text, "must be a whole number of at most 15 digits")
+    return int(plain)
+
+
+def _plain(text: str) -> str:
+    return text.strip().replace(",", "")

@@ -11,6 +11,7 @@ from stoker.model.errors import (
     EngineError,
     EngineFull,
     EngineReadOnly,
+    EngineRefused,
     EngineSlow,
     InvalidInput,
     InvalidTransition,
@@ -114,6 +115,8 @@ def of(error: Exception) -> Problem | None:
             return Problem(422, "unknown_task", str(error), field="kind")
         case CorruptRecord():
             return Problem(500, "unreadable", str(error))
+        case EngineRefused():
+            return Problem(409, "refused", str(error))
         case EngineFull():
             return Problem(503, "store_full", "The store has no room left. Nothing was stored.")
         case EngineReadOnly():

@@ -12,7 +12,7 @@ from stoker.model import ids
 from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.job import Job, Status
 from stoker.web.actions.doing import Doing, Done, Question, answer, ask, come_from
-from stoker.web.forms import Form, number
+from stoker.web.forms import Form, whole
 from stoker.web.pages import job_edit, job_facts, job_payload
 from stoker.web.pages.shared import check_queue
 from stoker.web.problems import Problem
@@ -137,7 +137,7 @@ async def _move(job: JobForm) -> Done:
 
 
 async def _prioritize(job: JobForm) -> Done:
-    priority = int(number("priority", job.form.get("priority") or str(FRONT)))
+    priority = whole("priority", job.form.get("priority") or str(FRONT))
     await job.visit.admin.jobs.prioritize(job.id, priority)
     return job.undo(f"{job.kind} has priority {priority}.", "prioritize", priority=str(job.before.priority))
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from stoker.model.errors import NotFound
 from stoker.model.throttle import Rate
 from stoker.web.actions.doing import Doing, Done, Question, answer, ask, come_from
-from stoker.web.forms import number
+from stoker.web.forms import number, whole
 from stoker.web.pages.shared import check_queue, needs_everything
 from stoker.web.view import Flash
 from stoker.web.visit import Visit
@@ -58,7 +58,7 @@ async def _set(visit: Visit) -> Done:
     """Let another number of each key of a limit run at once."""
     queue, form = visit.request.path_params["name"], await visit.board.form(visit)
     check_queue(visit, queue)
-    limit, n, before = form.get("limit"), int(number("n", form.get("n"))), form.get("before")
+    limit, n, before = form.get("limit"), whole("n", form.get("n")), form.get("before")
     back = come_from(visit, form.get("next"), visit.url("limits", queue=queue).removeprefix(visit.root))
     await visit.admin.limits.set(queue, limit, n)
     former = (("limit", limit), *((("n", before),) if before else ()), ("next", back))

@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from stoker.model.control import Queue, Tuning
 from stoker.model.throttle import Rate
-from stoker.model.time import HOUR, MINUTE, span
+from stoker.model.time import HOUR, MINUTE, SECOND, span
 from stoker.records import Curve
 from stoker.web.actions.doing import Doing, Done, answer, come_from
-from stoker.web.forms import Form, number
+from stoker.web.forms import Form, number, whole
 from stoker.web.pages.shared import check_queue, settings
 from stoker.web.view import Flash
 from stoker.web.visit import Visit
@@ -53,7 +53,7 @@ async def run(verb: str, visit: Visit) -> Response:
 
 async def _pause(queue: QueueForm) -> Done:
     minutes = queue.form.get("minutes")
-    lasts = span(number("minutes", minutes) * 60) if minutes else None
+    lasts = span(number("minutes", minutes) * 60, "minutes") if minutes else None
     reason = queue.form.get("reason") or None
     tuning = Tuning(paused=True, pause_for=lasts, reason=reason, by=queue.visit.who.name)
     await queue.visit.admin.queues.tune(queue.name, tuning)
@@ -82,7 +82,7 @@ def _tuning(form: Form, before: Queue) -> Tuning:
     clear: set[str] = set()
     given: dict[str, Any] = {}
     if workers := form.get("workers").strip():
-        given["workers"] = int(number("workers", workers))
+        given["workers"] = whole("workers", workers)
     else:
         clear.add("workers")
     if n := form.get("rate_n").strip():
@@ -96,7 +96,7 @@ def _tuning(form: Form, before: Queue) -> Tuning:
         clear.add("curve")
     for field in ("keep_done", "keep_dead"):
         if hours := form.get(field).strip():
-            wanted = round(number(field, hours) * HOUR)
+            wanted = span(number(field, hours) * HOUR / SECOND, field)
             if abs(wanted - getattr(before, field)) > MINUTE:
                 given[field] = wanted
     return Tuning(clear=frozenset(clear), **given)

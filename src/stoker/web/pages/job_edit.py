@@ -15,7 +15,7 @@ from stoker.model.query import ALLOWED, WAITING, Edit, Move
 from stoker.model.time import moment
 from stoker.web import view
 from stoker.web.board import Edited
-from stoker.web.forms import Form
+from stoker.web.forms import Form, whole
 from stoker.web.pages import shared
 from stoker.web.pages.job_facts import stored
 from stoker.web.problems import Problem
@@ -56,9 +56,7 @@ async def save(visit: Visit, form: Form, before: Job) -> Flash:
     """Change what the form says differently; raises `InvalidInput` and changes nothing where it cannot be."""
     given: dict[str, Any] = {}
     if (text := form.get("priority").strip()) not in {"", str(before.priority)}:
-        if not text.lstrip("-").isdigit():
-            raise InvalidInput("priority", text, "must be a whole number")
-        given["priority"] = int(text)
+        given["priority"] = whole("priority", text)
     shown_at = f"{moment(before.scheduled_at):%Y-%m-%dT%H:%M:%S}"
     if before.status in WAITING and (text := form.get("at", shown_at).strip()) not in {shown_at, shown_at[:-3]}:
         try:

@@ -13,6 +13,7 @@ from stoker.model.errors import InvalidInput
 from stoker.model.outbox.letters import LetterStatus
 from stoker.model.words import count
 from stoker.web import view
+from stoker.web.forms import whole
 from stoker.web.hub import Reading
 from stoker.web.pages import outbox, shared
 from stoker.web.pages.operations import TYPED_ABOVE, check_typed
@@ -139,7 +140,7 @@ async def start(visit: Visit) -> Response:
     form = await visit.board.form(visit)
     do, _ = _verb(form.get("do"))
     fields = chosen({name: form.get(name) for name in FIELDS})
-    of = int(form.get("of")) if form.get("of").isdecimal() else 0
+    of = whole("of", form.get("of") or "0")
     if of > TYPED_ABOVE:
         check_typed(form, of, "letters")
     found = await begin(visit, do, fields, of)

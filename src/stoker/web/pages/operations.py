@@ -18,7 +18,7 @@ from stoker.model.job import ACTIVE, Job, Status
 from stoker.model.query import ALLOWED, Cancel, Change, Clone, Delete, Discard, Move, Prioritize, Query, Requeue, RunNow
 from stoker.model.words import count, span
 from stoker.web import view
-from stoker.web.forms import Form
+from stoker.web.forms import Form, whole
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import jobs, shared
 from stoker.web.problems import Problem
@@ -232,8 +232,7 @@ async def _check_count(visit: Visit, form: Form, text: str, change: type[Change]
     """Refuse if the preview showed fewer jobs than would be changed now, or if its number was not typed."""
     visit.board.hub.forget()  # counted anew, not from a reading that others share
     counted = await _count(visit, await visit.board.hub.reading(), text, [], change)
-    now, shown = counted.changeable(_allowed(change, by_filter=True)), form.get("of")
-    of = int(shown) if shown.isdecimal() else 0
+    now, of = counted.changeable(_allowed(change, by_filter=True)), whole("of", form.get("of") or "0")
     if now > of:
         grown = f"{count(now, 'job')} would be changed now, and the preview showed {of:,}. Nothing was changed."
         raise Problem(409, "count", grown)
@@ -268,10 +267,7 @@ def _needs(form: Form, do: str) -> dict[str, Any]:
     if do == "move":
         return {"queue": form.get("queue")}
     if do == "prioritize":
-        text = form.get("priority")
-        if not text.lstrip("-").isdigit():
-            raise InvalidInput("priority", text, "must be a whole number")
-        return {"priority": int(text)}
+        return {"priority": whole("priority", form.get("priority"))}
     return {}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -10,6 +9,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from stoker import records
+from stoker.codec.signature import Raw
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.cron import zone
@@ -288,12 +288,7 @@ async def create(visit: Visit) -> Response:
         return await new_page(visit, given=form)
     fields = _fields(form)
     try:
-        payload = json.loads(fields["payload"]) if fields["payload"] else None
-    except ValueError as error:
-        return await new_page(visit, f"The payload is no JSON: {error}.", form)
-    try:
-        if not isinstance(payload, dict | None):
-            raise InvalidInput("payload", fields["payload"], "must be an object with the arguments by name")
+        payload = Raw(fields["payload"].encode()) if fields["payload"] else None
         draft = visit.board.jobs.draft(fields["kind"], payload, queue=fields["queue"] or None)
         check_queue(visit, draft.queue)
         stored = await visit.admin.schedules.create(fields["name"], draft, **options(fields))
