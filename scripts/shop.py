@@ -305,7 +305,7 @@ async def _settings(engine: Engine, clock: VirtualClock, now: Instant) -> None:
     clock.set(now - 4 * MINUTE)
     later = Query(kinds=frozenset({"users.export_archive"}), statuses=frozenset({Status.PENDING}), due="later", limit=1)
     [late] = (await engine.find(later)).jobs
-    chosen = Selection((late.id,), frozenset({late.status}))
+    chosen = Selection((late.id,), (late.status,))
     await engine.alter(chosen, Prioritize(-10), by=By("deploy-bot", "token", None, "77af01cd"))
     await engine.tune("stripe", Rate(100, per=60))
     await engine.tune("sendgrid", Rate(50, per=1))

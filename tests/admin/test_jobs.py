@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stoker.admin import Admin, Bulk, Filter, InvalidFilter
+from stoker.admin import Admin, Bulk, Filter, InvalidFilter, Preview
 from stoker.admin import bulk as pages
 from stoker.admin import jobs as module
 from stoker.app import Stoker
@@ -121,7 +121,7 @@ async def test_names_that_match_nothing_delete_nothing(admin: Admin, app: Stoker
     await dead(app, 2)
     await app.queue("idle").tune(workers=1)
     for words in ("queue:idle", "queue:default -queue:d*", "-kind:send", "kind:resize", "is:dead queue:idle"):
-        assert await admin.jobs.preview(words) == (0, True), words
+        assert (await admin.jobs.preview(words)).count == 0, words
         assert (await admin.jobs.delete(Filter.parse(words))).seen == 0
         done = await admin.operations.finish((await admin.operations.start("delete", words)).id)
         assert (done.state, done.changed) == ("done", 0)
@@ -149,7 +149,7 @@ async def test_a_name_is_known_by_settings_schedules_workers_and_the_app(admin: 
         *(f"kind:{name}" for name in ("resize", "crop", "thumb")),
     ):
         assert (await admin.jobs.find(words)).hint == "", words
-        assert (await admin.jobs.preview(words))[1], words
+        assert (await admin.jobs.preview(words)).complete, words
     assert (await admin.jobs.find("queue:srved")).hint.endswith("Did you mean served?")
 
 
@@ -161,15 +161,46 @@ async def test_an_unknown_id_is_not_found(admin: Admin, app: Stoker) -> None:
 
 
 @pytest.mark.spec("ADMIN-04")
-async def test_a_preview_counts_and_changes_nothing(admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_preview_counts_and_changes_nothing(
+    admin: Admin, app: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(7):
         await enqueue(app, tenant="acme")
     monkeypatch.setattr(module, "LARGEST_PAGE", 3)
-    assert await admin.jobs.preview("is:ready tenant:acme") == (7, True)
+    now = moment(clock())
+    assert await admin.jobs.preview("is:ready tenant:acme") == Preview(7, True, now)
     monkeypatch.setattr(module, "MOST_COUNTED", 5)
-    assert await admin.jobs.preview("is:ready tenant:acme") == (6, False)
-    assert await admin.jobs.preview("is:ready") == (7, True)
-    assert await admin.jobs.preview(UNKNOWN) == (0, True)
+    assert await admin.jobs.preview("is:ready tenant:acme") == Preview(6, False, now)
+    assert await admin.jobs.preview("is:ready") == Preview(7, True, now)
+    assert await admin.jobs.preview(UNKNOWN) == Preview(0, True, now)
+
+
+@pytest.mark.spec("ADMIN-04", "ADMIN-08")
+async def test_what_came_or_ended_after_a_preview_is_neither_counted_nor_touched(
+    admin: Admin, app: Stoker, clock: VirtualClock
+) -> None:
+    early = await dead(app, 3)
+    late = await enqueue(app)
+    shown = await admin.jobs.preview("is:dead")
+    assert shown == Preview(3, True, moment(clock()))
+    clock.advance(1)
+    await end(app, await claim(app))
+    await dead(app, 2)
+    assert (await admin.jobs.preview("is:dead")).count == 6
+    assert await admin.jobs.preview("is:dead", counted_at=shown.counted_at) == shown
+    done = await admin.jobs.act("requeue", Filter.parse("is:dead"), counted_at=shown.counted_at)
+    assert (done.changed, done.refused) == (3, {})
+    assert {await status(app, job) for job in early} == {Status.PENDING}
+    assert await status(app, late) is Status.DEAD
+    started = await admin.operations.start("requeue", "is:dead", counted_at=shown.counted_at)
+    assert (await admin.operations.finish(started.id)).changed == 0
+    for call in (
+        admin.jobs.preview("is:dead", counted_at=moment(clock() + HOUR)),
+        admin.jobs.act("requeue", Filter.parse("is:dead"), counted_at=moment(clock() + HOUR)),
+        admin.operations.start("requeue", "is:dead", counted_at=moment(clock() + HOUR)),
+    ):
+        with pytest.raises(InvalidInput, match="counted_at"):
+            await call
 
 
 @pytest.mark.spec("ADMIN-34")
@@ -295,7 +326,7 @@ async def test_an_action_stops_after_the_page_that_said_so(
     await dead(app, 10)
     bulk = await admin.jobs.discard(Filter.parse("is:dead"), lambda _: False)
     assert (bulk.changed, bulk.stopped) == (4, True)
-    assert await admin.jobs.preview("is:dead") == (6, True)
+    assert (await admin.jobs.preview("is:dead")).count == 6
 
 
 @pytest.mark.spec("ADMIN-08")

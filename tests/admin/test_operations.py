@@ -11,15 +11,25 @@ import pytest
 from stoker.admin import Admin, Filter, InvalidFilter, bulk
 from stoker.admin.operations import OperationView
 from stoker.app import Stoker
+from stoker.model.audit import By
 from stoker.model.errors import EngineUnavailable, InvalidInput, NotFound, WrongState
-from stoker.model.job import Status
+from stoker.model.job import Demand, Settlement, Status
 from stoker.model.operations import SILENT_AFTER
+from stoker.model.query import Change, Selection, Tally
 from stoker.testing.clock import VirtualClock
 
 
 async def waiting(app: Stoker, n: int) -> None:
     for _ in range(n):
         await app.enqueue(app.draft("send"))
+
+
+async def everything_dies(app: Stoker) -> None:
+    engine = await app.engine()
+    await engine.renew("w", [], first=True)
+    claims = await engine.claim(Demand("w", (("default", 100),), 100))
+    await engine.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error="boom") for one in claims])
+    await engine.renew("w", [], lease=0)
 
 
 async def statuses(admin: Admin) -> dict[str, int]:
@@ -127,6 +137,63 @@ async def test_an_operation_whose_process_died_is_interrupted_and_goes_on_elsewh
     ended = await living.operations.finish(started.id)
     assert (ended.state, ended.changed) == ("done", 5)
     assert await statuses(living) == {"pending": 1, "canceled": 5}
+
+
+@pytest.mark.spec("BULK-03", "ADMIN-08")
+async def test_a_page_that_is_repeated_after_a_death_touches_no_job_twice(
+    app: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process dies between the change of a page and the record of it; the requeued jobs have died again by then."""
+    monkeypatch.setattr(bulk, "PAGE", 2)
+    dying, living = Admin(app), Admin(app)
+    await waiting(app, 5)
+    await everything_dies(app)
+    real, requeued = bulk.Walk.step, asyncio.Event()
+
+    async def step(self: bulk.Walk) -> Any:
+        tally = await real(self)
+        if self.bulk.changed == 4:
+            requeued.set()
+            await asyncio.Event().wait()
+        return tally
+
+    monkeypatch.setattr(bulk.Walk, "step", step)
+    started = await dying.operations.start("requeue", "is:dead")
+    await requeued.wait()
+    [task] = dying.operations._walking.values()
+    task.cancel()
+    clock.advance(timedelta(microseconds=SILENT_AFTER + 1))
+    await everything_dies(app)
+    monkeypatch.setattr(bulk.Walk, "step", real)
+    await living.operations.resume(started.id)
+    assert (await living.operations.finish(started.id)).state == "done"
+    runs = sorted([job.attempts for job in (await living.jobs.find("is:dead")).jobs])
+    assert runs == [2, 2, 2, 2], "four were requeued by the dead process, and run again once"
+    assert await statuses(living) == {"pending": 1, "dead": 4}
+
+
+@pytest.mark.spec("ADMIN-08")
+async def test_a_job_whose_status_changed_since_its_page_was_read_is_left_alone(
+    admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another job of the page is in the status that it has now."""
+    jobs = [(await app.enqueue(app.draft("send"))).id for _ in range(3)]
+    await everything_dies(app)
+    await admin.jobs.requeue(jobs[0])
+    await admin.jobs.cancel(jobs[0])
+    engine = await app.engine()
+    real = engine.alter
+
+    async def overtaken(selection: Selection, change: Change, by: By | None = None) -> Tally:
+        monkeypatch.setattr(engine, "alter", real)
+        await admin.jobs.requeue(jobs[2])
+        await admin.jobs.cancel(jobs[2])
+        return await real(selection, change, by=by)
+
+    monkeypatch.setattr(engine, "alter", overtaken)
+    done = await admin.jobs.requeue(Filter.parse("is:finished"))
+    assert (done.changed, done.refused) == (2, {Status.CANCELED: 1})
+    assert await statuses(admin) == {"pending": 2, "canceled": 1}
 
 
 @pytest.mark.spec("BULK-03")

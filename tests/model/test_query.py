@@ -36,6 +36,8 @@ from stoker.model.query import (
     Tally,
     Totals,
     allows,
+    as_of,
+    as_seen,
     bounded,
     counted,
     cursor_at,
@@ -223,7 +225,7 @@ def test_changes_refuse_what_no_job_can_have() -> None:
     ids=lambda value: type(value).__name__ if not isinstance(value, set) else "",
 )
 def test_the_table_says_who_may_be_changed(change: Change, allowed: set[str]) -> None:
-    assert {status for status in Status if allows(change, status, Selection(()))} == allowed
+    assert {status for status in Status if allows(change, status)} == allowed
 
 
 @pytest.mark.spec("ALTER-01")
@@ -242,10 +244,45 @@ def test_every_change_is_in_the_table_and_agrees_with_the_rule_book() -> None:
 
 
 @pytest.mark.spec("ALTER-02")
-@given(st.sampled_from(CHANGES), st.sampled_from(list(Status)), st.frozensets(st.sampled_from(list(Status))))
-def test_naming_statuses_can_only_narrow(change: Change, status: Status, named: frozenset[Status]) -> None:
-    narrowed = allows(change, status, Selection((), named))
-    assert narrowed == (allows(change, status, Selection(())) and (not named or status in named))
+def test_a_job_is_as_seen_while_it_is_in_the_status_it_was_seen_in() -> None:
+    one, other = b"1" * 16, b"2" * 16
+    seen = Selection((one, other), (Status.DEAD, Status.CANCELED))
+    for position, status in enumerate(seen.statuses):
+        for now in Status:
+            assert as_seen(job(status=now), seen, position, Requeue()) == (now is status)
+            assert as_seen(job(status=now), Selection((one, other)), position, Requeue())
+    with pytest.raises(InvalidInput, match="one for each of 2 selected jobs"):
+        Selection((one, other), (Status.DEAD,))
+
+
+@pytest.mark.spec("ALTER-28")
+@pytest.mark.parametrize("change", [Requeue(), RunNow(), Cancel(), Delete(), Discard()], ids=lambda c: type(c).__name__)
+def test_a_job_is_as_seen_while_nothing_of_it_is_later_than_the_bound(change: Change) -> None:
+    bounded = Selection((b"1" * 16,), bound=NOW)
+
+    def seen(status: Status, **times: Any) -> bool:
+        return as_seen(job(status=status, **{"created_at": 5, **times}), bounded, 0, change)
+
+    assert [seen(Status.PENDING, created_at=at) for at in (NOW, NOW + 1)] == [True, False]
+    assert [seen(Status.DEAD, finished_at=at) for at in (NOW, NOW + 1)] == [True, False]
+    starts = isinstance(change, Requeue | RunNow)
+    for status in (Status.PENDING, Status.RETRYING):
+        assert [seen(status, started_at=at) for at in (NOW, NOW + 1)] == [True, not starts]
+    assert seen(Status.RUNNING, started_at=NOW + 1)
+
+
+@pytest.mark.spec("ADMIN-08")
+def test_a_question_as_of_a_moment_leaves_out_what_came_or_ended_later() -> None:
+    query = as_of(Query(), NOW)
+    for times, found in (
+        ({"created_at": NOW}, True),
+        ({"created_at": NOW + 1}, False),
+        ({"created_at": 5, "finished_at": NOW, "status": Status.DEAD}, True),
+        ({"created_at": 5, "finished_at": NOW + 1, "status": Status.DEAD}, False),
+    ):
+        assert matches(job(**times), query, NOW) is found
+    assert not is_counted(query)
+    assert [as_of(Query(until=until), NOW).until for until in (NOW - 5, NOW + 5)] == [NOW - 5, NOW + 1]
 
 
 def test_an_empty_tally_is_all_zeros() -> None:
@@ -385,10 +422,9 @@ def test_an_edit_asks_for_something_that_a_job_may_have() -> None:
     ):
         with pytest.raises(InvalidInput, match=why):
             Edit(**wrong)
-    chosen = Selection((b"1" * 16,))
-    assert allows(Edit(at=5), Status.PENDING, chosen)
-    assert not allows(Edit(at=5), Status.DEAD, chosen)
-    assert allows(Edit(attempts=5), Status.DEAD, chosen)
+    assert allows(Edit(at=5), Status.PENDING)
+    assert not allows(Edit(at=5), Status.DEAD)
+    assert allows(Edit(attempts=5), Status.DEAD)
 
 
 @pytest.mark.spec("FIND-23")

@@ -2,8 +2,8 @@
 
 from stoker.admin.admin import Admin, Operators
 from stoker.admin.bulk import Bulk
-from stoker.admin.jobs import JobPage
+from stoker.admin.jobs import JobPage, Preview
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.redact import Redaction
 
-__all__ = ["Admin", "Bulk", "Filter", "InvalidFilter", "JobPage", "Operators", "Redaction"]
+__all__ = ["Admin", "Bulk", "Filter", "InvalidFilter", "JobPage", "Operators", "Preview", "Redaction"]

@@ -1,7 +1,9 @@
 """Bulk actions: a bounded walk over the jobs of a filter, page by page, each page one atomic step.
 
-Nothing is locked between pages. Jobs that were enqueued after the walk began are never touched, a job whose status
-changed since its page was read is left alone, and running jobs are never deleted.
+Nothing is locked between pages. A walk has one moment, its bound: that of its preview, else of its start. Jobs that
+were created or ended after it are never touched, so that a page which is repeated after a death finds its jobs changed
+and leaves them. A job whose status changed since its page was read is left alone too, and running jobs are never
+deleted.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from stoker.model.query import (
     RunNow,
     Selection,
     Tally,
+    as_of,
     read_cursor,
     write_cursor,
 )
@@ -170,9 +173,9 @@ async def question_of(
     return Question(query, " ".join(filter_.unknown(names)))
 
 
-async def query_to_change(asking: Asking, filter_: Filter, limit: int) -> Query | None:
+async def query_to_change(asking: Asking, filter_: Filter, limit: int, now: Instant | None = None) -> Query | None:
     """The question that a filter asks before a change: a name that is not known is refused."""
-    query, hint = await question_of(asking, filter_, limit)
+    query, hint = await question_of(asking, filter_, limit, None, now)
     if hint:
         raise InvalidFilter("filter", str(filter_), hint.removesuffix("."))
     return query
@@ -206,7 +209,8 @@ class Walk:
         chosen = [job for job in page.jobs if not deletes or job.status is not Status.RUNNING]
         tally = Tally()
         if chosen:
-            selection = Selection(tuple(job.id for job in chosen), frozenset(job.status for job in chosen))
+            jobs, statuses = tuple(job.id for job in chosen), tuple(job.status for job in chosen)
+            selection = Selection(jobs, statuses, self._bound)
             tally = await alter(self._asking, selection, self._change(len(chosen)))
             self.bulk.add(tally)
         self.cursor = None if page.cursor is None else write_cursor(page.cursor)
@@ -216,10 +220,7 @@ class Walk:
     async def _question(self) -> Query | None:
         """What to look for: asked once, because the names of a filter may have no jobs left in the end."""
         query, _ = await question_of(self._asking, self._filter, PAGE, None, self._bound)
-        if query is None:
-            return None
-        bound = self._bound + 1  # `until` is exclusive, and what was enqueued at this instant counts
-        return msgspec.structs.replace(query, until=bound if query.until is None else min(query.until, bound))
+        return None if query is None else as_of(query, self._bound)
 
 
 async def alter(asking: Asking, selection: Selection, change: Change) -> Tally:

@@ -2,7 +2,7 @@
 
 An action takes one id, several ids or a `Filter`. For a single id a refusal is an error that names the reason; for
 several the tally counts what was changed and what was not. A filter is walked in pages: each page is one atomic step,
-so no lock is held for long, and jobs that are enqueued after the walk began are never touched.
+so no lock is held for long, and jobs that were created or ended after the walk began are never touched.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from stoker.model.events import Event, EventType, Window
 from stoker.model.explain import Explanation, Line, comes_before, explain
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import LARGEST_BATCH
+from stoker.model.operations import bound_of
 from stoker.model.query import (
     LARGEST_PAGE,
     LONGEST_WALK,
@@ -44,13 +45,14 @@ from stoker.model.query import (
     Query,
     Restore,
     Selection,
+    as_of,
     counted,
     is_counted,
     write_cursor,
 )
 from stoker.model.redact import EVERYTHING_SHOWN
 from stoker.model.subqueues import before_in_round, position
-from stoker.model.time import SECOND, Instant, Seconds, instant, span
+from stoker.model.time import SECOND, Instant, Seconds, instant, moment, span
 from stoker.options import CallOptions
 
 MOST_COUNTED = 10_000
@@ -95,6 +97,17 @@ class ErrorPage(msgspec.Struct, frozen=True):
     groups: list[ErrorGroup]
     looked: int
     hint: str = ""
+
+
+class Preview(msgspec.Struct, frozen=True):
+    """How many jobs a filter means, at least so many if not `complete`, and when they were counted.
+
+    An action that is given `counted_at` touches none that was created or ended later.
+    """
+
+    count: int
+    complete: bool
+    counted_at: datetime
 
 
 Progress: TypeAlias = Callable[[Bulk], bool | None]
@@ -172,18 +185,24 @@ class JobsAdmin:
         known: dict[str, Any] = {"unreadable": unreadable, "group": group, "flow": flow, "subqueue": subqueue}
         return explain(seen, queue, presences, census, line=line, turns=turns, **known)
 
-    async def preview(self, filter_: Filter | str) -> tuple[int, bool]:
-        """How many jobs a filter means now, and whether these are all; a name that is not known is refused.
+    async def preview(self, filter_: Filter | str, *, counted_at: datetime | None = None) -> Preview:
+        """How many jobs a filter means now, or still means of those at the moment of an earlier preview.
 
-        What no counter knows is walked over, up to 10,000 jobs.
+        A name that is not known is refused. What no counter knows is walked over, up to 10,000 jobs.
         """
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
         engine = await self._app.engine()
+        bound = await _bound(engine, counted_at)
         if filter_.id is not None:
             [found] = await engine.get([ids.parse(filter_.id)])
-            return int(found is not None), True
-        query = await query_to_change(self._asking, filter_, 1)
-        return (0, True) if query is None else await _total(engine, query, PREVIEW_WALK)
+            return Preview(int(found is not None), True, moment(bound))
+        query = await query_to_change(self._asking, filter_, 1, bound)
+        if query is None:
+            return Preview(0, True, moment(bound))
+        if counted_at is None and is_counted(query):
+            census = await engine.census()
+            return Preview(counted(query, census), True, moment(census.at))
+        return Preview(*await _total(engine, as_of(query, bound), PREVIEW_WALK), moment(bound))
 
     async def question(self, filter_: Filter, limit: int) -> Query | None:
         """What a change by this filter would ask the store, for a preview; None: no job is meant."""
@@ -314,19 +333,31 @@ class JobsAdmin:
         return done
 
     async def act(
-        self, action: str, target: Target, given: Given | None = None, progress: Progress | None = None
+        self,
+        action: str,
+        target: Target,
+        given: Given | None = None,
+        progress: Progress | None = None,
+        *,
+        counted_at: datetime | None = None,
     ) -> Bulk:
-        """Do an action by its name, with what it needs: `act("move", job, {"queue": "bulk"})`."""
-        return await self._act(action, target, making(self._asking, action, given or {}), progress)
+        """Do an action by its name, with what it needs: `act("move", job, {"queue": "bulk"})`.
+
+        `counted_at` is the moment of the preview of a filter, now without one: jobs that were created or ended after it
+        are not touched.
+        """
+        return await self._act(action, target, making(self._asking, action, given or {}), progress, counted_at)
 
     # --- how ----------------------------------------------------------------------------------------------------
 
-    async def _act(self, action: str, target: Target, change: Making, progress: Progress | None) -> Bulk:
+    async def _act(
+        self, action: str, target: Target, change: Making, progress: Progress | None, counted_at: datetime | None = None
+    ) -> Bulk:
         engine = await self._app.engine()
         if isinstance(target, str):
             return await self._one(action, await self._asking.stored(target), change(1))
         if isinstance(target, Filter):
-            return await self._walk(engine, target, change, progress)
+            return await self._walk(engine, target, change, progress, counted_at)
         bulk = Bulk()
         wanted = [ids.parse(job) for job in target]
         for start in range(0, len(wanted), LARGEST_BATCH):
@@ -352,16 +383,23 @@ class JobsAdmin:
         bulk.add(tally)
         return bulk
 
-    async def _walk(self, engine: Engine, filter_: Filter, change: Making, progress: Progress | None) -> Bulk:
-        """Page by page over the jobs that were enqueued before now, each page one step."""
+    async def _walk(
+        self, engine: Engine, filter_: Filter, change: Making, progress: Progress | None, counted_at: datetime | None
+    ) -> Bulk:
+        """Page by page over the jobs as they were at one moment, each page one step."""
         if filter_.id is not None:
             return await self._act("change", [filter_.id], change, progress)
         await query_to_change(self._asking, filter_, 1)
-        walk = Walk(self._asking, filter_, change, await engine.now(), None)
+        walk = Walk(self._asking, filter_, change, await _bound(engine, counted_at), None)
         while True:
             await walk.step()
             if walk.ended or _stops(progress, walk.bulk):
                 return walk.bulk
+
+
+async def _bound(engine: Engine, counted_at: datetime | None) -> Instant:
+    """The one moment of a preview or an action."""
+    return bound_of(None if counted_at is None else instant(counted_at, "counted_at"), await engine.now())
 
 
 async def _line(engine: Engine, job: stored.Job, now: Instant) -> Line | None:

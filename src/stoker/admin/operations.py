@@ -24,9 +24,9 @@ from stoker.model import ids
 from stoker.model.errors import InvalidInput, NotFound, StokerError, WrongState
 from stoker.model.filter import Filter
 from stoker.model.job import Status
-from stoker.model.operations import Operation
+from stoker.model.operations import Operation, bound_of
 from stoker.model.query import Tally
-from stoker.model.time import Instant, moment
+from stoker.model.time import Instant, instant, moment
 
 logger = logging.getLogger("stoker.admin")
 
@@ -75,18 +75,26 @@ class OperationsAdmin:
         self._asking = asking
         self._walking: dict[str, asyncio.Task[OperationView]] = {}
 
-    async def start(self, action: str, filter_: Filter | str, given: Given | None = None) -> OperationView:
+    async def start(
+        self,
+        action: str,
+        filter_: Filter | str,
+        given: Given | None = None,
+        *,
+        counted_at: datetime | None = None,
+    ) -> OperationView:
         """Store an operation and begin to walk, in this process; returns at once.
 
         `action` is one of requeue, retry, cancel, discard, delete, run-now, move, prioritize; `given` is what it needs
-        (`{"queue": "bulk"}`). Jobs that are enqueued from now on are not touched.
+        (`{"queue": "bulk"}`). `counted_at` is the moment of the preview that was shown, now without one: jobs that were
+        created or ended after it are not touched.
         """
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
         if filter_.id is not None:
             raise InvalidInput("filter", str(filter_), "names one job; change it without an operation")
         making(self._asking, action, given or {})
         await query_to_change(self._asking, filter_, 1)
-        return await self._store(action, str(filter_), given or {})
+        return await self._store(action, str(filter_), given or {}, counted_at)
 
     async def start_on_letters(
         self,
@@ -97,10 +105,12 @@ class OperationsAdmin:
         key: str | None = None,
         partition: int | None = None,
         type: str | None = None,  # noqa: A002 - the field's name
+        counted_at: datetime | None = None,
     ) -> OperationView:
         """Store an operation on letters and begin to walk, in this process; returns at once.
 
-        Without a filter all letters of the store are meant. Those that fail from now on are not touched.
+        Without a filter all letters of the store are meant. Those that fail after `counted_at`, the moment of the
+        preview that was shown (now without one), are not touched.
         """
         if (name := f"{action}-letters") not in LETTER_ACTIONS:
             raise InvalidInput("action", action, "must be replay or discard")
@@ -108,9 +118,9 @@ class OperationsAdmin:
         given = {field: value for field, value in fields.items() if value is not None}
         chosen(given)
         outbox_of(await self._asking.engine())
-        return await self._store(name, as_text(given), given)
+        return await self._store(name, as_text(given), given, counted_at)
 
-    async def _store(self, action: str, filter_: str, given: Given) -> OperationView:
+    async def _store(self, action: str, filter_: str, given: Given, counted_at: datetime | None) -> OperationView:
         engine = await self._asking.engine()
         now = await engine.now()
         stored = await engine.put_operation(
@@ -120,7 +130,7 @@ class OperationsAdmin:
                 action=action,
                 filter=filter_,
                 change=dict(given),
-                bound=now,
+                bound=bound_of(None if counted_at is None else instant(counted_at, "counted_at"), now),
                 started=now,
             ),
             by=self._asking.signed(),

@@ -286,14 +286,14 @@ def _action(name: str, text: str, *, asks: bool = False, params: tuple[Any, ...]
                 await admin.jobs.get(filter_.id)
                 said(f"1 job matches {filter_}. Nothing was changed.", as_json, action=name, matching=1, changed=0)
                 return None
-            count, all_of_them = await admin.jobs.preview(filter_)
-            shown = f"{count:,}" if all_of_them else f"more than {count:,}"
-            if dry_run or not count:
+            found = await admin.jobs.preview(filter_)
+            shown = f"{found.count:,}" if found.complete else f"more than {found.count:,}"
+            if dry_run or not found.count:
                 said(
                     f"{shown} jobs match {filter_}. Nothing was changed.",
                     as_json,
                     action=name,
-                    matching=count,
+                    matching=found.count,
                     changed=0,
                 )
                 return None
@@ -301,8 +301,8 @@ def _action(name: str, text: str, *, asks: bool = False, params: tuple[Any, ...]
                 if not sys.stdin.isatty():
                     raise click.UsageError(f"{shown} jobs match {filter_}; say --yes to {name} them")
                 click.confirm(f"{name} {shown} jobs that match {filter_}?", abort=True)
-            started = await admin.operations.start(name, filter_, wanted)
-            return await _shown_progress(admin, started, count)
+            started = await admin.operations.start(name, filter_, wanted, counted_at=found.counted_at)
+            return await _shown_progress(admin, started, found.count)
 
         done = ask(path, url, call)
         if isinstance(done, OperationView):

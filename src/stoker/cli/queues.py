@@ -267,10 +267,11 @@ def purge(
 
     async def call(admin: Operators) -> int | None:
         now = await (await admin.app.engine()).now()
-        count, all_of_them = await admin.jobs.preview(purged(queue, status, age, now))
-        shown = f"{'' if all_of_them else 'more than '}{count:,} {status} jobs of {where} ended over {older_than} ago"
-        if dry_run or not count:
-            said(f"{shown}. Nothing was removed.", as_json, matching=count, removed=0)
+        found = await admin.jobs.preview(purged(queue, status, age, now))
+        number = f"{'' if found.complete else 'more than '}{found.count:,}"
+        shown = f"{number} {status} jobs of {where} ended over {older_than} ago"
+        if dry_run or not found.count:
+            said(f"{shown}. Nothing was removed.", as_json, matching=found.count, removed=0)
             return None
         if not yes:
             if not sys.stdin.isatty():

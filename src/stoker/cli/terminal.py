@@ -427,15 +427,15 @@ class Top(App[None]):
         await self._tried(self._requeued_many(filter_text))
 
     async def _requeued_many(self, filter_text: str) -> None:
-        count, all_of_them = await self._admin.jobs.preview(filter_text)
-        if not count:
+        found = await self._admin.jobs.preview(filter_text)
+        if not found.count:
             self.say(f"no jobs match {filter_text}")
             return
-        shown = f"{count:,}" if all_of_them else f"more than {count:,}"
+        shown = f"{found.count:,}" if found.complete else f"more than {found.count:,}"
         if not await self.push_screen_wait(Question(f"Requeue {shown} jobs that match {filter_text}?")):
             self.say("nothing was changed")
             return
-        started = await self._admin.operations.start("requeue", filter_text)
+        started = await self._admin.operations.start("requeue", filter_text, counted_at=found.counted_at)
         ended = await self._admin.operations.finish(started.id, lambda one: self.say(f"requeued {one.changed:,} jobs"))
         self.say(f"requeued {ended.changed:,} jobs")
         self._failures = None

@@ -11,13 +11,17 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from stoker.model.errors import InvalidInput
 from stoker.model.job import Status
-from stoker.model.time import SECOND, Instant, Span
+from stoker.model.time import MINUTE, SECOND, Instant, Span, moment
 
 State: TypeAlias = Literal["running", "stopping", "stopped", "done", "failed"]
 
 SILENT_AFTER: Span = 30 * SECOND
 """A walk that has not written for longer is interrupted."""
+
+CLOCKS_APART: Span = MINUTE
+"""By so much the servers of a cluster may disagree about the time."""
 
 ENDED: Final = frozenset({"stopped", "done", "failed"})
 
@@ -26,8 +30,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A bulk action and how far it came.
 
     `action` and `change` say what is done: the action's name, and what it needs as JSON (a queue, a priority). `filter`
-    is the text of the jobs that are meant, `bound` the instant after which jobs are created too late to be touched,
-    `cursor` the place from which the walk goes on. `seen` is the store's time of the last write.
+    is the text of the jobs that are meant, `bound` the one moment of the action (`bound_of`): jobs that were created or
+    ended after it are not touched. `cursor` is the place from which the walk goes on, `seen` the store's time of the
+    last write.
     """
 
     id: str
@@ -55,3 +60,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def interrupted(self, now: Instant) -> bool:
         """Has its process fallen silent?"""
         return not self.ended and now - self.seen > SILENT_AFTER
+
+
+def bound_of(counted_at: Instant | None, now: Instant) -> Instant:
+    """The moment of a bulk action: that of its preview, else of its start, by the store's clock."""
+    if counted_at is None:
+        return now
+    if counted_at > now + CLOCKS_APART:
+        raise InvalidInput("counted_at", moment(counted_at).isoformat(), "must be the moment of a preview, not later")
+    return min(counted_at, now)

@@ -59,9 +59,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     the soonest first; ids decide between equal times, in the same direction.
 
     `due` splits pending jobs by time: `now` are ready, `later` are scheduled. `since` and `until` bound the creation
-    time, `finished_since` and `finished_until` the end: at or after, strictly before. `attempts_from` and `attempts_to`
-    bound the attempts, both included. `text` looks into payload and last error, `payload` and `error` into one of them,
-    ignoring case. `same_error` is what `normalized_error` makes of the last error of a job that failed in the same way.
+    time, `finished_since` and `finished_until` the end: at or after, strictly before. `ended_by` leaves out jobs that
+    ended after it, and none that has not ended. `attempts_from` and `attempts_to` bound the attempts, both included.
+    `text` looks into payload and last error, `payload` and `error` into one of them, ignoring case. `same_error` is
+    what `normalized_error` makes of the last error of a job that failed in the same way.
 
     `cursor` is that of the page before: opaque, and good for one order only.
     """
@@ -76,6 +77,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     until: Instant | None = None
     finished_since: Instant | None = None
     finished_until: Instant | None = None
+    ended_by: Instant | None = None
     attempts_from: int | None = None
     attempts_to: int | None = None
     text: str | None = None
@@ -206,6 +208,7 @@ def matches(job: Job, query: Query, now: Instant) -> bool:
         and (query.due is None or _is_due(job, query.due, now))
         and (query.finished_since is None or (job.finished_at or 0) >= query.finished_since)
         and (query.finished_until is None or (job.finished_at or 0) < query.finished_until)
+        and (query.ended_by is None or (job.finished_at or 0) <= query.ended_by)
         and (query.attempts_from is None or job.attempts >= query.attempts_from)
         and (query.attempts_to is None or job.attempts <= query.attempts_to)
         and (query.text is None or _in_payload(job, query.text) or _in_error(job, query.text))
@@ -234,14 +237,21 @@ def _normalized(job: Job) -> str | None:
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """The jobs an action is meant for; `statuses` narrows it to what the operator saw (empty: whatever they are)."""
+    """The jobs an action is meant for, as the operator saw them.
+
+    `statuses` are those in which the operator saw them, one per job in their order (empty: whatever they are). `bound`
+    is the moment of a bulk action: jobs that were created, ended or started again after it are refused (`as_seen`).
+    """
 
     ids: tuple[JobId, ...]
-    statuses: frozenset[Status] = frozenset()
+    statuses: tuple[Status, ...] = ()
+    bound: Instant | None = None
 
     def __post_init__(self) -> None:
         if len(self.ids) > LARGEST_BATCH:
             raise InvalidInput("selection", f"{len(self.ids)} ids", f"must be at most {LARGEST_BATCH} at once")
+        if self.statuses and len(self.statuses) != len(self.ids):
+            raise InvalidInput("statuses", len(self.statuses), f"must be one for each of {len(self.ids)} selected jobs")
 
 
 class Cancel(msgspec.Struct, frozen=True):
@@ -353,11 +363,46 @@ ALLOWED: dict[type[Change], frozenset[Status]] = {
 """Which statuses a change applies to. On a running job cancel and delete become a request to stop."""
 
 
-def allows(change: Change, status: Status, selection: Selection) -> bool:
+def allows(change: Change, status: Status) -> bool:
     """May this change touch a job in this status?"""
     if isinstance(change, Edit) and change.at is not None and status is Status.DEAD:
         return False
-    return status in ALLOWED[type(change)] and (not selection.statuses or status in selection.statuses)
+    return status in ALLOWED[type(change)]
+
+
+class Seen(Protocol):
+    """What of a stored job is compared with what an operator saw."""
+
+    @property
+    def status(self) -> Status: ...
+    @property
+    def created_at(self) -> Instant: ...
+    @property
+    def started_at(self) -> Instant | None: ...
+    @property
+    def finished_at(self) -> Instant | None: ...
+
+
+def as_seen(job: Seen, selection: Selection, position: int, change: Change) -> bool:
+    """Is the job at this position of a selection still as the operator saw it?
+
+    A bulk action that is repeated must not touch a job twice. One that it has put back and that ended again ended after
+    the bound. One that waits again has no end: it was started after the bound, which matters only to a change that
+    starts jobs.
+    """
+    if selection.statuses and job.status is not selection.statuses[position]:
+        return False
+    if selection.bound is None:
+        return True
+    starts = isinstance(change, Requeue | RunNow) and job.status in WAITING
+    last = max(job.created_at, job.finished_at or 0, (job.started_at or 0) if starts else 0)
+    return last <= selection.bound
+
+
+def as_of(query: Query, at: Instant) -> Query:
+    """The same question about the jobs that existed at a moment and have not ended since: those of a bulk action."""
+    until = at + 1  # `until` is exclusive, and what was enqueued at this instant counts
+    return msgspec.structs.replace(query, ended_by=at, until=until if query.until is None else min(query.until, until))
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,8 @@ checked on the way (`machine_laws.py`).
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -58,7 +60,7 @@ from stoker.model.retry import Curve
 from stoker.model.schedule import NO_ID, Action, Edit, Schedule, draft_of, tick
 from stoker.model.stats import closed_buckets
 from stoker.model.throttle import Rate
-from stoker.model.time import DAY, HOUR, MINUTE, SECOND
+from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant
 from stoker.model.tokens import AccessToken, digest
 from stoker.testing import machine_values as values
 from stoker.testing.machine_laws import SLOTS, Laws, MakeMachineEngine, Pair
@@ -414,16 +416,18 @@ class LockStep(Laws):
     @rule(
         places=st.lists(values.picks, min_size=1, max_size=4, unique=True),
         change=values.waiting | values.finished,
-        statuses=st.frozensets(st.sampled_from(list(Status)), max_size=3),
+        statuses=st.lists(st.sampled_from(list(Status)), max_size=3),
+        ago=st.sampled_from([None, 0, SECOND, HOUR]),
     )
-    def alter_anything(self, places: list[int], change: Change, statuses: frozenset[Status]) -> None:
-        self.alter(places, change, statuses, aimed=False)
+    def alter_anything(self, places: list[int], change: Change, statuses: list[Status], ago: int | None) -> None:
+        self.alter(places, change, statuses, None if ago is None else self.clock() - ago, aimed=False)
 
     def alter(
         self,
         places: list[int],
         change: Change,
-        statuses: frozenset[Status] = frozenset(),
+        statuses: Sequence[Status] = (),
+        bound: Instant | None = None,
         *,
         aimed: bool = True,
         by: By | None = None,
@@ -436,7 +440,8 @@ class LockStep(Laws):
             self.ids += change.ids
         elif isinstance(change, Move) and Feature.ACROSS_QUEUES not in self.engine.features:
             change = Move(QUEUES[0])
-        self.alter_both(Selection(ids, statuses), change, by)
+        seen = tuple(itertools.islice(itertools.cycle(statuses), len(ids)))
+        self.alter_both(Selection(ids, seen, bound), change, by)
 
     def alter_both(self, selection: Selection, change: Change, by: By | None) -> None:
         tally = self.same(lambda engine: engine.alter(selection, change, by=by))

@@ -148,6 +148,7 @@ questions = st.fixed_dictionaries(
         "key": st.sampled_from([None, None, None, "k"]),
         "due": st.sampled_from([None, None, None, "now", "later"]),
         "attempts_from": st.sampled_from([None, None, 1, 2]),
+        "ended_by": st.sampled_from([None, None, START + MINUTE, START + HOUR]),
         "error": st.sampled_from([None, None, None, "broken"]),
         "payload": st.sampled_from([None, None, None, "edited"]),
         "order": st.sampled_from(ORDERS),

@@ -22,7 +22,19 @@ from stoker.model.audit import By, of_alter
 from stoker.model.groups import Standing, moved
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Status
-from stoker.model.query import Cancel, Change, Delete, Discard, Move, Requeue, Restore, Selection, Tally, allows
+from stoker.model.query import (
+    Cancel,
+    Change,
+    Delete,
+    Discard,
+    Move,
+    Requeue,
+    Restore,
+    Selection,
+    Tally,
+    allows,
+    as_seen,
+)
 from stoker.model.record import Record
 
 
@@ -76,8 +88,8 @@ async def _alter(
     alteration = careful.Alteration(unit, selection, change)
     for position in positions:
         record = unit.get(selection.ids[position])
-        broken = record is not None and unit.rows[record.id].broken and allows(change, record.status, selection)
-        if record is not None and broken and isinstance(change, Delete | Discard):
+        broken = record is not None and unit.rows[record.id].broken and as_seen(record, selection, position, change)
+        if record is not None and broken and isinstance(change, Delete | Discard) and allows(change, record.status):
             status = await remove_corrupt(store, unit, unit.rows[record.id])
             if status in ACTIVE and record.options.group is not None:
                 unit.count_group(record.options.group, moved(Standing.WAITING, Standing.CANCELED))

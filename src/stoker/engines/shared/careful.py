@@ -35,6 +35,7 @@ from stoker.model.query import (
     Selection,
     Tally,
     allows,
+    as_seen,
 )
 from stoker.model.record import TOTALS, Record
 from stoker.model.throttle import cooled
@@ -285,7 +286,7 @@ class Alteration:
             if record is None:
                 continue
             self.found += 1
-            if self._may_change(record):
+            if self._may_change(record, position):
                 self._apply(record, position)
                 if position in self.changed[-1:]:
                     self.former[position] = record.as_former(self._unit.get(record.id))
@@ -297,10 +298,14 @@ class Alteration:
         self.found += 1
         self.changed.append(position)
 
-    def _may_change(self, record: Record) -> bool:
+    def _may_change(self, record: Record, position: int) -> bool:
         """A job that cannot be read can be discarded and deleted, and never runs again."""
         readable = record.unreadable is None or isinstance(self._change, Delete | Discard)
-        return readable and allows(self._change, record.status, self._selection)
+        return (
+            readable
+            and allows(self._change, record.status)
+            and as_seen(record, self._selection, position, self._change)
+        )
 
     def _apply(self, record: Record, position: int) -> None:
         unit, now = self._unit, self._unit.now

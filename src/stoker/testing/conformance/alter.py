@@ -13,7 +13,7 @@ import pytest
 from stoker.engines.base import Feature
 from stoker.model.ids import JobId
 from stoker.model.job import Job, Status, Verdict
-from stoker.model.outcome import Done, Failed
+from stoker.model.outcome import Done, Failed, Rejected, Snoozed
 from stoker.model.query import (
     ALLOWED,
     Cancel,
@@ -80,12 +80,55 @@ async def test_alter_obeys_the_table_of_statuses(store: Store, change: Change) -
 @pytest.mark.core
 @pytest.mark.spec("ALTER-02")
 async def test_alter_narrows_to_the_statuses_the_operator_saw(store: Store) -> None:
-    """Jobs that are no longer in one of the named statuses are refused, although the change would be allowed."""
+    """A job that is no longer in the status in which it was seen is refused, although the change would be allowed."""
     pending, retrying = await store.add(queue="other"), await retrying_job(store)
-    tally = await alter(store, Cancel(), pending, retrying, statuses=[Status.RETRYING])
+    tally = await alter(store, Cancel(), pending, retrying, statuses=[Status.RETRYING, Status.RETRYING])
     assert (tally.changed, tally.refused, tally.changed_ids) == (1, {Status.PENDING: 1}, (retrying,))
     assert await store.status(pending) is Status.PENDING
     assert await store.status(retrying) is Status.CANCELED
+
+
+@pytest.mark.core
+@pytest.mark.spec("ALTER-02")
+async def test_alter_compares_each_job_with_the_status_it_was_seen_in(store: Store) -> None:
+    """Two jobs that have changed places since they were read are both refused."""
+    canceled, dead = await store.add(), await dead_job(store, queue="other")
+    await alter(store, Cancel(), canceled)
+    swapped = [Status.DEAD, Status.CANCELED]
+    tally = await alter(store, Requeue(), canceled, dead, statuses=swapped)
+    assert (tally.changed, tally.refused) == (0, {Status.CANCELED: 1, Status.DEAD: 1})
+    assert (await alter(store, Requeue(), canceled, dead, statuses=swapped[::-1])).changed == 2
+
+
+@pytest.mark.core
+@pytest.mark.spec("ALTER-28")
+async def test_alter_repeated_with_its_moment_touches_no_job_twice(store: Store) -> None:
+    """A requeued job that ended or waits again, and one that was created later, are refused; others change."""
+    dead, again = await dead_job(store), await retrying_job(store, queue="other")
+    bound = await store.engine.now()
+    assert (await alter(store, Requeue(), dead, again, bound=bound)).changed == 2
+    store.pass_time(SECOND)
+    await store.finish(await store.take(), Rejected("no"))
+    await store.finish(await store.take(queue="other"), Failed("again", after=HOUR))
+    late = await store.add(queue="late")
+    await alter(store, Cancel(), late)
+    tally = await alter(store, Requeue(), dead, again, late, bound=bound)
+    assert (tally.changed, tally.refused) == (0, {Status.DEAD: 1, Status.RETRYING: 1, Status.CANCELED: 1})
+    assert (await alter(store, Discard(), dead, bound=bound)).refused == {Status.DEAD: 1}
+    assert (await alter(store, Cancel(), again, bound=bound)).changed == 1, "it has no end, and a cancel starts nothing"
+    assert (await alter(store, Requeue(), dead, again, late, bound=await store.engine.now())).changed == 3
+
+
+@pytest.mark.spec("ALTER-28")
+async def test_alter_repeated_with_its_moment_starts_no_snoozed_job(store: Store) -> None:
+    """A job that was made due, ran and sleeps again is left to sleep."""
+    job = await store.add(delay=HOUR)
+    bound = await store.engine.now()
+    assert (await alter(store, RunNow(), job, bound=bound)).changed == 1
+    store.pass_time(SECOND)
+    await store.finish(await store.take(), Snoozed(HOUR))
+    assert (await alter(store, RunNow(), job, bound=bound)).refused == {Status.PENDING: 1}
+    assert (await alter(store, RunNow(), job, bound=await store.engine.now())).changed == 1
 
 
 @pytest.mark.core
@@ -287,7 +330,8 @@ async def test_alter_of_everything_passes_blocked_rows_and_ends(store: Store) ->
     while True:
         page = await store.engine.find(Query(statuses=frozenset({Status.DEAD}), order="oldest", limit=2, cursor=cursor))
         pages += 1
-        tally = await alter(store, Requeue(), *(job.id for job in page.jobs), statuses=[Status.DEAD])
+        seen = [job.status for job in page.jobs]
+        tally = await alter(store, Requeue(), *(job.id for job in page.jobs), statuses=seen)
         changed += tally.changed_ids
         cursor = page.cursor
         if cursor is None:

@@ -18,13 +18,15 @@ from stoker.model.query import (
     Selection,
     Tally,
 )
-from stoker.model.time import HOUR
+from stoker.model.time import HOUR, Instant
 from stoker.testing.conformance.harness import Store
 
 
-async def alter(store: Store, change: Change, *jobs: JobId, statuses: Sequence[Status] = ()) -> Tally:
-    """Apply a change to jobs by id."""
-    return await store.engine.alter(Selection(jobs, frozenset(statuses)), change)
+async def alter(
+    store: Store, change: Change, *jobs: JobId, statuses: Sequence[Status] = (), bound: Instant | None = None
+) -> Tally:
+    """Apply a change to jobs by id, as an operator saw them."""
+    return await store.engine.alter(Selection(jobs, tuple(statuses), bound), change)
 
 
 def plain(tally: Tally) -> Tally:

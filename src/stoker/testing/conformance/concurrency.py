@@ -189,7 +189,7 @@ async def test_race_of_cancel_and_claim_never_does_both(store: Store) -> None:
     async def cancel(engine: Engine) -> set[bytes]:
         changed: set[bytes] = set()
         for job in reversed(jobs):
-            tally = await engine.alter(Selection((job,), frozenset({Status.PENDING})), Cancel())
+            tally = await engine.alter(Selection((job,), (Status.PENDING,)), Cancel())
             changed |= set(tally.changed_ids)
         return changed
 

@@ -210,6 +210,20 @@ async def test_a_window_over_the_end(store: Store, order: Any) -> None:
 
 
 @pytest.mark.core
+@pytest.mark.spec("FIND-28")
+@pytest.mark.parametrize("order", ["finished", "newest", "oldest"])
+async def test_jobs_that_ended_later_are_left_out(store: Store, order: Any) -> None:
+    """`ended_by` is included, in every order and beside every other condition; a job without an end stays."""
+    jobs = [await ended_job(store, Done() if n % 2 else Rejected("no")) for n in range(4)]
+    bound = (await store.job(jobs[1])).finished_at
+    waiting = [] if order == "finished" else [await store.add()]
+    found = await walk(store, Query(order=order, ended_by=bound, limit=2))
+    assert sorted(found) == sorted([*jobs[:2], *waiting])
+    dead = Query(order=order, ended_by=bound, statuses=frozenset({Status.DEAD}))
+    assert await walk(store, dead) == [jobs[0]]
+
+
+@pytest.mark.core
 @pytest.mark.spec("FIND-22")
 @pytest.mark.parametrize("limit", [1, 2, 100])
 async def test_waiting_jobs_by_when_they_are_due(store: Store, limit: int) -> None:

@@ -65,8 +65,8 @@ class Operations(Struct, kw_only=True):
 @api.get("/preview")
 async def preview(visit: Visit, given: PreviewQuery) -> Preview:
     """Count the jobs that a filter means."""
-    count, complete = await visit.admin.jobs.preview(given.q)
-    return Preview(count=count, complete=complete)
+    found = await visit.admin.jobs.preview(given.q)
+    return Preview(count=found.count, complete=found.complete)
 
 
 @api.get("/operations")
@@ -81,7 +81,8 @@ async def start(visit: Visit, given: NewOperation) -> OperationRecord:
     if not visit.who.reaches_all:
         raise Problem(403, "queue", f"{visit.who.name} is limited to some queues and cannot act on a filter.")
     wanted = Filter.parse(given.q)
-    count, complete = await visit.admin.jobs.preview(wanted)
+    counted = await visit.admin.jobs.preview(wanted)
+    count, complete = counted.count, counted.complete
     if count > given.count or (not complete and given.count <= count):
         shown = f"{count:,}" if complete else f"more than {count:,}"
         raise Problem(409, "count", f"{shown} jobs match, and {given.count:,} are meant. Nothing was changed.")

@@ -1,0 +1,19 @@
+"""The one moment of a bulk action."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.model.errors import InvalidInput
+from stoker.model.operations import CLOCKS_APART, bound_of
+
+NOW = 1_800_000_000_000_000
+
+
+@pytest.mark.spec("ADMIN-08")
+def test_the_moment_of_an_action_is_that_of_its_preview_else_of_its_start() -> None:
+    assert bound_of(None, NOW) == NOW
+    assert bound_of(NOW - 5, NOW) == NOW - 5
+    assert bound_of(NOW + CLOCKS_APART, NOW) == NOW, "a server whose clock is ahead has counted"
+    with pytest.raises(InvalidInput, match="must be the moment of a preview, not later"):
+        bound_of(NOW + CLOCKS_APART + 1, NOW)
