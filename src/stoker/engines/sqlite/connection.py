@@ -15,6 +15,7 @@ from contextlib import closing
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from stoker.engines.sql.steps import Many, Row, Step, Steps
+from stoker.engines.sqlite.fork_gate import gate
 from stoker.model.errors import (
     CorruptRecord,
     EngineBusy,
@@ -67,14 +68,28 @@ class Connection:
         self._level = -1
         self._limit = limit
         self._stop_at = math.inf
+        self._entered = False
+        self._enter()
+        try:
+            self._open(journal, read_only=read_only)
+        finally:
+            self._leave()
+        if limit is not None:
+            self._raw.set_progress_handler(lambda: time.monotonic() > self._stop_at, STEPS_BETWEEN_LOOKS)
+
+    def _open(self, journal: Journal, *, read_only: bool) -> None:
         try:
             self._raw = sqlite3.connect(
-                path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=CACHED_STATEMENTS
+                self.path,
+                timeout=0,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=CACHED_STATEMENTS,
             )
         except sqlite3.Error as error:
-            raise translated(error, path) from error
-        self._identity = identity(path)
-        self.wal = Wal(path)
+            raise translated(error, self.path) from error
+        self._identity = identity(self.path)
+        self.wal = Wal(self.path)
         self._execute = self._raw.execute
         self._executemany = self._raw.executemany
         try:
@@ -82,8 +97,6 @@ class Connection:
         except BaseException:
             self._raw.close()
             raise
-        if limit is not None:
-            self._raw.set_progress_handler(lambda: time.monotonic() > self._stop_at, STEPS_BETWEEN_LOOKS)
 
     def _set_up(self, journal: Journal, *, read_only: bool) -> None:
         # Another process may be recovering or converting the file when the first statement runs.
@@ -137,15 +150,20 @@ class Connection:
 
         One that is half read would keep the log from being reset.
         """
+        entered = self._enter()
         try:
             return self._execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise self._failure(error) from error
+        finally:
+            if entered:
+                self._leave()
 
     def run_steps(self, steps: Steps[T]) -> T:
         """Run steps to their end and return their result."""
         execute, executemany = self._execute, self._executemany
         rows: Any = None
+        entered = self._enter()
         try:
             while True:
                 step: Step = steps.send(rows)
@@ -157,12 +175,16 @@ class Connection:
             return end.value  # type: ignore[no-any-return]
         except sqlite3.Error as error:
             raise self._failure(error) from error
+        finally:
+            if entered:
+                self._leave()
 
     def read(self, steps: Steps[T]) -> T:
         """Run reading steps in one snapshot."""
         self._start_clock()
-        self.run("BEGIN")
+        self._enter()
         try:
+            self.run("BEGIN")
             return self.run_steps(steps)
         finally:
             self.rollback()
@@ -174,6 +196,7 @@ class Connection:
         """
         self._start_clock()
         until = time.monotonic() + seconds
+        entered = self._enter()
         try:
             while True:
                 step = steps.send(rows)
@@ -184,6 +207,9 @@ class Connection:
             return True, end.value
         except sqlite3.Error as error:
             raise self._failure(error) from error
+        finally:
+            if entered:
+                self._leave()
 
     def _start_clock(self) -> None:
         if self._limit is not None:
@@ -196,11 +222,15 @@ class Connection:
 
         `EngineBusy` at once if another one is open.
         """
-        self.prepare(level)
+        self._enter()
         try:
+            self.prepare(level)
             self._execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
+        except BaseException as error:
+            self._leave()
+            if isinstance(error, sqlite3.Error):
+                raise self._failure(error) from error
+            raise
 
     def prepare(self, level: int) -> None:
         """Check that the files were not replaced, and set `PRAGMA synchronous` for the next write."""
@@ -242,6 +272,7 @@ class Connection:
             self._execute("COMMIT")
         except sqlite3.Error as error:
             raise self._failure(error) from error
+        self._leave()
 
     def rollback(self) -> None:
         """Roll back. SQLite may have done so already, on a full disk for instance."""
@@ -250,18 +281,42 @@ class Connection:
                 self._raw.rollback()
         except sqlite3.Error as error:
             raise self._failure(error) from error
+        finally:
+            self._leave()
+
+    def hand_over(self) -> None:
+        """Note that another thread ends the open transaction."""
+        gate.hand_over(self)
+
+    def _enter(self) -> bool:
+        """Enter the fork gate; False inside a transaction, which has entered it."""
+        if self._entered:
+            return False
+        gate.enter(self, self.path)
+        self._entered = True
+        return True
+
+    def _leave(self) -> None:
+        if self._entered:
+            self._entered = False
+            gate.leave(self)
 
     def _failure(self, error: sqlite3.Error) -> EngineError:
         if self.journal == "wal" and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_FSYNC:
             self.wal.unsynced = True
-        return translated(error, self.path)
+        failure = translated(error, self.path)
+        return EngineBusy(f"{failure}{gate.note(self.path)}") if isinstance(failure, EngineBusy) else failure
 
     def data_version(self) -> int:
         """Return a number that changes when another connection commits."""
         return int(self.run("PRAGMA data_version")[0][0])
 
     def close(self) -> None:
-        self._raw.close()
+        self._enter()
+        try:
+            self._raw.close()
+        finally:
+            self._leave()
         self.wal.close()
 
 

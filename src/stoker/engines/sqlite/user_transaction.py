@@ -129,6 +129,7 @@ class Own:
             if keep:
                 self._check()
                 self.connection = None
+                connection.hand_over()
                 await asyncio.to_thread(commit, connection, self._patience)
             else:
                 connection.rollback()

@@ -130,6 +130,7 @@ class WriteQueue:
                 self._finish(GroupResult().failed(group, error))
             return
         if level == FULL or sync:
+            runner.hand_over()
             self._send("split", lambda: runner.commit(group, result), sync=sync)
         else:
             self.modes["inline"] += 1

@@ -16,6 +16,7 @@ from typing import Any
 from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import claim, insert, settle
 from stoker.engines.sqlite.connection import Connection
+from stoker.engines.sqlite.fork_gate import gate
 from stoker.engines.sqlite.unit_of_work import IdBlock, Mismatch, Unit
 from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.model.errors import EngineBusy, EngineError
@@ -159,6 +160,10 @@ class TransactionRunner:
         finally:
             self._write_lock.release()
         return result
+
+    def hand_over(self) -> None:
+        """Note that another thread commits the open transaction."""
+        self._connection.hand_over()
 
     def sync(self, result: GroupResult) -> GroupResult:
         """Fsync the log; if that fails, every strict request fails."""
@@ -315,7 +320,7 @@ def begin(connection: Connection, write_lock: WriteLock, level: int, patience: f
                     raise
                 raise EngineBusy(
                     f"another connection held a write transaction on {connection.path} for more than {patience:g} s. "
-                    "The write did not happen and may be repeated"
+                    f"The write did not happen and may be repeated{gate.note(connection.path)}"
                 ) from error
         except BaseException:
             write_lock.release()
