@@ -266,6 +266,13 @@ def test_the_state_of_queues_workers_and_streams(situation: Situation, expected:
     assert complaints(jobs.judge(situation)) == expected
 
 
+@pytest.mark.spec("HEALTH-10")
+def test_what_cannot_be_read_is_named() -> None:
+    assert complaints(jobs.judge_damage(Facts())) == []
+    [one, other] = jobs.judge_damage(Facts(damaged=("group 7 cannot be read", "schedule x cannot be read")))
+    assert (one.verdict, one.read, other.read) == (Grade.WRONG, "group 7 cannot be read", "schedule x cannot be read")
+
+
 @pytest.mark.spec("HEALTH-06")
 @pytest.mark.parametrize(
     ("facts", "expected"),

@@ -64,6 +64,7 @@ class HealthAdmin:
             await _schema(engine),
             *_store(facts, description),
             *(() if facts.transport is None else (transport.judge(facts.transport),)),
+            *jobs.judge_damage(facts),
             *jobs.judge_counts(facts),
             *jobs.judge(await self.situation(engine)),
         ]

@@ -9,6 +9,7 @@ into Stoker's; none of them shows a URL. It is longer than other modules because
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
 import time
@@ -28,6 +29,7 @@ from redis.backoff import NoBackoff
 from stoker.engines.redis.keys import tag_of
 from stoker.engines.redis.scripts import Script
 from stoker.model.errors import (
+    CorruptRecord,
     EngineBusy,
     EngineClosed,
     EngineError,
@@ -40,6 +42,8 @@ from stoker.model.errors import (
 from stoker.model.health.facts import Transport
 
 Command = Sequence[Any]
+
+log = logging.getLogger("stoker.engines.redis")
 
 __all__ = ["Address", "Connection", "Socket", "blocking", "hang_up", "listening", "read_url"]
 
@@ -114,6 +118,8 @@ def translated(error: BaseException) -> EngineError:
             f"Redis cannot be reached: {type(error).__name__}. A write may or may not have happened; repeating it is "
             f"safe. Workers keep trying."
         )
+    if "WRONGTYPE" in text:
+        return CorruptRecord(f"a key of the store holds another type than Stoker wrote there: {text}")
     return EngineError(f"Redis refused a call: {text}")
 
 
@@ -366,6 +372,10 @@ class Connection:
             [reply] = await self._ask([("EVAL", script.text, *tail)], repeat=repeat)
         if isinstance(reply, Exception):
             raise translated(reply) from reply
+        if isinstance(reply, list) and reply and reply[0] == b"!":
+            for text in reply[1]:
+                log.warning("%s", text.decode(errors="backslashreplace"))
+            reply = reply[2]
         if counted and b":" in reply[0]:
             reply[0], _, count = reply[0].partition(b":")
             assert self.on_count is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from stoker.engines.redis import damage
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import STATUSES
@@ -24,7 +25,15 @@ async def diagnose(store: Store, nodes: Sequence[ServerInfo], losses: Sequence[s
     counters = [one for found in await spread(shards, lambda shard: _counted(store, shard)) for one in found]
     idle = sum(await spread(shards, lambda shard: _idle_keys(store, shard)))
     redis = RedisFacts(nodes=tuple(map(_node, nodes)), losses=tuple(losses), unread=unread)
-    return Facts(idle_keys=idle, counters=tuple(counters), redis=redis, transport=store.connection.transport())
+    noted = await spread(shards, lambda shard: damage.notes(store, shard))
+    damaged = [one[field].decode(errors="backslashreplace") for one in noted for field in sorted(one)]
+    return Facts(
+        idle_keys=idle,
+        counters=tuple(counters),
+        damaged=tuple(damaged),
+        redis=redis,
+        transport=store.connection.transport(),
+    )
 
 
 async def _counted(store: Store, shard: Shard) -> list[Counted]:

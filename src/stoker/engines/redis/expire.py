@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from stoker.engines.redis import audit, documents
+from stoker.engines.redis import audit, damage, documents
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.census import counts_of
 from stoker.engines.redis.cluster import move
@@ -67,6 +67,7 @@ async def _expire_jobs(store: Store, retention: Retention) -> Expired:
     jobs = 0
     shards = await store.shards()
     for shard in shards:
+        await damage.repair(store, shard)
         await move.deliver(store, shard)
         jobs += await _outdated(store, shard, left - jobs)
     if retention.finished is not None and jobs < left:

@@ -22,6 +22,7 @@ from stoker.engines.redis.record_format import (
     end_of,
     ids_in_line,
     ids_of,
+    is_entry,
     read_label,
 )
 from stoker.engines.redis.scripts import script
@@ -209,10 +210,12 @@ async def _lists_by_due(store: Store, shard: Shard, queues: Sequence[str]) -> li
         heads = zip(list(behind), await store.connection.pipeline(asked), strict=True)
         behind = {}
         for key, head in heads:
-            if head:
+            if head and is_entry(head[0]):
                 priority = head[0][:2]
                 found.append(_by_due(key, priority))
                 behind[key] = b"(" + priority + b"\xff" * 9
+            elif head:
+                behind[key] = b"(" + head[0]  # bytes that are no entry: a claim takes them out
     return found
 
 
@@ -304,8 +307,7 @@ def _by_due(key: str, priority: bytes) -> TimedSource:
             entries = yield "ZRANGEBYLEX", key, bound, b"(" + priority + b"\xff" * 9, "LIMIT", 0, size
             for entry in entries:
                 due = int.from_bytes(entry[2:10])
-                ids = [entry[10:26]] if len(entry) % 16 == 11 else ids_of(entry[10:])
-                found += [(due, job) for job in ids if (due, job) > after]
+                found += [(due, job) for job in ids_of(entry[10:]) if (due, job) > after]
             found.sort()
             del found[n:]
             if len(entries) < size:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from stoker.engines.redis.control import pairs
-from stoker.engines.redis.keys import GROUPS, Shard
+from stoker.engines.redis.keys import DAMAGE, GROUPS, Shard
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import Wanted
-from stoker.model.errors import EngineRefused, GroupClosed, NotFound, StokerError
+from stoker.model.errors import CorruptRecord, EngineRefused, GroupClosed, NotFound, StokerError
 from stoker.model.groups import (
     ABANDONED_AFTER,
     Closing,
@@ -48,34 +48,60 @@ GROUPED = "grouped"
 async def groups(store: Store, ids: Sequence[JobId]) -> list[Group | None]:
     """Whole groups, in the order of their ids."""
     store.connection.inside()
-    return [await _read(store, (await where(store, group)).group(group)) for group in ids]
+    found: list[Group | None] = []
+    for group in ids:
+        shard = await where(store, group)
+        try:
+            found.append(await read(store, shard.group(group)))
+        except CorruptRecord as error:
+            await _set_aside(store, shard, shard.group(group), error)
+            found.append(None)
+    return found
 
 
-async def _read(store: Store, key: str) -> Group | None:
+async def read(store: Store, key: str) -> Group | None:
+    """A group by its key; None where it is not stored. Raises `CorruptRecord` for one that cannot be read."""
     stored = dict(pairs(await store.connection.call("HGETALL", key)))
     if b"s" not in stored:
         return None
-    found = _light(_id_of(key), stored[b"s"], stored.get(b"closed"))
     expires = stored.get(b"expires")
-    return msgspec.structs.replace(
-        found,
-        total=int(stored[b"t"]),
-        done=int(stored[b"d"]),
-        dead=int(stored[b"x"]),
-        canceled=int(stored[b"c"]),
-        members=unpack_members(stored.get(b"m", b"")),
-        queue=stored[b"q"].decode() if b"q" in stored else None,
-        created_at=int(stored[b"at"]),
-        touched_at=int(stored[b"touched"] if b"touched" in stored else stored[b"at"]),
-        expires_at=None if expires is None else int(expires),
-        **_callbacks(stored[b"f"]),
-    )
+    try:
+        return msgspec.structs.replace(
+            _light(_id_of(key), stored[b"s"], stored.get(b"closed")),
+            total=int(stored[b"t"]),
+            done=int(stored[b"d"]),
+            dead=int(stored[b"x"]),
+            canceled=int(stored[b"c"]),
+            members=unpack_members(stored.get(b"m", b"")),
+            queue=stored[b"q"].decode() if b"q" in stored else None,
+            created_at=int(stored[b"at"]),
+            touched_at=int(stored[b"touched"] if b"touched" in stored else stored[b"at"]),
+            expires_at=None if expires is None else int(expires),
+            **_callbacks(stored[b"f"]),
+        )
+    except (KeyError, ValueError, msgspec.MsgspecError) as error:
+        raise CorruptRecord(f"its hash is damaged ({error})") from error
 
 
 async def find(store: Store, shard: Shard, group: JobId) -> Group | None:
-    """Whether a group is sealed and whether it is closed, without the rest."""
-    state, closed = await store.connection.call("HMGET", shard.group(group), "s", "closed")
-    return None if state is None else _light(group, state, closed)
+    """Whether a group is sealed and whether it is closed, without the rest; None also where it cannot be read."""
+    try:
+        state, closed = await store.connection.call("HMGET", shard.group(group), "s", "closed")
+        return None if state is None else _light(group, state, closed)
+    except (CorruptRecord, ValueError) as error:
+        await _set_aside(store, shard, shard.group(group), error)
+        return None
+
+
+async def _set_aside(store: Store, shard: Shard, key: str, error: Exception) -> None:
+    """Leave a group alone that cannot be read, and log it once (`_groups.lua`)."""
+    id_ = key.rpartition(":")[2]
+    why = f"group {id_} cannot be read: {error}. It is set aside: its members run, and its callbacks do not"
+    new, _ = await store.connection.pipeline(
+        [("HSETNX", shard.key(DAMAGE), f"group:{id_}", why), ("ZREM", shard.key(GROUPS), key)]
+    )
+    if new:
+        log.warning("%s", why)
 
 
 def _light(group: JobId, state: bytes, closed: bytes | None) -> Group:
@@ -147,7 +173,7 @@ async def close_one(store: Store, shard: Shard, key: str) -> bool:
     """Store the callbacks of a closed group by the rules, unless that is done, and emit the closing."""
     from stoker.engines.redis.cluster.followups import allowed, store_elsewhere
 
-    group = await _read(store, key)
+    group = await read(store, key)
     if group is None or await store.connection.call("HGET", key, "p") is None:
         return False
     callbacks = await allowed(store, group.callbacks, group.id)
@@ -195,14 +221,17 @@ async def sweep(store: Store, limit: int) -> Swept:
     for shard in [store.home, *(await store.shards() if store.connection.cluster else ())]:
         now, keys = await _due(store, shard, limit)
         for key in keys:
-            # Another client may have stored the callbacks since: then the group is due at the end of its retention.
-            state, pending, expires = await store.connection.call("HMGET", key, "s", "p", "expires")
-            if pending is not None:
-                closed += await close_one(store, shard, key)
-            elif state is None or (expires is not None and int(expires) < now):
-                removed += await _remove(store, shard, key)
-            elif expires is None:
-                abandoned += await seal(store, _id_of(key), abandoned=True)
+            try:
+                # Another client may have stored the callbacks since: then the group is due at the end of its retention.
+                state, pending, expires = await store.connection.call("HMGET", key, "s", "p", "expires")
+                if pending is not None:
+                    closed += await close_one(store, shard, key)
+                elif state is None or (expires is not None and int(expires) < now):
+                    removed += await _remove(store, shard, key)
+                elif expires is None:
+                    abandoned += await seal(store, _id_of(key), abandoned=True)
+            except (CorruptRecord, ValueError) as error:
+                await _set_aside(store, shard, key, error)
     return Swept(abandoned=abandoned, closed=closed, removed=removed)
 
 

@@ -47,6 +47,7 @@ HELD = "held"
 
 
 SCHEDULES = "schedules"
+DAMAGE = "damage"
 GROUPS = "groups"
 """What a sweep has to look at, and when: keys of groups, scored by an instant."""
 

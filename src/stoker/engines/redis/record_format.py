@@ -307,14 +307,19 @@ def waiting_entry(record: Record, *, has_state: bool) -> bytes:
 
 
 def ids_of(lot: bytes) -> list[JobId]:
-    """The ids of a lot: jobs that were inserted, claimed or ended in the same step share one entry."""
-    return [lot[at : at + 16] for at in range(0, len(lot), 16)]
+    """The whole ids of a lot: jobs that were inserted, claimed or ended in the same step share one entry."""
+    return [lot[at : at + 16] for at in range(0, len(lot) - 15, 16)]
+
+
+def is_entry(entry: bytes) -> bool:
+    """Are these bytes a waiting entry (`is_entry` of `lua/_head.lua`)?"""
+    size = len(entry)
+    return size >= 26 and (size % 16 == 10 or size == 27) and entry[0] < 8
 
 
 def ids_in_line(member: bytes) -> list[JobId]:
     """The ids of an entry in the line of a subqueue."""
-    entry = member[member.index(b"\0") + 1 :]
-    return [entry[10:26]] if len(entry) % 16 == 11 else ids_of(entry[10:])
+    return ids_of(member.partition(b"\0")[2][10:])
 
 
 def eight(value: int) -> bytes:

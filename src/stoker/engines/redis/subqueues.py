@@ -5,13 +5,14 @@ Scripts change the states in the step that changes the jobs (`lua/_subqueues.lua
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stoker.engines.redis.census import held_keys
-from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.record_format import HIGHEST, eight
+from stoker.engines.redis.keys import DAMAGE, Shard
+from stoker.engines.redis.record_format import HIGHEST, eight, ids_in_line
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.stored_job import as_record
 from stoker.model.ids import JobId
@@ -22,6 +23,8 @@ from stoker.model.throttle import Bucket, Rate
 
 if TYPE_CHECKING:
     from stoker.engines.redis.store import Store
+
+log = logging.getLogger("stoker.engines.redis")
 
 _STATE = struct.Struct(">B3I4Q")
 _HEAD = struct.Struct(">HQ16s")
@@ -98,8 +101,47 @@ async def recount(store: Store, limit: int) -> list[Repair]:
     repairs: list[Repair] = []
     for shard in await store.shards():
         for queue in await _divided(store, shard):
+            await _restore_lost(store, shard, queue)
             repairs += await _recount(store, shard, queue, limit - len(repairs))
     return repairs
+
+
+async def _restore_lost(store: Store, shard: Shard, queue: str) -> None:
+    """Make states anew that are gone: `order` lists their subqueues, and no claim takes a job of them until then.
+
+    A slot that comes back while they are counted leaves a number that is too large: `_recount` repairs it.
+    """
+    order, key = shard.of_queue("order", queue), shard.of_queue("subqueues", queue)
+    listed, stored = await store.connection.pipeline([("ZLEXCOUNT", order, b"[s", b"(t"), ("HLEN", key)])
+    await store.connection.call("HDEL", shard.key(DAMAGE), f"limits:{queue}")
+    if stored >= listed:
+        return
+    restored, after = 0, None
+    while names := await page(store, shard, queue, after, COUNTED_AT_ONCE):
+        after = names[-1]
+        raws = await store.connection.call("HMGET", key, *names)
+        lost = [name for name, raw in zip(names, raws, strict=True) if raw is None]
+        holders = await _holders(store, shard, queue, set(lost))
+        for name in lost:
+            held = holders.get(name, [])
+            slot = await _limit_of(store, shard, queue, name, held)
+            args = (queue, name, "", len(held), slot_text(slot))
+            restored += await store.run(_RECOUNT, shard, args, queues=(queue,), divided=True)
+    log.warning("queue %s: the states of %d limits were gone; their running jobs are counted anew", queue, restored)
+    if store.connection.cluster:
+        await store.wake([queue])
+
+
+async def _limit_of(store: Store, shard: Shard, queue: str, name: str, held: Sequence[JobId]) -> Slot | None:
+    """The limit that a job of a subqueue names: one that waits, else one that runs."""
+    line = name.encode()
+    found = await store.connection.call(
+        *("ZRANGEBYLEX", shard.of_queue("aside", queue), b"[" + line + b"\0", b"(" + line + b"\1", "LIMIT", 0, 10)
+    )
+    ids = [job for member in found for job in ids_in_line(member)] + list(held)
+    _, rows = await store.read(shard, ids)
+    limits = [row.record.options.limit for row in rows if row is not None]
+    return next((limit for limit in limits if limit is not None), None)
 
 
 async def _divided(store: Store, shard: Shard) -> list[str]:

@@ -261,6 +261,16 @@ class Unit(UnitOfWork):
             self.leave(record.queue, self._line(record), record_format.waiting_entry(record, has_state=has_state))
         self._place(record, add=False)
 
+    def restore(self, record: Record) -> None:
+        """Give a job that stands in no list its entry again, if it is still as it was read."""
+        row, key = self.rows[record.id], self.shard.key("state")
+        self.expect_hash(key, record.id, row.raw)
+        if row.raw is not None:
+            # The unit has to write something that the check guards.
+            self.write("HSET", key, record.id, row.raw)
+        self._put_in(record, has_state=row.raw is not None, anew=False)
+        self.woken.add(record.queue)
+
     def leave(self, queue: str, line: str | None, entry: bytes) -> None:
         """Take a waiting entry out of a subqueue, or of the main line."""
         if line is None:

@@ -148,10 +148,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an engine reads for a check-up.
 
     `idle_keys` are unique keys that no active job holds, of the first `MOST_COUNTED`; None: the engine cannot tell.
+    `damaged` names what is stored and cannot be read, each in one clause.
     """
 
     idle_keys: int | None = None
     counters: tuple[Counted, ...] = ()
+    damaged: tuple[str, ...] = ()
     postgres: PostgresFacts | None = None
     sqlite: SqliteFacts | None = None
     redis: RedisFacts | None = None

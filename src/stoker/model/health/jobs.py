@@ -76,6 +76,14 @@ def judge(given: Situation) -> Iterator[Check]:
         yield from or_ok(list(_left(given.deliveries)), "letters and parked keys", "none wait")
 
 
+def judge_damage(facts: Facts) -> Iterator[Check]:
+    """What is stored and cannot be read."""
+    meaning = "It is set aside, and everything else goes on. A disk, a backup or another program damaged it."
+    remedy = "Find out what else writes to the store; restore the data from a backup, or remove it"
+    found = [wrong("damaged data", one, meaning, remedy) for one in facts.damaged]
+    yield from or_ok(found, "damaged data", "none was found")
+
+
 def judge_counts(facts: Facts) -> Iterator[Check]:
     """Counters and keys against what is really there."""
     found = [

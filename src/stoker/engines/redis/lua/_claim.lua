@@ -23,6 +23,28 @@ end
 -- Is this the end of a pause that lasts? 0: it has no end.
 local function lasts(paused) return paused and (paused == '0' or tonumber(paused) > now) end
 
+-- Claim up to `left` jobs of a queue; returns the value that asks the client to call again, if it has to.
+local function claim_queue(queue, name, left, worker, mine, jobs, lines)
+  if lines then
+    local some = math.min(left, $CLAIMED_AT_ONCE$)
+    return (claim_lines(lines, queue, some, worker, mine, jobs) or (#jobs == some and some < left)) and '1' or nil
+  end
+  while left > 0 do
+    local batch, seen = due_of(name, WAIT(queue), math.min(left, 1000))
+    if seen == 0 then break end
+    local before = #jobs
+    take(queue, name, batch, worker, mine, jobs)
+    left = left - (#jobs - before)
+  end
+end
+
+-- May a worker claim more of this queue at once?
+local function more_due(queue, lines)
+  if lines then return has_more(lines, WAIT(queue)) end
+  local head = call('ZRANGE', WAIT(queue), 0, 0)[1]
+  return head and (not is_entry(head) or parse('>I8', head, 3) <= now)
+end
+
 local function claim(at)
   local worker, mine, total = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
   local lease = tonumber(call('ZSCORE', WORKERS, worker) or '-1')
@@ -36,38 +58,21 @@ local function claim(at)
     local bucket = bucket_of(gate[5])
     if bucket then left = math.min(left, math.floor(bucket.tokens)) end
     if left > 0 and not lasts(gate[1]) and not (gate[2] and tonumber(gate[2]) > now) then
-      local jobs, again, lines = {}, nil, nil
+      local jobs, lines = {}, nil
       if gate[6] then
         if not DIVIDED then
           out[#out + 1] = {queue, '', '', jobs, '1'}
           return out
         end
         lines = divided_queue(name, 22 + (queue - 1) * STRIDE)
-        local some = math.min(left, $CLAIMED_AT_ONCE$)
-        if claim_lines(lines, queue, some, worker, mine, jobs) or (#jobs == some and some < left) then again = '1' end
-        left = left - #jobs
-      else
-        while left > 0 do
-          local batch, seen = due_of(WAIT(queue), math.min(left, 1000))
-          if seen == 0 then break end
-          local before = #jobs
-          take(queue, name, batch, worker, mine, jobs)
-          left = left - (#jobs - before)
-        end
       end
+      local again = guarded(name, claim_queue, queue, name, left, worker, mine, jobs, lines)
       if #jobs > 0 or again then
-        total = total - #jobs
+        total, left = total - #jobs, left - #jobs
         if bucket then take_tokens(name, bucket, #jobs) end
         out[#out + 1] = {queue, gate[3], gate[4], jobs, again}
         if again then return out end
-        if left == 0 and not (bucket and bucket.tokens < 1) then
-          if lines then
-            if has_more(lines, WAIT(queue)) then wake(queue) end
-          else
-            local head = call('ZRANGE', WAIT(queue), 0, 0)[1]
-            if head and parse('>I8', head, 3) <= now then wake(queue) end
-          end
-        end
+        if left == 0 and not (bucket and bucket.tokens < 1) and more_due(queue, lines) then wake(queue) end
       end
     end
   end

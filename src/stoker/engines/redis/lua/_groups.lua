@@ -3,13 +3,30 @@
 -- all members are done, when it was made, its queue or '', now), or by a sweep.
 local completed = {}
 
+-- A group that cannot be read is left alone: it counts nothing more and is never closed (damage.py).
+local function damaged_group(key, why)
+  local id = string.match(key, '[^:]*$')
+  warn_once('group:' .. id, fmt('group %s cannot be read: %s. It is set aside: its members run, and its callbacks do not',
+    id, why))
+end
+
+-- Fields of a group; nil where its key holds something else.
+local function read_group(key, ...)
+  local g = redis.pcall('HMGET', key, ...)
+  if not g.err then return g end
+  damaged_group(key, 'its key holds no hash')
+end
+
 -- model.groups.Group.close and Group.callbacks.
 local function close_group(key, agenda, succeeded)
   local g = call('HMGET', key, 'q', 'f', 'at')
+  local sound, callbacks = pcall(cjson.decode, g[2] or '')
+  if not sound or type(callbacks) ~= 'table' or not tonumber(g[3]) then
+    return damaged_group(key, 'its callbacks or its creation are damaged')
+  end
   local keep = g[1] and call('HGET', QUEUES, g[1] .. '/keep_done')
   local expires = int(now + tonumber(keep or $KEEP_DONE$))
   call('HSET', key, 'closed', int(now), 'expires', expires)
-  local callbacks = cjson.decode(g[2])
   if callbacks.on_finish or (succeeded and callbacks['then']) or (not succeeded and callbacks.on_failure) then
     call('HSET', key, 'p', '1')
     call('ZADD', agenda, '0', key)
@@ -21,17 +38,19 @@ end
 
 -- model.groups.Group.counted and Group.complete.
 local function count_group(key, agenda, total, done, dead, canceled)
-  local g = call('HMGET', key, 's', 'closed', 't', 'd', 'x', 'c')
-  if not g[1] or g[2] then return end
-  local t, d, x, c = g[3] + total, g[4] + done, g[5] + dead, g[6] + canceled
+  local g = read_group(key, 's', 'closed', 't', 'd', 'x', 'c')
+  if not g or not g[1] or g[2] then return end
+  local t, d, x, c = tonumber(g[3]), tonumber(g[4]), tonumber(g[5]), tonumber(g[6])
+  if not (t and d and x and c) then return damaged_group(key, 'its numbers are damaged') end
+  t, d, x, c = t + total, d + done, x + dead, c + canceled
   call('HSET', key, 't', t, 'd', d, 'x', x, 'c', c)
   if g[1] ~= 'u' and d + x + c >= t then close_group(key, agenda, g[1] == 's' and d >= t) end
 end
 
 -- Note who joins, before they are counted (model.groups.known_members).
 local function join_group(key, agenda, members, queue)
-  local g = call('HMGET', key, 's', 'closed', 't', 'm')
-  if not g[1] or g[2] then return end
+  local g = read_group(key, 's', 'closed', 't', 'm')
+  if not g or not g[1] or g[2] then return end
   if g[4] or g[3] == '0' then
     local known = (g[4] or '') .. members
     if #known <= 16 * $MOST_KNOWN$ then call('HSET', key, 'm', known) else call('HDEL', key, 'm') end

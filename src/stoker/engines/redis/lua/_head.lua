@@ -80,6 +80,34 @@ end
 -- The waiting entry of a job that has a state; the '+' spares the claim of other jobs the look for one.
 local function waiting_entry(priority, due, id) return pack('>I2I8', priority, due) .. id .. '+' end
 
+-- A waiting entry is priority2 · due8 and whole ids, or one id and '+'; stored priorities end at 2,000.
+local function is_entry(e) return #e >= 26 and (#e % 16 == 10 or #e == 27) and byte(e) < 8 end
+
+-- Damage that a script meets (FORMAT.md, `damage`). It goes on with the rest, and `reply` gives the client what to log:
+-- each field once, until a cleaning has looked at it (damage.py).
+local said, DAMAGE = {}, sub(STATE, 1, -6) .. 'damage'
+local function warn_once(field, text)
+  -- A server without free memory refuses this write if it is the first: then the warning comes again.
+  if redis.pcall('HSETNX', DAMAGE, field, text) ~= 0 then said[#said + 1] = text end
+end
+local function reply(out)
+  if #said == 0 then return out end
+  return {'!', said, out}
+end
+-- Do what concerns one queue. Where one of its keys holds another type, the other queues go on.
+local function guarded(name, work, ...)
+  local sound, result = pcall(work, ...)
+  if sound then return result end
+  local text = type(result) == 'table' and result.err or tostring(result)
+  if not string.find(text, 'WRONGTYPE', 1, true) then error(result, 0) end
+  redis.pcall('HSETNX', DAMAGE, 'entries', 'a key of queue ' .. name .. ' holds another type')
+  warn_once('queue:' .. name, fmt('queue %s: one of its keys holds another type than Stoker wrote there. The queue stands '
+    .. 'still, and the other queues go on. Delete the key: the next cleaning restores its entries', name))
+end
+local function printable(bytes)
+  return (string.gsub(sub(bytes, 1, 40), '[^ !#-%[%]-~]', function(c) return fmt('\\x%02x', byte(c)) end))
+end
+
 -- Sum up changes of counters, to write each counter once.
 local sums, sums_list = {}, {}
 local function count(field, n)

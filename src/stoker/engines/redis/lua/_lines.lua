@@ -5,13 +5,18 @@ do
 -- What a claim reads of a line it reads once, mostly: then it knows also what is left. `line.entries` are due entries of
 -- one priority in order, without the name of the subqueue; `complete`: no others of this priority are due; `behind`: what
 -- follows them in the line, '' for nothing.
-local function read_line(q, line, n)
+local read_line
+read_line = function(q, line, n)
   local prefix = line.name .. '\0'
   local size, wanted, entries = #prefix, n + 1, {}
   local got = call('ZRANGEBYLEX', q.aside, '[' .. prefix .. line.p, '(' .. line.name .. '\1', 'LIMIT', 0, wanted)
   line.entries, line.complete, line.behind = entries, #got < wanted, #got < wanted and '' or nil
   for i = 1, #got do
     local entry = sub(got[i], size + 1)
+    if not is_entry(entry) then
+      take_out(q.name, q.aside, entry, line.name, q.dues)
+      return read_line(q, line, n)
+    end
     if sub(entry, 1, 2) ~= line.p or parse('>I8', entry, 3) > now then
       line.complete, line.behind = true, entry
       break
@@ -24,7 +29,7 @@ end
 local function jobs_of(line, n)
   local entries, jobs = line.entries, 0
   for i = 1, line.complete and #entries or #entries - 1 do
-    jobs = jobs + math.max(1, math.floor((#entries[i] - 10) / 16))
+    jobs = jobs + math.floor((#entries[i] - 10) / 16)
   end
   if jobs < n and (not line.complete or line.behind ~= '') then return nil end
   local batch = new_batch()
@@ -37,20 +42,26 @@ local function peek(q, wait, name, n)
   local prefix, stop, key = name and name .. '\0' or '', name and '(' .. name .. '\1' or '+', name and q.aside or wait
   local size, batch, priority, after = #prefix, new_batch(), 0, pack('>I8', now + 1)
   batch.taken = {}
+  local function drop(entry) take_out(q.name, key, entry, name, name and q.dues) end
   while batch.n < n do
     local head = call('ZRANGEBYLEX', key, '[' .. prefix .. pack('>I2', priority), stop, 'LIMIT', 0, 1)[1]
     if not head then break end
-    local p = sub(head, size + 1, size + 2)
-    priority = parse('>I2', p) + 1
-    local from, to = '[' .. prefix .. p, '(' .. prefix .. p .. after
-    local entries = entries_of(function(at, c)
-      local got = call('ZRANGEBYLEX', key, from, to, 'LIMIT', at, c)
-      if size > 0 then
-        for i = 1, #got do got[i] = sub(got[i], size + 1) end
-      end
-      return got
-    end, n - batch.n)
-    for i = 1, take_from(batch, entries, n) do batch.taken[#batch.taken + 1] = entries[i] end
+    head = sub(head, size + 1)
+    if is_entry(head) then
+      local p = sub(head, 1, 2)
+      priority = parse('>I2', p) + 1
+      local from, to = '[' .. prefix .. p, '(' .. prefix .. p .. after
+      local entries = entries_of(function(at, c)
+        local got = call('ZRANGEBYLEX', key, from, to, 'LIMIT', at, c)
+        if size > 0 then
+          for i = 1, #got do got[i] = sub(got[i], size + 1) end
+        end
+        return got
+      end, n - batch.n, drop)
+      for i = 1, take_from(batch, entries, n) do batch.taken[#batch.taken + 1] = entries[i] end
+    else
+      drop(head)
+    end
   end
   return batch
 end
@@ -64,7 +75,8 @@ local function room(s, wanted)
 end
 
 -- The first n open subqueues by head ('h', names from byte 28) or by turn ('t', from byte 18). Left out: those to be
--- looked at, whose head may be gone, and those whose head a clock that was set back made a later job.
+-- looked at, whose head may be gone, those whose head a clock that was set back made a later job, and those whose state
+-- is lost.
 local function open_states(q, sort, from, n)
   local found, bound = {}, '[' .. sort
   local behind = '(' .. string.char(byte(sort) + 1)
@@ -73,9 +85,10 @@ local function open_states(q, sort, from, n)
     local members, names = call('ZRANGEBYLEX', q.order, bound, behind, 'LIMIT', 0, wanted), {}
     for i, member in ipairs(members) do names[i] = sub(member, from) end
     local known = states_of(q, names)
-    for _, name in ipairs(names) do
+    for i, name in ipairs(names) do
       local s = known[name]
-      if not (s.next and s.next <= now) and parse('>I8', s.head, 3) <= now then found[#found + 1] = s end
+      if s.lost then call('ZREM', q.order, members[i])
+      elseif not (s.next and s.next <= now) and parse('>I8', s.head, 3) <= now then found[#found + 1] = s end
     end
     if #members < wanted then break end
     bound = '(' .. members[#members]
@@ -85,12 +98,16 @@ end
 
 -- Look at what was touched, at most `most`; returns how many.
 local function look_again(q, turn, most)
-  local names = call('ZRANGEBYLEX', q.order, '[n', '(n' .. pack('>I8', now + 1), 'LIMIT', 0, most)
-  for i, member in ipairs(names) do names[i] = sub(member, 10) end
+  local members, names = call('ZRANGEBYLEX', q.order, '[n', '(n' .. pack('>I8', now + 1), 'LIMIT', 0, most), {}
+  for i, member in ipairs(members) do names[i] = sub(member, 10) end
   local known = states_of(q, names)
-  for _, name in ipairs(names) do
-    local first, later = look(q, name)
-    looked(changing(q, known[name]), first, later, turn)
+  for i, name in ipairs(names) do
+    if not known[name].lost then
+      local first, later = look(q, name)
+      looked(changing(q, known[name]), first, later, turn)
+    else
+      call('ZREM', q.order, members[i])
+    end
   end
   write_states()
   return #names
@@ -244,7 +261,7 @@ local function in_order(q, wait, n)
     end
   end
   for _, s in ipairs(order) do take_line(q, wait, plan, s, counts[s.name], reads[s.name]) end
-  if counts[MAIN] then plan.batches[MAIN] = due_of(wait, counts[MAIN]) end
+  if counts[MAIN] then plan.batches[MAIN] = due_of(q.name, wait, counts[MAIN]) end
   return plan
 end
 
@@ -252,7 +269,7 @@ end
 -- jobs of one: the first of each, the second of each, and so on.
 local function in_turn(q, wait, n)
   local plan = new_plan()
-  plan.batches[MAIN] = due_of(wait, n)
+  plan.batches[MAIN] = due_of(q.name, wait, n)
   local left = n - plan.batches[MAIN].n
   for i = 1, n - left do plan.lines[i] = MAIN end
   local states = left > 0 and open_states(q, 't', 18, left) or {}
@@ -349,10 +366,9 @@ claim_lines = function(q, queue, n, worker, mine, jobs)
   end
 end
 
--- May a worker claim more of this queue at once?
 has_more = function(q, wait)
   local head = call('ZRANGE', wait, 0, 0)[1]
-  if head and parse('>I8', head, 3) <= now then return true end
+  if head and (not is_entry(head) or parse('>I8', head, 3) <= now) then return true end
   return #call('ZRANGEBYLEX', q.order, '[h', '(i', 'LIMIT', 0, 1) > 0
     or #call('ZRANGEBYLEX', q.order, '[n', '(n' .. pack('>I8', now + 1), 'LIMIT', 0, 1) > 0
 end

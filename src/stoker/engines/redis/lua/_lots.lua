@@ -16,6 +16,14 @@ local function without(lot, gone)
   return table.concat(left)
 end
 
+-- A lot of a lease set that was cut: the jobs that were cut off are looked for by the next cleaning (damage.py).
+local function note_cut(held, lot)
+  if #lot >= 24 and #lot % 16 == 8 then return end
+  redis.pcall('HSETNX', DAMAGE, 'entries', 'a lease was cut')
+  said[#said + 1] = fmt('the lease %s held %d bytes that are no whole claims. The claims that were cut off are given back '
+    .. 'by the next cleaning. Another program writes to keys of Stoker, or the server lost data', printable(held), #lot)
+end
+
 local function hold(held, token8, ids) call('ZADD', held, '0', token8 .. ids) end
 
 -- The entries of one token. Several claims may have the same one: a clock can stand still.
@@ -28,6 +36,7 @@ local function let_go(held, token8, ids)
   local lots, gone = lots_of(held, token8), nil
   for _, lot in ipairs(lots) do
     local left = ''
+    note_cut(held, lot)
     if #lots > 1 or #lot > 8 + 16 * #ids then
       if not gone then
         gone = {}

@@ -2,7 +2,7 @@
 -- A line is a part of `aside`: the subqueue's name, a zero byte, and a waiting entry.
 -- A script may have 200 local names: hence the block.
 local divided_queue, level, is_full, states_of, state_of_line, changing, in_parts, write_states, claims_of, see_heads, is_fair, before,
-  touch, join, put_in_line, free, kept, found_in_line, leave_line, look, looked
+  touch, join, put_in_line, free, kept, found_in_line, leave_line, look, looked, restored
 do
 local queues, queue_list, band = {}, {}, bit.band
 
@@ -46,6 +46,13 @@ local function is_gone(s)
   return not s.head and not s.next and s.running == 0 and (not s.bucket or level(s.bucket) >= s.bucket.burst)
 end
 
+-- Is this a whole state?
+local function is_state(raw)
+  local flags = byte(raw) or 0
+  return #raw == 45 + (band(flags, HEAD) > 0 and 26 or 0) + (band(flags, BUCKET) > 0 and 40 or 0)
+    + (band(flags, UNSEEN) > 0 and 8 or 0)
+end
+
 local function read_subqueue(s, raw)
   local flags, number, pinned, running, next_, at, turn, since, place = parse('>BI4I4I4I8I8I8I8', raw)
   s.running, s.turn = running, turn
@@ -81,6 +88,14 @@ local function by_turn(one, name) return 't' .. pack('>I8I8', one.at or 0, one.t
 local function by_next(one, name) return 'n' .. pack('>I8', one.next) .. name end
 local function by_since(one, name) return 'f' .. pack('>I8', one.since) .. name end
 
+-- A subqueue is listed in `order`, and its state is gone or cut: nobody knows how many of its jobs run. No claim takes one
+-- of its jobs until a cleaning has counted them (subqueues.py), and no script writes its state.
+local function lost_state(q, name, raw)
+  if raw then call('HDEL', q.states, name) end
+  warn_once('limits:' .. q.name, fmt('queue %s: the state of limit %s is gone; its jobs wait until the next cleaning has '
+    .. 'counted which of them run, and the rest of the queue goes on', q.name, printable(name)))
+end
+
 -- The states of these subqueues, by name; one that is not stored has no `raw`.
 states_of = function(q, names)
   local missing = {}
@@ -94,10 +109,13 @@ states_of = function(q, names)
     local raws = call('HMGET', q.states, unpack(missing, i, math.min(i + 999, #missing)))
     for j, raw in ipairs(raws) do
       local s = q.known[missing[i + j - 1]]
-      if raw then
+      if raw and is_state(raw) then
         read_subqueue(s, raw)
         s.raw = raw
         s.was = placed(s)
+      elseif raw or call('ZSCORE', q.order, 's' .. s.name) then
+        s.lost = true
+        lost_state(q, s.name, raw)
       end
     end
   end
@@ -108,7 +126,7 @@ state_of_line = function(q, name) return q.known[name] or states_of(q, {name})[n
 
 -- A state that the script is about to change.
 changing = function(q, s)
-  if not s.changing then
+  if not s.changing and not s.lost then
     s.changing = true
     q.changed[#q.changed + 1] = s
   end
@@ -168,7 +186,7 @@ write_states = function()
     in_parts('ZADD', q.order, come)
     in_parts('HSET', q.states, put)
     if made then call('HSETNX', QUEUES, q.name .. '/divided', '1')
-    elseif #drop > 0 and call('EXISTS', q.states) == 0 then call('HDEL', QUEUES, q.name .. '/divided') end
+    elseif #drop > 0 and call('EXISTS', q.order) == 0 then call('HDEL', QUEUES, q.name .. '/divided') end
   end
 end
 
@@ -256,6 +274,7 @@ end
 -- known without a look; until the next claim it is `unseen`.
 join = function(q, name, slot, head, due, anew)
   local s = changing(q, state_of_line(q, name))
+  if s.lost then return end
   if is_gone(s) then
     s.number, s.pinned, s.bucket, s.at, s.turn, s.since, s.unseen = nil, nil, nil, nil, 0, nil, nil
     number_it(q, s, slot, true)
@@ -305,8 +324,9 @@ found_in_line = function(q, name, entry)
   local behind = '(' .. prefix .. head .. id .. string.rep('\255', 17)
   for _, member in ipairs(call('ZRANGEBYLEX', q.aside, '[' .. prefix .. head, behind)) do
     local lot = sub(member, #prefix + 1)
-    local left = not has_state(lot) and without(sub(lot, 11), {[id] = true})
-    if left and #left < #lot - 10 then return member, prefix .. head .. left end
+    local gone = {[id] = true}
+    local left = not has_state(lot) and without(sub(lot, 11), gone)
+    if left and gone[id] == 'found' then return member, #left > 0 and prefix .. head .. left or nil end
   end
 end
 
@@ -331,13 +351,17 @@ look = function(q, name)
   while true do
     local member = call('ZRANGEBYLEX', q.aside, from, stop, 'LIMIT', 0, 1)[1]
     if not member then return first, later end
-    local priority, due = parse('>I2I8', member, size + 1)
-    if due <= now then
-      first = first or sub(member, size + 1, size + 26)
-      from = '[' .. prefix .. pack('>I2I8', priority, now + 1)
+    if not is_entry(sub(member, size + 1)) then
+      take_out(q.name, q.aside, sub(member, size + 1), name, q.dues)
     else
-      if not later or due < later then later = due end
-      from = '[' .. prefix .. pack('>I2', priority + 1)
+      local priority, due = parse('>I2I8', member, size + 1)
+      if due <= now then
+        first = first or sub(member, size + 1, size + 26)
+        from = '[' .. prefix .. pack('>I2I8', priority, now + 1)
+      else
+        if not later or due < later then later = due end
+        from = '[' .. prefix .. pack('>I2', priority + 1)
+      end
     end
   end
 end
@@ -359,5 +383,18 @@ looked = function(s, first, later, turn)
     s.head, s.next = first, later
   end
   note_since(s)
+end
+
+-- Make the state of a subqueue anew whose state is lost: `n` of its jobs hold a slot. A rate begins without tokens.
+restored = function(q, s, slot, n)
+  s.lost, s.running = nil, n
+  number_it(q, s, slot, true)
+  if s.bucket then s.bucket.tokens = 0 end
+  local first, later = look(q, s.name)
+  if first or later or n > 0 then
+    looked(changing(q, s), first, later, 2 * claims_of(q) + 1)
+  else
+    call('ZREM', q.order, 's' .. s.name)
+  end
 end
 end

@@ -50,12 +50,11 @@ take_from = function(batch, entries, n)
       untangle(batch, entries, i, last, n)
     else
       local b = batch.n
-      -- Bytes that are no entry are removed, and no job comes of them.
-      local room = has_state(entry) and 1 or size % 16 == 10 and math.min((size - 10) / 16, n - b) or 0
+      local room = has_state(entry) and 1 or math.min((size - 10) / 16, n - b)
       for k = 1, room do ids[b + k], heads[b + k] = sub(entry, k * 16 - 5, k * 16 + 10), head end
       batch.n = b + room
       if has_state(entry) then batch.with_state[b + 1] = true
-      elseif room > 0 and size > 10 + room * 16 then back[#back + 1] = head .. sub(entry, 11 + room * 16) end
+      elseif size > 10 + room * 16 then back[#back + 1] = head .. sub(entry, 11 + room * 16) end
     end
     i = last + 1
   end
@@ -68,25 +67,46 @@ local function put_back(wait, batch)
 end
 
 -- Entries with n jobs, if there are so many, and one more. `fetch` returns some from a rank on; how many to fetch is
--- guessed from the size of the last entry.
-entries_of = function(fetch, n)
+-- guessed from the size of the last entry. `drop` removes bytes that are no entry, and the reading begins anew.
+entries_of = function(fetch, n, drop)
   local entries, found, wanted = {}, 0, 2
   while true do
-    local more = fetch(#entries, wanted)
+    local more, dropped = fetch(#entries, wanted), false
     local size = 0
     for _, entry in ipairs(more) do
-      size = math.max(1, math.floor((#entry - 10) / 16))
-      entries[#entries + 1], found = entry, found + size
+      if is_entry(entry) then
+        size = math.floor((#entry - 10) / 16)
+        entries[#entries + 1], found = entry, found + size
+      else
+        drop(entry)
+        dropped = true
+      end
     end
-    if #more < wanted or found - size >= n then return entries end
-    wanted = math.ceil(math.max(0, n - found) / size) + 1
+    if dropped then
+      entries, found, wanted = {}, 0, 2
+    elseif #more < wanted or found - size >= n then
+      return entries
+    else
+      wanted = math.ceil(math.max(0, n - found) / size) + 1
+    end
+  end
+end
+
+-- Give entries of another score the score 0: byte order holds only among equal scores.
+local function level_scores(name, wait)
+  if call('ZCOUNT', wait, 0, 0) == call('ZCARD', wait) then return end
+  for _, range in ipairs({{'-inf', '(0'}, {'(0', '+inf'}}) do
+    for _, entry in ipairs(call('ZRANGEBYSCORE', wait, range[1], range[2])) do
+      if is_entry(entry) then call('ZADD', wait, '0', entry) else take_out(name, wait, entry) end
+    end
   end
 end
 
 -- The first due jobs of a waiting set, at most n, and how many entries were read.
-due_of = function(wait, n)
+due_of = function(name, wait, n)
   local batch = new_batch()
-  local entries = entries_of(function(at, c) return call('ZRANGE', wait, at, at + c - 1) end, n)
+  local function drop(entry) take_out(name, wait, entry) end
+  local entries = entries_of(function(at, c) return call('ZRANGE', wait, at, at + c - 1) end, n, drop)
   if #entries == 0 then return batch, 0 end
   local c = take_from(batch, entries, n)
   if sub(entries[c], 1, 2) == sub(entries[1], 1, 2) and parse('>I8', entries[c], 3) <= now then
@@ -96,20 +116,25 @@ due_of = function(wait, n)
   end
   -- Several priorities, or jobs that are not due: take the due jobs of each priority in turn.
   batch = new_batch()
+  level_scores(name, wait)
   local priority, after, seen = 0, pack('>I8', now + 1), 0
   while batch.n < n do
     local head = call('ZRANGEBYLEX', wait, '[' .. pack('>I2', priority), '+', 'LIMIT', 0, 1)[1]
     if not head then break end
-    priority = parse('>I2', head) + 1
-    local p = sub(head, 1, 2)
-    entries = entries_of(function(at, c)
-      return call('ZRANGEBYLEX', wait, '[' .. p, '(' .. p .. after, 'LIMIT', at, c)
-    end, n - batch.n)
-    c = take_from(batch, entries, n)
-    if c > 0 then
-      seen = seen + c
-      call('ZREMRANGEBYLEX', wait, '[' .. entries[1], '[' .. entries[c])
-      put_back(wait, batch)
+    if is_entry(head) then
+      priority = parse('>I2', head) + 1
+      local p = sub(head, 1, 2)
+      entries = entries_of(function(at, c)
+        return call('ZRANGEBYLEX', wait, '[' .. p, '(' .. p .. after, 'LIMIT', at, c)
+      end, n - batch.n, drop)
+      c = take_from(batch, entries, n)
+      if c > 0 then
+        seen = seen + c
+        call('ZREMRANGEBYLEX', wait, '[' .. entries[1], '[' .. entries[c])
+        put_back(wait, batch)
+      end
+    else
+      drop(head)
     end
   end
   return batch, seen

@@ -1,7 +1,7 @@
 -- A queue's waiting set: entries in byte order, each priority2 · due8 and then either id16 · '+' of a job that has a
 -- state, or a lot of jobs without one that were inserted together, in ascending order.
 -- Only jobs that were due at their insert share an entry, so an entry that is not due yet is one job.
-local function has_state(entry) return #entry % 16 == 11 end
+local function has_state(entry) return #entry == 27 end
 
 local function ids_at(entry) return members(has_state(entry) and sub(entry, 11, 26) or sub(entry, 11)) end
 
@@ -20,9 +20,32 @@ local function lot_of(wait, entry)
   -- The end of the range lies behind every lot that begins with this id.
   local behind = '(' .. head .. id .. string.rep('\255', 17)
   for _, lot in ipairs(call('ZRANGEBYLEX', wait, '[' .. head, behind)) do
-    local left = not has_state(lot) and without(sub(lot, 11), {[id] = true})
-    if left and #left < #lot - 10 then return lot, head .. left end
+    local gone = {[id] = true}
+    local left = not has_state(lot) and without(sub(lot, 11), gone)
+    if left and gone[id] == 'found' then return lot, head .. left end
   end
+end
+
+-- Take bytes that are no entry out of a waiting set or, with the name of a subqueue, out of its line and `dues`. Of a lot
+-- that was cut the whole ids stay; the jobs that were cut off are looked for by the next cleaning (damage.py).
+local function take_out(queue, key, bytes, line, dues)
+  local prefix, head, left = line and line .. '\0' or '', sub(bytes, 1, 10), {}
+  call('ZREM', key, prefix .. bytes)
+  if dues then call('ZREM', dues, prefix .. bytes) end
+  if #bytes > 10 and byte(bytes) < 8 then
+    for _, id in ipairs(members(sub(bytes, 11))) do
+      if body_of(id) and call('HEXISTS', STATE, id) == 0 then left[#left + 1] = id end
+    end
+    if #left > 0 then
+      local member = prefix .. head .. table.concat(left)
+      call('ZADD', key, '0', member)
+      if dues then call('ZADD', dues, int(parse('>I8', head, 3)), member) end
+    end
+    redis.pcall('HSETNX', DAMAGE, 'entries', 'an entry of queue ' .. queue .. ' was cut')
+  end
+  said[#said + 1] = fmt('queue %s: %d bytes that are no entry (%s) were taken out of its waiting jobs; the queue goes on, '
+    .. 'and %d jobs that the bytes name stay. Another program writes to keys of Stoker, or the server lost data', queue,
+    #bytes, printable(bytes), #left)
 end
 
 local function is_waiting(wait, entry)

@@ -10,7 +10,7 @@ for i = 1, queues do
     end
   end
   for _, member in ipairs(call('ZRANGE', ASIDE(i), 0, -1)) do
-    for _, id in ipairs(ids_at(string.match(member, '^[^%z]*%z(.*)$'))) do
+    for _, id in ipairs(ids_at(string.match(member, '^[^%z]*%z(.*)$') or '')) do
       n = n + 1
       out[n] = id
     end

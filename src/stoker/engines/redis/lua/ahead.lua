@@ -29,21 +29,30 @@ local function first_of_lines(q)
   return due
 end
 
-for i = 2, #ARGV do
-  local name, waiting = ARGV[i], WAIT(i - 1)
-  local gate = call('HMGET', QUEUES, name .. '/paused', name .. '/bucket', name .. '/until', name .. '/divided')
-  local first, priority = nil, 0
+-- When the first job of a queue is due.
+local function first_due(waiting, lines)
+  local first, bound = nil, '-'
   while true do
-    local head = call('ZRANGEBYLEX', waiting, '[' .. pack('>I2', priority), '+', 'LIMIT', 0, 1)[1]
+    local head = call('ZRANGEBYLEX', waiting, bound, '(\8', 'LIMIT', 0, 1)[1]
     if not head then break end
-    priority = parse('>I2', head) + 1
-    local due = parse('>I8', head, 3)
-    if not first or due < first then first = due end
+    if is_entry(head) then
+      bound = '[' .. pack('>I2', parse('>I2', head) + 1)
+      local due = parse('>I8', head, 3)
+      if not first or due < first then first = due end
+    else
+      bound = '(' .. head  -- a claim takes it out
+    end
   end
-  if DIVIDED and gate[4] then
-    local due = first_of_lines(divided_queue(name, 22 + (i - 2) * STRIDE))
-    if due and (not first or due < first) then first = due end
-  end
+  local due = lines and first_of_lines(lines)
+  if due and (not first or due < first) then first = due end
+  return first
+end
+
+for i = 2, #ARGV do
+  local name = ARGV[i]
+  local gate = call('HMGET', QUEUES, name .. '/paused', name .. '/bucket', name .. '/until', name .. '/divided')
+  local lines = DIVIDED and gate[4] and divided_queue(name, 22 + (i - 2) * STRIDE)
+  local first = guarded(name, first_due, WAIT(i - 1), lines)
   out[i - 1] = {gate[1], gate[2], gate[3] or '', first and int(first) or '', gate[4] and not DIVIDED and '1' or nil}
 end
-return {int(now), out}
+return reply({int(now), out})

@@ -15,7 +15,7 @@ local function first_pending(wait, again, p)
   while steps < MOST_STEPS do
     local got = call('ZRANGEBYLEX', wait, start, '(' .. p .. after, 'LIMIT', 0, 100)
     for _, entry in ipairs(got) do
-      if not call('ZSCORE', again, sub(entry, 11, 26)) then return parse('>I8', entry, 3) end
+      if is_entry(entry) and not call('ZSCORE', again, sub(entry, 11, 26)) then return parse('>I8', entry, 3) end
     end
     if #got < 100 then return nil end
     start, steps = '(' .. got[#got], steps + 100
@@ -28,8 +28,8 @@ local function first_in_lines(dues, again)
   while at < MOST_STEPS do
     local got = call('ZRANGEBYSCORE', dues, '-inf', int(now), 'WITHSCORES', 'LIMIT', at, 100)
     for i = 1, #got, 2 do
-      local entry = string.match(got[i], '^[^%z]*%z(.*)$')
-      if not call('ZSCORE', again, sub(entry, 11, 26)) then return tonumber(got[i + 1]) end
+      local entry = string.match(got[i], '^[^%z]*%z(.*)$') or ''
+      if is_entry(entry) and not call('ZSCORE', again, sub(entry, 11, 26)) then return tonumber(got[i + 1]) end
     end
     if #got < 200 then return nil end
     at = at + 100
@@ -38,15 +38,20 @@ end
 
 local function add_waiting(name)
   local wait, again = WAIT(given[name]), AGAIN(given[name])
-  local later, oldest, priority = -call('ZCOUNT', again, '(' .. int(now), '+inf'), nil, 0
+  local later, oldest, bound = -call('ZCOUNT', again, '(' .. int(now), '+inf'), nil, '-'
   while true do
-    local head = call('ZRANGEBYLEX', wait, '[' .. pack('>I2', priority), '+', 'LIMIT', 0, 1)[1]
+    local head = call('ZRANGEBYLEX', wait, bound, '(\8', 'LIMIT', 0, 1)[1]
     if not head then break end
-    local p = sub(head, 1, 2)
-    priority = parse('>I2', p) + 1
-    later = later + call('ZLEXCOUNT', wait, '[' .. p .. after, '(' .. pack('>I2', priority))
-    local due = first_pending(wait, again, p)
-    if due and (not oldest or due < oldest) then oldest = due end
+    if is_entry(head) then
+      local p = sub(head, 1, 2)
+      local behind = pack('>I2', parse('>I2', p) + 1)
+      bound = '[' .. behind
+      later = later + call('ZLEXCOUNT', wait, '[' .. p .. after, '(' .. behind)
+      local due = first_pending(wait, again, p)
+      if due and (not oldest or due < oldest) then oldest = due end
+    else
+      bound = '(' .. head  -- a claim takes it out
+    end
   end
   -- Jobs in subqueues. One that is not due yet has an entry of its own.
   later = later + call('ZCOUNT', DUES(given[name]), '(' .. int(now), '+inf')
@@ -63,7 +68,7 @@ for i = 1, #counts, 2 do
   if char == 'p' and counts[i + 1] ~= '0' and not seen[name] then
     if not given[name] then return name end
     seen[name] = true
-    add_waiting(name)
+    guarded(name, add_waiting, name)
   end
 end
 for i = 19 + STRIDE * (#ARGV - 1), #KEYS do
@@ -75,4 +80,4 @@ for i = 19 + STRIDE * (#ARGV - 1), #KEYS do
     if queue then running[n + 1], running[n + 2] = queue, int(r.started_at) end
   end
 end
-return {int(now), counts, call('HGETALL', TOTALS), waiting, running}
+return reply({int(now), counts, call('HGETALL', TOTALS), waiting, running})

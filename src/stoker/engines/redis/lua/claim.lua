@@ -2,4 +2,4 @@
 local out = claim(2)
 write_counts()
 if #out > 0 then tick() end
-return {int(now), out}
+return reply({int(now), out})

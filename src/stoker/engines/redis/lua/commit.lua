@@ -1,8 +1,8 @@
 -- with: _lots, _waiting, _groups, _subqueues, _commit
 -- Returns {now, 1, groups that closed} when all checks held and everything was written, {now, 0} when a check
 -- failed.
-if not checked(2) then return {int(now), 0} end
+if not checked(2) then return reply({int(now), 0}) end
 written(after_checks(2))
 write_states()
 tick()
-return {counted_now(), 1, completed}
+return reply({counted_now(), 1, completed})

@@ -19,14 +19,15 @@ local closings = tonumber(string.match(ARGV[4], '#(%d+)') or 0)
 if closings > 0 then
   last = closings - 1
   for i = closings, #ARGV, 2 do
-    if not call('HGET', KEYS[tonumber(ARGV[i])], 'p') then return {int(now), '?'} end
+    local g = read_group(KEYS[tonumber(ARGV[i])], 'p')
+    if not (g and g[1]) then return reply({int(now), '?'}) end
   end
 end
 if joins > 0 then
   last = joins - 1
   for i = joins, #ARGV, 6 do
-    local g = call('HMGET', KEYS[tonumber(ARGV[i])], 's', 'closed')
-    if g[2] or not (g[1] or ARGV[i + 2] ~= '') then return {int(now), '?'} end
+    local g = read_group(KEYS[tonumber(ARGV[i])], 's', 'closed')
+    if not g or g[2] or not (g[1] or ARGV[i + 2] ~= '') then return reply({int(now), '?'}) end
   end
 end
 -- How many due jobs share a waiting entry: a claim that takes some of them writes the rest anew.
@@ -98,7 +99,7 @@ if closings > 0 then
     call('ZADD', KEYS[tonumber(ARGV[i + 1])], call('HGET', key, 'expires'), key)
   end
 end
-if j == 0 then return {int(now), table.concat(letters)} end
+if j == 0 then return reply({int(now), table.concat(letters)}) end
 tick()
 call('ZADD', JOBS, unpack(jobs))
 for queue, lots in pairs(waits) do
@@ -150,4 +151,4 @@ if joins > 0 then
   end
 end
 for queue in pairs(soon) do wake(queue) end
-return {counted_now(), table.concat(letters)}
+return reply({counted_now(), table.concat(letters)})

@@ -17,7 +17,8 @@ local function insert_in_order(owner)
   end
   local lot = owner.lots[owner.at + 1]
   if not lot then return end
-  owner.token = parse('>I8', lot)
+  note_cut(owner.key, lot)
+  owner.token = #lot >= 8 and parse('>I8', lot) or 0
   local i = #order + 1
   while i > 1 and order[i - 1].token > owner.token do i = i - 1 end
   table.insert(order, i, owner)
@@ -105,4 +106,4 @@ for name, owner in pairs(owners) do
 end
 write_counts()
 if #claims > 0 then tick() end
-return {int(now), claims}
+return reply({int(now), claims})

@@ -19,4 +19,4 @@ for _, name in ipairs(names) do
 end
 write_states()
 tick()
-return int(now)
+return reply(int(now))

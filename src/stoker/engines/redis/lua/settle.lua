@@ -309,5 +309,5 @@ end
 local claims = demand > 0 and claim(demand) or {}
 write_counts()
 if a > 0 or #claims > 0 then tick() end
-if #completed == 0 and #wakes == 0 then return {counted_now(), table.concat(verdicts), claims} end
-return {counted_now(), table.concat(verdicts), claims, completed, wakes}
+if #completed == 0 and #wakes == 0 then return reply({counted_now(), table.concat(verdicts), claims}) end
+return reply({counted_now(), table.concat(verdicts), claims, completed, wakes})
