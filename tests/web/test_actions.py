@@ -415,7 +415,7 @@ async def test_a_schedule_is_made_and_edited_by_a_form_that_shows_its_fires(app:
         ({}, "is the name of another schedule"),
         ({"name": "other", "cron": "never"}, "never"),
         ({"name": "other", "kind": "unknown"}, "unknown"),
-        ({"name": "other", "payload": "["}, "The payload is no JSON"),
+        ({"name": "other", "payload": "["}, "payload: is not JSON"),
         ({"name": "other", "grace": "much"}, "must be a number"),
     ):
         refused = await client.post("/new-schedule", fields | wrong)
