@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.model.ahead import SOON, Ahead, Gate, look_ahead, wakes
+from stoker.model.ahead import SOON, Ahead, Gate, look_ahead, together, wakes
 from stoker.model.control import Pause
 from stoker.model.throttle import Rate, drained, full
 from stoker.model.time import HOUR, MINUTE, SECOND
@@ -50,3 +50,15 @@ def test_the_nearest_of_several_queues_counts() -> None:
     ]
     assert look_ahead(gates, NOW) == Ahead(frozenset({"a"}), MINUTE)
     assert look_ahead([], NOW) == Ahead(frozenset(), None)
+
+
+@pytest.mark.spec("WAKE-11")
+def test_a_queue_with_due_jobs_hides_no_later_one() -> None:
+    """Also when several servers were asked; without due jobs there is nothing to hide."""
+    due, soon, late = Gate("a", due=NOW), Gate("b", due=NOW + MINUTE), Gate("c", due=NOW + HOUR)
+    everything = Ahead(frozenset("abc"), 0, MINUTE)
+    assert look_ahead([late, due, soon], NOW) == everything
+    assert together([look_ahead([one], NOW) for one in (due, soon, late)]) == everything
+    assert together([look_ahead([due, late], NOW), look_ahead([soon], NOW)]) == everything
+    assert together([look_ahead([soon], NOW), look_ahead([late], NOW)]) == Ahead(frozenset("bc"), MINUTE)
+    assert together([]) == Ahead(frozenset(), None)

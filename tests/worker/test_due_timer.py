@@ -9,6 +9,7 @@ import pytest
 
 from stoker.app import Stoker
 from stoker.engines.base import Engine
+from stoker.engines.memory import MemoryEngine
 from stoker.model.ahead import Ahead
 from stoker.model.control import Tuning
 from stoker.model.job import Claim, Demand, Status
@@ -18,7 +19,8 @@ from stoker.model.throttle import Rate
 from stoker.model.time import SECOND
 from stoker.testing.clock import VirtualClock
 from stoker.worker import Worker
-from stoker.worker.due_timer import LATER
+from stoker.worker.due_timer import LATER, DueTimer
+from stoker.worker.fetcher import Fetcher
 from tests.harness.apps import PATIENCE, until, working
 
 NEVER = 3600
@@ -170,3 +172,79 @@ async def test_the_alarm_is_set_to_the_next_token_and_to_the_end_of_a_pause(
         clock.advance(60)
         timer.reset()
         await until(lambda: runs == [1, 1, 1])
+
+
+@pytest.mark.spec("WORKER-39")
+async def test_a_poll_reaches_every_queue_beside_one_that_is_always_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every wait returns the busy queue and the due timer knows nothing: the calm queue is asked at each poll."""
+    jobs = Stoker(MemoryEngine())
+    engine = await jobs.engine()
+    asked: list[str] = []
+    claim = engine.claim
+
+    async def noted_claim(demand: Demand) -> list[Claim]:
+        asked.extend(queue for queue, _ in demand.queues)
+        return await claim(demand)
+
+    async def always_woken(topics: Sequence[str], _timeout: float) -> frozenset[str]:
+        await asyncio.sleep(0.001)
+        return frozenset({"busy"}.intersection(topics))
+
+    async def unknown(queues: Sequence[str]) -> Ahead:
+        return Ahead(frozenset(queues), None)
+
+    monkeypatch.setattr(engine, "claim", noted_claim)
+    monkeypatch.setattr(engine, "wait", always_woken)
+    monkeypatch.setattr(engine, "ahead", unknown)
+    async with working(jobs, {"busy": 1, "calm": 1}, poll=0.05):
+        await until(lambda: asked.count("calm") > 5)
+    await jobs.close()
+
+
+@pytest.mark.spec("WORKER-39")
+async def test_resets_do_not_put_the_timer_off() -> None:
+    """A job that is due cannot be had, and the timer is reset all the time: it still fires, poll after poll."""
+
+    class Refusing(MemoryEngine):
+        async def ahead(self, queues: Sequence[str]) -> Ahead:
+            return Ahead(frozenset(queues), 0)
+
+    fetcher = Fetcher({"busy": 1}, "own")
+    lane = fetcher.lanes[0]
+    timer = DueTimer(Refusing(), fetcher, poll=0.1)
+    fired = 0
+
+    async def ask_for_jobs() -> None:
+        nonlocal fired
+        fired += 1
+        lane.may_have_more = False
+
+    def keep_resetting() -> bool:
+        timer.reset()
+        return fired > 12
+
+    lane.may_have_more = False
+    running = asyncio.create_task(timer.run(ask_for_jobs))
+    await until(keep_resetting)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.spec("WORKER-39")
+async def test_a_job_that_cannot_be_had_hides_no_later_one() -> None:
+    """The timer is set to what comes next, although another queue has had a due job for long."""
+
+    class Refusing(MemoryEngine):
+        async def ahead(self, queues: Sequence[str]) -> Ahead:
+            return Ahead(frozenset(queues), 0, 5 * SECOND)
+
+    fetcher = Fetcher({"busy": 1}, "own")
+    fetcher.lanes[0].may_have_more = False
+    timer = DueTimer(Refusing(), fetcher, poll=NEVER)
+    timer.pause = NEVER
+    running = asyncio.create_task(timer.run(asyncio.Event().wait))  # type: ignore[arg-type]
+    timer.reset()
+    await until(lambda: timer.fires_in is not None)
+    assert (timer.fires_in or 0) <= 5 + LATER
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import time
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import random
 
 import pytest
 
 from stoker.app import Stoker
 from stoker.context import current
+from stoker.engines.url import engine_from_url
+from stoker.limits import Limit
 from stoker.model.job import Status
 from stoker.model.throttle import OPEN, Rate
 from stoker.testing.clock import VirtualClock
@@ -103,3 +108,52 @@ async def test_handlers_spend_on_the_loop_in_threads_and_in_processes(
             while record.scheduled_at == record.created_at:
                 record = await becomes(job, Status.PENDING)
             assert (record.attempts, record.history) == (0, ())
+
+
+@pytest.mark.engine("redis")
+@pytest.mark.spec("WORKER-39")
+async def test_a_busy_fair_queue_leaves_a_rated_queue_its_rate(redis_url: str, redis_prefix: str) -> None:
+    """Beside it, starts of the rated queue and spent tokens of a budget reach 15 of 20 in each of five seconds."""
+    jobs = Stoker(engine_from_url(f"{redis_url}?prefix={redis_prefix}"), timeline=False)
+    starts: dict[str, list[float]] = {"rated": [], "spending": []}
+    left = 0
+
+    @jobs.task(queue="fair", limit=Limit(2, key="@tenant"))
+    async def churn() -> None:
+        nonlocal left
+        left -= 1
+        await asyncio.sleep(random() * 0.004)
+
+    @jobs.task(queue="rated")
+    async def rated() -> None:
+        starts["rated"].append(time.monotonic())
+
+    @jobs.task(queue="spending")
+    async def spend() -> None:
+        await current().spend("calls")
+        starts["spending"].append(time.monotonic())
+
+    jobs.queue("fair", fair=True)
+    jobs.queue("rated", rate=Rate(20))
+    jobs.budget("calls", Rate(20))
+
+    def steady(times: list[float]) -> bool:
+        """Were there 15 starts in each of the last five full seconds? A stall of the machine only makes us wait."""
+        seconds = Counter(int(time.monotonic() - at) for at in times)
+        return max(seconds, default=0) >= 5 and all(seconds[ago] >= 15 for ago in range(5))
+
+    async def keep_busy() -> None:
+        nonlocal left
+        while True:
+            if left < 2_000:
+                left += len(await jobs.enqueue_many(churn.using(tenant=f"t{n % 5}").draft() for n in range(2_000)))
+            await asyncio.sleep(0.1)
+
+    async with jobs:
+        await jobs.enqueue_many(task.draft() for task in (rated, spend) for _ in range(1_500))
+        busy = asyncio.create_task(keep_busy())
+        slots = {"fair": 20, "rated": 5, "spending": 5}
+        async with working(jobs, slots):
+            await until(lambda: steady(starts["rated"]) and steady(starts["spending"]))
+        busy.cancel()
+        await asyncio.gather(busy, return_exceptions=True)

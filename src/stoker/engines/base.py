@@ -187,7 +187,8 @@ class Jobs(Protocol):
         them. `wait`: the time until the next of their jobs is due, 0 when one has been due for less than `ahead.SOON`
         (longer: it may be reported, a claim finds it anyway); of a queue that cools down or is paused for a while the
         time until its end, of one with jobs and no token the time until the next, at most `throttle.LONGEST_SLEEP`.
-        None: nothing will become due before a queue is woken or this is called again. Empty: no queue, None.
+        `later`: when `wait` is 0, the same for what is not due yet, so that a queue which workers cannot empty hides
+        no other. None: nothing will become due before a queue is woken or this is called again. Empty: no queue, None.
         """
         ...
 

@@ -7,7 +7,7 @@ storing it wakes a worker, which then learns the new time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from stoker.model.control import Pause
@@ -19,10 +19,14 @@ SOON: Span = 2 * SECOND
 
 
 class Ahead(NamedTuple):
-    """What some queues hand out: which are open now, and how long until the next job or opening (None: unknown)."""
+    """What some queues hand out: which are open now, and how long until the next job or opening (None: unknown).
+
+    `later`: when `wait` is 0, how long until the next job or opening behind what is due already.
+    """
 
     open: frozenset[str]
     wait: Span | None
+    later: Span | None = None
 
 
 class Gate(NamedTuple):
@@ -60,4 +64,16 @@ def look_ahead(gates: Iterable[Gate], now: Instant) -> Ahead:
             hands_out.add(queue)
         if due is not None:
             waits.append(max(token, due - now))
-    return Ahead(frozenset(hands_out), min(waits, default=None))
+    return _of(hands_out, waits)
+
+
+def together(parts: Sequence[Ahead]) -> Ahead:
+    """What all these queues hand out, asked of several servers."""
+    waits = [wait for one in parts for wait in (one.wait, one.later) if wait is not None]
+    return _of(frozenset().union(*(one.open for one in parts)), waits)
+
+
+def _of(hands_out: Iterable[str], waits: list[Span]) -> Ahead:
+    first = min(waits, default=None)
+    later = min((wait for wait in waits if wait > 0), default=None) if first == 0 else None
+    return Ahead(frozenset(hands_out), first, later)

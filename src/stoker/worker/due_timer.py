@@ -82,7 +82,7 @@ class DueTimer:
             return  # a lane that may have more asks anyway, and resets the timer when it finds nothing
         if not self._fired:
             self._changed.clear()
-        self._disarm()  # a job that is put back during the call sets it again
+        planned = self._disarm()  # a job that is put back during the call sets it again
         self._asked = time.monotonic()
         try:
             ahead = await self._engine.ahead(queues)
@@ -91,14 +91,16 @@ class DueTimer:
         closed = frozenset(queues) - ahead.open
         served = {queue for lane in self._fetcher.lanes for queue in lane.queues}
         self.open = frozenset(served if self.open is None else self.open | ahead.open) - closed
-        if ahead.wait is None or ahead.wait > 0:
-            self.pause = LATER
-            if ahead.wait is not None:
-                self._arm(ahead.wait / SECOND + LATER)
+        next_due = ahead.wait
+        if next_due == 0:
+            # Due, but not handed out: other workers claim them, or a limit is reached. Ask less and less often. A try
+            # that was planned stays: however often the worker is woken, that must not put the try off for ever.
+            self._arm(self.pause if planned is None else min(self.pause, planned - self._loop.time()))
+            next_due = ahead.later
         else:
-            # Due, but not handed out: other workers claim them, or a limit is reached. Ask less and less often.
-            self._arm(self.pause)
-            self.pause = min(self.pause * 2, self._poll)
+            self.pause = LATER
+        if next_due is not None:
+            self._arm(next_due / SECOND + LATER)
 
     def _arm(self, delay: float) -> None:
         """Fire after so many seconds, unless the timer is set to an earlier time."""
@@ -110,9 +112,13 @@ class DueTimer:
     def _fire(self) -> None:
         self._timer = None
         self._fired = True
+        self.pause = min(self.pause * 2, self._poll)
         self._changed.set()
 
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _disarm(self) -> float | None:
+        """Stop the timer; returns the loop's time at which it would have fired."""
+        if self._timer is None:
+            return None
+        timer, self._timer = self._timer, None
+        timer.cancel()
+        return timer.when()

@@ -173,8 +173,9 @@ class Maintenance:
     async def listen(self) -> None:
         """Ask for jobs after a wake-up and at every poll: a lost wake-up delays a job by one poll at most.
 
-        A poll skips queues that are paused or cooling down: a wake-up or the due timer opens them. The same loop reaps
-        and starts the rounds of maintenance, so that an idle worker wakes as seldom as possible.
+        A poll reaches every open queue, whatever is woken at the same time. It skips queues that are paused or cooling
+        down: a wake-up or the due timer opens them. The same loop reaps and starts the rounds of maintenance, so that
+        an idle worker wakes as seldom as possible.
         """
         queues = [queue for lane in self._fetcher.lanes for queue in lane.queues]
         poll = self._settings.poll / SECOND
@@ -189,8 +190,9 @@ class Maintenance:
             except StokerError:
                 await asyncio.sleep(nap)
                 woken = frozenset()
-            if look.is_due() or woken:
-                self._fetcher.wake(woken or self._due_timer.open)
+            polls, known = look.is_due(), self._due_timer.open
+            if polls or woken:
+                self._fetcher.wake(woken if not polls else None if known is None else known | woken)
                 await self._store_loop.answer()
                 await asyncio.sleep(0)  # a slot with a new claim goes first
                 self._due_timer.reset()

@@ -29,7 +29,7 @@ from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store, stored_of
 from stoker.engines.redis.stored_job import StoredJob, as_job
 from stoker.engines.shared.merged_lists import MergedLists
-from stoker.model.ahead import Ahead, Gate, look_ahead
+from stoker.model.ahead import Ahead, Gate, look_ahead, together
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, LISTED, Job, Status
 from stoker.model.query import LATEST, LONGEST_WALK, Page, Place, Query, cursor_at, matches, place_of
@@ -61,9 +61,7 @@ async def ahead(store: Store, queues: Sequence[str]) -> Ahead:
     """How long a worker of these queues may sleep; on a cluster by the clocks of all their servers."""
     names = list(dict.fromkeys(queues))
     parts = [(store.shard(name), [name]) for name in names] if store.connection.cluster else [(store.home, names)]
-    found = await spread([part for part in parts if part[1]], lambda part: _ahead(store, *part))
-    waits = [one.wait for one in found if one.wait is not None]
-    return Ahead(frozenset().union(*(one.open for one in found)), min(waits, default=None))
+    return together(await spread([part for part in parts if part[1]], lambda part: _ahead(store, *part)))
 
 
 async def _ahead(store: Store, shard: Shard, names: list[str]) -> Ahead:
