@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model.errors import InvalidInput, InvalidOption, StokerError
-from stoker.model.outbox.webhook import Endpoint, answer, endpoint, is_public, pause, secrets, sign, verify
+from stoker.model.outbox.webhook import (
+    LARGEST_BODY,
+    Endpoint,
+    answer,
+    endpoint,
+    is_public,
+    pause,
+    secrets,
+    sign,
+    verify,
+)
 from stoker.model.time import DAY, SECOND, instant
 
 NOW = instant(datetime(2030, 1, 1, tzinfo=UTC))
@@ -22,6 +32,7 @@ PRIVATE = [
     *("127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "0.0.0.0", "255.255.255.255"),
     *("169.254.169.254", "100.64.0.1", "192.0.2.1", "198.18.0.1", "224.0.1.1", "240.0.0.1"),
     *("::1", "::", "fe80::1", "fe80::1%1", "fc00::1", "ff0e::1", "2001:db8::1", "2001:0:4136:e378:8000:63bf:3fff:fdd2"),
+    *("fec0::1", "feff::1", "192.88.99.1", "2002:c058:6301::1", "3fff::1", "3fff:fff::1", "5f00::1", "64:ff9b:1::1"),
     *("::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "64:ff9b::10.0.0.1", "2002:7f00:1::1"),
 ]
 
@@ -166,6 +177,35 @@ def test_a_request_needs_all_three_headers(name: str, value: str | None) -> None
     headers = {**request(), name: value or ""}
     with pytest.raises(InvalidInput, match="webhook"):
         verify(headers, b"{}", OLD, NOW)
+
+
+@pytest.mark.spec("RELAY-11")
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("webhook-timestamp", "1" * 5_000),
+        ("webhook-timestamp", "-5"),
+        ("webhook-timestamp", "²"),
+        ("webhook-id", "x" * 513),
+        ("webhook-id", "a\nb"),
+        ("webhook-id", "\udc80"),
+        ("webhook-id", 7),
+        ("webhook-signature", "v1,\udc80"),
+        ("webhook-signature", "v1,a " * 1_000),
+    ],
+)
+def test_a_header_that_is_too_long_or_no_text_is_refused_unread(name: str, value: str) -> None:
+    headers = {key.lower(): text for key, text in request().items()} | {name: value}
+    with pytest.raises(InvalidInput, match=name) as refusal:
+        verify(headers, b"{}", OLD, NOW)
+    assert len(str(refusal.value)) < 500
+
+
+@pytest.mark.spec("RELAY-11")
+@pytest.mark.parametrize("body", ["{}", None, bytes(LARGEST_BODY + 1)])
+def test_a_body_is_bytes_of_a_bounded_size(body: bytes) -> None:
+    with pytest.raises(InvalidInput, match="body: must be bytes"):
+        verify(request(), body, OLD, NOW)
 
 
 @pytest.mark.spec("RELAY-11")

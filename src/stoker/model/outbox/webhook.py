@@ -23,6 +23,7 @@ import msgspec
 
 from stoker.model.errors import InvalidInput, InvalidOption, StokerError
 from stoker.model.time import DAY, MINUTE, SECOND, Instant, Span, moment
+from stoker.model.unique import LONGEST_KEY
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -38,6 +39,12 @@ TOLERANCE: Final[Span] = 5 * MINUTE
 LONGEST_PAUSE: Final[Span] = DAY
 _KEY_BYTES: Final = range(24, 65)
 _TRANSLATED: Final = ip_network("64:ff9b::/96")
+_NEVER: Final = tuple(map(ip_network, ("192.88.99.0/24", "3fff::/20", "5f00::/16", "64:ff9b:1::/48", "fec0::/10")))
+"""Relays of 6to4, examples, segments, local translation and sites: not public, although Python may call them so."""
+
+LONGEST_HEADER: Final = {ID: LONGEST_KEY, TIMESTAMP: 12, SIGNATURE: 2_000}
+"""Characters of each header of a request; an id is one that an inbox can keep."""
+LARGEST_BODY: Final = 16 << 20
 _PORTS: Final = {"https": 443, "http": 80}
 
 
@@ -120,7 +127,7 @@ def _network(text: str) -> Network:
 def is_public(address: Address) -> bool:
     """Can the whole internet reach it? An address that stands for another one is judged by that one."""
     found = _plain(address)
-    if found.is_multicast or found.is_reserved or found.is_unspecified:
+    if found.is_multicast or found.is_reserved or found.is_unspecified or any(found in one for one in _NEVER):
         return False
     return found.is_global
 
@@ -167,10 +174,12 @@ def sign(keys: Iterable[bytes], message: str, timestamp: int, body: bytes) -> st
 def verify(headers: Mapping[str, str], body: bytes, texts: str | Sequence[str], now: Instant) -> str:
     """The id of a request that was signed with one of the secrets, and lately; raises `InvalidInput` otherwise."""
     keys = secrets(texts)
-    given = {name.lower(): value for name, value in headers.items()}
-    message, stamp, signatures = (given.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE))
-    if not message or not signatures or not (stamp.isascii() and stamp.isdigit()):
-        raise InvalidInput("webhook", sorted(given), f"must have the headers {ID}, {TIMESTAMP} and {SIGNATURE}")
+    if not isinstance(body, bytes | bytearray | memoryview) or len(body) > LARGEST_BODY:
+        raise InvalidInput("body", type(body).__name__, f"must be bytes as received, at most {LARGEST_BODY:,}")
+    given = {name.lower(): value for name, value in headers.items() if name.lower() in LONGEST_HEADER}
+    message, stamp, signatures = (_header(given, name) for name in LONGEST_HEADER)
+    if not stamp.isdigit():
+        raise InvalidInput(TIMESTAMP, stamp, "must be seconds since 1970, in digits")
     if abs(int(stamp) * SECOND - now) > TOLERANCE:
         raise InvalidInput(
             TIMESTAMP, stamp, "is more than five minutes away from now: a replayed request, or a wrong clock"
@@ -180,6 +189,14 @@ def verify(headers: Mapping[str, str], body: bytes, texts: str | Sequence[str], 
     if not any(matches):
         raise InvalidInput(SIGNATURE, signatures, "was not made with this secret, or the body was changed on the way")
     return message
+
+
+def _header(given: Mapping[str, str], name: str) -> str:
+    value, most = given.get(name, ""), LONGEST_HEADER[name]
+    if not isinstance(value, str) or not 0 < len(value) <= most or not (value.isascii() and value.isprintable()):
+        needed = f"a webhook has {', '.join(LONGEST_HEADER)}"
+        raise InvalidInput(name, value, f"must be a header of 1 to {most:,} printable ASCII characters; {needed}")
+    return value
 
 
 # --- the answer -----------------------------------------------------------------------------------------------------
