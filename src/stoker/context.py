@@ -23,16 +23,17 @@ from stoker.codec.error_text import safe, text_of
 from stoker.codec.signature import Call
 from stoker.job_part import Commit, JobPart
 from stoker.model import ids
+from stoker.model.control import Refusal
 from stoker.model.errors import GroupClosed, InvalidInput, StokerError
 from stoker.model.groups import GROUP, into_group
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, PARENT, Claim, Draft, Note, Settlement, check_metadata
 from stoker.model.lifecycle import Rules
 from stoker.model.origin import CORRELATION, origin
-from stoker.model.outcome import Snooze
+from stoker.model.outcome import Held, OutOfTokens
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
+from stoker.model.throttle import Grant
 from stoker.model.time import SECOND, moment
-from stoker.records import Grant
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -430,13 +431,14 @@ class Context:
     async def spend(self, budget: str, n: int = 1) -> None:
         """Take `n` tokens from a budget, or end this run: the job runs again later, without using an attempt.
 
-        A refusal raises `Snooze` with the time after which there may be tokens; the queue goes on meanwhile.
+        A refusal raises `Snooze` with the time after which there may be tokens; the queue goes on meanwhile. A budget
+        that is neither declared nor stored, or is declared to hold fewer than `n` tokens, raises `InvalidInput`.
         """
-        _or_snooze(await self.runtime.app.spend(budget, n))
+        _or_snooze(budget, n, *await self.runtime.app.budget(budget).request(n))
 
     def spend_sync(self, budget: str, n: int = 1) -> None:
         """`spend` for a plain function."""
-        _or_snooze(self.runtime.app.spend_sync(budget, n))
+        _or_snooze(budget, n, *self.runtime.app.budget(budget).request_sync(n))
 
     async def drain(self, budget: str) -> bool:
         """Empty a budget, because the real limiter refused. False when there is none of that name."""
@@ -515,9 +517,12 @@ for _name in OF_ONE_JOB:
     setattr(ChunkContext, _name, _refused(_name))
 
 
-def _or_snooze(grant: Grant) -> None:
-    if not grant:
-        raise Snooze(grant.wait)
+def _or_snooze(budget: str, n: int, grant: Grant, refused: Refusal | None) -> None:
+    if refused is None:
+        return
+    if refused.mistaken:
+        raise InvalidInput(f"spend({budget!r}, n)", n, refused.why)
+    raise OutOfTokens(grant.wait / SECOND, Held(budget, n, refused.why if refused.lasting else None))
 
 
 running: ContextVar[Context] = ContextVar("stoker.running")

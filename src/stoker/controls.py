@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stoker import records
-from stoker.model import ids
-from stoker.model.control import SETTINGS, Queue, Tuning
+from stoker.model import ids, throttle
+from stoker.model.control import SETTINGS, Queue, Refusal, Tuning, refusal
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.job import check_name
 from stoker.model.throttle import Rate
@@ -211,9 +211,27 @@ class BudgetHandle:
         await engine.tune(self.name, rate)
 
     async def spend(self, n: int = 1) -> Grant:
-        """Take `n` tokens or none, in one atomic step. A refusal costs nothing; an unknown budget refuses."""
+        """Take `n` tokens or none, in one atomic step. A refusal costs nothing and says why.
+
+        An unknown budget refuses, and so does one that can never hold `n` tokens.
+        """
+        given, refused = await self.request(n)
+        return records.grant(given, None if refused is None else refused.why)
+
+    async def request(self, n: int) -> tuple[throttle.Grant, Refusal | None]:
+        """Ask for `n` tokens; a refusal comes with its cause."""
         engine = await self._app.engine()
-        return records.grant(await engine.spend(self.name, n))
+        given = await engine.spend(self.name, n)
+        if given.granted:
+            return given, None
+        declared = self._app.declarations.budgets.get(self.name)
+        if declared is None and given.capacity is not None and n > given.capacity:
+            declared = next((one.declared for one in await engine.budgets() if one.name == self.name), None)
+        return given, refusal(self.name, n, given.capacity, declared)
+
+    def request_sync(self, n: int) -> tuple[throttle.Grant, Refusal | None]:
+        """`request` for code without a loop."""
+        return self._app.run(self.request(n), instead=f"`await jobs.budget({self.name!r}).spend()`")
 
     async def drain(self) -> bool:
         """Empty the budget, because the real limiter refused. False when there is none of that name."""

@@ -18,7 +18,7 @@ from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.control import Queue
 from stoker.model.errors import JobCanceled, JobFailed, NotFound, ResultUnavailable, StokerError
-from stoker.model.explain import explain
+from stoker.model.explain import explain, held_by
 from stoker.model.job import Status, Stored
 from stoker.model.lifecycle import RESULT_WARNING
 from stoker.model.query import LONGEST_REASON, Cancel, Selection
@@ -143,7 +143,8 @@ async def why_not_ended(app: Stoker, job: ids.JobId) -> str:
                 return ""
             census, presences = await engine.census(), await engine.workers()
             queues = {queue.name: queue for queue in await engine.queues()}
+            budgets = [] if held_by(found, census.at) is None else await engine.budgets()
     except (StokerError, TimeoutError):
         return ""
     queue = queues.get(found.queue, Queue(name=found.queue))
-    return f": {explain(found, queue, presences, census).detail}"
+    return f": {explain(found, queue, presences, census, budgets=budgets).detail}"

@@ -124,10 +124,14 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
-    """The result of a spend: true if tokens were granted, else `wait` is the time until they may be."""
+    """The result of a spend: true if tokens were granted, else `wait` is the time until they may be.
+
+    `reason` says why a budget refused.
+    """
 
     granted: bool
     wait: timedelta = timedelta(0)
+    reason: str | None = None
 
     def __bool__(self) -> bool:
         return self.granted
@@ -290,9 +294,9 @@ def schedule(found: StoredSchedule, *, declared: bool) -> Schedule:
     )
 
 
-def grant(given: throttle.Grant) -> Grant:
+def grant(given: throttle.Grant, reason: str | None) -> Grant:
     """An engine's grant as the caller gets it."""
-    return Grant(given.granted, timedelta(microseconds=given.wait))
+    return Grant(given.granted, timedelta(microseconds=given.wait), reason)
 
 
 def _moment(at: Instant | None) -> datetime | None:

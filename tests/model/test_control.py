@@ -25,6 +25,7 @@ from stoker.model.control import (
     may_release,
     may_take,
     opens,
+    refusal,
     share_of,
     shares,
     tuned,
@@ -359,3 +360,31 @@ def test_a_number_of_people_is_kept_by_name_until_it_is_cleared() -> None:
     for one in wrong:
         with pytest.raises((InvalidInput, InvalidName)):
             Tuning(**one)
+
+
+@pytest.mark.spec("BUDGET-11")
+@pytest.mark.parametrize(
+    ("n", "capacity", "declared", "lasting", "mistaken", "says"),
+    [
+        (5, 10, Rate(10), False, False, "budget 'llm' has fewer than 5 tokens now"),
+        (10, 10, None, False, False, "budget 'llm' has fewer than 10 tokens now"),
+        (5, None, Rate(1), False, False, "budget 'llm' is declared and not stored yet: a worker stores it"),
+        (50, 10, Rate(100), True, False, "was tuned to hold at most 10 tokens (its code declares 100), which is below"),
+        (50, 10, None, True, False, "was tuned to hold at most 10 tokens, which is below the 50 asked for"),
+        (
+            5_000,
+            2_000,
+            Rate(1_000),
+            True,
+            True,
+            "declared to hold at most 1,000 tokens, which is below the 5,000",
+        ),
+        (1, None, None, True, True, "no app declares this budget and none is stored: jobs.budget('llm', Rate(...))"),
+    ],
+)
+def test_a_refusal_says_whether_waiting_helps(
+    n: int, capacity: float | None, declared: Rate | None, lasting: bool, mistaken: bool, says: str
+) -> None:
+    found = refusal("llm", n, capacity, declared)
+    assert (found.lasting, found.mistaken) == (lasting, mistaken)
+    assert says in found.why

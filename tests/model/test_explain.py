@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.model.control import SHOWN_WITHIN, STOPPED, Pause, Presence, Queue
+from stoker.model.control import SHOWN_WITHIN, STOPPED, Budget, Pause, Presence, Queue
 from stoker.model.derived import Flow
 from stoker.model.explain import Line, Reason, comes_before, explain, limits_unserved, served, unserved
 from stoker.model.groups import GROUP, Group
 from stoker.model.job import PARENT, Draft, Job, Options, Status, chain
-from stoker.model.lifecycle import UNFIT_SINCE
+from stoker.model.lifecycle import HELD_BY, HELD_FOR, UNFIT_SINCE
 from stoker.model.query import Census, Count
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.subqueues import SubqueueView
@@ -123,6 +123,27 @@ def test_a_running_job_is_somewhere() -> None:
 )
 def test_a_waiting_job_names_the_first_gate(one: Job, queue: Queue, present: list[Presence], says: str) -> None:
     assert why(one, queue, *present).startswith(says)
+
+
+@pytest.mark.spec("EXPLAIN-06", "BUDGET-12")
+def test_a_job_that_a_budget_refused_is_held_by_it() -> None:
+    held = {"metadata": {HELD_BY: "llm", HELD_FOR: "50"}, "scheduled_at": LATER}
+    budget = Budget("llm", Bucket(Rate(100), 0, NOW))
+    found = explain(job(**held), MAIL, [HERE], census(), budgets=[Budget("sms", Bucket(Rate(1), 0, NOW)), budget])
+    says = "it is held by budget 'llm', which refused it 50 tokens; it asks again at 1970-01-01T00:17:40Z"
+    assert (found.reason, found.detail, found.first.until) == (Reason.HELD_BY_BUDGET, says, LATER)
+    assert explain(job(**held), MAIL, [HERE], census()).detail == says, "its rate need not be known"
+    tuned = explain(job(**held), MAIL, [HERE], census(), budgets=[Budget("llm", Bucket(Rate(10), 0, NOW))])
+    assert tuned.detail == f"{says}, and in vain: the budget holds at most 10"
+    assert tuned.remedy == "`stoker limits tune llm --rate 50/TIME` lets it run."
+    one = job(metadata={HELD_BY: "llm", HELD_FOR: "many"}, scheduled_at=LATER)
+    assert "refused it 1 token;" in why(one, MAIL, HERE)
+    for other in (
+        job(metadata={HELD_BY: "", HELD_FOR: "50"}, scheduled_at=LATER),
+        job(metadata=held["metadata"]),
+        job(**held, status=Status.RETRYING),
+    ):
+        assert explain(other, MAIL, [HERE], census()).reason is not Reason.HELD_BY_BUDGET
 
 
 @pytest.mark.spec("EXPLAIN-01")

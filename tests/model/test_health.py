@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from stoker.model.control import Pause, Presence, Queue
+from stoker.model.control import Budget, Pause, Presence, Queue
 from stoker.model.findings import Delivery
 from stoker.model.health import jobs, postgres, redis, sqlite, transport
 from stoker.model.health.check import Check, Grade, ok, worst, wrong
@@ -29,7 +29,7 @@ from stoker.model.health.facts import (
 from stoker.model.health.jobs import Overdue, Situation
 from stoker.model.job import Status
 from stoker.model.query import Census, Count
-from stoker.model.throttle import Cooldown
+from stoker.model.throttle import Cooldown, Rate, full
 from stoker.model.time import DAY, MINUTE, SECOND
 
 NOW = 1_800_000_000_000_000
@@ -204,7 +204,10 @@ def worker(**changes: Any) -> Presence:
     return Presence(**{**given, "seen_at": NOW, **changes})
 
 
-@pytest.mark.spec("HEALTH-05")
+LLM = Budget("llm", full(Rate(10), NOW))
+
+
+@pytest.mark.spec("HEALTH-05", "BUDGET-12")
 @pytest.mark.parametrize(
     ("situation", "expected"),
     [
@@ -222,6 +225,15 @@ def worker(**changes: Any) -> Presence:
         ),
         (Situation(census=census(), presences=[worker(seen_at=NOW - MINUTE)]), [("workers", "warning")]),
         (Situation(census=census(), presences=[worker(seen_at=0, state="stopped")]), []),
+        (Situation(census=census(), budgets=[LLM], presences=[worker(held={"llm": 10, "sms": 99})]), []),
+        (
+            Situation(census=census(), budgets=[LLM], presences=[worker(held={"llm": 11}), worker(worker="v")]),
+            [("budgets", "warning")],
+        ),
+        (
+            Situation(census=census(), budgets=[LLM], presences=[worker(held={"llm": 11}, state="stopped")]),
+            [],
+        ),
         (Situation(census=census(), overdue=[Overdue("id", "send", SECOND, MINUTE)]), [("running jobs", "warning")]),
         (Situation(census=census(), runs={"send": (9, 11)}), [("retry storms", "warning")]),
         (Situation(census=census(), runs={"send": (10, 10), "rare": (0, 3)}), []),

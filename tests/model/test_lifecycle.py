@@ -12,6 +12,8 @@ from stoker.model.errors import InvalidTransition
 from stoker.model.ids import text
 from stoker.model.job import ACTIVE, FINISHED, PARENT, Claim, Draft, Options, Settlement, Status
 from stoker.model.lifecycle import (
+    HELD_BY,
+    HELD_FOR,
     KEEP_DEAD,
     KEEP_DONE,
     RESULT_WARNING,
@@ -36,6 +38,7 @@ from stoker.model.outcome import (
     Expired,
     Failed,
     HandedBack,
+    Held,
     Lost,
     Outcome,
     Panicked,
@@ -335,6 +338,19 @@ def test_a_throttle_waits_and_cools(outcome: Throttled, after: int, cool: Cool |
     settlement = conclude(claimed(cool_count=2), outcome)
     assert (settlement.status, settlement.after, settlement.cool) == (Status.PENDING, after, cool)
     assert (settlement.refund, settlement.throttled, settlement.error) == (True, True, None)
+
+
+@pytest.mark.spec("BUDGET-12")
+def test_a_snooze_keeps_the_name_of_the_budget_until_a_run_ends_otherwise() -> None:
+    first = conclude(claimed(), Snoozed(SECOND, Held("llm", 50)), metadata={"a": "b"})
+    assert (first.status, first.after, first.refund) == (Status.PENDING, SECOND, True)
+    assert first.metadata == {"a": "b", HELD_BY: "llm", HELD_FOR: "50"}
+    held = claimed(metadata={HELD_BY: "llm", HELD_FOR: "50"})
+    assert conclude(held, Snoozed(SECOND, Held("sms", 1))).metadata == {HELD_BY: "sms", HELD_FOR: "1"}
+    for outcome in (Snoozed(SECOND), Throttled(), Failed("no"), HandedBack(), Lost()):
+        assert conclude(held, outcome).metadata == {HELD_BY: ""}
+    assert conclude(claimed(metadata={HELD_BY: ""}), Snoozed(SECOND)).metadata is None
+    assert conclude(held, Done()).metadata is None, "a plain success writes nothing more"
 
 
 @pytest.mark.spec("SETTLE-08")

@@ -14,6 +14,8 @@ from stoker.app import Stoker
 from stoker.model.control import Tuning
 from stoker.model.explain import Reason
 from stoker.model.job import Settlement, Status
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Held, Snoozed
 from stoker.model.throttle import Cool, Rate
 from stoker.testing.clock import VirtualClock
 from tests.web.conftest import Client, beat, claim, enqueue, text
@@ -32,6 +34,14 @@ async def _retrying(app: Stoker, clock: VirtualClock) -> str:
     await (await app.engine()).settle(
         [Settlement(run.id, run.worker, run.token, Status.RETRYING, error="KeyError: 1", after=60_000_000)]
     )
+    return id_
+
+
+async def _held(app: Stoker, clock: VirtualClock) -> str:
+    await app.budget("llm").tune(Rate(10))
+    id_ = await enqueue(app)
+    [run] = await claim(app)
+    await (await app.engine()).settle([conclude(run, Snoozed(60_000_000, Held("llm", 50)))])
     return id_
 
 
@@ -90,6 +100,7 @@ Scene = Callable[[Stoker, VirtualClock], Awaitable[str]]
 SCENES: list[tuple[Reason, Scene, str, str]] = [
     (Reason.SCHEDULED, _scheduled, "Due", "Run now"),
     (Reason.SCHEDULED, _retrying, "Due", "Requeue now"),
+    (Reason.HELD_BY_BUDGET, _held, "Due", "Run now"),
     (Reason.PAUSED, _paused, "Queue open", "Resume"),
     (Reason.COOLING, _cooling, "Queue open", "End cool-down"),
     (Reason.UNKNOWN_TASK, _unknown, "Task known", "Move to bulk"),

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import math
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import random
 
 import pytest
 
+from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.engines.url import engine_from_url
 from stoker.limits import Limit
 from stoker.model.job import Status
+from stoker.model.outcome import Retry, Snooze, Throttle
+from stoker.model.retry import Fixed
 from stoker.model.throttle import OPEN, Rate
 from stoker.testing.clock import VirtualClock
 from tests.harness.apps import PATIENCE, becomes, drain, until, working
@@ -157,3 +162,121 @@ async def test_a_busy_fair_queue_leaves_a_rated_queue_its_rate(redis_url: str, r
             await until(lambda: steady(starts["rated"]) and steady(starts["spending"]))
         busy.cancel()
         await asyncio.gather(busy, return_exceptions=True)
+
+
+# --- tokens that can never be granted -----------------------------------------------------------------------------
+
+
+@pytest.mark.spec("BUDGET-11")
+async def test_a_spend_above_the_declared_capacity_is_a_mistake_of_the_handler(timed_jobs: Stoker) -> None:
+    @timed_jobs.task(attempts=1)
+    async def call(budget: str, n: int) -> None:
+        await current().spend(budget, n)
+
+    @timed_jobs.task(attempts=1)
+    def plain(budget: str, n: int) -> None:
+        current().spend_sync(budget, n)
+
+    timed_jobs.budget("llm", Rate(10))
+    made = [await task.enqueue(budget, n) for task in (call, plain) for budget, n in (("llm", 50), ("lmm", 1))]
+    await drain(timed_jobs)
+    errors = [(await job.refresh()).last_error or "" for job in made]
+    for above, unknown in (errors[:2], errors[2:]):
+        assert "InvalidInput: spend('llm', n): budget 'llm' is declared to hold at most 10 tokens" in above
+        assert "below the 50 asked for; got 50" in above
+        assert "InvalidInput: spend('lmm', n): no app declares this budget and none is stored" in unknown
+
+
+@pytest.mark.spec("BUDGET-12")
+async def test_a_spend_that_a_tuning_made_impossible_waits_and_is_named(
+    timed_jobs: Stoker, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The job is put off as before; explain, Health and one log line a minute say that this cannot end by itself."""
+
+    @timed_jobs.task(attempts=1)
+    async def call() -> str:
+        await current().spend("llm", 50)
+        return "sent"
+
+    timed_jobs.budget("llm", Rate(100, per=60))
+    engine = await timed_jobs.engine()
+    await timed_jobs.declarations.store(engine)
+    await timed_jobs.budget("llm").tune(Rate(10, per=60))
+    admin = Admin(timed_jobs)
+    job, _ = await call.enqueue(), await call.enqueue()
+    async with working(timed_jobs, {"default": 2}, lease=3600) as worker:
+        await until(lambda: worker.failures.held == {"llm": 50})
+        record = await becomes(job, Status.PENDING)
+        while "stoker.held_by" not in record.metadata:
+            record = await becomes(job, Status.PENDING)
+        assert (record.attempts, record.metadata["stoker.held_by"], record.history) == (0, "llm", ())
+        why = await admin.jobs.explain(job.id)
+        assert why.reason == "held_by_budget"
+        assert "held by budget 'llm', which refused it 50 tokens" in why.detail
+        assert "in vain: the budget holds at most 10" in why.detail
+        await worker.maintenance.show_and_tune()
+        [check] = [one for one in await admin.health.check() if one.name == "budgets"]
+        assert (check.verdict.value, check.read) == (
+            "warning",
+            "jobs ask budget llm for 50 tokens, and it was tuned to hold at most 10",
+        )
+        logged = [one.getMessage() for one in caplog.records if "can never run" in one.getMessage()]
+        assert len(logged) == 1, "two jobs, one line"
+        assert "is held by budget llm and can never run: budget 'llm' was tuned to hold at most 10 tokens" in logged[0]
+        assert "(its code declares 100), which is below the 50 asked for" in logged[0]
+    await timed_jobs.budget("llm").tune(Rate(1000, per=60))
+    clock.advance(60)
+    await drain(timed_jobs)
+    assert (await job.refresh()).status in {Status.DONE, Status.PENDING}
+    assert {one.verdict.value for one in await admin.health.check() if one.name == "budgets"} == {"ok"}
+
+
+@pytest.mark.spec("BUDGET-11")
+async def test_a_refusal_outside_a_handler_says_why(timed_jobs: Stoker) -> None:
+    timed_jobs.budget("late", Rate(10))
+    assert "is declared and not stored yet" in ((await timed_jobs.spend("late")).reason or "")
+    await timed_jobs.declarations.store(await timed_jobs.engine())
+    assert await timed_jobs.spend("late", 10)
+    for n, says in ((1, "has fewer than 1 tokens now"), (50, "declared to hold at most 10 tokens")):
+        refused = await timed_jobs.spend("late", n)
+        assert not refused
+        assert says in (refused.reason or "")
+    assert "no app declares this budget" in ((await timed_jobs.spend("unknown")).reason or "")
+    await timed_jobs.budget("tuned").tune(Rate(5))
+    granted, refused = await timed_jobs.spend("tuned", 5), await timed_jobs.spend("tuned", 6)
+    assert (granted.reason, refused.reason) == (
+        None,
+        "budget 'tuned' was tuned to hold at most 5 tokens, which is below the 6 asked for",
+    )
+
+
+@pytest.mark.spec("SIGNAL-06")
+@pytest.mark.parametrize(
+    ("signal", "status", "attempts", "waits"),
+    [
+        (lambda: Snooze(-5), Status.PENDING, 0, 60),
+        (lambda: Throttle(math.nan), Status.PENDING, 0, 60),
+        (lambda: Retry("later", delay=-5), Status.RETRYING, 1, 7),
+    ],
+)
+async def test_a_handler_with_an_impossible_delay_costs_no_more_than_a_possible_one(
+    timed_jobs: Stoker,
+    clock: VirtualClock,
+    caplog: pytest.LogCaptureFixture,
+    signal: Callable[[], BaseException],
+    status: Status,
+    attempts: int,
+    waits: float,
+) -> None:
+    @timed_jobs.task(attempts=3, backoff=Fixed(7), give_up_on=(ValueError,))
+    async def work() -> None:
+        raise signal()
+
+    job = await work.enqueue()
+    await drain(timed_jobs)
+    record = await job.refresh()
+    assert (record.status, record.attempts) == (status, attempts)
+    assert record.scheduled_at == clock.moment() + timedelta(seconds=waits)
+    [line] = [one for one in caplog.records if "impossible delay" in one.getMessage()]
+    assert line.getMessage().startswith(f"job {job.id} (work, queue default) ended its run with an impossible delay.")
+    assert line.__dict__["job"] == job.id

@@ -85,6 +85,7 @@ class HealthAdmin:
             runs=await _runs(engine, now),
             flow=await _flow(engine, now),
             lost={one.worker: one.dropped for one in presences},
+            budgets=await engine.budgets(),
             deliveries=await _deliveries(engine, now) if Feature.OUTBOX in engine.features else None,
         )
 

@@ -31,7 +31,7 @@ from stoker.model.control import Queue
 from stoker.model.derived import ErrorGroup, error_groups
 from stoker.model.errors import CorruptRecord, InvalidInput, KeyHeld, NotFound, WrongStatus
 from stoker.model.events import Event, EventType, Window
-from stoker.model.explain import Explanation, Line, comes_before, explain
+from stoker.model.explain import Explanation, Line, comes_before, explain, held_by
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import LARGEST_BATCH
 from stoker.model.operations import bound_of
@@ -183,6 +183,8 @@ class JobsAdmin:
         if queue.fair and stands is not None:
             turns = before_in_round(stands, await engine.subqueues(found.queue, limit=MOST_TURNS))
         known: dict[str, Any] = {"unreadable": unreadable, "group": group, "flow": flow, "subqueue": subqueue}
+        if held_by(found, census.at) is not None:
+            known["budgets"] = await engine.budgets()
         return explain(seen, queue, presences, census, line=line, turns=turns, **known)
 
     async def preview(self, filter_: Filter | str, *, counted_at: datetime | None = None) -> Preview:

@@ -166,7 +166,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker reports about itself, for operators and for counting slots. Its lease decides whether it lives.
 
     `kinds` maps each kind the worker can run to the path of its function: module and name. `dropped` events did not fit
-    into its buffer.
+    into its buffer. `held` names budgets that can never grant what its jobs asked for, with the most tokens asked for.
     """
 
     worker: str
@@ -179,6 +179,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "running"
     seen_at: Instant = 0
     dropped: int = 0
+    held: dict[str, int] = {}
 
 
 class NamedLock(msgspec.Struct, frozen=True, gc=False):
@@ -266,6 +267,33 @@ def budgeted(before: Budget | None, name: str, rate: Rate, now: Instant, *, decl
     if before is not None and declared and before.bucket.rate != last:
         return Budget(name, before.bucket, rate)
     return Budget(name, _at_rate(None if before is None else before.bucket, rate, now), rate if declared else last)
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """Why a budget refused. `lasting`: no wait helps while its rate stays. `mistaken`: the code asks for too much."""
+
+    why: str
+    lasting: bool = False
+    mistaken: bool = False
+
+
+def refusal(name: str, n: int, capacity: float | None, declared: Rate | None) -> Refusal:
+    """Why a budget refused `n` tokens. It holds at most `capacity`; None: it is not stored."""
+    if capacity is None and declared is None:
+        why = f"no app declares this budget and none is stored: jobs.budget({name!r}, Rate(...)) declares it"
+        return Refusal(why, lasting=True, mistaken=True)
+    if capacity is None:
+        return Refusal(f"budget {name!r} is declared and not stored yet: a worker stores it when it starts")
+    if n <= capacity:
+        return Refusal(f"budget {name!r} has fewer than {n:,} tokens now")
+    below = f"which is below the {n:,} asked for"
+    if declared is None or n <= declared.capacity:
+        before = "" if declared is None else f" (its code declares {declared.capacity:,.12g})"
+        return Refusal(
+            f"budget {name!r} was tuned to hold at most {capacity:,.12g} tokens{before}, {below}", lasting=True
+        )
+    why = f"budget {name!r} is declared to hold at most {declared.capacity:,.12g} tokens, {below}"
+    return Refusal(why, lasting=True, mistaken=True)
 
 
 def _at_rate(bucket: Bucket | None, rate: Rate, now: Instant) -> Bucket:

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from stoker.model.control import STOPPED, Presence, Queue, live
+from stoker.model.control import STOPPED, Budget, Presence, Queue, live
 from stoker.model.derived import Flow
 from stoker.model.groups import GROUP, Group
 from stoker.model.ids import text as id_text
 from stoker.model.job import ACTIVE, PARENT, Job, Status, links
-from stoker.model.lifecycle import UNFIT_SINCE
+from stoker.model.lifecycle import HELD_BY, HELD_FOR, UNFIT_SINCE
 from stoker.model.query import Census
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.subqueues import SubqueueView
@@ -34,6 +34,7 @@ class Reason(enum.StrEnum):
     FINISHED = "finished"
     RUNNING = "running"
     CANCELING = "canceling"
+    HELD_BY_BUDGET = "held_by_budget"
     SCHEDULED = "scheduled"
     PAUSED = "paused"
     COOLING = "cooling"
@@ -99,11 +100,13 @@ def explain(
     subqueue: SubqueueView | None = None,
     line: Line | None = None,
     turns: int | None = None,
+    budgets: Sequence[Budget] = (),
 ) -> Explanation:
     """Name the gates that are shut for this job at the census' instant.
 
     `group` is the job's group, `flow` what went in and out of its queue lately, `subqueue` what runs under its limit,
-    `line` its place in the queue, `turns` how many take their turn before it in a fair queue, as far as they are known.
+    `line` its place in the queue, `turns` how many take their turn before it in a fair queue, `budgets` what `held_by`
+    needs, as far as they are known.
     """
     beside = tuple(_beside(job, group))
     if unreadable is not None:
@@ -113,7 +116,7 @@ def explain(
         return Explanation(_finished(job), beside=beside)
     if job.status is Status.RUNNING:
         return Explanation(_running(job, presences, census.at), beside=beside)
-    first, *others = _gates(job, queue, presences, census, flow, subqueue, line, turns)
+    first, *others = _gates(job, queue, presences, census, flow, subqueue, line, turns, budgets)
     return Explanation(first, tuple(others), beside)
 
 
@@ -178,6 +181,7 @@ def _gates(
     subqueue: SubqueueView | None,
     line: Line | None,
     turns: int | None,
+    budgets: Sequence[Budget],
 ) -> Iterator[Gate]:
     now, name = census.at, repr(job.queue)
     unfit = UNFIT_SINCE in job.metadata
@@ -185,7 +189,9 @@ def _gates(
         why = "it is unknown there, or has other arguments"
         detail = f"the workers of queue {name} cannot run task {job.kind!r}: {why}"
         yield Gate(Reason.UNKNOWN_TASK, detail, DEPLOY)
-    if job.scheduled_at > now:
+    if (held := held_by(job, now)) is not None:
+        yield _held(job, *held, budgets)
+    elif job.scheduled_at > now:
         retrying = f"waits for attempt {job.attempts + 1} of {job.base + job.budget}"
         what = retrying if job.status is Status.RETRYING else "is scheduled"
         remedy = "`stoker jobs run-now` starts a scheduled job at once." if job.status is Status.PENDING else ""
@@ -230,6 +236,26 @@ def _gates(
         "" if flow is None or clear is None else f"; at the rate of the last {flow.minutes} min {span(clear)} at most"
     )
     yield Gate(Reason.BEHIND, f"it waits in queue {name} {order}{takes}", since=job.scheduled_at)
+
+
+def held_by(job: Job, now: Instant) -> tuple[str, int] | None:
+    """The budget that refused a waiting job its tokens, and how many; None: no budget holds it."""
+    budget = job.metadata.get(HELD_BY)
+    if not budget or job.status is not Status.PENDING or job.scheduled_at <= now:
+        return None
+    tokens = job.metadata.get(HELD_FOR, "")
+    return budget, int(tokens) if tokens.isdecimal() and len(tokens) < 20 else 1
+
+
+def _held(job: Job, name: str, tokens: int, budgets: Sequence[Budget]) -> Gate:
+    """A budget refused the job its tokens; one that cannot hold that many refuses for ever."""
+    asks = f"{tokens:,} {'token' if tokens == 1 else 'tokens'}"
+    detail = f"it is held by budget {name!r}, which refused it {asks}; it asks again at {rfc3339(job.scheduled_at)}"
+    budget = next((one for one in budgets if one.name == name), None)
+    if budget is not None and tokens > budget.bucket.rate.capacity:
+        detail = f"{detail}, and in vain: the budget holds at most {budget.bucket.rate.capacity:,.12g}"
+        return Gate(Reason.HELD_BY_BUDGET, detail, f"`stoker limits tune {name} --rate {tokens}/TIME` lets it run.")
+    return Gate(Reason.HELD_BY_BUDGET, detail, until=job.scheduled_at)
 
 
 def _key_limited(subqueue: SubqueueView) -> Gate:

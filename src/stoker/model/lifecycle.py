@@ -60,6 +60,12 @@ KEEP_DEAD: Span = 30 * DAY
 UNFIT_SINCE = "stoker.unfit_since"
 """Metadata key: when a worker first met the job without being able to run it."""
 
+HELD_BY = "stoker.held_by"
+"""Metadata key: the budget that refused the job its tokens; empty after a run that ended otherwise."""
+
+HELD_FOR = "stoker.held_for"
+"""Metadata key: how many tokens that budget refused."""
+
 RESULT_WARNING = "stoker.result_warning"
 """Metadata key: why a job that is done has no result."""
 
@@ -101,6 +107,8 @@ def conclude(
     """Turn what happened into the one settlement that follows from it."""
     if isinstance(outcome, Done):
         return _done(claim, outcome, rules, metadata)
+    if claim.metadata is not None and claim.metadata.get(HELD_BY):
+        metadata = {**(metadata or {}), HELD_BY: ""}
     if isinstance(outcome, Canceled):
         return _finish(claim, Status.CANCELED, outcome.why, metadata)
     if claim.cancel_requested:
@@ -112,7 +120,9 @@ def conclude(
             return _finish(claim, Status.DEAD, why, metadata)
         case Panicked(error=error):
             return _finish(claim, Status.DEAD, f"panic: {error}", metadata)
-        case Snoozed(after=after):
+        case Snoozed(after=after, held=held):
+            if held is not None:
+                metadata = {**(metadata or {}), HELD_BY: held.budget, HELD_FOR: str(held.tokens)}
             return _put_back(claim, after, metadata)
         case HandedBack():
             return _put_back(claim, 0, metadata, due=claim.scheduled_at)

@@ -14,8 +14,12 @@ from typing import ClassVar, TypeAlias
 
 import msgspec
 
+from stoker.model.errors import InvalidInput, shown
 from stoker.model.job import Draft
-from stoker.model.time import Instant, Seconds, Span, instant, span
+from stoker.model.time import MINUTE, Instant, Seconds, Span, instant, span
+
+INSTEAD: Span = MINUTE
+"""The delay of a `Snooze` or `Throttle` whose own delay is impossible."""
 
 # --- signals ----------------------------------------------------------------------------------------------------
 
@@ -28,6 +32,9 @@ class Signal(BaseException, ABC):
 
     gravity: ClassVar[int] = 0
     """Of several signals in an exception group the one with the highest gravity decides."""
+
+    warning: str | None = None
+    """What was wrong with the signal's arguments, and what Stoker does instead."""
 
     @abstractmethod
     def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:
@@ -43,11 +50,22 @@ class Snooze(Signal):
     """Run the job again later, without using an attempt: `raise Snooze(60)`."""
 
     def __init__(self, delay: Seconds) -> None:
-        self.after: Span = span(delay, "Snooze")
+        self.after, self.warning = _delay(delay, "Snooze")
         super().__init__(f"snoozed for {self.after / 1e6:g} s")
 
     def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:  # noqa: ARG002 - the signature of all signals
-        return Snoozed(self.after)
+        return Snoozed(self.after, warning=self.warning)
+
+
+class OutOfTokens(Snooze):
+    """A budget refused tokens to a run: the job asks again after the delay."""
+
+    def __init__(self, delay: Seconds, held: Held) -> None:
+        super().__init__(delay)
+        self.held = held
+
+    def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:  # noqa: ARG002
+        return Snoozed(self.after, self.held)
 
 
 class Throttle(Signal):
@@ -59,12 +77,14 @@ class Throttle(Signal):
     gravity = 1
 
     def __init__(self, retry_after: Seconds | None = None, *, queue: bool = True) -> None:
-        self.retry_after: Span | None = None if retry_after is None else span(retry_after, "Throttle")
+        self.retry_after: Span | None = None
+        if retry_after is not None:
+            self.retry_after, self.warning = _delay(retry_after, "Throttle")
         self.queue = queue
         super().__init__("throttled")
 
     def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:  # noqa: ARG002
-        return Throttled(self.retry_after, self.queue)
+        return Throttled(self.retry_after, self.queue, self.warning)
 
 
 class Retry(Signal):
@@ -76,12 +96,17 @@ class Retry(Signal):
         self, why: str = "asked for a retry", *, delay: Seconds | None = None, at: datetime | None = None
     ) -> None:
         self.why = why
-        self.after: Span | None = None if delay is None else span(delay, "Retry")
-        self.at: Instant | None = None if at is None else instant(at, "Retry")
+        self.after: Span | None = None
+        self.at: Instant | None = None
+        try:
+            self.after = None if delay is None else span(delay, "Retry")
+            self.at = None if at is None else instant(at, "Retry")
+        except InvalidInput as error:
+            self.warning = f"{_mistake(error)} Stoker waits as long as the backoff says."
         super().__init__(why)
 
     def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:
-        return Failed(text(self.why), retry=True, after=self.after, at=self.at, ran=ran)
+        return Failed(text(self.why), retry=True, after=self.after, at=self.at, ran=ran, warning=self.warning)
 
 
 class Reject(Signal):
@@ -95,6 +120,18 @@ class Reject(Signal):
 
     def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:  # noqa: ARG002
         return Rejected(text(self.why))
+
+
+def _delay(given: Seconds, field: str) -> tuple[Span, str | None]:
+    """A delay as the handler gave it; `INSTEAD` of an impossible one, and a warning."""
+    try:
+        return span(given, field), None
+    except InvalidInput as error:
+        return INSTEAD, f"{_mistake(error)} Stoker waits {INSTEAD / 1e6:g} s instead."
+
+
+def _mistake(error: InvalidInput) -> str:
+    return f"{error.field}: {error.why}; got {shown(error.value)}."
 
 
 def gravest(error: BaseException) -> BaseException:
@@ -141,6 +178,7 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
     after: Span | None = None
     at: Instant | None = None
     ran: Span = 0
+    warning: str | None = None
 
 
 class TimedOut(msgspec.Struct, frozen=True, gc=False):
@@ -163,10 +201,20 @@ class Panicked(msgspec.Struct, frozen=True, gc=False):
     error: str
 
 
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """The budget that refused a run its tokens. `why`: why no wait helps while its rate stays; None: waiting helps."""
+
+    budget: str
+    tokens: int
+    why: str | None = None
+
+
 class Snoozed(msgspec.Struct, frozen=True, gc=False):
-    """The job runs again later, without using an attempt; also after a refused rate budget."""
+    """The job runs again later, without using an attempt; `held` by a budget, or because the handler asked for it."""
 
     after: Span
+    held: Held | None = None
+    warning: str | None = None
 
 
 class Throttled(msgspec.Struct, frozen=True, gc=False):
@@ -174,6 +222,7 @@ class Throttled(msgspec.Struct, frozen=True, gc=False):
 
     retry_after: Span | None = None
     queue: bool = True
+    warning: str | None = None
 
 
 class HandedBack(msgspec.Struct, frozen=True, gc=False):

@@ -120,10 +120,14 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
-    """The result of a request for tokens; a refusal carries how long to wait before the next."""
+    """The result of a request for tokens; a refusal carries how long to wait before the next.
+
+    A refusal of a budget that exists carries its `capacity` too.
+    """
 
     granted: bool
     wait: Span = 0
+    capacity: float | None = None
 
 
 def full(rate: Rate, now: Instant) -> Bucket:
@@ -147,7 +151,7 @@ def spend(bucket: Bucket, n: int, now: Instant) -> tuple[Bucket, Grant]:
     if n < 1:
         raise InvalidInput("tokens", n, "must be at least 1")
     if level(bucket, now) < n:
-        return bucket, Grant(granted=False, wait=wait_hint(bucket.rate))
+        return bucket, Grant(granted=False, wait=wait_hint(bucket.rate), capacity=bucket.rate.capacity)
     return take(bucket, n, now), Grant(granted=True)
 
 

@@ -44,10 +44,9 @@ def outcome_of_stop(batch: Batch[Any]) -> RetryLater:
 def reason_of(error: BaseException) -> str:
     """Why something was not delivered, as text."""
     signal = gravest(error)
-    if isinstance(signal, Retry | Reject):
-        return text_of(signal.why, LARGEST_REASON)
-    if isinstance(signal, Snooze | Throttle):
-        return str(signal)
+    if isinstance(signal, Retry | Reject | Snooze | Throttle):
+        why = text_of(signal.why if isinstance(signal, Retry | Reject) else signal, LARGEST_REASON)
+        return why if signal.warning is None else f"{why} ({signal.warning})"
     forget_own_frames(signal)
     return describe_error(signal, LARGEST_REASON)
 

@@ -8,6 +8,7 @@ its line or is indented below it, whatever formatter is used: it cannot look lik
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,7 +18,7 @@ from stoker.model import ids
 from stoker.model.failure_report import FailureReport, failure_report, in_words
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement, Status, Verdict
-from stoker.model.outcome import Done, Outcome
+from stoker.model.outcome import Done, Failed, Outcome, Snoozed, Throttled
 
 logger = logging.getLogger("stoker.worker")
 
@@ -27,6 +28,12 @@ MOST = 10
 WINDOW = 1.0
 
 LONGEST_HEADLINE = 500
+
+HELD_AGAIN = 60.0
+"""Seconds between two log lines about a budget that can never grant what jobs ask for."""
+
+HELD_SHOWN = 300.0
+"""Seconds for which a worker shows such a budget: a job asks again every minute."""
 
 FAILURES = frozenset({Status.RETRYING, Status.DEAD})
 """What a failed run leaves behind."""
@@ -42,6 +49,16 @@ class _Window:
         self.count = self.dead = 0
 
 
+class _Held:
+    """One budget that cannot grant what a job asks for."""
+
+    __slots__ = ("at", "logged_at", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.at = self.logged_at = -math.inf
+
+
 class FailureLog:
     """The failures of one worker. `hooks` are the app's error hooks."""
 
@@ -53,6 +70,7 @@ class FailureLog:
         self._windows: dict[str, _Window] = {}
         self._raised: dict[JobId, BaseException] = {}
         self._returned: set[str] = set()
+        self._held: dict[str, _Held] = {}
 
     def raised(self, claim: Claim, error: BaseException) -> None:
         """Keep what a run raised until its outcome is settled, where a hook wants it."""
@@ -101,6 +119,41 @@ class FailureLog:
             then = f"It is put back and tried again {in_words(settlement.after)}."
             _log(claim, FailureReport(False, "cannot run here", why, then))
 
+    def judged(self, claim: Claim, outcome: Outcome) -> None:
+        """Log what was odd about the way a handler ended its run: an impossible delay, or an impossible spend."""
+        if not isinstance(outcome, Snoozed | Throttled | Failed):
+            return
+        if outcome.warning is not None and self._admits(claim.kind, dead=False):
+            text = "job %s (%s, queue %s) ended its run with an impossible delay. %s"
+            logger.warning(text, ids.text(claim.id), claim.kind, claim.queue, outcome.warning, extra=_about(claim))
+        if isinstance(outcome, Snoozed) and outcome.held is not None and outcome.held.why is not None:
+            self._impossible(claim, outcome.held.budget, outcome.held.tokens, outcome.held.why)
+
+    def _impossible(self, claim: Claim, budget: str, tokens: int, why: str) -> None:
+        now, held = self._clock(), self._held.setdefault(budget, _Held())
+        held.tokens, held.at = tokens if now - held.at > HELD_SHOWN else max(held.tokens, tokens), now
+        if now - held.logged_at < HELD_AGAIN:
+            return
+        held.logged_at = now
+        logger.warning(
+            "job %s (%s, queue %s) is held by budget %s and can never run: %s. Stoker asks again every minute or so. "
+            "`stoker limits tune %s --rate %d/TIME` lets it run. This is logged once a minute.",
+            ids.text(claim.id),
+            claim.kind,
+            claim.queue,
+            budget,
+            why,
+            budget,
+            tokens,
+            extra=_about(claim),
+        )
+
+    @property
+    def held(self) -> dict[str, int]:
+        """The budgets that lately could never grant what a job asked for, with the most tokens asked for."""
+        now = self._clock()
+        return {name: held.tokens for name, held in self._held.items() if now - held.at <= HELD_SHOWN}
+
     def flush(self, *, everything: bool = False) -> None:
         """Log how many were left out in windows that are over."""
         now = self._clock()
@@ -145,12 +198,15 @@ def _log(claim: Claim, failure: FailureReport) -> None:
     job = ids.text(claim.id)
     text = f"job {job} ({claim.kind}, queue {claim.queue}) {failure.event}: "
     text += f"{one_line(first, LONGEST_HEADLINE).rstrip('.')}. {failure.then}"
-    about = {"job": job, "kind": claim.kind, "queue": claim.queue, "attempt": claim.attempt}
-    record = logger.makeRecord(logger.name, level, __file__, 0, text, (), None, "settled", about)
+    record = logger.makeRecord(logger.name, level, __file__, 0, text, (), None, "settled", _about(claim))
     if rest:
         # Where the exception itself is gone, or was another process's: formatters print this below the message.
         record.exc_text = "\n".join(f"    {line}" for line in safe(rest).splitlines())
     logger.handle(record)
+
+
+def _about(claim: Claim) -> dict[str, object]:
+    return {"job": ids.text(claim.id), "kind": claim.kind, "queue": claim.queue, "attempt": claim.attempt}
 
 
 def _log_rest(kind: str, window: _Window, now: float) -> None:

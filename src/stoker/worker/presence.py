@@ -42,5 +42,6 @@ def presence(worker: Worker) -> Presence:
         running=worker.runs,
         version=version(),
         state=worker.state,
+        held=worker.failures.held,
         dropped=0 if worker.app.timeline is None else worker.app.timeline.lost,
     )

@@ -213,6 +213,7 @@ class Runner:
         if cause is None and self._ends():
             cause = Cause.SHUTDOWN
         outcome = outcome_of_error(error, plan.task, cause, context.limit, round(context.elapsed * SECOND))
+        self._failures.judged(context.claim, outcome)
         if isinstance(outcome, Canceled) and context.cancel.reason is not None:
             return Canceled(context.cancel.reason)
         if isinstance(outcome, HandedBack) and cause is None:  # a KeyboardInterrupt

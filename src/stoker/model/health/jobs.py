@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from stoker.model.control import STOPPED, Presence, Queue, live
+from stoker.model.control import STOPPED, Budget, Presence, Queue, live
 from stoker.model.explain import unserved
 from stoker.model.findings import LATE_AFTER, Delivery
 from stoker.model.health.check import Check, note, ok, or_ok, warning, wrong
@@ -56,6 +57,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     flow: Mapping[str, tuple[int, int]] = {}
     lost: Mapping[str, int] = {}
     deliveries: Sequence[Delivery] | None = None
+    budgets: Sequence[Budget] = ()
 
 
 def judge(given: Situation) -> Iterator[Check]:
@@ -71,6 +73,9 @@ def judge(given: Situation) -> Iterator[Check]:
     yield from or_ok(list(_lag(given)), "lag", f"the oldest due job has waited {span(_longest(given))}")
     yield from or_ok(list(_forgotten(given)), "forgotten queues", "none is shut with jobs that wait for a day")
     yield from or_ok(list(_lost(given)), "event buffers", "no worker dropped events")
+    yield from or_ok(
+        list(_held(given)), "budgets", f"{count(len(given.budgets), 'budget')}; each can grant what is asked"
+    )
     if given.deliveries is not None:
         yield from or_ok(list(_consumers(given.deliveries)), "consumers", count(len(given.deliveries), "consumer"))
         yield from or_ok(list(_left(given.deliveries)), "letters and parked keys", "none wait")
@@ -204,6 +209,17 @@ def _lost(given: Situation) -> Iterator[Check]:
             read = f"{count(n, 'event')} did not fit into the buffer of {worker}"
             meaning = "They are missing from the timeline and the statistics; jobs are not affected."
             yield note("event buffers", read, meaning, "Raise STOKER_EVENT_BUFFER, or flush more often")
+
+
+def _held(given: Situation) -> Iterator[Check]:
+    asked: Counter[str] = Counter()
+    for one in live(given.presences, given.census.at):
+        asked |= Counter(one.held)
+    for budget in given.budgets:
+        n, most = asked[budget.name], budget.bucket.rate.capacity
+        if n > most:
+            read = f"jobs ask budget {budget.name} for {n:,} tokens, and it was tuned to hold at most {most:,.12g}"
+            yield warning("budgets", read, "They never run.", f"stoker limits tune {budget.name} --rate {n}/TIME")
 
 
 def _consumers(deliveries: Sequence[Delivery]) -> Iterator[Check]:

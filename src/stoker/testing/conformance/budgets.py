@@ -53,7 +53,7 @@ async def test_budgets_grant_until_they_are_empty(store: Store) -> None:
     """Each spend takes its tokens or none; a refusal carries a hint and takes nothing."""
     await store.engine.tune("api", Rate(1, per=2, burst=5))
     assert await store.engine.spend("api", 3) == Grant(granted=True)
-    assert await store.engine.spend("api", 3) == Grant(granted=False, wait=4 * SECOND)
+    assert await store.engine.spend("api", 3) == Grant(granted=False, wait=4 * SECOND, capacity=5)
     assert await store.engine.spend("api") == Grant(granted=True)
     assert await store.engine.spend("api", 1) == Grant(granted=True)
     assert not (await store.engine.spend("api")).granted
@@ -117,7 +117,8 @@ async def test_budgets_refuse_more_than_they_can_hold(store: Store) -> None:
     """A request above the capacity is refused however long one waits."""
     await store.engine.tune("api", Rate(10, burst=5))
     store.pass_time(HOUR)
-    assert not (await store.engine.spend("api", 6)).granted
+    refused = await store.engine.spend("api", 6)
+    assert (refused.granted, refused.capacity) == (False, 5)
     assert (await store.engine.spend("api", 5)).granted
 
 

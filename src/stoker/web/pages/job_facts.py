@@ -8,10 +8,12 @@ from typing import NamedTuple, cast
 
 from stoker.engines.base import Engine
 from stoker.model import ids
+from stoker.model.control import Budget
 from stoker.model.errors import NotFound
 from stoker.model.events import Event, window_of
 from stoker.model.groups import Group
 from stoker.model.job import PARENT, Job, links
+from stoker.model.lifecycle import HELD_BY
 from stoker.model.subqueues import SubqueueView
 from stoker.web.hub import Want
 from stoker.web.visit import Visit
@@ -31,6 +33,7 @@ class Facts(NamedTuple):
     subqueue: SubqueueView | None = None
     relatives: Mapping[bytes, Job] = MappingProxyType({})
     gone: bool = False
+    budgets: Sequence[Budget] = ()
 
 
 def named(visit: Visit) -> bytes:
@@ -78,10 +81,13 @@ async def _facts_of(engine: Engine, id_: bytes) -> tuple[Facts | None, int]:
     if job.options.limit is not None:
         found = await engine.subqueues(job.queue, names=[job.options.limit.subqueue])
         subqueue, calls = next(iter(found), None), calls + 1
+    budgets: Sequence[Budget] = ()
+    if job.metadata.get(HELD_BY):
+        budgets, calls = await engine.budgets(), calls + 1
     if near := _near(job, group):
         relatives = {one.id: one for one in await engine.get(near) if one is not None}
         calls += 1
-    return Facts(job, events, group, subqueue, relatives), calls
+    return Facts(job, events, group, subqueue, relatives, budgets=budgets), calls
 
 
 def _near(job: Job, group: Group | None) -> list[bytes]:

@@ -30,6 +30,7 @@ def why(job: Job, reading: Reading, facts: Facts) -> Explanation:
         unreadable=job.metadata.get(CORRUPT),
         group=facts.group,
         subqueue=facts.subqueue,
+        budgets=facts.budgets,
     )
 
 
@@ -49,7 +50,7 @@ ELSEWHERE: Final = frozenset({Reason.UNKNOWN_TASK, Reason.NO_WORKER, Reason.WORK
 COMMAND: Final = re.compile("`(stoker work [^`]+)`")
 
 GATES: Final = (
-    ("Due", frozenset({Reason.SCHEDULED}), "scheduled"),
+    ("Due", frozenset({Reason.SCHEDULED, Reason.HELD_BY_BUDGET}), "scheduled"),
     ("Queue open", frozenset({Reason.PAUSED, Reason.COOLING}), "pause"),
     ("Task known", frozenset({Reason.UNKNOWN_TASK}), "warn"),
     ("Worker", frozenset({Reason.NO_WORKER, Reason.WORKER_UNHEALTHY}), "warn"),
@@ -130,7 +131,7 @@ def _remedy(visit: Visit, job: Job, reason: Reason, reading: Reading, facts: Fac
     match reason:
         case Reason.SCHEDULED if job.status is Status.RETRYING:
             return Remedy(f"{path}/requeue", "Requeue now")
-        case Reason.SCHEDULED:
+        case Reason.SCHEDULED | Reason.HELD_BY_BUDGET:
             return Remedy(f"{path}/run-now", "Run now")
         case Reason.PAUSED:
             return Remedy(f"{queue}/resume", "Resume")
