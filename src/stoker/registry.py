@@ -275,6 +275,14 @@ class Registry:
         own = msgspec.structs.replace(chosen, backoff=given.backoff, keep=given.keep)
         return queue, chosen.priority or 0, attempts, own.to_stored()
 
+    def queue_of(self, kind: str) -> str | None:
+        """The queue of a kind's jobs where the call names none; None: the app does not know the kind."""
+        self._import()
+        task = self._tasks.get(kind)
+        if task is None and kind not in self._declared:
+            return None
+        return self.resolve(kind, self._declared[kind] if task is None else task.options)[0]
+
     def current_tenant(self) -> str | None:
         """The tenant from the hook; None without a hook."""
         return None if self._tenant is None else self._tenant()

@@ -72,6 +72,7 @@ async def test_lists_go_on_behind_their_cursor(app: Stoker, client: Client) -> N
 async def test_tokens_need_no_form_token_and_cookies_do(app: Stoker) -> None:
     board = dashboard(app, limits=Limits(seconds=30))
     client = Client(board)
+    app.declare("send", queue="mail")
     secret = await TokensAdmin(app).create("ci", "operate", queues=["mail"])
     none = await client.http.post("/api/v1/jobs", json={"kind": "send"})
     assert (none.status_code, none.headers["www-authenticate"]) == (401, "Bearer")

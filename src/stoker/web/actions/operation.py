@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from stoker.web.actions.doing import Doing, Done, answer
 from stoker.web.pages import operations
+from stoker.web.pages.shared import needs_everything
 from stoker.web.view import Flash
 from stoker.web.visit import Visit
 
@@ -15,6 +16,7 @@ from stoker.web.visit import Visit
 async def run(verb: str, visit: Visit) -> Response:
     """Do one thing to the operation of the address."""
     await visit.board.form(visit)
+    needs_everything(visit)
     return answer(visit, await VERBS[verb](visit), visit.url(f"operations/{visit.request.path_params['id']}"))
 
 

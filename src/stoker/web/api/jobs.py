@@ -238,7 +238,7 @@ async def enqueue(visit: Visit, given: NewJob) -> Stored:
         if (value := getattr(given, name)) is not None
     }
     draft = board.jobs.draft(given.kind, given.payload, **options)
-    shared.check_queue(visit, draft.queue)
+    shared.check_kind(visit, draft.kind, draft.queue)
     await _check_quotas(visit, draft.queue)
     if given.id is not None:
         draft = msgspec.structs.replace(draft, job_id=ids.parse(given.id))
@@ -360,7 +360,7 @@ async def explain(visit: Visit) -> Why:
 @api.post("/jobs/{id}/reveal")
 async def reveal(visit: Visit, given: RevealBody) -> Revealed:
     """Show a payload or result."""
-    job = await job_facts.stored(visit)
+    job = await _reached(visit)
     raw = job.result if given.part == "result" else job.payload
     if raw is None:
         raise NotFound(f"The job has no {given.part}.")

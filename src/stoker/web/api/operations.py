@@ -13,6 +13,7 @@ from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.api.jobs import Acting, needs
 from stoker.web.pages import operations as pages
+from stoker.web.pages.shared import needs_everything
 from stoker.web.problems import Problem
 from stoker.web.visit import Visit
 
@@ -100,20 +101,15 @@ async def read(visit: Visit) -> OperationRecord:
 @api.post("/operations/{id}/stop")
 async def stop(visit: Visit, given: t.NoBody) -> OperationRecord:  # noqa: ARG001 - nothing is said in it
     """Stop an operation."""
-    _reach(visit)
+    needs_everything(visit)
     return record(await visit.admin.operations.stop(place(visit, "id")))
 
 
 @api.post("/operations/{id}/resume")
 async def resume(visit: Visit, given: t.NoBody) -> OperationRecord:  # noqa: ARG001 - nothing is said in it
     """Go on with an operation."""
-    _reach(visit)
+    needs_everything(visit)
     return record(await pages.go_on(visit, place(visit, "id")))
-
-
-def _reach(visit: Visit) -> None:
-    if not visit.who.reaches_all:
-        raise Problem(403, "queue", f"{visit.who.name} is limited to some queues. Nothing was changed.")
 
 
 def record(found: OperationView) -> OperationRecord:

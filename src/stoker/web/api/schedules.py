@@ -110,7 +110,7 @@ async def create(visit: Visit, given: NewSchedule) -> ScheduleRecord:
     draft: Draft = visit.board.jobs.draft(
         given.kind, given.payload, **{field: value for field, value in options.items() if value is not None}
     )
-    shared.check_queue(visit, draft.queue)
+    shared.check_kind(visit, draft.kind, draft.queue)
     return _record(await visit.admin.schedules.create(given.name, draft, **given.given()))
 
 

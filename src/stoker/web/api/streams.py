@@ -217,6 +217,7 @@ async def preview(visit: Visit, given: LettersPreview) -> Preview:
 @api.post("/operations/letters", status=202)
 async def act_on_letters(visit: Visit, given: LettersOperation) -> OperationRecord:
     """Replay or discard all letters of a filter."""
+    needs_everything(visit)
     _offered(visit)
     return record(await pages.begin(visit, given.action, given.fields(), given.count))
 

@@ -32,6 +32,7 @@ async def edit_form(visit: Visit, mistake: str = "", given: Form | None = None) 
     """The form, with what was typed where it was refused."""
     reading = await visit.board.hub.reading()
     job = await stored(visit)
+    shared.check_queue(visit, job.queue)
     if job.status not in ALLOWED[Edit]:
         raise Problem(409, "wrong_status", f"{job.kind} is {job.status.value}: only waiting and dead jobs are edited.")
     fields = Form([]) if given is None else given
@@ -98,6 +99,7 @@ async def move(visit: Visit) -> Response:
     """The form that moves a job to another queue."""
     reading = await visit.board.hub.reading()
     job = await stored(visit)
+    shared.check_queue(visit, job.queue)
     if job.status not in ALLOWED[Move]:
         raise Problem(409, "wrong_status", f"{job.kind} is {job.status.value}: only waiting jobs are moved.")
     context = view.common(visit, "jobs", f"Move {job.kind}", shared.found(visit, reading)) | {

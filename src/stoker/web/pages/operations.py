@@ -345,6 +345,7 @@ def live_context(visit: Visit, reading: Reading, found: OperationView) -> dict[s
         "seen": _seen(found),
         "tally": _tally(found),
         "back": back,
+        "may": visit.may("operate") and visit.who.reaches_all,
         "live_url": visit.url("live", page="operation", id=found.id),
     }
 

@@ -25,7 +25,6 @@ from stoker.web import view
 from stoker.web.forms import Form, number
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import jobs, shared
-from stoker.web.pages.shared import check_queue
 from stoker.web.view import Flash
 from stoker.web.visit import Visit
 
@@ -290,7 +289,7 @@ async def create(visit: Visit) -> Response:
     try:
         payload = Raw(fields["payload"].encode()) if fields["payload"] else None
         draft = visit.board.jobs.draft(fields["kind"], payload, queue=fields["queue"] or None)
-        check_queue(visit, draft.queue)
+        shared.check_kind(visit, draft.kind, draft.queue)
         stored = await visit.admin.schedules.create(fields["name"], draft, **options(fields))
     except (InvalidInput, NotFound) as error:
         return await new_page(visit, str(error), form)

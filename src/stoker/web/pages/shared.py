@@ -49,6 +49,17 @@ def check_queue(visit: Visit, queue: str) -> None:
         raise Problem(403, "queue", f"{visit.who.name} may not change anything in queue {queue}. Nothing was changed.")
 
 
+def check_kind(visit: Visit, kind: str, queue: str) -> None:
+    """Refuse a new job to a visitor who is limited to some queues, unless it goes to its kind's own, one of these.
+
+    A worker that serves several queues would run any kind in any of them.
+    """
+    check_queue(visit, queue)
+    if not visit.who.reaches_all and queue != visit.board.jobs.queue_of(kind):
+        text = f"{visit.who.name} is limited to some queues, and {queue} is not the queue of {kind}."
+        raise Problem(403, "queue", f"{text} Nothing was stored.")
+
+
 def needs_everything(visit: Visit) -> None:
     """Refuse a change of what belongs to no single queue to a visitor who is limited to some."""
     if not visit.who.reaches_all:
