@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stoker.model.job import Failure, Job, Options, Status
-from stoker.model.redact import EVERYTHING_SHOWN, MASK, Redaction, is_secret
+from stoker.model.redact import EVERYTHING_SHOWN, MASK, Redaction, Secrecy, is_secret, secrecy
 
 REDACTION = Redaction()
 
@@ -26,8 +26,98 @@ def test_names_of_secrets_are_known(name: str) -> None:
     assert is_secret(name)
 
 
+FURTHER = """passwords passcode pw tokens
+access_tokens apikeys ssh_key rsa_key aes_key master_key stripe_key service_key
+license_key hmac_key private_pem session session_id sessionid sid csrf xsrf dsn database_url connection_string
+conn_str pan account_number routing_number bic social_security_number tax_id totp mfa_code 2fa recovery_codes
+backup_codes seed_phrase mnemonic salt webhook_url oauth kennwort passwort mot_de_passe"""
+
+
+@pytest.mark.spec("REDACT-05")
+@pytest.mark.parametrize("name", FURTHER.split())
+def test_further_names_of_secrets_are_known(name: str) -> None:
+    camel = "".join(word.capitalize() for word in name.split("_"))
+    for spelled in (name, name.upper(), name.replace("_", "-"), camel, camel[0].lower() + camel[1:], f"x_{name}"):
+        assert is_secret(spelled), spelled
+        assert REDACTION.json(json.dumps({spelled: "s3cret"}).encode()) == json.dumps({spelled: MASK}).encode()
+        assert REDACTION.values({spelled: "s3cret"}) == {spelled: MASK}
+        assert REDACTION.text(f"{spelled}=s3cret") == f"{spelled}={MASK}"
+
+
+@pytest.mark.spec("REDACT-05")
+@pytest.mark.parametrize("name", ["tokens", "max_tokens", "session", "sessionActive", "pan", "salt"])
+def test_numbers_and_booleans_stay_where_they_are_no_secret(name: str) -> None:
+    for value in (512, -1.5, True, False, None, {"prompt": 5, "done": True}, [1, 2]):
+        raw = json.dumps({name: value}).encode()
+        assert REDACTION.json(raw) == raw
+    raw = json.dumps({name: {"a": ["s3cret", 1], "b": {"s3cret": "s3cret"}}, "c": "d"}).encode()
+    shown = {name: {"a": [MASK, 1], "b": {"s3cret": MASK}}, "c": "d"}
+    assert json.loads(REDACTION.json(raw)) == shown
+    assert json.loads(REDACTION.json(json.dumps({"token": {name: 5}, "e": {name: {"pin": 5}}}).encode())) == {
+        "token": MASK,
+        "e": {name: {"pin": MASK}},
+    }
+    assert REDACTION.text(f"{name}=512, {name}: true") == f"{name}=512, {name}: true"
+    assert REDACTION.values({name: "512"}) == {name: "512"}
+    card = "4111111111111111"
+    assert REDACTION.values({name: card}) == {name: MASK}, "a text of so many digits may be a card's number"
+    assert REDACTION.text(f"{name}='{card}'") == f"{name}={MASK}"
+
+
+@pytest.mark.spec("REDACT-05")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CardDeclined: card ending 0726",
+        "shop.payments.CardDeclined: card ending 0726\n  File x",
+        "PasswordError: short",
+        "InvalidToken: it has expired",
+        "TokenExpired: at noon",
+    ],
+)
+def test_a_class_is_no_name_beside_a_value(text: str) -> None:
+    assert REDACTION.text(text) == text
+
+
+@pytest.mark.spec("REDACT-05")
+@pytest.mark.parametrize(
+    "text, masked",
+    [
+        ("AccessToken: abc def", "AccessToken: [hidden] def"),
+        ("SecretAccessKey: abc", "SecretAccessKey: [hidden]"),
+        ("CardNumber: 4111 1111", "CardNumber: [hidden] 1111"),
+        ("CardDeclined: 4111111111111111", "CardDeclined: [hidden]"),
+        ("CardDeclined=card ending", "CardDeclined=[hidden] ending"),
+        ('"CardDeclined": card ending', '"CardDeclined": [hidden] ending'),
+        ("Password: open sesame", "Password: [hidden] sesame"),
+        ("cardDeclined: card ending", "cardDeclined: [hidden] ending"),
+    ],
+)
+def test_what_may_be_the_name_of_a_value_is_masked(text: str, masked: str) -> None:
+    assert REDACTION.text(text) == masked
+
+
+@pytest.mark.spec("REDACT-06")
+@pytest.mark.parametrize(
+    "raw, masked",
+    [
+        ('{"to": "postgres://ada:s3cret@db/shop"}', '{"to": "postgres://ada:[hidden]@db/shop"}'),
+        ('["a", "see redis://:s3cret@host and http://b"]', '["a", "see redis://:[hidden]@host and http://b"]'),
+        ('"https:\\/\\/ada:s3cret@host"', '"https://ada:[hidden]@host"'),
+        ('{"ftp://ada:s3cret@host": 1}', '{"ftp://ada:[hidden]@host": 1}'),
+        ('"http:\\u002f/ada:s3cret@h\\ud800"', '"http://ada:[hidden]@h\\ud800"'),
+        ('["http://example.org/a:b", "a\\nb", "x@y"]', '["http://example.org/a:b", "a\\nb", "x@y"]'),
+        ('{"token": {"ftp://ada:s3cret@host": "ftp://ada:s3cret@host"}}', '{"token": "[hidden]"}'),
+    ],
+)
+def test_addresses_in_json_lose_their_passwords(raw: str, masked: str) -> None:
+    assert REDACTION.json(raw.encode()) == masked.encode()
+
+
 @pytest.mark.spec("REDACT-01")
-@pytest.mark.parametrize("name", ["to", "key", "author", "cardinality", "max_tokens", "passenger", "tokenize", ""])
+@pytest.mark.parametrize(
+    "name", ["to", "key", "author", "cardinality", "passenger", "tokenize", "id", "url", "code", ""]
+)
 def test_other_names_are_left_alone(name: str) -> None:
     assert not is_secret(name)
     assert is_secret("salary_2026", frozenset({"salary"}))
@@ -62,13 +152,22 @@ def test_what_is_no_json_is_masked_as_a_text() -> None:
     assert REDACTION.json(b"\xff password=x") == b"\xff password=[hidden]"
 
 
-def _expected(value: Any) -> Any:
+def _expected(value: Any, *, texts: bool = False) -> Any:
     if isinstance(value, dict):
-        return {name: MASK if item is not None and is_secret(name) else _expected(item) for name, item in value.items()}
-    return [_expected(item) for item in value] if isinstance(value, list) else value
+        return {
+            name: MASK
+            if item is not None and secrecy(name) is Secrecy.ALL
+            else _expected(item, texts=texts or is_secret(name))
+            for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_expected(item, texts=texts) for item in value]
+    return MASK if texts and isinstance(value, str) else value
 
 
-_names = st.sampled_from(["to", "password", "a_token", "card", "rest", "password\n", "é"]) | st.text(max_size=5)
+_names = st.sampled_from(["to", "password", "a_token", "card", "tokens", "pan", "rest", "password\n", "é"]) | st.text(
+    max_size=5
+)
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_names, inner, max_size=4),

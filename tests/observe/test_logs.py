@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from io import StringIO
 
 import pytest
 
@@ -11,7 +12,8 @@ from stoker.app import Stoker
 from stoker.context import current
 from stoker.model.chunk import Chunk
 from stoker.model.job import Status
-from stoker.observe.logs import JobLogFilter, JsonFormatter
+from stoker.model.redact import Redaction
+from stoker.observe.logs import JobLogFilter, JsonFormatter, RedactingFilter
 from stoker.worker import Worker
 from tests.harness.apps import becomes, drain
 from tests.worker.apps import risky
@@ -103,3 +105,26 @@ async def test_lines_of_a_handlers_own_process_are_logged_too(caplog: pytest.Log
     assert [one.getMessage() for one in said] == list(record.log)
     assert record.log
     assert {getattr(one, "job", None) for one in said} == {job.id}
+
+
+@pytest.mark.spec("REDACT-07")
+@pytest.mark.parametrize("formatter", [logging.Formatter("%(message)s"), JsonFormatter()])
+def test_secrets_are_masked_in_log_lines_and_tracebacks(formatter: logging.Formatter) -> None:
+    stream = StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    handler.addFilter(RedactingFilter(Redaction(also=frozenset({"salary"}))))
+    logger = logging.getLogger("stoker.tests.masked")
+    logger.addHandler(handler)
+    logger.warning("login with password=%s and %r", "s3cret", {"api_key": "s3cret"})
+    logger.warning("salary=s3cret of %s at redis://ada:s3cret@host", "ada", stack_info=True)
+    try:
+        raise ValueError("cannot reach postgres://ada:s3cret@db: token=s3cret")
+    except ValueError:
+        logger.exception("no luck")
+    logger.info("%d done", 5)
+    logger.removeHandler(handler)
+    written = stream.getvalue()
+    assert "s3cret" not in written
+    assert "redis://ada:[hidden]@host" in written and "ValueError: cannot reach postgres://ada:[hidden]@db" in written
+    assert "no luck" in written and "5 done" in written

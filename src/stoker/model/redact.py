@@ -7,6 +7,7 @@ see a secret can reveal it; masking too little is not.
 
 from __future__ import annotations
 
+import enum
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -20,44 +21,107 @@ from stoker.model.job import Failure, Job
 MASK = "[hidden]"
 
 WORDS = frozenset(
-    {"pass", "pwd", "pin", "cvv", "cvc", "ccv", "card", "iban", "ssn", "auth", "jwt", "bearer", "otp", "signature"}
+    {
+        *("pass", "pwd", "pw", "pin", "otp", "totp", "auth", "oauth", "jwt", "bearer", "mnemonic", "signature"),
+        *("card", "cvv", "cvc", "ccv", "iban", "bic", "ssn", "dsn", "csrf", "xsrf", "sid", "sessionid"),
+    }
 )
 """Words of a name that make its value a secret."""
 
+TEXT_WORDS = frozenset({"tokens", "session", "pan", "salt"})
+"""Words of a name that make texts secrets; numbers, as in `max_tokens`, stay."""
+
 ENDINGS = (
-    "password",
-    "passwd",
-    "passphrase",
-    "secret",
-    "secrets",
-    "token",
-    "credential",
-    "credentials",
-    "authorization",
-    "cookie",
-    "cookies",
-    "apikey",
+    *("password", "passwords", "passwd", "passphrase", "passcode", "kennwort", "passwort"),
+    *("secret", "secrets", "token", "credential", "credentials", "authorization", "cookie", "cookies"),
+    *("apikey", "apikeys"),
 )
 """A word that ends like this does so too: `dbpassword`."""
 
-KEYS = frozenset({"api", "access", "private", "secret", "encryption", "signing"})
-"""In front of `key` these words make a secret: `api_key`."""
+PAIRS: dict[str, frozenset[str]] = {
+    "key": frozenset(
+        {
+            *("api", "access", "private", "secret", "encryption", "signing", "ssh", "rsa", "aes", "hmac"),
+            *("master", "stripe", "service", "license"),
+        }
+    ),
+    "pem": frozenset({"private"}),
+    "id": frozenset({"session", "tax"}),
+    "url": frozenset({"database", "db", "webhook"}),
+    "string": frozenset({"connection", "conn"}),
+    "str": frozenset({"connection", "conn"}),
+    "number": frozenset({"account", "routing", "security"}),
+    "code": frozenset({"mfa", "recovery", "backup"}),
+    "phrase": frozenset({"seed"}),
+    "fa": frozenset({"2"}),
+    "passe": frozenset({"de"}),
+}
+"""Behind one of these words, a word (or its plural) makes a secret: `api_key`, `recovery_codes`, `mot_de_passe`."""
+
+FAULTS = ("Error", "Exception", "Warning")
+FAULTY = frozenset({"Bad", "Expired", "Invalid", "Malformed", "Missing", "No", "Unknown", "Wrong"})
+NOUNS = frozenset({"code", "data", "hash", "id", "key", "no", "number", "phrase", "pem", "string", "url", "value"})
+"""How names of exception classes end and begin, and how those of values end."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
 # Both look at each word once: a traceback may have words of thousands of letters.
 _NAME = re.compile(r"""(?<![\w-])["']?([\w-]+)["']?\s*[=:]\s*""")
 _VALUE = re.compile(r"""(?i)"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:bearer|basic)\s+\S+|[^\s,;&)}\]]+""")
+_NUMBER = re.compile(r"(?i)[+-]?\d{1,9}(?:\.\d{1,9})?|true|false")
+_SENTENCE = re.compile(r"[^\S\n]*\S+[^\S\n]+\S")
 _ADDRESS = re.compile(r"(?i)(\b[a-z][a-z0-9+.-]{0,40}://[^\s/:@]*:)[^\s/@]+(@)")
 
 
+class Secrecy(enum.Enum):
+    """What of the value under a name is masked."""
+
+    NONE = enum.auto()
+    TEXT = enum.auto()
+    ALL = enum.auto()
+
+
 @lru_cache(maxsize=4_096)
-def is_secret(name: str, also: frozenset[str] = frozenset()) -> bool:
-    """Whether a value under this name is masked. `also` holds further words, in small letters."""
+def secrecy(name: str, also: frozenset[str] = frozenset()) -> Secrecy:
+    """What is masked under this name. `also` holds further words, in small letters."""
     words = [word.lower() for word in _WORD.findall(name)]
     if any(word in WORDS or word in also or word.endswith(ENDINGS) for word in words):
+        return Secrecy.ALL
+    if any(before in PAIRS.get(word.removesuffix("s"), ()) for before, word in pairwise(words)):
+        return Secrecy.ALL
+    return Secrecy.TEXT if any(word in TEXT_WORDS for word in words) else Secrecy.NONE
+
+
+def is_secret(name: str, also: frozenset[str] = frozenset()) -> bool:
+    """Whether a text under this name is masked."""
+    return secrecy(name, also) is not Secrecy.NONE
+
+
+def _hides(name: str, value: str, also: frozenset[str]) -> bool:
+    """Whether a text is masked under a name. A short number stays where numbers do; a long one may be a card's."""
+    found = secrecy(name, also)
+    return found is Secrecy.ALL or (found is Secrecy.TEXT and _NUMBER.fullmatch(value) is None)
+
+
+def _addresses(quoted: str) -> str:
+    """A JSON text without the passwords of addresses in it; any other stays as it was written."""
+    if "://" not in quoted and "\\" not in quoted:
+        return quoted
+    plain = json.loads(quoted)
+    masked = _ADDRESS.sub(rf"\1{MASK}\2", plain)
+    return quoted if masked == plain else json.dumps(masked)
+
+
+def _is_class(name: str, rest: str, start: int) -> bool:
+    """Whether `name:` begins an exception, as in `CardDeclined: card ending 0726`, and is no name of a value."""
+    words = _WORD.findall(name)
+    if len(words) < 2 or not name.isalnum() or not name[0].isupper():
+        return False
+    if words[-1] in FAULTS:
         return True
-    return any(word in {"key", "keys"} and before in KEYS for before, word in pairwise(words))
+    last = words[-1].lower()
+    names_value = last.removesuffix("s") in NOUNS or is_secret(last)
+    return (not names_value or words[0] in FAULTY) and _SENTENCE.match(rest, start) is not None
 
 
 class Redaction(msgspec.Struct, frozen=True):
@@ -74,44 +138,64 @@ class Redaction(msgspec.Struct, frozen=True):
             return self.text(text).encode(errors="surrogateescape")
         pieces: list[str] = []
         behind = 0
-        for start, end in self._spans(text):
-            pieces += (text[behind:start], f'"{MASK}"')
+        for start, end, shown in self._masked(text):
+            pieces += (text[behind:start], shown)
             behind = end
         return "".join([*pieces, text[behind:]]).encode(errors="surrogateescape")
 
-    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where the masked values of a JSON text are, from left to right."""
-        depth, last, name = 0, "", ""
+    def _masked(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """What is masked in a JSON text, from left to right: where it is, and what stands there instead."""
+        inside: list[str] = []  # the brackets around a token
+        last = name = ""
         hidden: tuple[int, int] | None = None  # where a masked object or list began, and how deep it is
+        texts: int | None = None  # how deep an object or list is in which texts are masked
         for token in _TOKEN.finditer(text):
             what = token[0]
             if what in "{[":
-                if hidden is None and name and self._masks(name):
-                    hidden = token.start(), depth
-                depth, name = depth + 1, ""
+                found = self._secrecy(name) if name and hidden is None else Secrecy.NONE
+                if found is Secrecy.ALL:
+                    hidden = token.start(), len(inside)
+                elif found is Secrecy.TEXT and texts is None:
+                    texts = len(inside)
+                inside.append(what)
+                name = ""
             elif what in "}]":
-                depth, name = depth - 1, ""
-                if hidden is not None and hidden[1] == depth:
-                    yield hidden[0], token.end()
+                inside.pop()
+                name = ""
+                if hidden is not None and hidden[1] == len(inside):
+                    yield hidden[0], token.end(), f'"{MASK}"'
                     hidden = None
+                elif texts == len(inside):
+                    texts = None
             elif what == ":":
                 name = last
             elif what == ",":
                 name = ""
-            elif name:
-                if hidden is None and what != "null" and self._masks(name):
-                    yield token.span()
-                name = ""
-            else:
+            elif not name and inside and inside[-1] == "{":
                 last = what
+                if hidden is None and (shown := _addresses(what)) != what:
+                    yield token.start(), token.end(), shown
+            else:
+                if hidden is None and (shown := self._value(name, what, texts=texts is not None)) != what:
+                    yield token.start(), token.end(), shown
+                name = ""
 
-    def _masks(self, quoted: str) -> bool:
-        return is_secret(json.loads(quoted), self.also)
+    def _value(self, name: str, what: str, *, texts: bool) -> str:
+        """A JSON text, number or word as it is shown; `texts`: around it texts are masked."""
+        found = self._secrecy(name) if name else Secrecy.NONE
+        is_text = what[0] == '"'
+        if what != "null" and (found is Secrecy.ALL or (is_text and (texts or found is Secrecy.TEXT))):
+            return f'"{MASK}"'
+        return _addresses(what) if is_text else what
+
+    def _secrecy(self, quoted: str) -> Secrecy:
+        return secrecy(json.loads(quoted), self.also)
 
     def values(self, named: Mapping[str, str]) -> dict[str, str]:
         """A map from names to texts, with the secret ones masked."""
         return {
-            name: MASK if value and is_secret(name, self.also) else self.text(value) for name, value in named.items()
+            name: MASK if value and _hides(name, value, self.also) else self.text(value)
+            for name, value in named.items()
         }
 
     def text(self, text: str) -> str:
@@ -121,7 +205,9 @@ class Redaction(msgspec.Struct, frozen=True):
         while (name := _NAME.search(text, at)) is not None:
             at = name.end()
             value = _VALUE.match(text, at) if is_secret(name[1], self.also) else None
-            if value is not None:
+            if value is None or (name[0].rstrip().endswith(f"{name[1]}:") and _is_class(name[1], text, at)):
+                continue
+            if _hides(name[1], value[0].strip("\"'"), self.also):
                 pieces += (text[behind:at], MASK)
                 at = behind = value.end()
         return _ADDRESS.sub(rf"\1{MASK}\2", "".join([*pieces, text[behind:]]))
