@@ -14,7 +14,7 @@ import pytest
 from stoker.app import Stoker
 from stoker.model import ids
 from stoker.model.access import Identity
-from stoker.model.errors import EngineBusy, EngineFull, EngineReadOnly, EngineUnavailable
+from stoker.model.errors import EngineBusy, EngineFull, EngineReadOnly, EngineRefused, EngineUnavailable
 from stoker.model.job import Status
 from stoker.web import Limits, Open, dashboard
 from tests.web.conftest import Client, claim, end, enqueue
@@ -23,6 +23,13 @@ UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
 DRIVER = "asyncpg.exceptions.CannotConnectNowError: password authentication failed for user shop"
 
 Made = Callable[..., Client]
+
+
+def refused() -> EngineRefused:
+    """What an engine raises where a driver said no."""
+    error = EngineRefused(DRIVER)
+    error.__cause__ = RuntimeError(DRIVER)
+    return error
 
 
 @pytest.fixture
@@ -122,6 +129,7 @@ async def test_400_and_415_for_bodies_that_cannot_be_read(client: Client) -> Non
         (EngineBusy(DRIVER), "store_busy"),
         (EngineFull(DRIVER), "store_full"),
         (EngineReadOnly(DRIVER), "store_read_only"),
+        (refused(), "store_refused"),
         (TimeoutError(DRIVER), "store_unavailable"),
     ],
 )

@@ -115,8 +115,11 @@ def of(error: Exception) -> Problem | None:
             return Problem(422, "unknown_task", str(error), field="kind")
         case CorruptRecord():
             return Problem(500, "unreadable", str(error))
-        case EngineRefused():
+        case EngineRefused() if error.__cause__ is None:  # else it holds a driver's words
             return Problem(409, "refused", str(error))
+        case EngineRefused():
+            refused = "The store does not let the dashboard do this. Nothing was changed. Check its role and grants."
+            return Problem(503, "store_refused", refused)
         case EngineFull():
             return Problem(503, "store_full", "The store has no room left. Nothing was stored.")
         case EngineReadOnly():

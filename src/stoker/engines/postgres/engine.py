@@ -449,10 +449,7 @@ class PostgresEngine(Documents):
 
     @timed(write=False)
     async def streams(self, names: Sequence[str] = ()) -> list[StreamState]:
-        chosen = list(names) or await self._store.read(lambda _: steering.names())
-        for name in chosen:
-            await self._sequencer.all(name)
-        return await self._store.read(lambda _: steering.streams(chosen))
+        return await self._store.read(lambda _: steering.streams(names))
 
     @timed(write=True)
     async def steer(self, stream: str, consumer: str, change: Steering, *, by: By | None = None) -> bool:

@@ -55,27 +55,23 @@ class Sequencer:
         self._store = store
         self._windows: dict[str, _Window] = {}
 
-    async def step(self, stream: str, *, patient: bool = False) -> bool:
-        """Number what is committed; False when there is more, or another session is at it.
-
-        A `patient` step has waited for that session long enough: what it holds up is numbered when it ends.
-        """
-        complete, _ = await self._step(stream, _SEQUENCE, (), patient=patient)
-        return complete
-
     async def look(self, wish: Wish, change: Advance | None = None, *, patient: bool = False) -> tuple[bool, list[Row]]:
-        """Make a step, then show the cursors of a consumer, or the one that is to advance: one statement does both."""
+        """Number what is committed, then show the cursors of a consumer, or the one that is to advance.
+
+        One statement does both. False with them: there is more, or another session is at it. A `patient` step has
+        waited for that session long enough: what it holds up is numbered when it ends.
+        """
         place = (None, None) if change is None else (change.partition, change.position)
         asked = (wish.consumer, place[0], wish.worker, self._store.now(), place[1])
-        complete, rows = await self._step(wish.stream, _LOOK, asked, patient=patient)
+        complete, rows = await self._step(wish.stream, asked, patient=patient)
         return complete, [row[4:] for row in rows if row[4] is not None]
 
-    async def _step(self, stream: str, name: str, more: Row, *, patient: bool) -> tuple[bool, Sequence[Row]]:
+    async def _step(self, stream: str, more: Row, *, patient: bool) -> tuple[bool, Sequence[Row]]:
         window = self._windows.setdefault(stream, _Window())
         at = time.monotonic()
         entire = window.seen is None or at - window.swept >= WHOLE_EVERY
         values = (stream, window.seen, window.home, window.most, entire, patient, *more)
-        rows = await self._store.once("stream", name, values, extra=30.0)
+        rows = await self._store.once("stream", _LOOK, values, extra=30.0)
         moved, seen, missed, started = rows[0][:4]
         if moved < 0:
             return patient, rows
@@ -98,11 +94,6 @@ class Sequencer:
         """Whether a step was complete a short time ago."""
         window = self._windows.get(stream)
         return window is not None and time.monotonic() - window.stepped < RECENT
-
-    async def all(self, stream: str) -> None:
-        """Number everything that is committed now."""
-        while not await self.step(stream, patient=True):
-            pass
 
 
 def number_all(sid: int, stream: str) -> Steps[None]:

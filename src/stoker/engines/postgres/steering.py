@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stoker.engines.postgres.connection import Retriable
 from stoker.engines.postgres.outbox import landings
 from stoker.engines.postgres.statements import sql
@@ -11,7 +13,7 @@ from stoker.engines.sql.steering import StreamSteering
 from stoker.engines.sql.steps import Steps
 from stoker.engines.sql.stream_rows import PARTITION
 from stoker.model.outbox.cursor import Cursor
-from stoker.model.outbox.steering import Seek, sought
+from stoker.model.outbox.steering import Seek, StreamState, sought
 from stoker.model.outbox.stream import Vacuumed
 from stoker.model.time import Instant
 
@@ -19,20 +21,19 @@ _STREAM = sql("outbox_stream")
 _NAMES = sql("outbox_stream_names")
 _CURSORS = sql("outbox_cursors")
 _TURN = sql("outbox_turn")
+_UNNUMBERED = sql("outbox_unnumbered")
 _SWEEP_TRY = sql("outbox_sweep_try")
 _PASSED = sql("outbox_passed")
 _SWEEP = sql("outbox_sweep")
-
-
-def names() -> Steps[list[str]]:
-    """Return the names of all streams."""
-    return [name for (name,) in (yield _NAMES, ())]
 
 
 class _Steering(StreamSteering):
     def cursors(self, stream: str, sid: int) -> Steps[list[tuple[Cursor, Instant | None]]]:  # noqa: ARG002
         shown = [read_cursor(stream, row) for row in (yield _CURSORS, (stream, None, None, None, None, None))]
         return [(one.cursor, one.oldest) for one in shown]
+
+    def unnumbered(self, sid: int) -> Steps[dict[int, tuple[int, Instant]]]:
+        return {part: (n, first) for part, n, first in (yield _UNNUMBERED, (sid,))}
 
     def seek(self, sid: int, stream: str, consumer: str, to: Seek) -> Steps[None]:
         for pid, position in (yield from landings(sid, stream, to.to)):
@@ -44,7 +45,12 @@ class _Steering(StreamSteering):
 
 
 _STEERING = _Steering(sql, ("cursor", "parked", "letter", "consumer"))
-streams, steer = _STEERING.streams, _STEERING.steer
+steer = _STEERING.steer
+
+
+def streams(names: Sequence[str]) -> Steps[list[StreamState]]:
+    """Return streams with their cursors, by name; all of them without names. It numbers nothing, and only reads."""
+    return (yield from _STEERING.streams(names or [name for (name,) in (yield _NAMES, ())]))
 
 
 def vacuum(unit: Unit, stream: str, limit: int) -> Steps[Vacuumed]:

@@ -28,6 +28,11 @@ class StreamSteering(ABC):
     def cursors(self, stream: str, sid: int) -> Steps[list[tuple[Cursor, Instant | None]]]:
         """Return the cursors of a stream, each with the time of the first message behind it."""
 
+    def unnumbered(self, sid: int) -> Steps[dict[int, tuple[int, Instant]]]:  # noqa: ARG002
+        """Return by partition how many messages have no number yet, and when the first of them was appended."""
+        yield from ()
+        return {}
+
     @abstractmethod
     def seek(self, sid: int, stream: str, consumer: str, to: Seek) -> Steps[None]:
         """Move the cursors of a consumer."""
@@ -37,11 +42,13 @@ class StreamSteering(ABC):
         found: list[StreamState] = []
         for name in sorted(names):
             for sid, partitions, keep in (yield self._stream, (name,)):
-                last = tuple(row[2] for row in (yield self._partitions, (sid,)))
-                states = [
-                    CursorState(cursor, last[cursor.partition] - cursor.position, oldest)
-                    for cursor, oldest in (yield from self.cursors(name, sid))
-                ]
+                coming = yield from self.unnumbered(sid)
+                rows = yield self._partitions, (sid,)
+                last = tuple(row[2] + coming.get(n, (0, None))[0] for n, row in enumerate(rows))
+                states = []
+                for cursor, oldest in (yield from self.cursors(name, sid)):
+                    first = coming[cursor.partition][1] if oldest is None and cursor.partition in coming else oldest
+                    states.append(CursorState(cursor, last[cursor.partition] - cursor.position, first))
                 found.append(StreamState(Stream(name, partitions, keep), last, tuple(states)))
         return found
 
