@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stoker import Schedule, chain, current
 from stoker.app import Stoker
 from stoker.context import Context
+from stoker.model import ids
 from stoker.model.errors import (
     DuplicateSchedule,
     DuplicateTask,
@@ -494,3 +496,39 @@ async def test_the_last_status_says_what_became_of_the_last_occurrence(
     assert "schedule report skipped an occurrence, because its last job is still active" in texts
     assert "schedule report fired nothing; due occurrences that were too old: 3" in texts
     assert "schedule report fired; other due occurrences, which made no job: 1" in texts
+
+
+# --- ids that can be foreseen ---
+
+
+@pytest.mark.spec("ID-05")
+async def test_a_caller_cannot_take_the_id_of_an_occurrence(timed_jobs: Stoker) -> None:
+    """Whatever it hides behind: a draft, a link of a chain, a callback of a group; nothing is stored."""
+    foreseen = ids.occurrence("nightly", instant(NOON))
+    jobs = timed_jobs
+    jobs.declare("other")
+    plain = jobs.draft("other")
+    taken = replace(plain, job_id=foreseen)
+    behind = jobs.draft("other").then(plain, jobs.draft("other").then(taken))
+
+    for call in (
+        lambda: jobs.enqueue(taken),
+        lambda: jobs.enqueue_many([plain, taken]),
+        lambda: jobs.enqueue(behind),
+        lambda: jobs.group([plain], on_finish=taken),
+    ):
+        with pytest.raises(InvalidInput, match=r"id: is a UUID of version 8.*leave the id out"):
+            await call()
+    assert sum((await (await jobs.engine()).census()).by_status().values()) == 0
+
+
+@pytest.mark.spec("ID-05", "SCHED-14")
+async def test_what_a_schedule_runs_beside_its_timetable_keeps_its_derived_links(timed_jobs: Stoker) -> None:
+    timed_jobs.declare("other")
+    first, second, third = (timed_jobs.draft("other") for _ in range(3))
+    handle = await timed_jobs.schedule("nightly", chain(first, second, third), cron="0 3 * * *")
+    job = await handle.run_now()
+    [stored] = await (await timed_jobs.engine()).get([ids.parse(job.id)])
+    assert stored is not None
+    [link] = stored.options.then
+    assert ids.is_derived(link.job_id)

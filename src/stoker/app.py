@@ -36,7 +36,7 @@ from stoker.model.errors import Duplicate, InvalidInput, InvalidOption
 from stoker.model.events import Event, Transition, of_alter, of_closing, transition_to_pending, transitions_of_alter
 from stoker.model.groups import Closing, Group, new_group
 from stoker.model.ids import JobId
-from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Stored, check_name, portions
+from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Stored, check_ids, check_name, portions
 from stoker.model.query import Change, Tally
 from stoker.model.retry import Backoff
 from stoker.model.schedule import Schedule as StoredSchedule
@@ -345,6 +345,8 @@ class Stoker(Registry):
         self, engine: Engine, drafts: Sequence[Draft], tx: Transaction | None, group: Group | None = None
     ) -> list[stored.Receipt]:
         """Store drafts; with tracing they carry the span that stored them."""
+        for draft in (*drafts, *(() if group is None else group.callbacks)):
+            check_ids(draft)
         if self.tracing is None:
             return await engine.insert(drafts, tx=tx, group=group)
         with self.tracing.sending(drafts, group) as sending:

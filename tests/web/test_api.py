@@ -9,6 +9,7 @@ import pytest
 
 from stoker.admin.tokens import TokensAdmin
 from stoker.app import Stoker
+from stoker.model import ids
 from stoker.model.job import Status
 from stoker.model.throttle import Rate
 from stoker.web import Limits, dashboard
@@ -32,6 +33,10 @@ async def test_jobs_are_enqueued_found_read_and_changed(app: Stoker, client: Cli
     assert (made.status_code, made.json()) == (201, {"id": UNKNOWN, "stored": "inserted"})
     again = await send(client, "POST", "/jobs", {"kind": "send", "queue": "mail", "id": UNKNOWN})
     assert again.json() == {"id": UNKNOWN, "stored": "existing"}
+    foreseen = ids.text(ids.occurrence("nightly", 5))
+    refused = await send(client, "POST", "/jobs", {"kind": "send", "queue": "mail", "id": foreseen})
+    assert (refused.status_code, refused.json()["field"]) == (422, "id")
+    assert "version 8" in refused.json()["detail"]
     found = (await client.get("/api/v1/jobs?q=queue:mail")).json()
     assert [job["id"] for job in found["jobs"]] == [UNKNOWN]
     one = (await client.get(f"/api/v1/jobs/{UNKNOWN}")).json()

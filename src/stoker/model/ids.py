@@ -2,7 +2,11 @@
 
 An id sorts by the millisecond it was minted in and, inside one process, strictly in minting order; a claim's last
 tie-break rests on that. The mint is injected: production uses a compiled one, tests use `Mint` below, which is pure
-because its clock and its entropy are arguments. A schedule's job is not minted: its id is that of its `occurrence`.
+because its clock and its entropy are arguments.
+
+Some ids are not minted but derived, so that every process makes the same one: that of a schedule's `occurrence`, of a
+`link` behind it. They can be foreseen, so they are UUIDs of version 8, in the same layout, and callers may not use
+that version: a caller who took the id first would keep the schedule from its job.
 """
 
 from __future__ import annotations
@@ -17,6 +21,9 @@ from stoker.model.time import MILLISECOND, Instant
 
 JobId: TypeAlias = bytes
 """Sixteen bytes; `text` shows them as a UUID."""
+
+MINTED, DERIVED = 7, 8
+"""The versions of minted and of derived ids."""
 
 _COUNTER_BITS = 74
 _COUNTER_TOP = 1 << _COUNTER_BITS
@@ -47,20 +54,30 @@ class Mint:
         return compose(milli, count)
 
 
-def compose(milli: int, tail: int) -> JobId:
-    """Lay a millisecond and a 74-bit tail out as a version 7, variant 1 UUID."""
+def compose(milli: int, tail: int, version: int = MINTED) -> JobId:
+    """Lay a millisecond and a 74-bit tail out as a UUID of variant 1."""
     high, low = tail >> 62, tail & ((1 << 62) - 1)
-    return ((milli << 80) | (7 << 76) | (high << 64) | (2 << 62) | low).to_bytes(16)
+    return ((milli << 80) | (version << 76) | (high << 64) | (2 << 62) | low).to_bytes(16)
 
 
 def occurrence(schedule: str, at: Instant) -> JobId:
     """The id of a schedule's job for one instant: the same in every process, however often it is made."""
-    return compose(at // MILLISECOND, _tail(f"{schedule}@{at}".encode()))  # no name contains an @
+    return compose(at // MILLISECOND, _tail(f"{schedule}@{at}".encode()), DERIVED)  # no name contains an @
 
 
 def derived(job: JobId, label: str) -> JobId:
     """The id of what belongs to a job under this label: the same whenever it is made, of the same millisecond."""
-    return compose(int.from_bytes(job[:6]), _tail(job + label.encode()))
+    return compose(int.from_bytes(job[:6]), _tail(job + label.encode()), DERIVED)
+
+
+def link(job: JobId, n: int) -> JobId:
+    """The id of the `n`-th draft behind a job that a schedule makes."""
+    return derived(job, f"then {n}")
+
+
+def is_derived(job: JobId) -> bool:
+    """Is it of the version that Stoker keeps for ids it derives?"""
+    return job[6] >> 4 == DERIVED
 
 
 def _tail(source: bytes) -> int:

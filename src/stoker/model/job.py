@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from stoker.model import ids
 from stoker.model.errors import InvalidInput, InvalidName, InvalidPayload, PayloadTooLarge
 from stoker.model.ids import JobId
 from stoker.model.ids import text as id_text
@@ -223,6 +224,26 @@ def after(draft: Draft, parent: JobId) -> Draft:
     """The draft with the id of the job whose success stores it in its metadata."""
     metadata = {**(draft.options.metadata or {}), PARENT: id_text(parent)}
     return replace(draft, options=replace(draft.options, metadata=metadata))
+
+
+def check_ids(draft: Draft) -> None:
+    """Refuse ids that only Stoker derives, on a caller's draft and on those behind it (`ids`)."""
+    check_id(draft.job_id)
+    _check_links(draft)
+
+
+def check_id(job: JobId) -> None:
+    """Refuse a caller's id that only Stoker derives."""
+    if ids.is_derived(job):
+        why = "is a UUID of version 8, which Stoker keeps for jobs of schedules; use version 7, or leave the id out"
+        raise InvalidInput("id", id_text(job), why)
+
+
+def _check_links(draft: Draft) -> None:
+    for n, link in enumerate(draft.options.then):
+        if link.job_id != ids.link(draft.job_id, n):  # what a schedule runs beside its timetable
+            check_id(link.job_id)
+        _check_links(link)
 
 
 def copied(options: Options, original: JobId) -> Options:

@@ -17,13 +17,13 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 
 from stoker.model import ids
 from stoker.model.cron import Timetable, following, parse
-from stoker.model.errors import InvalidSchedule
+from stoker.model.errors import InvalidInput, InvalidSchedule
 from stoker.model.ids import JobId
 from stoker.model.job import PARENT, Draft, Receipt, check_name, check_span
 from stoker.model.time import MILLISECOND, MINUTE, SECOND, Instant, Span, rfc3339
@@ -162,6 +162,15 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     fires: tuple[Instant, ...] = ()
     missed: int = 0
     error: str | None = None
+
+
+class Met(Protocol):
+    """What of a stored job tells whether it is that of an occurrence."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
 
 
 class Fired(msgspec.Struct, frozen=True):
@@ -396,8 +405,7 @@ def extra_draft(schedule: Schedule, job: JobId) -> Draft:
 
 def _identified(draft: Draft, job: JobId) -> Draft:
     """A template with an id; what follows it in a chain gets ids that are derived from it."""
-    links = enumerate(draft.options.then)
-    then = tuple(_identified(link, ids.derived(job, f"then {n}")) for n, link in links)
+    then = tuple(_identified(link, ids.link(job, n)) for n, link in enumerate(draft.options.then))
     return replace(draft, job_id=job, options=replace(draft.options, then=then))
 
 
@@ -435,6 +443,16 @@ def applies(stored: Schedule, decision: Tick, now: Instant) -> bool:
         and _timing(stored) == (decision.expression, decision.tz)
         and stored.changed_at == decision.changed_at <= decision.at <= now
     )
+
+
+def check_id(draft: Draft, stored: Met | None) -> None:
+    """Refuse the job of an occurrence whose id another kind of job has: it must not pass for the schedule's own.
+
+    Only Stoker makes such ids, so one that is taken was stored past its doors, or the schedule was changed since.
+    """
+    if stored is not None and (stored.kind, stored.queue) != (draft.kind, draft.queue):
+        why = f"is the id of a job of kind {stored.kind} in queue {stored.queue}; delete that job, or run this one now"
+        raise InvalidInput("occurrence", draft.id, why)
 
 
 def met(decision: Tick, drafts: Sequence[Draft], receipts: Sequence[Receipt]) -> Tick:

@@ -42,9 +42,9 @@ def make() -> Make:
     made: list[Message[Any]] = []
 
     def message(key: str = "a", payload: bytes = b"{}", **fields: Any) -> Message[Any]:
-        given: dict[str, Any] = {"type": "OrderPlaced", "partition": 3, **fields}
+        given: dict[str, Any] = {"id": mint(), "type": "OrderPlaced", "partition": 3, **fields}
         created = instant(datetime(2030, 1, 1, tzinfo=UTC), "created")
-        found = stored.Message(mint(), key, payload=payload, number=len(made) + 1, created=created, **given)
+        found = stored.Message(key=key, payload=payload, number=len(made) + 1, created=created, **given)
         one: Message[Any] = Message(found, "orders")
         made.append(one)
         return one

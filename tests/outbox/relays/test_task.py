@@ -78,6 +78,7 @@ async def test_of_an_app_the_type_is_the_kind_and_the_body_its_arguments(jobs: S
     [
         ({"payload": b"\0", "raw": True}, "raw bytes"),
         ({"payload": b'{"id":"x"}'}, "cannot become a job.*id"),
+        ({"id": ids.occurrence("nightly", 5), "payload": b'{"id":1}'}, "cannot become a job.*version 8"),
         ({"headers": {"h": "x" * 8_100}, "payload": b'{"id":1}'}, "cannot become a job.*metadata"),
     ],
 )

@@ -9,7 +9,7 @@ from stoker.engines.base import CONTROL
 from stoker.engines.postgres import audit
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
-from stoker.engines.shared.careful import insert_followup
+from stoker.engines.shared.schedules import insert_occurrence
 from stoker.engines.sql.careful import decided
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model import schedule as rules
@@ -75,7 +75,7 @@ def _fire(unit: Unit, tick: Tick, drafts: Sequence[Draft]) -> Steps[Fired]:
     if stored is None or not applies(stored, tick, unit.now):
         return Fired(applied=False, now=unit.now, schedule=stored)
     receipts = yield from decided(
-        unit, lambda: unit.load_drafts(drafts), lambda: [insert_followup(unit, draft) for draft in drafts]
+        unit, lambda: unit.load_drafts(drafts), lambda: [insert_occurrence(unit, draft) for draft in drafts]
     )
     after = after_tick(stored, met(tick, drafts, receipts))
     yield _WRITE, (after.name, pack(after).decode())

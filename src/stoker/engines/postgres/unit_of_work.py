@@ -203,9 +203,10 @@ class Unit(SqlUnit):
             yield from self._load_groups(wanted_by_drafts(drafts, group).groups)
             yield from self._load_members([draft.job_id for draft in drafts if draft.options.group is not None])
         new = sorted(self.missing(Wanted(frozenset(draft.job_id for draft in drafts))).ids)
-        known = {job for (job,) in (yield _KNOWN, (new,))} if new else set()
+        rows: list[Row] = (yield _KNOWN, (new,)) if new else []
+        known = {job: msgspec.structs.replace(_bystander(job), kind=kind, queue=queue) for job, kind, queue in rows}
         for job in new:
-            self.add_record(job, _bystander(job) if job in known else None)
+            self.add_record(job, known.get(job))
         contest: dict[str, list[tuple[JobId, Unique]]] = {}
         for draft in drafts:
             if draft.unique is not None and self.get(draft.job_id) is None:
@@ -518,14 +519,14 @@ def _lock(ids: Iterable[JobId]) -> Steps[dict[JobId, Place | None]]:
                 found[job] = Place(*place) if place else None
                 left.discard(job)
         if left:
-            left = {job for (job,) in (yield _KNOWN, (sorted(left),))}
+            left = {job for job, *_ in (yield _KNOWN, (sorted(left),))}
         if not left:
             return found
     raise EngineBusy(f"{len(left)} of the jobs changed hands faster than they could be looked at. Try again")
 
 
 def _bystander(job: JobId, status: int | None = PENDING, *, firm: bool = False) -> Record:
-    """A job that the transaction names and does not change: only its id and how it holds its key count."""
+    """A job that the transaction names and does not change: only what it is and how it holds its key count."""
     return Record(
         id=job,
         kind="",

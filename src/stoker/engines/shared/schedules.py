@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.model.errors import EngineFull, EngineRefused, InvalidInput
-from stoker.model.job import Draft
-from stoker.model.schedule import Fired, Schedule, Tick, after_tick, applies, failed, met
+from stoker.model.job import Draft, Receipt
+from stoker.model.schedule import Fired, Schedule, Tick, after_tick, applies, check_id, failed, met
 
 
 async def fire(
@@ -29,5 +29,11 @@ def decide(unit: UnitOfWork, stored: Schedule | None, tick: Tick, drafts: Sequen
     """Insert the jobs of a tick that applies; the unit holds what `careful.wanted_by_drafts` names."""
     if stored is None or not applies(stored, tick, unit.now):
         return Fired(applied=False, now=unit.now, schedule=stored)
-    receipts = tuple(careful.insert_followup(unit, draft) for draft in drafts)
+    receipts = tuple(insert_occurrence(unit, draft) for draft in drafts)
     return Fired(True, unit.now, after_tick(stored, met(tick, drafts, receipts)), receipts)
+
+
+def insert_occurrence(unit: UnitOfWork, draft: Draft) -> Receipt:
+    """Store the job of an occurrence, unless it is there already."""
+    check_id(draft, unit.get(draft.job_id))
+    return careful.insert_followup(unit, draft)

@@ -11,7 +11,7 @@ from msgspec import Raw
 from stoker.engines.base import Transaction
 from stoker.model import ids
 from stoker.model.errors import InvalidInput, InvalidOption, UnknownTask
-from stoker.model.job import Draft
+from stoker.model.job import Draft, check_id
 from stoker.model.outcome import Reject
 from stoker.model.time import HOUR, Span
 from stoker.outbox.message import Message
@@ -82,9 +82,10 @@ class ToTask:
             draft = self._call(message)
             metadata = {**(draft.options.metadata or {}), **headers_of(message)}
             options = msgspec.structs.replace(draft.options, metadata=metadata)
+            check_id(job := ids.parse(message.id))
         except (InvalidInput, UnknownTask) as error:
             raise Reject(f"message {message.id} cannot become a job: {error}") from error
-        return msgspec.structs.replace(draft, job_id=ids.parse(message.id), options=options)
+        return msgspec.structs.replace(draft, job_id=job, options=options)
 
     def _call(self, message: Message[Any]) -> Draft:
         body = Raw(message.payload)

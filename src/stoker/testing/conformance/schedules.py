@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.engines.base import CONTROL, Engine
+from stoker.engines.base import CONTROL, Engine, Feature
 from stoker.model import ids
 from stoker.model.errors import InvalidInput, InvalidSchedule
 from stoker.model.job import Draft, Options, Status, Stored
@@ -30,7 +30,7 @@ from stoker.model.schedule import (
 )
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant
 from stoker.model.unique import Unique
-from stoker.testing.conformance.harness import Store, at_once
+from stoker.testing.conformance.harness import Store, at_once, needs
 
 WORK = Draft(NO_ID, "work")
 replace = msgspec.structs.replace
@@ -403,6 +403,25 @@ async def test_schedules_put_back_by_a_restored_backup_make_no_second_job(store:
     assert await store.counts() == {Status.DONE: 1}
     moved = await _stored(store)
     assert (moved.last_status, moved.last_fire, moved.next_fire) == (Action.FIRE, now, now + HOUR)
+
+
+@pytest.mark.core
+@pytest.mark.spec("SCHED-22")
+@pytest.mark.parametrize("other", [{"kind": "foreign"}, {"queue": "foreign"}], ids=["kind", "queue"])
+async def test_schedules_show_that_another_job_has_the_id_of_an_occurrence(store: Store, other: dict[str, Any]) -> None:
+    """It is never taken for the schedule's own job: the tick makes none and leaves an error; the next one fires."""
+    if "queue" in other:
+        needs(store, Feature.ACROSS_QUEUES)
+    schedule, now = await _seeded(store), store.now()
+    [taken] = await store.insert(replace(WORK, job_id=ids.occurrence("report", now), **other))
+    fired = await _fire(store.engine, schedule, now)
+    assert (fired.applied, fired.receipts) == (True, ())
+    moved = await _stored(store)
+    assert (moved.last_status, moved.last_fire, moved.last_missed, moved.enabled) == (Action.FAIL, None, 1, True)
+    assert "foreign" in (moved.last_error or "")
+    assert ids.text(taken) in (moved.last_error or "")
+    store.pass_time(HOUR)
+    assert len((await _fire(store.engine, moved, store.now())).receipts) == 1
 
 
 @pytest.mark.core

@@ -1,1 +1,1 @@
-SELECT id FROM stoker.job WHERE id = ANY($1::uuid[])
+SELECT id, kind, queue FROM stoker.job WHERE id = ANY($1::uuid[])
