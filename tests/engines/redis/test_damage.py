@@ -214,7 +214,7 @@ async def test_a_group_that_cannot_be_read_stops_no_other(
     await bench.end(other)
     for _ in range(2):
         await bench.engine.sweep_groups()
-    assert [claim.id for claim in await bench.claim()] == [callbacks[1].id]
+    assert [claim.id for claim in await bench.claim()] == [callbacks[1].job_id]
     assert len(said(caplog, "group")) == 1
     assert (await bench.engine.groups([groups[1]]))[0] is not None
     assert len((await bench.engine.diagnose()).damaged) == 1
