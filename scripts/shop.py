@@ -453,6 +453,7 @@ async def alive(path: Path, port: int) -> None:
 
     from stoker import Worker
     from stoker.web import Key, dashboard
+    from stoker.web.server import config
 
     jobs = Stoker(f"sqlite:///{path}")
 
@@ -482,7 +483,6 @@ async def alive(path: Path, port: int) -> None:
 
     key = Key()
     board = dashboard(jobs, auth=key, env="demo", color="amber")
-    config = uvicorn.Config(board, host="127.0.0.1", port=port, log_level="warning")
     print(f"the demo shop is at http://127.0.0.1:{port}/?key={key.secret} ; stop it with Ctrl-C", flush=True)
     async with jobs:
         engine = await jobs.engine()
@@ -498,7 +498,7 @@ async def alive(path: Path, port: int) -> None:
         tasks = [asyncio.create_task(one) for one in (feed(), stay())]
         try:
             async with worker:
-                await uvicorn.Server(config).serve()
+                await uvicorn.Server(config(board, host="127.0.0.1", port=port)).serve()
         finally:
             for one in tasks:
                 one.cancel()

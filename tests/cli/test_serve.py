@@ -202,6 +202,13 @@ def test_tokens_are_made_listed_and_revoked(url: str) -> None:
     assert secret not in call("tokens", "list").stdout
     call("tokens", "revoke", "ci")
     assert "revoked" in call("tokens", "list").stdout
+    call("tokens", "create", "brief", "--expires", "1ms")
+    call("tokens", "create", "lasting")
+    states = {
+        one["name"]: one["state"] for one in map(json.loads, call("tokens", "list", "--json").stdout.splitlines())
+    }
+    assert states == {"ci": "revoked", "brief": "expired", "lasting": "valid"}
+    assert "expired" in call("tokens", "list").stdout
     call("tokens", "revoke", "nobody", code=3)
     call("tokens", "create", "ci", code=2)
     call("tokens", "create", "x", "--expires", "soon", code=2)

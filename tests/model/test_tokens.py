@@ -17,7 +17,9 @@ def test_a_token_opens_for_its_secret_while_it_is_good() -> None:
     assert token.opens("secret", 9)
     assert not token.opens("Secret", 9)
     assert not token.opens("secret", 10)
-    assert not msgspec.structs.replace(token, revoked=1).opens("secret", 9)
+    revoked = msgspec.structs.replace(token, revoked=1)
+    assert not revoked.opens("secret", 9)
+    assert (token.state(9), token.state(10), revoked.state(10)) == ("valid", "expired", "revoked")
     assert AccessToken(name="ci", sha256=digest("secret")).opens("secret", 10**15)
     assert token.identity == Identity("ci", "operate", frozenset({"mail"}))
 

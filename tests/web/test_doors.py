@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -105,7 +106,8 @@ async def test_a_dashboard_asks_for_a_token_by_default(app: Stoker, made: Any) -
 
 @pytest.mark.spec("WEBSEC-04")
 @pytest.mark.parametrize(
-    "path", ["//evil.example", "https://evil.example", "/\\evil", "javascript:alert(1)", "/x\n/y", ""]
+    "path",
+    ["//evil.example", "https://evil.example", "/\\evil", "javascript:alert(1)", "/x\n/y", "", "//[", "//\u2100"],
 )
 async def test_signing_in_goes_to_no_other_site(app: Stoker, made: Any, path: str) -> None:
     client = made()
@@ -113,6 +115,44 @@ async def test_signing_in_goes_to_no_other_site(app: Stoker, made: Any, path: st
     await client.get("/sign-in")
     answer = await client.post("/sign-in", {"token": secret, "next": path})
     assert answer.headers["location"] == "/"
+
+
+@pytest.mark.spec("WEBSEC-04")
+@pytest.mark.parametrize(
+    "path", ["//[", "http://[::1", "/\u20ac", "/%zz", "/?q=\u2100", "/\ud800", "/\x7f", "/" + "x" * 9_000]
+)
+async def test_whatever_page_to_go_on_to_is_named_signing_in_answers(app: Stoker, made: Any, path: str) -> None:
+    client = made()
+    named = quote(path, errors="surrogatepass")
+    assert (await client.get(f"/sign-in?next={named}")).status_code == 200
+    secret = await TokensAdmin(app).create("ann")
+    fields = f"token={secret}&next={named}&csrf={await client.csrf()}"
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    answer = await client.http.post("/sign-in", content=fields, headers=headers)
+    assert answer.status_code == 303
+    assert answer.headers["location"].startswith("/")
+    assert not answer.headers["location"].startswith("//")
+
+
+@pytest.mark.spec("WEBSEC-23")
+async def test_cookies_of_https_are_bound_to_their_host(app: Stoker, made: Any) -> None:
+    client = made(hosts=None)
+    secret = await TokensAdmin(app).create("ann")
+    mounted = Client(client.board, root="/jobs")
+    for one, site, name, where in (
+        (client, "https://127.0.0.1", "__Host-stoker_session", "Path=/;"),
+        (mounted, "https://127.0.0.1/jobs", "__Secure-stoker_session", "Path=/jobs;"),
+        (client, "http://127.0.0.1", "stoker_session", "Path=/;"),
+    ):
+        asked = await one.get(f"{site}/sign-in")
+        [token] = re.findall(r'name="csrf" value="([^"]+)"', asked.text)
+        answer = await one.http.post(f"{site}/sign-in", data={"token": secret, "csrf": token})
+        [cookie] = [given for given in answer.headers.get_list("set-cookie") if given.startswith(f"{name}=")]
+        assert answer.status_code == 303
+        assert where in f"{cookie};"
+        assert ("Secure" in cookie.partition("=")[2]) == site.startswith("https")
+        assert (await one.get(f"{site}/queues")).status_code == 200
+    await mounted.close()
 
 
 @pytest.mark.spec("WEBSEC-05")
@@ -203,6 +243,7 @@ async def test_another_sites_form_changes_nothing(app: Stoker, client: Client) -
         {"csrf": False},
         {"csrf": False, "fields": {"csrf": "x" * 43}},
         {"headers": {"origin": "https://evil.example"}},
+        {"headers": {"origin": "null"}},
         {"headers": {"sec-fetch-site": "cross-site"}},
         {"headers": {"sec-fetch-site": "same-site"}},
         {"csrf": False, "headers": {"x-csrf-token": "wrong"}},

@@ -61,6 +61,7 @@ def serve(
 
         from stoker.web import Key, Open, Tokens, dashboard
         from stoker.web.auth import LOOPBACK_NAMES, Auth
+        from stoker.web.server import config
         from stoker.web.start import prepare
     except ImportError:
         raise click.ClickException("the dashboard needs starlette, jinja2 and uvicorn: install stoker[web]") from None
@@ -85,18 +86,7 @@ def serve(
             sign_in = Key() if given is None else Key(given)
         names = LOOPBACK_NAMES | frozenset(hosts)
         board = dashboard(app, auth=sign_in, env=env, color=color, read_only=read_only, hosts=names)
-    config = uvicorn.Config(
-        board,
-        host=host,
-        port=port,
-        root_path=root_path,
-        log_level="warning",
-        server_header=False,
-        limit_concurrency=400,
-        h11_max_incomplete_event_size=64 * 1024,
-        timeout_graceful_shutdown=3,
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(config(board, host=host, port=port, root_path=root_path))
     if not here:
         click.echo(
             "warning: it is served without TLS, so anyone on the network can read tokens and payloads. Put a proxy "

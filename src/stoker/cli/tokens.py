@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 
+from stoker.admin import Operators
 from stoker.cli.command import NearestGroup
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, read_time, said, show
 from stoker.model.access import ROLES
 from stoker.model.time import SECOND, Instant, moment
+from stoker.model.tokens import AccessToken
 
 COLUMNS = ("name", "role", "queues", "created", "expires", "state")
 
@@ -42,7 +44,11 @@ def create(
 @on_store
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List tokens; what they are is not stored."""
-    found = ask(path, url, lambda admin: admin.tokens.list())
+
+    async def read(admin: Operators) -> tuple[list[AccessToken], Instant]:
+        return await admin.tokens.list(), await (await admin.app.engine()).now()
+
+    found, now = ask(path, url, read)
     rows = [
         (
             one.name,
@@ -50,13 +56,13 @@ def list_(as_json: bool, path: str | None, url: str | None) -> None:
             ", ".join(one.queues) or "all",
             moment(one.created),
             None if one.expires is None else moment(one.expires),
-            "revoked" if one.revoked is not None else "valid",
+            one.state(now),
         )
         for one in found
     ]
     if as_json:
         for one in found:
-            click.echo(json.dumps(_public(one)))
+            click.echo(json.dumps(_public(one) | {"state": one.state(now)}))
     else:
         show(COLUMNS, rows)
 

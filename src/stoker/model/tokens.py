@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -14,6 +15,8 @@ from stoker.model.access import ROLES, Identity, Role
 from stoker.model.errors import InvalidInput
 from stoker.model.job import check_name
 from stoker.model.time import Instant
+
+State: TypeAlias = Literal["valid", "expired", "revoked"]
 
 
 class AccessToken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,10 +40,15 @@ class AccessToken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         if len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef"):
             raise InvalidInput("sha256", "…", "must be 64 hexadecimal digits, as digest() makes them")
 
+    def state(self, now: Instant) -> State:
+        """May it be used now, and if not, why?"""
+        if self.revoked is not None:
+            return "revoked"
+        return "valid" if self.expires is None or now < self.expires else "expired"
+
     def opens(self, secret: str, now: Instant) -> bool:
         """Is this the secret of this token, and may it be used now?"""
-        alive = self.revoked is None and (self.expires is None or now < self.expires)
-        return hmac.compare_digest(self.sha256, digest(secret)) and alive
+        return hmac.compare_digest(self.sha256, digest(secret)) and self.state(now) == "valid"
 
     @property
     def identity(self) -> Identity:

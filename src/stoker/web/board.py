@@ -13,6 +13,7 @@ import itertools
 import logging
 import re
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -21,7 +22,7 @@ from urllib.parse import parse_qsl, quote
 from starlette._utils import get_route_path
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import compile_path
 from starlette.types import Message, Receive, Scope, Send
 
@@ -55,7 +56,7 @@ CSP: Final = (
 HEADERS: Final = {
     "content-security-policy": CSP,
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # browsers send `Origin: null` with forms where no page is told the referrer
     "x-frame-options": "DENY",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -79,6 +80,7 @@ class Limits:
 
     seconds: float = LIMIT
     body: int = 1 << 20
+    body_seconds: float = 10
     requests: int = 64
     streams: int = 100
     streams_each: int = 10
@@ -156,10 +158,10 @@ class Dashboard:
         # it enqueues with, nor keep the store from its workers.
         self.store = jobs.with_engine(jobs.root().for_loop(read_limit=self.limits.seconds))
         self.hub = Hub(self.store)
-        self._requests = 0
+        self._under_way: Counter[str] = Counter()
         self.minute: charts.PerMinute | None = None
         self._sparks: dict[str, dict[str, Sequence[float]]] = {}
-        self.streams: dict[str, int] = {}
+        self.streams: Counter[str] = Counter()
         self.enqueued: dict[str, tuple[int, int]] = {}
         self.recent: Sequence[Point] = ()
         self._minutes = Minutes()
@@ -274,9 +276,10 @@ class Dashboard:
             except TimeoutError:  # it takes nothing any more, and must not hold a stream or a request for ever
                 raise ClientDisconnect from None
 
-        self._requests += 1
         try:
             response = await self._answer(visit)
+            if isinstance(response, StreamingResponse):
+                self._release(visit)  # it is no request any more: streams have bounds of their own
             await response(scope, receive, guarded)
         except ClientDisconnect:
             return
@@ -285,7 +288,18 @@ class Dashboard:
                 raise
             await (await self._failed(visit, error))(scope, receive, guarded)
         finally:
-            self._requests -= 1
+            self._release(visit)
+
+    def _count(self, visit: Visit, counted: str) -> None:
+        """Count a request while it is under way: those before signing in apart, so that they keep no others out."""
+        visit.counted = counted
+        self._under_way[counted] += 1
+        if self._under_way[counted] > self.limits.requests:
+            raise Problem(503, "busy", "The dashboard answers as many requests as it may. Try again in a moment.")
+
+    def _release(self, visit: Visit) -> None:
+        self._under_way[visit.counted] -= 1 if visit.counted else 0
+        visit.counted = ""
 
     def _dress(self, visit: Visit, message: Message, *, fresh: bool) -> None:
         headers = MutableHeaders(scope=message)
@@ -307,20 +321,20 @@ class Dashboard:
 
     async def _answer(self, visit: Visit) -> Response:
         request = visit.request
-        if self._requests > self.limits.requests:
-            raise Problem(503, "busy", "The dashboard answers as many requests as it may. Try again in a moment.")
-        self._check_host(request)
         path = get_route_path(request.scope) or "/"
         _refuse_nul(path, *itertools.chain.from_iterable(request.query_params.multi_items()))
         ways = [(found, way) for pattern, way in self._compiled if (found := pattern.match(path)) is not None]
         asked = "GET" if request.method == "HEAD" else request.method
         found, way = next(((found, way) for found, way in ways if way.method == asked), (None, None))
+        self._count(visit, "open" if way is not None and way.kind == "open" else "known")
+        self._check_host(request)
         if way is not None and way.kind == "open":
             assert found is not None
             request.scope["path_params"] = found.groupdict()
             visit.identity = await self._identify(visit)
             if way.changes:
                 self._check_csrf(visit)
+                await self.body(visit)
             return await way.call(visit)
         visit.identity = await self._identify(visit)
         if way is not None and way.kind == "page" and (entered := await sign_in.bring_key(visit)) is not None:
@@ -339,6 +353,8 @@ class Dashboard:
         if not visit.identity.may(way.role):
             what = f"This needs the role {way.role}; {visit.identity.name} has {visit.identity.role}."
             raise Problem(403, "role", f"{what} Nothing was changed.")
+        if way.changes:
+            await self.body(visit)
         async with asyncio.timeout(ACTION_LIMIT if way.changes else self.limits.seconds):
             return await way.call(visit)
 
@@ -400,7 +416,18 @@ class Dashboard:
         visit.request.state.csrf_owed = False
 
     async def body(self, visit: Visit) -> bytes:
-        """The whole body, up to the limit."""
+        """The whole body, up to the limit, if it comes in time."""
+        if visit.body is not None:
+            return visit.body
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                visit.body = await self._read_body(visit)
+        except TimeoutError:
+            seconds = f"{self.limits.body_seconds:g}"
+            raise Problem(408, "slow", f"The request did not come within {seconds} s. Nothing was changed.") from None
+        return visit.body
+
+    async def _read_body(self, visit: Visit) -> bytes:
         length = visit.request.headers.get("content-length", "0")
         if re.fullmatch(r"[0-9]{1,18}", length) and int(length) > self.limits.body:
             raise _too_large(self.limits.body)
@@ -453,8 +480,10 @@ def _refuse_nul(*texts: str) -> None:
 
 def _is_foreign(request: Request) -> bool:
     """Did a page of another origin send it? Browsers say so with everything but plain navigation."""
-    origin = request.headers.get("origin", "null")
-    return origin != "null" and origin.partition("://")[2].lower() != request.headers.get("host", "").lower()
+    origin = request.headers.get("origin")
+    return origin is not None and (
+        origin == "null" or origin.partition("://")[2].lower() != request.headers.get("host", "").lower()
+    )
 
 
 def _read(value: str) -> str:

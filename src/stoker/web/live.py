@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from string import Formatter
@@ -11,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 
 from stoker.model.errors import InvalidInput
 from stoker.web import view
@@ -76,15 +77,47 @@ async def stream(visit: Visit) -> Response:
     """The stream of one page."""
     board = visit.board
     page, shown = _shown(visit)
-    who = visit.who.name
-    if board.hub.viewers >= board.limits.streams or board.streams.get(who, 0) >= board.limits.streams_each:
+    place = _Place(board.streams, visit.who.name)
+    if board.streams.total() >= board.limits.streams or board.streams[place.who] >= board.limits.streams_each:
         raise Problem(429, "streams", "Too many live pages are open. This one asks from time to time instead.")
-    await board.hub.reading()
-    return Stream(_events(shown, page), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+    place.take()  # before anything is awaited, so that as many as may be are as many as are
+    try:
+        await board.hub.reading()
+        return Stream(shown, page, place)
+    except BaseException:
+        place.leave()
+        raise
+
+
+class _Place(NamedTuple):
+    """A place among the streams of one name."""
+
+    streams: Counter[str]
+    who: str
+
+    def take(self) -> None:
+        self.streams[self.who] += 1
+
+    def leave(self) -> None:
+        self.streams[self.who] -= 1
+        if not self.streams[self.who]:
+            del self.streams[self.who]
 
 
 class Stream(StreamingResponse):
     """A stream that ends its generator with itself, also when its client has gone or takes nothing."""
+
+    def __init__(self, shown: Visit, page: Live, place: _Place) -> None:
+        headers = {"x-accel-buffering": "no"}
+        super().__init__(_events(shown, page), media_type="text/event-stream", headers=headers)
+        self._place = place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the end, and give the place back."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._place.leave()
 
     async def stream_response(self, send: Send) -> None:
         """Send until the end."""
@@ -114,8 +147,7 @@ async def _parts(shown: Visit, page: Live, wants: Sequence[Want]) -> dict[str, s
 
 async def _events(shown: Visit, page: Live) -> AsyncGenerator[str, None]:
     board, hub = shown.board, shown.board.hub
-    who, wants = shown.who.name, page.wants(shown)
-    board.streams[who] = board.streams.get(who, 0) + 1
+    wants = page.wants(shown)
     hub.enter(wants)
     seen, until = hub.generation, time.monotonic() + board.limits.stream_seconds
     try:
@@ -137,9 +169,6 @@ async def _events(shown: Visit, page: Live) -> AsyncGenerator[str, None]:
             yield _message(changed) if changed else "event: beat\ndata: 1\n\n"
     finally:
         hub.leave(wants)
-        board.streams[who] -= 1
-        if not board.streams[who]:
-            del board.streams[who]
 
 
 def _as_page(request: Request, path: str, query: str, named: dict[str, str]) -> Request:

@@ -43,6 +43,7 @@ TITLES = {
     403: "You may not do this",
     404: "There is no such thing",
     405: "This cannot be done here",
+    408: "The request came too slowly",
     409: "Its state does not allow it",
     413: "The request is too large",
     415: "The body is of a type that is not read here",

@@ -37,6 +37,8 @@ class Visit:
     csrf: str
     identity: Identity | None = None
     way: str = "page"
+    counted: str = ""
+    body: bytes | None = None
     _admin: Admin | None = None
 
     @property
@@ -74,9 +76,16 @@ class Visit:
         return self.request.cookies.get(self.cookie_name(name), "")
 
     def cookie_name(self, name: str) -> str:
-        """The name of one of our cookies: browsers send those of one machine to each of its ports."""
+        """The name of one of our cookies.
+
+        It has the port, because browsers send the cookies of a machine to each of its ports. On https it begins as
+        browsers take it only from this host, and only over TLS.
+        """
         port = re.search(r":(\d{1,5})$", self.request.headers.get("host", ""))
-        return name if port is None else f"{name}_{port[1]}"
+        placed = name if port is None else f"{name}_{port[1]}"
+        if self.request.url.scheme != "https":
+            return placed
+        return f"__Secure-{placed}" if self.root else f"__Host-{placed}"
 
     def parameter(self, name: str, default: str = "") -> str:
         """A parameter of the address."""

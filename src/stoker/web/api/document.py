@@ -17,6 +17,9 @@ from stoker.web.visit import Visit
 ALWAYS = (400, 401, 403, 404, 405, 413, 415, 421, 422, 429, 500, 503)
 """Refusals that every call may answer with."""
 
+OF_CHANGES = (408, 409)
+"""Refusals of calls that send a body, besides."""
+
 PLACES: dict[str, dict[str, Any]] = {
     "id": {"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[0-9A-Za-z-]+$"},
     **{
@@ -54,7 +57,7 @@ def document() -> dict[str, Any]:
                     "description": TITLES.get(status, "Refused"),
                     "content": {"application/problem+json": {"schema": _ref(ProblemDetails)}},
                 }
-                for status in (*ALWAYS, 409)
+                for status in (*ALWAYS, *OF_CHANGES)
             },
         },
     }
@@ -67,7 +70,7 @@ def _ref(kind: type) -> dict[str, str]:
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
     places = re.findall(r"{(\w+)}", endpoint.path)
     parameters = [{"name": name, "in": "path", "required": True, "schema": PLACES[name]} for name in places]
-    refusals = ALWAYS if endpoint.method == "GET" else (*ALWAYS, 409)
+    refusals = ALWAYS if endpoint.method == "GET" else (*ALWAYS, *OF_CHANGES)
     found: dict[str, Any] = {
         "operationId": _name(endpoint),
         "summary": endpoint.summary,
