@@ -6,8 +6,29 @@ from typing import Any
 
 import pytest
 
-from stoker.model.access import ROLES, Identity
-from stoker.model.errors import InvalidInput
+from stoker.model.access import ROLES, Identity, Role, check_search, check_search_to_change, includes
+from stoker.model.errors import Forbidden, InvalidInput
+from stoker.model.filter import Filter
+
+
+@pytest.mark.spec("SEARCH-02")
+@pytest.mark.parametrize(
+    ("words", "read", "change"),
+    [
+        ("is:dead queue:mail tenant:acme", "read", "read"),
+        ("error:timeout", "read", "admin"),
+        ("timeout", "read", "admin"),
+        ("payload:4111", "operate", "admin"),
+    ],
+)
+def test_a_search_into_what_is_hidden_needs_a_role(words: str, read: Role, change: Role) -> None:
+    for role in ROLES:
+        for check, least in ((check_search, read), (check_search_to_change, change)):
+            if includes(role, least):
+                check(role, Filter.parse(words))
+            else:
+                with pytest.raises(Forbidden, match=f"needs the role {least}, and this is {role}"):
+                    check(role, Filter.parse(words))
 
 
 @pytest.mark.spec("ACCESS-01")

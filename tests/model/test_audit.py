@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from stoker.model.audit import (
@@ -157,6 +158,10 @@ def test_tokens_and_operations_are_told_by_what_was_done() -> None:
         )
         for s in ("running", "stopping", "stopped")
     )
+    looked = msgspec.structs.replace(running, filter="is:dead payload:4111")
+    assert of_operation(None, looked).after["filter"] == looked.shown_filter == "is:dead payload:[hidden]"
+    letters = msgspec.structs.replace(running, action="replay-letters", filter="stream:orders")
+    assert letters.shown_filter == "stream:orders"
     assert of_operation(None, running).after == {"action": "move", "filter": "is:dead", "queue": "b"}
     steps = [(running, stopping), (running, stopped), (stopped, running)]
     told = [of_operation(before, after).action for before, after in steps]

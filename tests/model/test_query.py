@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model.errors import InvalidInput, InvalidName, InvalidOption
+from stoker.model.ids import minted_at
 from stoker.model.job import Job, Status
 from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.query import (
@@ -41,6 +42,9 @@ from stoker.model.query import (
     bounded,
     counted,
     cursor_at,
+    cursor_behind,
+    cursor_time,
+    has_texts,
     history_of,
     is_counted,
     matches,
@@ -425,6 +429,30 @@ def test_an_edit_asks_for_something_that_a_job_may_have() -> None:
     assert allows(Edit(at=5), Status.PENDING)
     assert not allows(Edit(at=5), Status.DEAD)
     assert allows(Edit(attempts=5), Status.DEAD)
+
+
+@pytest.mark.spec("FIND-29")
+def test_a_cursor_stands_behind_a_job_and_has_its_time() -> None:
+    one = job(finished_at=7_000)
+    assert cursor_behind(one, Query()) == one.id
+    assert cursor_time(cursor_behind(one, Query(order="finished"))) == 7_000
+    assert cursor_time(cursor_behind(one, Query(order="due"))) == one.scheduled_at
+    assert cursor_time(one.id) == minted_at(one.id)
+
+
+@pytest.mark.spec("SEARCH-02")
+def test_texts_are_looked_for_in_payload_and_error_or_in_errors_alone() -> None:
+    one = job(payload=b'{"to": "Ada"}', status=Status.DEAD, last_error="Timeout: no route")
+    for asked, both, errors in (
+        (Query(text="ada"), True, False),
+        (Query(text="ROUTE"), True, True),
+        (Query(text="bob"), False, False),
+        (Query(payload="ada"), True, False),
+        (Query(error="route"), True, True),
+        (Query(error="ada"), False, False),
+        (Query(), True, True),
+    ):
+        assert (has_texts(one, asked), has_texts(one, asked, errors_only=True)) == (both, errors)
 
 
 @pytest.mark.spec("FIND-23")

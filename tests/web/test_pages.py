@@ -168,6 +168,24 @@ async def test_a_list_goes_on_behind_its_last_job_and_says_how_far_it_looked(app
     assert "Nothing matches" in (await client.get("/jobs?q=is:dead")).text
 
 
+@pytest.mark.spec("WEB-43")
+@pytest.mark.parametrize("engine_name", ENGINES)
+@pytest.mark.parametrize("order", ["finished", "due"])
+async def test_a_list_in_the_order_of_a_time_goes_on_too(app: Stoker, client: Client, order: str) -> None:
+    made = [one.id for one in await app.enqueue_many([app.draft("send") for _ in range(60)])]
+    if order == "finished":
+        await end(app, await claim(app))
+    first = await client.get(f"/jobs?q=order:{order}")
+    assert first.status_code == 200
+    assert "50 shown. Looked at 50 jobs" in text(first)
+    older = re.search(r'href="([^"]+)" rel="next"', first.text)
+    assert older is not None
+    second = await client.get(older[1].replace("&amp;", "&"))
+    pages = [{one for one in made if f'value="{one}"' in page.text} for page in (first, second)]
+    assert [len(page) for page in pages] == [50, 10]
+    assert pages[0] | pages[1] == set(made)
+
+
 @pytest.mark.spec("WEB-33")
 @pytest.mark.parametrize("engine_name", ENGINES)
 async def test_a_search_that_ends_at_its_limit_goes_on_from_there(

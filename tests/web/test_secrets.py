@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
+import httpx
 import pytest
 
 from stoker.app import Stoker
@@ -78,3 +80,36 @@ async def test_the_password_of_the_store_is_nowhere(
     await client.close()
     await board.close()
     await app.close()
+
+
+CARD = "4111111111111111"
+
+
+@pytest.mark.spec("SEARCH-01")
+@pytest.mark.parametrize("role", ["read", "operate"])
+@pytest.mark.parametrize("words", ["payload:{}", "error:{}", "{}"])
+async def test_a_search_does_not_tell_a_right_digit_from_a_wrong_one(app: Stoker, role: Any, words: str) -> None:
+    """Page, page of errors, list and preview answer alike, but for the guess itself and the request's id."""
+    await enqueue(app, payload={"card_number": CARD})
+    [held] = await claim(app)
+    engine = await app.engine()
+    error = f"Declined: card_number={CARD}"
+    await engine.settle([Settlement(held.id, held.worker, held.token, Status.DEAD, error=error)])
+    board = dashboard(app, auth=lambda _: Identity("ann", role), limits=Limits(seconds=30))
+    client = Client(board)
+
+    async def answers(guess: str) -> list[tuple[int, str]]:
+        found = []
+        for path in ("/jobs", "/jobs?group=error", "/api/v1/jobs?total=true", "/api/v1/preview", "/operations/new"):
+            answer = await client.get(path, params={**dict(httpx.URL(path).params), "q": words.format(guess)})
+            body = answer.text.replace(guess, "GUESS")
+            found.append((answer.status_code, re.sub(r"\b[0-9a-f]{8}\b", "REQUEST", body)))
+        return found
+
+    right, wrong = await answers(CARD[:6]), await answers("411112")
+    assert right == wrong
+    refused = 403 if role == "read" and "payload:" in words else 200
+    assert [status for status, _ in right] == [refused, refused, refused, 403, 403]
+    assert "payload:" not in (await client.get("/jobs")).text or role == "operate"
+    await board.close()
+    await client.close()

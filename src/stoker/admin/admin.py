@@ -28,6 +28,7 @@ from stoker.admin.tokens import TokensAdmin
 from stoker.admin.workers import WorkersAdmin
 from stoker.app import Stoker
 from stoker.engines.base import Description
+from stoker.model.access import ROLES, Role
 from stoker.model.audit import WAYS
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Status
@@ -91,8 +92,8 @@ class Admin:
     """The questions and actions, by noun.
 
     `by` names who asks, for the audit log and for pauses; `way` says through what, `request` in which request.
-    `redact` masks secrets in everything
-    that is shown, by the names beside them; None shows everything.
+    `redact` masks secrets in everything that is shown, by the names beside them; None shows everything. `role` bounds
+    what a search may find: below admin only what is shown, as read errors alone.
     """
 
     def __init__(
@@ -103,11 +104,14 @@ class Admin:
         way: str = "code",
         redact: Redaction | None = REDACTED,
         request: str | None = None,
+        role: Role = "admin",
     ) -> None:
+        if role not in ROLES:
+            raise InvalidInput("role", role, f"must be one of {', '.join(ROLES)}")
         if way not in WAYS:
             raise InvalidInput("way", way, f"must be one of {', '.join(WAYS)}")
         self.app = app
-        asking = Asking(app, by, way, EVERYTHING_SHOWN if redact is None else redact, request)
+        asking = Asking(app, by, way, EVERYTHING_SHOWN if redact is None else redact, request, role)
         self._asking = asking
         self.jobs = JobsAdmin(asking)
         self.queues = QueuesAdmin(asking)

@@ -9,6 +9,7 @@ from stoker.app import Stoker
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model import job as stored
+from stoker.model.access import Role
 from stoker.model.audit import By, Way
 from stoker.model.errors import NotFound
 from stoker.model.job import DEFAULT_QUEUE
@@ -24,7 +25,8 @@ class Asking(NamedTuple):
     """An app, and the person or program in front of it.
 
     `by` is a name, `way` how it came here (code, command line, page, token), `request` the id of its request; they are
-    in the audit log with every change. Code without a name writes no entries. `redact` masks what it is shown.
+    in the audit log with every change. Code without a name writes no entries. `redact` masks what it is shown, and
+    below the `role` admin a search finds only what it leaves.
     """
 
     app: Stoker
@@ -32,6 +34,7 @@ class Asking(NamedTuple):
     way: str
     redact: Redaction
     request: str | None = None
+    role: Role = "admin"
 
     def signed(self, reason: str | None = None) -> By | None:
         """Who makes a change, for the audit log; None: code without a name."""

@@ -16,7 +16,9 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from stoker.admin.asking import Asking
+from stoker.admin.search import noted
 from stoker.model import ids
+from stoker.model.access import check_search, check_search_to_change
 from stoker.model.errors import InvalidInput
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import Status
@@ -157,6 +159,8 @@ async def question_of(
     The store is asked only for what the filter needs: a census for its names, the rest of what names them only where
     no job does, the clock for its times. A name that is left out and not known is refused.
     """
+    check_search(asking.role, filter_)
+    await noted(asking, filter_)
     engine = await asking.engine()
     census = await engine.census() if filter_.has_names else None
     names = Names() if census is None else in_use(census)
@@ -174,7 +178,11 @@ async def question_of(
 
 
 async def query_to_change(asking: Asking, filter_: Filter, limit: int, now: Instant | None = None) -> Query | None:
-    """The question that a filter asks before a change: a name that is not known is refused."""
+    """The question that a filter asks before a change: a name that is not known is refused.
+
+    So are texts, below the role admin.
+    """
+    check_search_to_change(asking.role, filter_)
     query, hint = await question_of(asking, filter_, limit, None, now)
     if hint:
         raise InvalidFilter("filter", str(filter_), hint.removesuffix("."))

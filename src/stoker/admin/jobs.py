@@ -21,6 +21,7 @@ from stoker.admin.audit import AuditAdmin, audited
 from stoker.admin.bulk import Bulk, Given, Making, Walk, alter, making, query_to_change, question_of
 from stoker.admin.details import EventView, JobDetail, detail, event_view
 from stoker.admin.history import RECENT, closed, flows
+from stoker.admin.search import search
 from stoker.codec.signature import encode_payload
 from stoker.engines.base import CORRUPT, Engine
 from stoker.key_function import KeyFunction
@@ -149,14 +150,14 @@ class JobsAdmin:
         query, hint = await question_of(self._asking, filter_, limit, cursor)
         if query is None:
             return JobPage([], None, 0, 0 if total else None, hint=hint)
-        page = await engine.find(query)
+        page = await search(self._asking, query)
         after = None if page.cursor is None else write_cursor(page.cursor)
         jobs = [self._asking.job(one) for one in page.jobs]
         if not total:
             return JobPage(jobs, after, page.scanned, hint=hint)
         if cursor is None and after is None:
             return JobPage(jobs, after, page.scanned, len(jobs), hint=hint)
-        return JobPage(jobs, after, page.scanned, *await _total(engine, query), hint)
+        return JobPage(jobs, after, page.scanned, *await _total(self._asking, query), hint)
 
     async def explain(self, job: str) -> Explanation:
         """Why a job does not run, and what to do about it. Raises `NotFound`."""
@@ -204,7 +205,7 @@ class JobsAdmin:
         if counted_at is None and is_counted(query):
             census = await engine.census()
             return Preview(counted(query, census), True, moment(census.at))
-        return Preview(*await _total(engine, as_of(query, bound), PREVIEW_WALK), moment(bound))
+        return Preview(*await _total(self._asking, as_of(query, bound), PREVIEW_WALK), moment(bound))
 
     async def question(self, filter_: Filter, limit: int) -> Query | None:
         """What a change by this filter would ask the store, for a preview; None: no job is meant."""
@@ -213,9 +214,8 @@ class JobsAdmin:
     async def errors(self, filter_: Filter | str = "", *, limit: int = LARGEST_PAGE) -> ErrorPage:
         """The latest jobs that a filter means, by kind and error, the largest group first."""
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
-        engine = await self._app.engine()
         query, hint = await question_of(self._asking, filter_, limit)
-        found = [] if query is None else (await engine.find(query)).jobs
+        found = [] if query is None else (await search(self._asking, query)).jobs
         mask = self._asking.redact.text
         groups = [msgspec.structs.replace(one, error=mask(one.error)) for one in error_groups(found)]
         return ErrorPage(groups, len(found), hint)
@@ -421,14 +421,14 @@ async def _line(engine: Engine, job: stored.Job, now: Instant) -> Line | None:
     return Line(before, complete=False)
 
 
-async def _total(engine: Engine, query: Query, walk: int = LONGEST_WALK) -> tuple[int, bool]:
+async def _total(asking: Asking, query: Query, walk: int = LONGEST_WALK) -> tuple[int, bool]:
     """How many jobs a query means, and whether these are all."""
     if is_counted(query):
-        return counted(query, await engine.census()), True
+        return counted(query, await (await asking.engine()).census()), True
     query = msgspec.structs.replace(query, cursor=None, limit=LARGEST_PAGE)
     count = scanned = 0
     while count < MOST_COUNTED and scanned < walk:
-        page = await engine.find(query)
+        page = await search(asking, query)
         count, scanned = count + len(page.jobs), scanned + page.scanned
         if page.cursor is None:
             return count, True

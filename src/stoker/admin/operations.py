@@ -21,6 +21,7 @@ from stoker.admin.bulk import Given, Walk, making, query_to_change
 from stoker.admin.letter_walk import LETTER_ACTIONS, LetterWalk, as_text, chosen
 from stoker.engines.base import outbox_of
 from stoker.model import ids
+from stoker.model.access import check_search_to_change
 from stoker.model.errors import InvalidInput, NotFound, StokerError, WrongState
 from stoker.model.filter import Filter
 from stoker.model.job import Status
@@ -175,6 +176,8 @@ class OperationsAdmin:
         engine, by = await self._asking.engine(), self._asking.signed()
         while True:
             found = await self._stored(operation)
+            if found.action not in LETTER_ACTIONS:
+                check_search_to_change(self._asking.role, Filter.parse(found.filter))
             now = await engine.now()
             if found.state == "done" or not (found.ended or found.interrupted(now)):
                 raise WrongState(f"operation {operation}", view(found, now).state, "resume")
@@ -260,7 +263,7 @@ def view(one: Operation, now: Instant) -> OperationView:
         id=one.id,
         who=one.who,
         action=one.action,
-        filter=one.filter,
+        filter=one.shown_filter,
         given=one.change,
         state=INTERRUPTED if one.interrupted(now) else one.state,
         started_at=moment(one.started),

@@ -11,7 +11,8 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import Forbidden, InvalidInput
+from stoker.model.filter import Filter
 
 Role: TypeAlias = Literal["read", "operate", "admin"]
 
@@ -31,6 +32,23 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def includes(role: Role, other: Role) -> bool:
+    """Does a role include this one?"""
+    return ROLES.index(role) >= ROLES.index(other)
+
+
+def check_search(role: Role, filter_: Filter) -> None:
+    """Refuse a question into payloads to those who may not see any."""
+    if filter_.payload is not None and not includes(role, "operate"):
+        raise Forbidden("payload:", "operate", role)
+
+
+def check_search_to_change(role: Role, filter_: Filter) -> None:
+    """Refuse a change by texts to those who find them masked: what changes would tell what is hidden."""
+    if filter_.has_texts and not includes(role, "admin"):
+        raise Forbidden("acting on all jobs that payload:, error: or a text finds", "admin", role)
+
+
 class Identity(msgspec.Struct, frozen=True):
     """Who asks: a name for the audit log, a role, and the queues it is limited to (none: no limit)."""
 
@@ -47,7 +65,7 @@ class Identity(msgspec.Struct, frozen=True):
 
     def may(self, role: Role) -> bool:
         """Does the identity's role include this one?"""
-        return ROLES.index(self.role) >= ROLES.index(role)
+        return includes(self.role, role)
 
     def reaches(self, queue: str) -> bool:
         """May it change what is in this queue?"""

@@ -172,6 +172,7 @@ _PAST: Final = {
     "revoke": "Revoked",
     "run": "Ran",
     "run_now": "Made due",
+    "search": "Searched payloads of",
     "seek": "Moved",
     "start": "Started",
     "stop": "Stopped",
@@ -201,7 +202,7 @@ def of_token(before: AccessToken | None, after: AccessToken) -> Deed:
 def of_operation(before: Operation | None, after: Operation) -> Deed:
     """A bulk action that begins, is to stop, or goes on."""
     if before is None:
-        told = {"action": after.action, "filter": after.filter, **after.change}
+        told = {"action": after.action, "filter": after.shown_filter, **after.change}
         return Deed(action="operations.start", target=f"operation {after.id}", after=told)
     action = "operations.stop" if after.state in ("stopping", "stopped") else "operations.resume"
     return Deed(

@@ -117,6 +117,14 @@ class KeyHeld(StokerError):
         )
 
 
+class Forbidden(StokerError):
+    """A question or action that the role of the asker does not include; nothing was done."""
+
+    def __init__(self, what: str, role: str, has: str) -> None:
+        self.role = role
+        super().__init__(f"{what} needs the role {role}, and this is {has}. Nothing was done.")
+
+
 class UnknownTask(StokerError, LookupError):
     """A kind that is neither registered nor declared in this app."""
 

@@ -21,6 +21,7 @@ from stoker.model.errors import InvalidInput
 from stoker.model.job import ACTIVE, FINISHED, Job, Status
 from stoker.model.names import Names, hint, listed, nearest
 from stoker.model.query import ORDERS, WAITING, Due, Order, Query
+from stoker.model.redact import MASK
 from stoker.model.same_error import normalized_error
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant, Span, instant
 
@@ -122,6 +123,16 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     def has_names(self) -> bool:
         """Does it name queues or kinds, with which those that have jobs must be compared?"""
         return bool(self.queues or self.but_queues or self.kinds or self.but_kinds)
+
+    @property
+    def has_texts(self) -> bool:
+        """Does it look for texts in payloads or errors?"""
+        return any(one is not None for one in (self.text, self.payload, self.error))
+
+    @property
+    def without_payload(self) -> Filter:
+        """The same, with what is looked for in payloads masked, for others to read."""
+        return self if self.payload is None else msgspec.structs.replace(self, payload=MASK)
 
     @property
     def has_times(self) -> bool:

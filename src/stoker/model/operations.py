@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from stoker.model.errors import InvalidInput
+from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import Status
 from stoker.model.time import MINUTE, SECOND, Instant, Span, moment
 
@@ -56,6 +57,14 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def ended(self) -> bool:
         """Has it come to its end? One that is not, and is interrupted, can be resumed."""
         return self.state in ENDED
+
+    @property
+    def shown_filter(self) -> str:
+        """Its filter as others may read it; that of letters is another one, and has no payloads."""
+        try:
+            return str(Filter.parse(self.filter).without_payload)
+        except InvalidFilter:
+            return self.filter
 
     def interrupted(self, now: Instant) -> bool:
         """Has its process fallen silent?"""

@@ -124,9 +124,14 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         return wanted & WAITING if self.order == "due" else wanted
 
     @property
+    def has_texts(self) -> bool:
+        """Does it look for texts in payload or error?"""
+        return not (self.text is self.payload is self.error is None)
+
+    @property
     def looks_inside(self) -> bool:
         """Does it ask about payload or error?"""
-        return not (self.text is self.payload is self.error is self.same_error is None)
+        return self.has_texts or self.same_error is not None
 
     def start(self, now: Instant) -> Place:
         """Where a walk in the order of a time begins: strictly behind this."""
@@ -150,6 +155,11 @@ def _asked(query: Query) -> str:
 def cursor_at(at: Instant, job: JobId) -> bytes:
     """The cursor behind a job in the order of a time."""
     return at.to_bytes(8) + job
+
+
+def cursor_behind(job: Placed, query: Query) -> bytes:
+    """The cursor from which a page goes on behind a job, in the order of a query."""
+    return cursor_at(*place_of(job, query)) if query.timed else job.id
 
 
 def cursor_time(cursor: bytes) -> Instant:
@@ -211,10 +221,17 @@ def matches(job: Job, query: Query, now: Instant) -> bool:
         and (query.ended_by is None or (job.finished_at or 0) <= query.ended_by)
         and (query.attempts_from is None or job.attempts >= query.attempts_from)
         and (query.attempts_to is None or job.attempts <= query.attempts_to)
-        and (query.text is None or _in_payload(job, query.text) or _in_error(job, query.text))
-        and (query.payload is None or _in_payload(job, query.payload))
-        and (query.error is None or _in_error(job, query.error))
+        and has_texts(job, query)
         and (query.same_error is None or _normalized(job) == query.same_error)
+    )
+
+
+def has_texts(job: Job, query: Query, *, errors_only: bool = False) -> bool:
+    """Does a job have the texts that a query looks for? With `errors_only` nothing is found in payloads."""
+    return (
+        (query.text is None or (not errors_only and _in_payload(job, query.text)) or _in_error(job, query.text))
+        and (query.payload is None or (not errors_only and _in_payload(job, query.payload)))
+        and (query.error is None or _in_error(job, query.error))
     )
 
 

@@ -30,7 +30,7 @@ from stoker.admin import Admin
 from stoker.admin.history import RECENT, closed
 from stoker.admin.queues import MEASURED
 from stoker.app import Stoker
-from stoker.model.access import Identity, Role, is_loopback
+from stoker.model.access import ROLES, Identity, Role, is_loopback
 from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
 from stoker.model.job import Job
@@ -67,6 +67,8 @@ COLORS = ("red", "amber", "green", "blue", "grey")
 MOST_EDITED = 100
 MOST_RANGES = 20
 """Of how many ranges the bars of queues are kept for live pages."""
+LEAST = ROLES[0]
+"""What a visitor who is not known yet may do."""
 ACTION_LIMIT = 10.0
 """Seconds for a change, whose outcome is not known when it is given up."""
 
@@ -180,8 +182,9 @@ class Dashboard:
 
     def admin_for(self, visit: Visit) -> Admin:
         """The operator's questions and actions, signed with the visitor's name and the request's id."""
-        name = None if visit.identity is None else visit.identity.name
-        return Admin(self.store, by=name, way=visit.way, redact=self.redact, request=visit.id)
+        who = visit.identity
+        name, role = (None, LEAST) if who is None else (who.name, who.role)
+        return Admin(self.store, by=name, way=visit.way, redact=self.redact, request=visit.id, role=role)
 
     @property
     def signs_in(self) -> bool:

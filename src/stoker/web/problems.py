@@ -13,6 +13,7 @@ from stoker.model.errors import (
     EngineReadOnly,
     EngineRefused,
     EngineSlow,
+    Forbidden,
     InvalidInput,
     InvalidTransition,
     KeyHeld,
@@ -94,6 +95,8 @@ def of(error: Exception) -> Problem | None:
             return error
         case TimeoutError():
             return Problem(503, "store_unavailable", AWAY)
+        case Forbidden():
+            return Problem(403, "role", str(error))
         case NotFound():
             return Problem(404, "not_found", str(error), job=error.job_id)
         case WrongStatus():

@@ -12,7 +12,7 @@ from stoker.admin import Filter, InvalidFilter
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.derived import error_line, scheduled_of
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import Forbidden, InvalidInput
 from stoker.model.job import Status
 from stoker.model.names import in_use
 from stoker.model.query import (
@@ -71,6 +71,14 @@ LISTS: Final = (
     ("kind", "kinds"),
     ("-kind", "but_kinds"),
 )
+ORDERED: Final = {
+    "newest": ("Newest", "Older", "back"),
+    "oldest": ("Oldest", "Newer", "up"),
+    "finished": ("Latest end", "Earlier", "back"),
+    "due": ("Soonest due", "Later", "up"),
+}
+"""What is first in each order, what the next page has, and where it leads."""
+
 COUNTED = frozenset(field for _, field in LISTS)
 """Fields of a filter that the census can count by."""
 
@@ -101,9 +109,9 @@ async def show(visit: Visit) -> Response:
         if visit.parameter("group") == "error":
             return await _by_error(visit, reading, wanted)
         found = await visit.admin.jobs.find(wanted, limit=SHOWN, cursor=_cursor(visit))
-    except InvalidInput as error:
+    except (InvalidInput, Forbidden) as error:
         context = _context(visit, reading, Filter(), text) | {"mistake": str(error), "rows": [], "found": None}
-        return view.page(visit, "jobs.html", context, 422)
+        return view.page(visit, "jobs.html", context, 403 if isinstance(error, Forbidden) else 422)
     now = visit.board.hub.current(reading).census.at
     back = cursor_time(read_cursor(found.cursor)) if found.cursor else None
     context = _context(visit, reading, wanted, text) | {
@@ -192,28 +200,30 @@ def _context(visit: Visit, reading: Reading, wanted: Filter, text: str) -> dict[
         "groupable": active in {"dead", "retrying"} or set(wanted.views) == {"dead", "retrying"},
         "grouped": visit.parameter("group") == "error",
         "views": [(name, visit.url("jobs", **query)) for name, query in VIEWS],
-        "oldest": wanted.order == "oldest",
+        "order": ORDERED[wanted.order or "newest"],
         "mistake": "",
         "actions": [],
         "older": "",
         "hint": "",
         "newer": 0,
         "most_newer": SHOWN,
-        "words": _words(reading),
+        "words": _words(visit, reading),
+        "acts_on_all": visit.may("admin") or not wanted.has_texts,
         "live_url": visit.url(
             "live", page="jobs", q=text, **{name: visit.parameter(name) for name in ("after", "group")}
         ),
     }
 
 
-def _words(reading: Reading) -> list[str]:
+def _words(visit: Visit, reading: Reading) -> list[str]:
     """What the next term of a filter may be, for the field's list of suggestions."""
     census = reading.census
     queues = [f"queue:{shared.quoted(name)}" for name in shared.queue_names(reading)[:SUGGESTED]]
     kinds = [f"kind:{shared.quoted(name)}" for name in census.kinds()[:SUGGESTED]]
     statuses = [f"is:{name}" for name, _ in TABS if name] + [f"is:{name}" for name in ("pending", "active", "finished")]
     since = [f"since:{window}" for window in ("15m", "1h", "6h", "24h", "7d")]
-    return [*statuses, *queues, *kinds, *since, "order:oldest", "order:newest", *WORDS]
+    words = [word for word in WORDS if word != "payload:" or visit.who.may("operate")]
+    return [*statuses, *queues, *kinds, *since, "order:oldest", "order:newest", *words]
 
 
 def _with(wanted: Filter, name: str) -> Filter:
@@ -270,7 +280,7 @@ def _later(query: Query, census: Census) -> int | None:
 
 
 def _counts(wanted: Filter, census: Census) -> dict[str, int]:
-    whole = msgspec.structs.replace(wanted, views=(), but_views=())
+    whole = msgspec.structs.replace(wanted, views=(), but_views=(), order=None)
     try:
         counted = by_status(whole, census)
     except InvalidInput:

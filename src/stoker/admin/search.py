@@ -1,0 +1,74 @@
+"""What a search in payloads and errors may find: below the role admin nothing that is masked, and without a trace.
+
+A page must not tell a right guess from a wrong one, so where a search is bounded the store is asked without the texts,
+and they are looked for here: neither the jobs, nor their number, nor where a page ends depends on what is hidden.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+
+from msgspec.structs import replace
+
+from stoker.admin.asking import Asking
+from stoker.admin.audit import audited
+from stoker.model import ids
+from stoker.model.errors import EngineReadOnly, EngineRefused
+from stoker.model.filter import Filter
+from stoker.model.job import Job
+from stoker.model.query import LARGEST_PAGE, LONGEST_WALK, Page, Query, cursor_behind, has_texts
+from stoker.model.time import MINUTE
+
+logger = logging.getLogger("stoker.audit")
+
+
+async def search(asking: Asking, query: Query) -> Page:
+    """A page of the jobs that a query means and the asker may find; it reads as far as an engine's page does."""
+    engine = await asking.engine()
+    if not query.has_texts or asking.role == "admin":
+        return await engine.find(query)
+    plain = replace(query, text=None, payload=None, error=None, limit=LARGEST_PAGE)
+    found: list[Job] = []
+    walked = 0
+    while True:
+        page = await engine.find(plain)
+        for at, job in enumerate(page.jobs, 1):
+            if not _shows(asking, job, query):
+                continue
+            found.append(job)
+            if len(found) == query.limit:
+                over = page.cursor is None and at == len(page.jobs)
+                return Page(found, None if over else cursor_behind(job, query), walked + at)
+        walked += page.scanned
+        if page.cursor is None or walked >= LONGEST_WALK:
+            return Page(found, page.cursor, walked)
+        plain = replace(plain, cursor=page.cursor)
+
+
+def _shows(asking: Asking, job: Job, query: Query) -> bool:
+    """Does a job have the texts, both as it is stored and as it is shown?"""
+    errors_only = asking.role == "read"
+    if not has_texts(job, query, errors_only=errors_only):
+        return False
+    mask = asking.redact
+    error = None if job.last_error is None else mask.text(job.last_error)
+    shown = replace(job, payload=mask.json(job.payload), last_error=error)
+    return has_texts(shown, query, errors_only=errors_only)
+
+
+async def noted(asking: Asking, filter_: Filter) -> None:
+    """Write to the audit log that a person looks into payloads: once a minute at most, and not for what."""
+    by = asking.signed()
+    if filter_.payload is None or by is None:
+        return
+    what = f"jobs {filter_.without_payload}"
+    # A lock that is never released lets one process in a minute write.
+    name = f"stoker.search.{hashlib.sha256(by.who.encode()).hexdigest()[:32]}"
+    try:
+        engine = await asking.engine()
+        if await engine.lock(name, ids.text(asking.app.mint()), MINUTE):
+            await audited(asking, "jobs.search", what)
+    except (EngineReadOnly, EngineRefused):
+        text = "%s (%s) searched payloads of %s. The store takes no writes, so this line stands for the audit entry."
+        logger.warning(text, by.who, by.way, what)

@@ -1,0 +1,189 @@
+"""Below the role admin a search finds nothing that is masked, and tells no right guess from a wrong one."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from stoker.admin import Admin, Filter
+from stoker.admin import search as module
+from stoker.app import Stoker
+from stoker.model.access import Role
+from stoker.model.errors import EngineReadOnly, Forbidden, InvalidInput
+from stoker.model.job import Demand, Settlement, Status
+from stoker.testing.clock import VirtualClock
+
+CARD = "4111111111111111"
+RIGHT, WRONG = CARD[:6], "411112"
+BELOW: list[Role] = ["read", "operate"]
+
+
+async def failed(app: Stoker, n: int = 3, **payload: Any) -> list[str]:
+    """Dead jobs with a card number in payload and error, and a visible city in both."""
+    found = []
+    for i in range(n):
+        draft = app.draft("send", {"card_number": CARD, "city": f"Turin {i}", **payload})
+        found.append((await app.enqueue(draft)).id)
+    engine = await app.engine()
+    await engine.renew("w", [], first=True)
+    error = f"Declined: card_number={CARD} in Turin"
+    for one in await engine.claim(Demand("w", (("default", 100),), 100)):
+        await engine.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error=error)])
+    return found
+
+
+def asking(app: Stoker, role: Role, **given: Any) -> Admin:
+    return Admin(app, by="ann", way="page", role=role, **given)
+
+
+@pytest.mark.spec("SEARCH-01")
+@pytest.mark.parametrize("role", BELOW)
+@pytest.mark.parametrize("words", ["error:{}", "{}", "is:dead error:{} order:finished", "error:{} error", "payload:{}"])
+async def test_a_right_guess_gives_the_same_answer_as_a_wrong_one(app: Stoker, role: Role, words: str) -> None:
+    """Jobs, total, cursor and how many were read; also where a page or the walk ends before the jobs do."""
+    await failed(app, 5)
+    admin = asking(app, role)
+    if role == "read" and "payload:" in words:
+        for guess in (RIGHT, WRONG):
+            with pytest.raises(Forbidden, match="payload: needs the role operate"):
+                await admin.jobs.find(words.format(guess))
+        return
+    for limit in (1, 2, 5, 25):
+        right, wrong = [await admin.jobs.find(words.format(one), limit=limit, total=True) for one in (RIGHT, WRONG)]
+        assert right == wrong
+        assert (right.jobs, right.total) == ([], 0)
+    grouped = [await admin.jobs.errors(words.format(one)) for one in (RIGHT, WRONG)]
+    assert grouped[0] == grouped[1]
+    assert grouped[0].groups == []
+
+
+@pytest.mark.spec("SEARCH-01")
+@pytest.mark.parametrize("role", BELOW)
+async def test_where_a_walk_ends_does_not_tell_a_guess(
+    app: Stoker, role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await failed(app, 7)
+    monkeypatch.setattr(module, "LARGEST_PAGE", 2)
+    monkeypatch.setattr(module, "LONGEST_WALK", 4)
+    admin = asking(app, role)
+    right, wrong = [await admin.jobs.find(guess, limit=1, total=True) for guess in (RIGHT, WRONG)]
+    assert right == wrong
+    assert (right.scanned, right.total, right.complete) == (4, 0, True)
+    assert right.cursor is not None
+    rest = [await admin.jobs.find(guess, limit=1, cursor=right.cursor) for guess in (RIGHT, WRONG)]
+    assert rest[0] == rest[1]
+    assert (rest[0].jobs, rest[0].cursor) == ([], None)
+
+
+@pytest.mark.spec("SEARCH-02")
+@pytest.mark.parametrize("order", ["", " order:oldest", " order:finished"])
+async def test_what_is_shown_is_found_in_pages(app: Stoker, order: str) -> None:
+    jobs = await failed(app, 5)
+    expected = jobs if "oldest" in order else jobs[::-1]
+    admin = asking(app, "operate")
+    for words in ("payload:turin", "error:turin", "Turin", "error:turin payload:turin"):
+        seen: list[str] = []
+        cursor = None
+        while True:
+            page = await admin.jobs.find(words + order, limit=2, cursor=cursor, total=True)
+            assert (page.total, page.complete) == (5, True)
+            seen += [one.id for one in page.jobs]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert seen == expected
+    [one] = (await admin.jobs.find('payload:"turin 3"')).jobs
+    assert one.id == jobs[3]
+    assert (await admin.jobs.find("payload:turin", limit=5)).cursor is None, "the last one was on the page"
+
+
+@pytest.mark.spec("SEARCH-02")
+async def test_readers_find_texts_of_errors_alone(app: Stoker) -> None:
+    await failed(app, 2, note="in the payload alone")
+    reader = asking(app, "read")
+    assert len((await reader.jobs.find("Turin")).jobs) == 2
+    assert (await reader.jobs.find('"payload alone"')).jobs == []
+    assert len((await asking(app, "operate").jobs.find('"payload alone"')).jobs) == 2
+
+
+@pytest.mark.spec("SEARCH-03")
+async def test_an_admin_finds_what_is_stored(app: Stoker) -> None:
+    """So do the command line and code, which reach the store anyway."""
+    await failed(app, 2)
+    for admin in (asking(app, "admin"), Admin(app, by="ann", way="command line"), Admin(app)):
+        for words in (f"payload:{RIGHT}", f"error:{RIGHT}", RIGHT):
+            assert (await admin.jobs.find(words, total=True)).total == 2
+            assert (await admin.jobs.preview(words)).count == 2
+    with pytest.raises(InvalidInput, match="must be one of read, operate, admin"):
+        Admin(app, role="root")  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("SEARCH-04")
+@pytest.mark.parametrize("words", ["payload:x", "error:x", "x", "is:dead error:x"])
+async def test_a_bulk_action_by_texts_needs_admin(app: Stoker, words: str) -> None:
+    await failed(app, 1)
+    admin = asking(app, "operate")
+    for call in (
+        lambda: admin.jobs.preview(words),
+        lambda: admin.jobs.delete(Filter.parse(words)),
+        lambda: admin.operations.start("requeue", words),
+    ):
+        with pytest.raises(Forbidden, match="needs the role admin, and this is operate"):
+            await call()
+    able = asking(app, "admin")
+    done = await able.operations.finish((await able.operations.start("requeue", words)).id)
+    with pytest.raises(Forbidden):
+        await admin.operations.resume(done.id)
+
+
+@pytest.mark.spec("SEARCH-05")
+async def test_a_look_into_payloads_is_in_the_audit_log_once_a_minute(app: Stoker, clock: VirtualClock) -> None:
+    await failed(app, 1)
+
+    async def entries() -> list[tuple[str, str]]:
+        found = await Admin(app).audit.list(action="jobs.search")
+        return [(one.by.who, one.deed.target) for one in found]
+
+    ann, bob = asking(app, "admin"), Admin(app, by="bob", way="command line")
+    await ann.jobs.find("is:dead error:x")
+    await Admin(app).jobs.find(f"payload:{CARD}")
+    assert await entries() == [], "without payload:, or by code without a name"
+    for guess in (CARD, "x", "y"):
+        await ann.jobs.find(f"is:dead payload:{guess}")
+        await ann.jobs.errors(f"is:dead payload:{guess}")
+    said = "jobs is:dead payload:[hidden]"
+    assert await entries() == [("ann", said)]
+    await bob.jobs.find(f"is:dead payload:{CARD}")
+    assert sorted(await entries()) == [("ann", said), ("bob", said)]
+    clock.advance(120)
+    await ann.jobs.find("is:dead payload:z")
+    assert len(await entries()) == 3
+
+
+@pytest.mark.spec("SEARCH-05")
+async def test_a_store_without_writes_leaves_a_line_of_the_log(
+    app: Stoker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await failed(app, 1)
+    engine = await app.engine()
+
+    async def refused(*_: object) -> bool:
+        raise EngineReadOnly("this store takes no writes")
+
+    monkeypatch.setattr(engine, "lock", refused)
+    with caplog.at_level(logging.WARNING, "stoker.audit"):
+        assert len((await asking(app, "admin").jobs.find(f"payload:{CARD}")).jobs) == 1
+    assert "ann (page) searched payloads of jobs payload:[hidden]" in caplog.text
+    assert CARD not in caplog.text
+
+
+@pytest.mark.spec("SEARCH-05")
+async def test_operations_do_not_show_what_they_looked_for(app: Stoker) -> None:
+    await failed(app, 1)
+    admin = asking(app, "admin")
+    done = await admin.operations.finish((await admin.operations.start("discard", f"payload:{CARD} is:dead")).id)
+    assert (done.changed, done.filter) == (1, "is:dead payload:[hidden]")
+    [entry] = await admin.audit.list(action="operations.start")
+    assert entry.deed.after["filter"] == "is:dead payload:[hidden]"
