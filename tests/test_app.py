@@ -574,12 +574,32 @@ async def test_events_that_cannot_be_written_do_not_keep_the_app_from_closing(
     async with asyncio.timeout(PATIENCE):
         while "could not be written" not in caplog.text:
             await asyncio.sleep(0.005)
-    with pytest.raises(EngineUnavailable):
-        await app.close()
+    caplog.clear()
+    await app.close()
+    [line] = caplog.messages
+    assert "1 events could not be written" in line
+    assert "Their jobs are stored" in line
     with pytest.raises(Exception, match="open"):
         await engine.census()
     assert app.timeline is not None
     assert len(app.timeline) == 1
+
+
+@pytest.mark.spec("API-17")
+def test_closing_an_app_with_two_loops_warns_of_events_once(caplog: pytest.LogCaptureFixture) -> None:
+    app = Stoker(Deaf())
+
+    @app.task
+    async def work() -> None: ...
+
+    async def both() -> None:
+        await work.enqueue()
+        await asyncio.to_thread(work.enqueue_sync)
+        await app.close()
+
+    asyncio.run(both())
+    [line] = caplog.messages
+    assert "2 events could not be written" in line
 
 
 @pytest.mark.spec("API-18")

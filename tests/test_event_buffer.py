@@ -151,6 +151,24 @@ async def test_a_canceled_flush_loses_nothing() -> None:
     assert len(buffer) == 25
 
 
+@pytest.mark.spec("BUFFER-09")
+async def test_a_chunk_that_no_store_can_write_does_not_silence_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    class Picky(RecordingStore):
+        async def record(self, events: Sequence[Event], *rest: Any, **more: Any) -> int:
+            if any(int.from_bytes(event.job) == poison for event in events):
+                raise TypeError("Encoding objects of type SafeString is unsupported")
+            return await super().record(events, *rest, **more)
+
+    buffer, store = EventBuffer(chunk=2), Picky()
+    drafts = [draft() for _ in range(6)]
+    poison = int.from_bytes(drafts[2].job_id)
+    insert(buffer, *drafts)
+    assert await flush(buffer, store) == 4
+    assert store.jobs == [int.from_bytes(drafts[place].job_id) for place in (0, 1, 4, 5)]
+    assert len(buffer) == 0
+    assert "2 events cannot be written" in caplog.text
+
+
 @pytest.mark.spec("BUFFER-05")
 async def test_buffered_events_of_a_deleted_job_are_dropped() -> None:
     """Also in a process that did not delete the job; a new job with the same id keeps its own events."""

@@ -91,7 +91,7 @@ class Stoker(Registry):
         **options: Any,
     ) -> None:
         if namespace is not None:
-            check_name("namespace", namespace)
+            namespace = check_name("namespace", namespace)
         queue = queue or inside(namespace, DEFAULT_QUEUE)
         defaults = parse({"queue": queue, "attempts": attempts, "backoff": backoff, "timeout": timeout, "keep": keep})
         super().__init__(defaults, namespace=namespace, modules=modules, router=router, tenant=tenant, mint=mint)
@@ -177,7 +177,7 @@ class Stoker(Registry):
         starts; a setting that people changed meanwhile stays as they set it.
         """
         handle = QueueHandle(self, name)
-        self.declarations.queue(name, tuning(workers, fair, rate, keep_done, keep_dead, curve))
+        self.declarations.queue(handle.name, tuning(workers, fair, rate, keep_done, keep_dead, curve))
         return handle
 
     def budget(self, name: str, rate: Rate | None = None) -> BudgetHandle:
@@ -187,7 +187,7 @@ class Stoker(Registry):
         """
         handle = BudgetHandle(self, name)
         if rate is not None:
-            self.declarations.budget(name, rate)
+            self.declarations.budget(handle.name, rate)
         return handle
 
     async def spend(self, budget: str, n: int = 1) -> Grant:
@@ -470,11 +470,12 @@ class Stoker(Registry):
         """
         member = self._pool.remove_current()
         helper = sync.shared.started
+        both = helper is not None and self._pool.serves(helper) and helper is not asyncio.get_running_loop()
         try:
             if member is not None:
-                await member.close(self.timeline)
+                await member.close(None if both else self.timeline)
         finally:
-            if helper is not None and self._pool.serves(helper) and helper is not asyncio.get_running_loop():
+            if helper is not None and both:
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.close(), helper))
 
     async def __aenter__(self) -> Self:

@@ -88,9 +88,8 @@ class QueueHandle:
     __slots__ = ("_app", "name")
 
     def __init__(self, app: Stoker, name: str) -> None:
-        check_name("queue", name)
         self._app = app
-        self.name = name
+        self.name = check_name("queue", name)
 
     def __repr__(self) -> str:
         return f"<QueueHandle {self.name}>"
@@ -196,9 +195,8 @@ class BudgetHandle:
     __slots__ = ("_app", "name")
 
     def __init__(self, app: Stoker, name: str) -> None:
-        check_name("budget", name)
         self._app = app
-        self.name = name
+        self.name = check_name("budget", name)
 
     def __repr__(self) -> str:
         return f"<BudgetHandle {self.name}>"
@@ -260,11 +258,10 @@ class LockHandle:
     __slots__ = ("_app", "_lease", "_owner", "name")
 
     def __init__(self, app: Stoker, name: str, lease: Seconds) -> None:
-        check_name("lock", name)
         self._app = app
         self._lease = span(lease, "lease")
         self._owner: str | None = None
-        self.name = name
+        self.name = check_name("lock", name)
 
     def __repr__(self) -> str:
         return f"<LockHandle {self.name}>"

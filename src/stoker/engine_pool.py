@@ -44,7 +44,10 @@ class LoopEngine:
                 self.is_open = True
 
     async def close(self, buffer: EventBuffer | None) -> None:
-        """Flush the event buffer and close the engine, even if flushing fails."""
+        """Flush the event buffer and close the engine, even if flushing fails.
+
+        Events that cannot be written are a warning: their jobs are stored.
+        """
         if self._timer is not None:
             self._timer.cancel()
         if self._flushing is not None:
@@ -53,6 +56,13 @@ class LoopEngine:
         try:
             if self.is_open and buffer is not None and len(buffer):
                 await buffer.flush(self.engine)
+        except StokerError as error:
+            logger.warning(
+                "%d events could not be written to the timeline when the app closed: %s Their jobs are stored. The "
+                "events are written if this process uses the app again; otherwise they are missing.",
+                len(buffer or ()),
+                error,
+            )
         finally:
             self.is_open = False
             await self.engine.close()

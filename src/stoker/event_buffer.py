@@ -22,6 +22,7 @@ import msgspec
 
 from stoker.engines.base import Timeline
 from stoker.model import events
+from stoker.model.errors import StokerError
 from stoker.model.events import Event, EventType
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Verdict
@@ -153,7 +154,10 @@ class EventBuffer:
                 self._held += count
 
     async def flush(self, store: Timeline) -> int:
-        """Write all events in chunks, keep those that failed; returns how many were written."""
+        """Write all events in chunks, keep those that failed; returns how many were written.
+
+        A chunk that no store can write is left out, so that it does not hold up the others.
+        """
         with self._lock:
             batches, self._batches, self._held = self._batches, deque(), 0
         chunks = self._chunks(batches)
@@ -163,8 +167,13 @@ class EventBuffer:
             while chunks:
                 events, chunk = chunks[0].rest, chunks[0].chunk or os.urandom(16)
                 chunks[0] = _Events(events, chunk)
-                await store.record(events, now=wall(), chunk=chunk)
-                written += len(events)
+                try:
+                    await store.record(events, now=wall(), chunk=chunk)
+                    written += len(events)
+                except (StokerError, OSError):
+                    raise
+                except Exception:
+                    logger.exception("%d events cannot be written and are missing from the timeline", len(events))
                 chunks.popleft()
         finally:
             self._put_back(chunks)

@@ -92,7 +92,7 @@ def parse(options: Mapping[str, Any], more: tuple[str, ...] = ()) -> JobOptions:
     check_known(options, (*OPTIONS, *more), "the job option")
     given = {name: value for name, value in options.items() if value is not None}
     if "queue" in given:
-        check_name("queue", given["queue"])
+        given["queue"] = check_name("queue", given["queue"])
     if "delay" in given and "at" in given:
         raise InvalidInput("at", given["at"], "cannot be combined with a delay")
     unique = given.get("unique")

@@ -216,8 +216,7 @@ class Registry:
 
     def declare(self, kind: str, **options: Unpack[CallOptions[KeyFunction]]) -> None:
         """Declare a task whose code lives elsewhere, so that it can be enqueued by name."""
-        check_name("task name", kind)
-        self._declared[kind] = parse(options)
+        self._declared[check_name("task name", kind)] = parse(options)
 
     @property
     def declared(self) -> frozenset[str]:

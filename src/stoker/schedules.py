@@ -110,9 +110,8 @@ class ScheduleHandle:
     __slots__ = ("_app", "name")
 
     def __init__(self, app: Stoker, name: str) -> None:
-        check_name("schedule name", name)
         self._app = app
-        self.name = name
+        self.name = check_name("schedule name", name)
 
     def __repr__(self) -> str:
         return f"<ScheduleHandle {self.name}>"

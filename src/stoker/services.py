@@ -88,10 +88,10 @@ class Services:
 
     def add(self, service: S) -> S:
         """Register a service with every worker that starts from now on. Raises when its name is taken."""
-        check_name("service", service.name)
-        if service.name in self._services:
-            raise InvalidInput("service", service.name, "is registered already")
-        self._services[service.name] = service
+        name = check_name("service", service.name)
+        if name in self._services:
+            raise InvalidInput("service", name, "is registered already")
+        self._services[name] = service
         return service
 
     def __iter__(self) -> Iterator[Service]:

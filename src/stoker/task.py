@@ -57,7 +57,7 @@ class Task(Generic[P, R]):
         signature: Signature | None = None,
         tx: Transaction | None = None,
     ) -> None:
-        check_name("task name", name)
+        name = check_name("task name", name)
         check_chunk(chunk, options)
         self.app = app
         self.fn = fn

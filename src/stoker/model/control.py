@@ -18,6 +18,7 @@ from stoker.model.limit import check_limit_name, check_number
 from stoker.model.retry import OFF, Curve, clamped_curve
 from stoker.model.throttle import OPEN, Bucket, Cooldown, Rate, full, level, retuned
 from stoker.model.time import LONGEST, SECOND, Instant, Span
+from stoker.model.unique import keep_plain, plain
 
 MOST_WORKERS = 10_000
 LONGEST_REASON = 1_000
@@ -63,7 +64,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.pause_for is not None and not 0 < self.pause_for <= LONGEST:
             raise InvalidInput("pause", self.pause_for, "must end in the future and within ten years")
         for field in ("reason", "by"):
-            _check_text(field, getattr(self, field))
+            keep_plain(self, **{field: _check_text(field, getattr(self, field))})
         self._bound("workers", MOST_WORKERS)
         self._bound("keep_done", LONGEST)
         self._bound("keep_dead", LONGEST)
@@ -71,10 +72,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise InvalidInput("rate", self.rate, "must be a Rate, such as Rate(100, per=60)")
         if self.fair not in (None, True, False):
             raise InvalidInput("fair", self.fair, "must be True or False")
-        for name, n in self.limits:
-            check_limit_name(name)
+        for _, n in self.limits:
             if n is not None:
                 check_number(n)
+        keep_plain(self, limits=tuple((check_limit_name(name), n) for name, n in self.limits))
         if self.curve is not None:
             msgspec.structs.force_setattr(self, "curve", clamped_curve(self.curve))
         for field in sorted(self.clear):
@@ -91,9 +92,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             msgspec.structs.force_setattr(self, field, min(max(value, 0), highest))
 
 
-def _check_text(field: str, value: str | None) -> None:
+def _check_text(field: str, value: str | None) -> str | None:
     if value is None:
-        return
+        return None
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_REASON:
         raise InvalidInput(field, value, f"must be a text of 1 to {LONGEST_REASON:,} characters")
     if "\0" in value:
@@ -102,6 +103,7 @@ def _check_text(field: str, value: str | None) -> None:
         value.encode()
     except UnicodeEncodeError as error:
         raise InvalidInput(field, value, "must not contain lone surrogates") from error
+    return plain(value)
 
 
 UNDECLARED = Tuning()

@@ -24,7 +24,7 @@ from stoker.model.limit import Slot
 from stoker.model.retry import OFF, Backoff, Curve
 from stoker.model.throttle import Cool
 from stoker.model.time import LATEST, LONGEST, SECOND, Instant, Span
-from stoker.model.unique import Unique, check_text
+from stoker.model.unique import Unique, check_text, keep_plain, plain
 
 LARGEST_PAYLOAD = 1 << 20
 LARGEST_ERROR = 64 << 10
@@ -78,25 +78,36 @@ LISTED = (FINISHED - {Status.DONE}) | {Status.RETRYING}
 """Statuses that operators look for and few jobs are in: a store lists them apart."""
 
 
-def check_name(field: str, value: str) -> None:
-    """Check a name (kind, queue, stream, budget, lock) that SQL, Redis, URLs and shells all carry verbatim."""
+def check_name(field: str, value: str) -> str:
+    """Check a name (kind, queue, stream, budget, lock) and return it as a plain `str`.
+
+    SQL, Redis, URLs and shells all carry it verbatim.
+    """
     if not isinstance(value, str) or (value not in _known_names and not _NAME.fullmatch(value)):
         raise InvalidName(field, value, "must be 1-128 of letters, digits, _ . : - and start with a letter, digit or _")
+    name = plain(value)
     if len(_known_names) < _KNOWN_LIMIT:
-        _known_names.add(value)
+        _known_names.add(name)
+    return name
 
 
-def check_metadata(metadata: Mapping[str, str]) -> None:
-    """Check metadata: a map from text to text, bounded because it travels with the job."""
-    check_text_map("metadata", metadata, LARGEST_METADATA)
+def check_metadata(metadata: dict[str, str]) -> dict[str, str]:
+    """Check metadata: a map from text to text, bounded because it travels with the job. Returns it in plain `str`."""
+    return check_text_map("metadata", metadata, LARGEST_METADATA)
 
 
-def check_text_map(field: str, value: Mapping[str, str], largest: int) -> None:
-    """Check a map from text to text that every engine can store, of at most `largest` bytes in all."""
-    size = 0
+def check_text_map(field: str, value: dict[str, str], largest: int) -> dict[str, str]:
+    """Check a map from text to text that every engine can store, of at most `largest` bytes in all.
+
+    Returns it in plain `str`.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidInput(field, value, "must map text to text")
+    size, simple = 0, True
     for key, item in value.items():
         if not isinstance(key, str) or not isinstance(item, str):
             raise InvalidInput(field, {key: item}, "must map text to text")
+        simple = simple and type(key) is str and type(item) is str
         for text in (key, item):
             if "\0" in text:
                 raise InvalidInput(field, text, "must not contain NUL")
@@ -106,6 +117,7 @@ def check_text_map(field: str, value: Mapping[str, str], largest: int) -> None:
                 raise InvalidInput(field, text, "must not contain lone surrogates") from error
     if size > largest:
         raise InvalidInput(field, f"{size} bytes", f"must be at most {largest} bytes in all")
+    return value if simple else {plain(key): plain(item) for key, item in value.items()}
 
 
 class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -136,7 +148,7 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         if self.timeout == 0:
             raise InvalidInput("timeout", 0, "must be longer than nothing")
         if self.metadata is not None:
-            check_metadata(self.metadata)
+            keep_plain(self, metadata=check_metadata(self.metadata))
         if self.isolation not in (None, "process"):
             raise InvalidInput("isolation", self.isolation, "must be 'process' or None")
         if self.group is not None and len(self.group) != 16:
@@ -179,10 +191,10 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     options: Options = PLAIN
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.kind, str) and self.kind in _known_names):
-            check_name("kind", self.kind)
-        if not (isinstance(self.queue, str) and self.queue in _known_names):
-            check_name("queue", self.queue)
+        if not (type(self.kind) is str and self.kind in _known_names):
+            keep_plain(self, kind=check_name("kind", self.kind))
+        if not (type(self.queue) is str and self.queue in _known_names):
+            keep_plain(self, queue=check_name("queue", self.queue))
         if not isinstance(self.job_id, bytes) or len(self.job_id) != 16:
             raise InvalidInput("job_id", self.job_id, "must be 16 bytes")
         if not isinstance(self.payload, bytes):
@@ -195,7 +207,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         if not isinstance(self.attempts, int) or not 1 <= self.attempts <= MOST_ATTEMPTS:
             raise InvalidInput("attempts", self.attempts, f"must be 1 to {MOST_ATTEMPTS:,} (the total number of runs)")
         if self.tenant is not None:
-            check_text("tenant", self.tenant)
+            keep_plain(self, tenant=check_text("tenant", self.tenant))
         if self.at is not None and (self.delay or not isinstance(self.at, int) or not 0 <= self.at <= LATEST):
             raise InvalidInput("at", self.at, "must be between 1970 and 2255 and cannot be combined with a delay")
 

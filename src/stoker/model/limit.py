@@ -13,7 +13,7 @@ import msgspec
 
 from stoker.model.errors import InvalidInput, InvalidName
 from stoker.model.throttle import Rate
-from stoker.model.unique import check_text
+from stoker.model.unique import check_text, keep_plain, plain
 
 MOST_AT_ONCE = 10_000
 """The highest number of jobs of one key that a limit lets run at once."""
@@ -37,10 +37,10 @@ class Slot(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     rate: Rate | None = None
 
     def __post_init__(self) -> None:
-        check_limit_name(self.name)
+        keep_plain(self, name=check_limit_name(self.name))
         check_number(self.n, self.rate)
         if self.key is not None:
-            check_text("limit key", self.key)
+            keep_plain(self, key=check_text("limit key", self.key))
         if self.hold not in get_args(Hold):
             raise InvalidInput("Limit.hold", self.hold, f"must be one of {', '.join(get_args(Hold))}")
         if self.rate is not None and not isinstance(self.rate, Rate):
@@ -54,11 +54,12 @@ class Slot(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return self.name if self.key is None else f"{self.name}/{self.key}"
 
 
-def check_limit_name(name: str) -> None:
-    """Check the name of a limit; the same letters as other names."""
+def check_limit_name(name: str) -> str:
+    """Check the name of a limit, the same letters as other names; returns it as a plain `str`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         why = "must be 1-128 of letters, digits, _ . : - and start with a letter, digit or _"
         raise InvalidName("limit name", name, why)
+    return plain(name)
 
 
 def check_number(n: int | None, rate: Rate | None = None) -> None:

@@ -19,6 +19,7 @@ from stoker.model.job import FINISHED, LARGEST_BATCH, PRIORITIES, Draft, Job, St
 from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.same_error import normalized_error
 from stoker.model.time import DAY, MINUTE, Instant, Span
+from stoker.model.unique import keep_plain
 
 LARGEST_PAGE = 1_000
 LONGEST_WALK = 10_000
@@ -310,7 +311,7 @@ class Move(msgspec.Struct, frozen=True):
     queue: str
 
     def __post_init__(self) -> None:
-        check_name("queue", self.queue)
+        keep_plain(self, queue=check_name("queue", self.queue))
 
 
 class Prioritize(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ from stoker.model.errors import InvalidInput, InvalidSchedule
 from stoker.model.ids import JobId
 from stoker.model.job import PARENT, Draft, Receipt, check_name, check_span
 from stoker.model.time import MILLISECOND, MINUTE, SECOND, Instant, Span, rfc3339
-from stoker.model.unique import Unique
+from stoker.model.unique import Unique, keep_plain, plain
 
 replace = msgspec.structs.replace
 
@@ -104,7 +104,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     missed: int = 0
 
     def __post_init__(self) -> None:
-        check_name("schedule name", self.name)
+        keep_plain(self, name=check_name("schedule name", self.name))
+        keep_plain(self, expression=plain(self.expression), tz=plain(self.tz))
         draft = self.template
         if draft.job_id != NO_ID or draft.at is not None or draft.options.group is not None:
             raise InvalidSchedule("template", draft, "must have neither an id nor a time of its own (at=) nor a group")

@@ -15,6 +15,7 @@ from stoker.model.access import ROLES, Identity, Role
 from stoker.model.errors import InvalidInput
 from stoker.model.job import check_name
 from stoker.model.time import Instant
+from stoker.model.unique import keep_plain
 
 State: TypeAlias = Literal["valid", "expired", "revoked"]
 
@@ -32,11 +33,10 @@ class AccessToken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     last_used: Instant | None = None
 
     def __post_init__(self) -> None:
-        check_name("token", self.name)
+        keep_plain(self, name=check_name("token", self.name))
         if self.role not in ROLES:
             raise InvalidInput("role", self.role, f"must be one of {', '.join(ROLES)}")
-        for queue in self.queues:
-            check_name("queue", queue)
+        keep_plain(self, queues=tuple(check_name("queue", queue) for queue in self.queues))
         if len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef"):
             raise InvalidInput("sha256", "…", "must be 64 hexadecimal digits, as digest() makes them")
 

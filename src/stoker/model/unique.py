@@ -38,7 +38,7 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
     hold: Hold = "active"
 
     def __post_init__(self) -> None:
-        check_text("unique key", self.key)
+        keep_plain(self, key=check_text("unique key", self.key))
         for name, value, known in (
             ("scope", self.scope, get_args(Scope)),
             ("mode", self.mode, get_args(Mode)),
@@ -52,8 +52,8 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
         return f"/{self.key}" if self.scope == "global" else f"{kind}/{self.key}"
 
 
-def check_text(field: str, value: str) -> None:
-    """Keys and tenants: any text every engine can store, up to 512 bytes."""
+def check_text(field: str, value: str) -> str:
+    """Check a key or tenant, any text every engine can store, up to 512 bytes; returns it as a plain `str`."""
     if not isinstance(value, str) or not value:
         raise InvalidInput(field, value, "must be a non-empty text")
     try:
@@ -64,6 +64,19 @@ def check_text(field: str, value: str) -> None:
         raise InvalidInput(field, value, "must not contain NUL")
     if size > LONGEST_KEY:
         raise InvalidInput(field, value, f"must be at most {LONGEST_KEY} bytes")
+    return plain(value)
+
+
+def plain(text: str) -> str:
+    """Return a text without its subclass, such as Django's `SafeString`: encoders refuse those."""
+    return text if type(text) is str else str.__str__(text)
+
+
+def keep_plain(struct: msgspec.Struct, **texts: object) -> None:
+    """Store checked texts in a frozen struct that is being made, where they differ from what it was given."""
+    for field, text in texts.items():
+        if getattr(struct, field) is not text:
+            msgspec.structs.force_setattr(struct, field, text)
 
 
 class Holder(enum.Enum):

@@ -96,8 +96,7 @@ def declare(fn: Callable[..., Any], options: DeliverOptions) -> Handler:
     """Read a handler and its options; raises for the first thing that is wrong."""
     check_known(options, OPTIONS, "the option of deliver")
     owner = f"{getattr(fn, '__name__', repr(fn))}()"
-    name = str(options.get("name") or getattr(fn, "__name__", ""))
-    check_name("consumer", name)
+    name = check_name("consumer", str(options.get("name") or getattr(fn, "__name__", "")))
     mode, chunk = options.get("mode", "leased"), options.get("chunk")
     form, hint = _form(fn, owner, mode)
     if chunk is not None:

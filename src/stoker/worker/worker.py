@@ -115,10 +115,9 @@ class Worker:
             given = sorted(served) or [self.app.defaults.queue or DEFAULT_QUEUE]
         if not given and not len(self.app.services):
             raise InvalidInput("queues", given, "must name at least one queue, for this app has no services either")
-        for queue in given:
-            check_name("queue", queue)
         numbers = given if isinstance(given, Mapping) else dict.fromkeys(given)
-        return {queue: self.settings.slots if slots is None else slots for queue, slots in numbers.items()}
+        most = self.settings.slots
+        return {check_name("queue", name): most if slots is None else slots for name, slots in numbers.items()}
 
     def check(self) -> dict[str, ChunkQueue]:
         """Raise for tasks that no worker can run as declared; returns the queues whose jobs run in chunks."""

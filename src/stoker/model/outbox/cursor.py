@@ -19,6 +19,7 @@ from stoker.model.errors import InvalidInput, InvalidOption, NotFound
 from stoker.model.job import check_name
 from stoker.model.outbox.stream import Message
 from stoker.model.time import LONGEST, SECOND, Instant, Span
+from stoker.model.unique import keep_plain
 
 LARGEST_BATCH = 10_000
 LARGEST_READ = 4 << 20
@@ -35,7 +36,7 @@ class Consumer(msgspec.Struct, frozen=True):
     start: Start = "beginning"
 
     def __post_init__(self) -> None:
-        check_name("consumer", self.name)
+        keep_plain(self, name=check_name("consumer", self.name))
         check_start(self.start)
 
 

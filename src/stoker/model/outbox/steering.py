@@ -10,7 +10,7 @@ from stoker.model.errors import InvalidInput
 from stoker.model.outbox.cursor import Cursor, Start, check_start
 from stoker.model.outbox.stream import Stream
 from stoker.model.time import Instant
-from stoker.model.unique import check_text
+from stoker.model.unique import check_text, keep_plain
 
 # --- changes --------------------------------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ class Release(msgspec.Struct, frozen=True):
     key: str
 
     def __post_init__(self) -> None:
-        check_text("key", self.key)
+        keep_plain(self, key=check_text("key", self.key))
 
 
 class Drop(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ import msgspec
 from stoker.model.errors import InvalidInput, InvalidOption, PayloadTooLarge
 from stoker.model.job import check_name, check_span, check_text_map
 from stoker.model.time import Instant, Span
-from stoker.model.unique import check_text
+from stoker.model.unique import check_text, keep_plain, plain
 
 MOST_PARTITIONS = 64
 LARGEST_MESSAGE = 64 << 10
@@ -43,7 +43,7 @@ class Stream(msgspec.Struct, frozen=True):
     keep: Span = 0
 
     def __post_init__(self) -> None:
-        check_name("stream", self.name)
+        keep_plain(self, name=check_name("stream", self.name))
         count = self.partitions
         if type(count) is not int or not 1 <= count <= MOST_PARTITIONS or count & (count - 1):
             raise InvalidOption("partitions", count, f"must be a power of two between 1 and {MOST_PARTITIONS}")
@@ -86,15 +86,16 @@ class Entry(msgspec.Struct, frozen=True):
     raw: bool = False
 
     def __post_init__(self) -> None:
-        check_text("key", self.key)
+        keep_plain(self, key=check_text("key", self.key))
         if not isinstance(self.payload, bytes):
             raise InvalidInput("payload", self.payload, "must be bytes")
         if len(self.payload) > LARGEST_MESSAGE:
             why = f"must be at most {LARGEST_MESSAGE} bytes; store the data elsewhere and append a reference"
             raise PayloadTooLarge("payload", f"{len(self.payload)} bytes", why)
         check_type(self.type)
+        keep_plain(self, type=plain(self.type))
         if self.headers:
-            check_text_map("headers", self.headers, LARGEST_HEADERS)
+            keep_plain(self, headers=check_text_map("headers", self.headers, LARGEST_HEADERS))
 
 
 def entry(
