@@ -176,7 +176,8 @@ class Jobs(Protocol):
 
         Atomic per call: each claim changes owner under a new token, attempts unchanged, with the former owner and the
         former claim time; the former owners become unknown once nothing is stored under them. A lease is lapsed
-        strictly after its end. Never reaps `by` itself. Oldest claims first, at most `limit`. Empty: `[]`.
+        strictly after its end. Never reaps `by` itself. Oldest claims first, at most `limit`. Named locks that lapsed
+        and dead workers hold under their id are released; `CONTROL` is woken if there was one. Empty: `[]`.
         """
         ...
 
@@ -337,7 +338,10 @@ class Control(Protocol):
         ...
 
     async def lock(self, name: str, owner: str, lease: Span) -> bool:
-        """Take or extend a named lock. False when another owner holds it."""
+        """Take or extend a named lock. False when another owner holds it.
+
+        An owner that is the id of a worker loses it with its lease, at the latest (`reap`).
+        """
         ...
 
     async def unlock(self, name: str, owner: str) -> bool:

@@ -70,8 +70,8 @@ TEND_EVERY = 1.0
 LOOK_FOR_UNSERVED, FIRST_LOOK = 120, 10
 """Rounds between two checks for queues without workers; the first check gives other workers time to start."""
 
-PROMPT_REAP = 0.5
-"""Seconds between two reaps on engines that detect dead processes."""
+REAP_EVERY, PROMPT_REAP = 1.0, 0.5
+"""Seconds between two reaps, and between two on engines that detect dead processes; no more than a third of a lease."""
 
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
@@ -179,8 +179,8 @@ class Maintenance:
         """
         queues = [queue for lane in self._fetcher.lanes for queue in lane.queues]
         poll = self._settings.poll / SECOND
-        third = self._settings.lease / 3 / SECOND
-        pause = min(PROMPT_REAP, third) if Feature.SIGN_OF_LIFE in self._engine.features else third
+        detects_death = Feature.SIGN_OF_LIFE in self._engine.features
+        pause = min(PROMPT_REAP if detects_death else REAP_EVERY, self._settings.lease / 3 / SECOND)
         nap = min(poll, pause, TEND_EVERY)
         look, tend = Interval(poll, nap), Interval(TEND_EVERY, nap)
         reap = Interval(pause * (0.9 + 0.1 * random()), nap, first=random())  # so that workers do not reap in step

@@ -1,8 +1,9 @@
 """The ticker: a service that fires due schedules, by the store's clock.
 
 Every worker has one, and no leader is needed: a tick and its jobs are stored in one step that only one ticker wins. The
-named lock only saves the others the work. A ticker that dies, hangs or is late does no harm: the next one fires what
-was missed, as the schedule's misfire policy says.
+named lock only saves the others the work: it lapses soon, and whichever worker reaps a dead one releases it and wakes
+the other tickers. A ticker that dies, hangs or is late does no harm: the next one fires what was missed, as the
+schedule's misfire policy says.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("stoker.worker")
 
 LOCK = "schedules"
-LOCK_LEASE: Span = 15 * SECOND
+LOCK_LEASE: Span = 10 * SECOND
 AT_ONCE = 32
 """Schedules that are fired at the same time."""
 

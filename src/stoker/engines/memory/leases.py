@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stoker.engines.base import ORPHANED_AFTER
+from stoker.engines.base import CONTROL, ORPHANED_AFTER
 from stoker.engines.memory.ready_queue import Entry, ReadyQueue
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.subqueues import QueueLines
@@ -92,6 +92,10 @@ def reap(store: Store, by: str, limit: int, dead: Sequence[str], now: Instant) -
     for entry in found[: max(limit, 0)]:
         store.hand_over(entry, entry.record.reaped(by, now))
         claims.append(entry.record.as_claim(store.queue(entry.record.queue)))
+    if locks := [name for name, lock in store.locks.items() if lock.owner in owners]:
+        for name in locks:
+            del store.locks[name]
+        store.wake(CONTROL)
     for owner in owners:
         if not store.held.get(owner):
             store.leases.pop(owner, None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stoker.engines.base import ORPHANED_AFTER
+from stoker.engines.base import CONTROL, ORPHANED_AFTER
 from stoker.engines.postgres.claim import Broken, Lease, Ref, set_aside, subqueue_of
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Place, Unit
@@ -27,6 +27,7 @@ _HOLD = sql("reap_hold")
 _OLDEST = sql("reap_oldest")
 _TAKE = sql("reap_take")
 _RETIRE = sql("retire")
+_UNLOCK = sql("reap_unlock")
 
 SPARE = 64
 """Leases read beyond the limit: among claims of one instant the smallest ids are reaped first."""
@@ -138,6 +139,8 @@ def _reap(unit: Unit, clock: Instant | None, by: str, limit: int, dead: Sequence
         return []
     held = {name for (name,) in (yield _HOLD, (sorted(silent), now - 1, sorted(named)))} if silent else set()
     claims = yield from _take_over(unit, by, limit, sorted((held | gone) & stored))
+    if (yield _UNLOCK, (sorted(held | gone | named),)):
+        unit.wake(CONTROL)
     if held or named - living.keys():
         yield _RETIRE, (now, sorted(held), sorted(named - living.keys()))
     return claims

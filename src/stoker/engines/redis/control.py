@@ -9,13 +9,14 @@ the queues: a queue's settings are beside its jobs, where claim and settle read 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec.structs import replace
 
+from stoker.engines.base import CONTROL
 from stoker.engines.redis import audit
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.keys import Shard
@@ -354,6 +355,21 @@ def bytes_of(budget: Budget) -> bytes:
     """A budget in full: JSON carries every float exactly."""
     bucket = budget.bucket
     return _encode((bucket.rate, bucket.tokens, bucket.refilled_at, budget.declared))
+
+
+async def unlock_all(store: Store, owners: Collection[str]) -> None:
+    """Release every named lock of these workers, and wake the services that wait for one; part by part."""
+    control, cursor, released = Control(store), b"0", False
+    while True:
+        cursor, flat = await store.connection.call("HSCAN", store.home.key("locks"), cursor, "COUNT", 1_000)
+        for name, stored in pairs(flat):
+            lock = _lock_of(stored)
+            if lock is not None and lock.owner in owners:
+                released |= await control.unlock(name.decode(), lock.owner)
+        if int(cursor) == 0:
+            break
+    if released:
+        await store.wake([CONTROL])
 
 
 def _lock_of(stored: bytes | None) -> NamedLock | None:

@@ -13,7 +13,7 @@ from typing import Any
 from stoker.engines.base import LEASE, ORPHANED_AFTER
 from stoker.engines.redis import record_format
 from stoker.engines.redis.claim import as_claim, enlist, set_aside, stored
-from stoker.engines.redis.control import curve_of
+from stoker.engines.redis.control import curve_of, unlock_all
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.server_info import read_info
@@ -117,6 +117,7 @@ async def reap(store: Store, by: str, limit: int, dead: Sequence[str]) -> list[C
 async def _reap_in(store: Store, shard: Shard, by: str, limit: int, dead: Sequence[str]) -> list[Claim]:
     """Take over claims of one shard, some at a time; none is asked for when owners are only to become unknown."""
     claims: list[Claim] = []
+    unlocked: set[str] = set()
     while True:
         wanted = min(limit - len(claims), REAPED_AT_ONCE)
         instant, names, leases = await store.run(_LAPSED, shard, (OWNERS_AT_ONCE,), more=(shard.leases,))
@@ -126,6 +127,9 @@ async def _reap_in(store: Store, shard: Shard, by: str, limit: int, dead: Sequen
         owners = [*dead, *lapsed]
         if not owners:
             return claims
+        if shard == store.home and (fresh := {*owners} - unlocked - {by}):
+            await unlock_all(store, fresh)
+            unlocked |= fresh
         more = [*(shard.held(worker) for worker in (by, *owners)), shard.leases]
         instant, found = await store.run(_REAP, shard, (by, wanted, len(dead), *owners), more=more)
         store.seen(instant)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from stoker.engines.base import ORPHANED_AFTER
+from stoker.engines.base import CONTROL, ORPHANED_AFTER
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.claim import living, set_aside, stored
 from stoker.engines.sqlite.statements import sql
@@ -23,6 +23,7 @@ _LIVING = sql("workers_living")
 _OLDEST = sql("reap_oldest")
 _TAKE = sql("reap_take")
 _FORGET = sql("reap_forget")
+_UNLOCK = sql("reap_unlock")
 
 
 def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, *, first: bool) -> Steps[Renewal]:
@@ -72,7 +73,9 @@ def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Steps[tuple[li
         return [], []
     known = {name: (owner, until) for owner, name, until in (yield _LIVING, ())}
     named = set(dead)
-    owners = [owner for name, (owner, until) in known.items() if name != by and (until < unit.now or name in named)]
+    silent = {name: owner for name, (owner, until) in known.items() if until < unit.now or name in named}
+    silent.pop(by, None)
+    owners = list(silent.values())
     found: list[Row] = []
     for owner in owners:
         found += yield _OLDEST, (owner,)
@@ -85,6 +88,9 @@ def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Steps[tuple[li
             claims.append(claim)
         except CorruptRecord as broken:
             yield from set_aside(unit, job, str(broken))
+    for name in {*silent, *named} - {by}:
+        if (yield _UNLOCK, (name,)):
+            unit.wake(CONTROL)
     retired: list[str] = []
     for owner in owners:
         retired += [name for (name,) in (yield _FORGET, (owner,))]

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from stoker.engines.base import CONTROL
 from stoker.model.errors import InvalidInput
-from stoker.model.time import HOUR, SECOND
-from stoker.testing.conformance.harness import Store
+from stoker.model.time import HOUR, MINUTE, SECOND
+from stoker.testing.conformance.harness import ARRIVES, Store
 
 
 @pytest.mark.core
@@ -85,6 +86,41 @@ async def test_locks_are_won_by_one_of_many(store: Store) -> None:
         assert sum(won) == 1
     finally:
         await twin.close()
+
+
+@pytest.mark.core
+@pytest.mark.spec("LOCK-07")
+@pytest.mark.parametrize("how", ["lapsed", "named dead", "named dead, with jobs", "stopped"])
+async def test_locks_of_a_dead_worker_are_released_by_its_reaper(store: Store, how: str) -> None:
+    """Every lock under its id is free at once and `CONTROL` is woken; a user's lock and a living worker's stay."""
+    await store.engine.renew("gone", [], lease=MINUTE if how == "lapsed" else HOUR, first=True)
+    await store.engine.renew("alive", [], lease=HOUR, first=True)
+    if how == "named dead, with jobs":
+        await store.insert(*(store.draft() for _ in range(3)))
+        assert len(await store.claim("gone", 3)) == 3
+    for name, owner in (("ticker", "gone"), ("rollup", "gone"), ("sweeper", "alive"), ("import", "a user's block")):
+        assert await store.engine.lock(name, owner, HOUR)
+    if how == "lapsed":
+        store.pass_time(MINUTE + 1)
+    if how == "stopped":
+        await store.engine.renew("gone", [], lease=0)
+    await store.quiet(CONTROL)
+    await store.engine.reap("alive", 100, dead=["gone"] if "named" in how else [])
+    assert await store.engine.wait([CONTROL], ARRIVES) == {CONTROL}
+    taken = [await store.engine.lock(name, "next", HOUR) for name in ("ticker", "rollup", "sweeper", "import")]
+    assert taken == [True, True, False, False]
+
+
+@pytest.mark.spec("LOCK-07")
+async def test_a_reap_without_locks_wakes_no_service(store: Store) -> None:
+    """The reaper's own lock stays, also when it names itself as dead."""
+    await store.enlist("gone")
+    await store.enlist("alive")
+    assert await store.engine.lock("ticker", "alive", HOUR)
+    await store.quiet(CONTROL)
+    await store.engine.reap("alive", 100, dead=["gone", "alive"])
+    assert await store.engine.wait([CONTROL], 0.04) == frozenset()
+    assert not await store.engine.lock("ticker", "next", HOUR)
 
 
 @pytest.mark.spec("LOCK-06")

@@ -1,0 +1,1 @@
+DELETE FROM stoker.lock WHERE owner = ANY($1::text[]) RETURNING name

@@ -1,0 +1,1 @@
+DELETE FROM stoker_locks WHERE owner = ?1 RETURNING name
