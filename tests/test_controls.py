@@ -8,6 +8,7 @@ import pytest
 
 from stoker.app import Stoker
 from stoker.engines.base import Engine
+from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import InvalidInput, InvalidName, StokerError
 from stoker.model.job import Status
 from stoker.model.throttle import Rate
@@ -119,6 +120,34 @@ async def test_a_queue_is_tuned_and_cleared_for_every_worker(timed_jobs: Stoker)
     with pytest.raises(InvalidInput, match=r"Curve\.base"):
         Curve(base=-1)
     assert await mail.settings() == plain
+
+
+@pytest.mark.spec("QUEUE-19")
+async def test_the_apps_retention_of_dead_jobs_counts_in_queues_without_their_own(clock: VirtualClock) -> None:
+    app = Stoker(MemoryEngine(clock=clock), keep_dead=timedelta(days=90))
+    app.queue("mail", keep_dead=60, workers=2)
+    app.queue("sms", workers=3)
+
+    @app.task(attempts=1)
+    async def fail() -> None:
+        raise ValueError("no")
+
+    async with app:
+        made = {queue: await fail.using(queue=queue).enqueue() for queue in ("default", "mail", "sms", "elsewhere")}
+        await drain(app, queues={"default": 1, "mail": 1, "sms": 1, "push": 1})
+        await drain(app, queues={"elsewhere": 1})
+        kept = {}
+        for queue, job in made.items():
+            record = await job.refresh()
+            assert record.expires_at is not None and record.finished_at is not None
+            kept[queue] = record.expires_at - record.finished_at
+        days = timedelta(days=90)
+        assert kept == {"default": days, "mail": timedelta(seconds=60), "sms": days, "elsewhere": days}
+        await app.queue("push").tune(keep_dead=1)
+        await drain(app, queues={"push": 1})
+        assert (await app.queue("push").settings()).keep_dead == timedelta(seconds=1), "people changed it"
+    with pytest.raises(InvalidInput, match="keep_dead"):
+        Stoker("memory://", keep_dead=-1)
 
 
 @pytest.mark.spec("QUEUE-18")

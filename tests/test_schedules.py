@@ -62,7 +62,7 @@ async def test_a_function_becomes_a_task_and_a_schedule_of_its_name(timed_jobs: 
         seen.append((region, current().schedule, current().occurrence))
 
     assert isinstance(digest, Task)
-    assert (digest.options.queue, digest.options.attempts, digest.retry_on) == ("mail", 3, OSError)
+    assert (digest.options.queue, digest.options.attempts, digest.policy.retry_on) == ("mail", 3, OSError)
     [stored] = await ticked(jobs)
     assert (stored.name, stored.kind, stored.queue, stored.cron, stored.tz) == (
         "digest",

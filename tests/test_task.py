@@ -10,7 +10,7 @@ from stoker.app import Stoker
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import Duplicate, InvalidInput
 from stoker.model.job import PLAIN, Status, Stored
-from stoker.model.retry import Fixed, Linear
+from stoker.model.retry import Fixed, Linear, Policy
 from stoker.model.time import SECOND, instant
 from stoker.model.unique import Unique
 from stoker.testing.clock import VirtualClock
@@ -135,7 +135,7 @@ def test_a_tasks_policy_and_backoff_travel_with_its_copies(app: Stoker) -> None:
     def work() -> None: ...
 
     copy = work.using(priority=1)
-    assert (copy.retry_on, copy.give_up_on, copy.crashes) == (OSError, FileNotFoundError, None)
+    assert (copy.policy, copy.crashes) == (Policy(OSError, FileNotFoundError), None)
     assert copy.draft().options.backoff == Fixed(3)
     assert work.using(backoff=Fixed(0)).draft().options.backoff == Fixed(0)
 

@@ -38,7 +38,7 @@ from stoker.model.groups import Closing, Group, new_group
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Stored, check_ids, check_name, portions
 from stoker.model.query import Change, Tally
-from stoker.model.retry import Backoff
+from stoker.model.retry import Backoff, Errors, Policy
 from stoker.model.schedule import Schedule as StoredSchedule
 from stoker.model.throttle import Rate
 from stoker.model.time import SECOND, Seconds
@@ -63,7 +63,8 @@ class Stoker(Registry):
     """Background jobs on one store.
 
     The URL comes from the argument, else `$STOKER_URL`, else a SQLite file beside you. `attempts`, `backoff`,
-    `timeout` and `keep` are defaults for tasks. `router` maps a kind to a queue if neither call nor task names one;
+    `timeout`, `keep`, `retry_on`, `give_up_on` and `retry_if` are defaults for tasks, `keep_dead` is the retention of
+    dead jobs in queues without one of their own. `router` maps a kind to a queue if neither call nor task names one;
     `tenant` supplies the tenant if the caller gives none. `namespace` prefixes the kinds and the default queue, so that
     several services can share a store: `billing.send` in `billing.default`. A name or queue that is given is used
     unchanged. `transaction` opens the transactions of `current().transaction()`: a factory such as `Session.begin`.
@@ -80,6 +81,10 @@ class Stoker(Registry):
         backoff: Backoff | None = None,
         timeout: Seconds | None = None,
         keep: Seconds | None = None,
+        keep_dead: Seconds | None = None,
+        retry_on: Errors | None = None,
+        give_up_on: Errors | None = None,
+        retry_if: Callable[[BaseException], bool] | None = None,
         router: Router | Mapping[str, str] | None = None,
         tenant: Callable[[], str | None] | None = None,
         tenant_scope: TenantScope | None = None,
@@ -94,7 +99,15 @@ class Stoker(Registry):
             namespace = check_name("namespace", namespace)
         queue = queue or inside(namespace, DEFAULT_QUEUE)
         defaults = parse({"queue": queue, "attempts": attempts, "backoff": backoff, "timeout": timeout, "keep": keep})
-        super().__init__(defaults, namespace=namespace, modules=modules, router=router, tenant=tenant, mint=mint)
+        super().__init__(
+            defaults,
+            namespace=namespace,
+            modules=modules,
+            router=router,
+            tenant=tenant,
+            mint=mint,
+            policy=Policy(retry_on, give_up_on, retry_if),
+        )
         pace = {field.name: options.pop(field.name, None) for field in dataclasses.fields(TimelineSettings)}
         self._pace = resolve(TimelineSettings, pace, environ=os.environ)
         self._pool = _engine_pool(_address(url), options)
@@ -106,7 +119,7 @@ class Stoker(Registry):
         self.tracing: Tracing | None = None
         self.services = Services()
         self.transaction = transaction
-        self.declarations = Declarations()
+        self.declarations = Declarations(keep_dead)
         self.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk) if timeline else None
 
     def __repr__(self) -> str:

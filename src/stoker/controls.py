@@ -6,13 +6,15 @@ has an async form and, for code without a loop, a sync one that ends in `_sync` 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec.structs import replace
+
 from stoker import records
 from stoker.model import ids, throttle
-from stoker.model.control import SETTINGS, Queue, Refusal, Tuning, refusal
+from stoker.model.control import SETTINGS, UNDECLARED, Queue, Refusal, Tuning, refusal
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.job import check_name
 from stoker.model.throttle import Rate
@@ -48,11 +50,15 @@ def tuning(
 
 
 class Declarations:
-    """What an app's code declares: settings of queues and rates of budgets. A worker stores them when it starts."""
+    """What an app's code declares: settings of queues and rates of budgets. A worker stores them when it starts.
 
-    def __init__(self) -> None:
+    `keep_dead` is declared for each queue that declares none of its own.
+    """
+
+    def __init__(self, keep_dead: Seconds | None = None) -> None:
         self.queues: dict[str, Tuning] = {}
         self.budgets: dict[str, Rate] = {}
+        self._keep_dead = tuning(keep_dead=keep_dead).keep_dead
 
     def queue(self, name: str, tuning: Tuning) -> None:
         """Declare settings of a queue. Settings of several declarations add up; two values for one are refused."""
@@ -74,9 +80,12 @@ class Declarations:
         if before != rate:
             raise InvalidInput("rate", rate, f"budget {name!r} is declared with {before} already; declare it once")
 
-    async def store(self, engine: Engine) -> None:
-        """Store everything that is declared; what people changed stays."""
-        for queue, settings in self.queues.items():
+    async def store(self, engine: Engine, served: Iterable[str] = ()) -> None:
+        """Store what is declared, the retention of dead jobs also for queues `served`; what people changed stays."""
+        for queue in dict.fromkeys((*self.queues, *(() if self._keep_dead is None else served))):
+            settings = self.queues.get(queue, UNDECLARED)
+            if settings.keep_dead is None:
+                settings = replace(settings, keep_dead=self._keep_dead)
             await engine.tune(queue, settings, declared=True)
         for budget, rate in self.budgets.items():
             await engine.tune(budget, rate, declared=True)

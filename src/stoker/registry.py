@@ -26,7 +26,7 @@ from stoker.model.chunk import Chunk
 from stoker.model.errors import DuplicateSchedule, DuplicateTask, InvalidInput, UnknownTask
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Options, check_name
-from stoker.model.retry import DEFAULT_BACKOFF, Backoff, Errors
+from stoker.model.retry import ANY_ERROR, DEFAULT_BACKOFF, Backoff, Errors, Policy
 from stoker.model.schedule import Misfire, Overlap
 from stoker.model.time import Seconds
 from stoker.options import CallOptions, JobOptions, TaskOptions, parse
@@ -70,8 +70,10 @@ class Registry:
         router: Router | Mapping[str, str] | None = None,
         tenant: Callable[[], str | None] | None = None,
         mint: Callable[[], JobId] = mint,
+        policy: Policy = ANY_ERROR,
     ) -> None:
         self.namespace = namespace
+        self.policy = policy
         self.modules = tuple(modules)
         self.defaults = defaults
         self.backoff: Backoff = defaults.backoff or DEFAULT_BACKOFF

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from stoker import other_systems
 from stoker.codec.signature import Signature
@@ -23,7 +23,7 @@ from stoker.limits import LimitOf
 from stoker.model.chunk import Chunk
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Draft, Options, check_name
-from stoker.model.retry import Errors
+from stoker.model.retry import Errors, Policy
 from stoker.model.unique import Unique
 from stoker.options import CallOptions, JobOptions, parse
 
@@ -63,9 +63,7 @@ class Task(Generic[P, R]):
         self.fn = fn
         self.name = name
         self.options = options
-        self.retry_on = retry_on
-        self.give_up_on = give_up_on
-        self.retry_if = retry_if
+        self.policy = Policy(retry_on, give_up_on, retry_if)
         self.crashes = crashes
         self.validate = validate
         self.chunk = chunk
@@ -158,9 +156,7 @@ class Task(Generic[P, R]):
             self.fn,
             self.name,
             parse(options, ("tx",)).over(self.options),
-            retry_on=self.retry_on,
-            give_up_on=self.give_up_on,
-            retry_if=self.retry_if,
+            **asdict(self.policy),
             crashes=self.crashes,
             validate=self.validate,
             chunk=self.chunk,

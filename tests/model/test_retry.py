@@ -21,6 +21,7 @@ from stoker.model.retry import (
     Fixed,
     Linear,
     Never,
+    Policy,
     backoff_delay,
     clamped_curve,
     next_delay,
@@ -246,11 +247,37 @@ def test_the_first_voice_with_an_opinion_decides(
 @pytest.mark.spec("RETRY-07")
 def test_which_errors_are_worth_a_retry() -> None:
     error = ConnectionResetError("gone")
-    assert worth_retrying(error)
-    assert worth_retrying(error, retry_on=OSError)
-    assert not worth_retrying(error, retry_on=(KeyError, ValueError))
-    assert not worth_retrying(error, retry_on=OSError, give_up_on=ConnectionError)
-    assert not worth_retrying(error, give_up_on=(OSError,), predicate=lambda _: True)
-    assert worth_retrying(error, retry_on=KeyError, predicate=lambda _: True)
-    assert not worth_retrying(error, retry_on=OSError, predicate=lambda _: False)
-    assert worth_retrying(error, give_up_on=KeyError)
+
+    def worth(retry_on: Any = None, give_up_on: Any = None, retry_if: Any = None) -> bool:
+        return worth_retrying(error, Policy(retry_on, give_up_on, retry_if))
+
+    assert worth()
+    assert worth(retry_on=OSError)
+    assert not worth(retry_on=(KeyError, ValueError))
+    assert not worth(retry_on=OSError, give_up_on=ConnectionError)
+    assert not worth(give_up_on=(OSError,), retry_if=lambda _: True)
+    assert worth(retry_on=KeyError, retry_if=lambda _: True)
+    assert not worth(retry_on=OSError, retry_if=lambda _: False)
+    assert worth(give_up_on=KeyError)
+
+
+@pytest.mark.spec("RETRY-09")
+def test_a_task_decides_before_its_app() -> None:
+    error = ConnectionResetError("gone")
+    app = Policy(give_up_on=OSError)
+    assert not worth_retrying(error, Policy(), app)
+    assert not worth_retrying(error, Policy(give_up_on=KeyError), app), "the task says nothing about this error"
+    assert worth_retrying(error, Policy(retry_on=OSError), app)
+    assert worth_retrying(error, Policy(retry_if=lambda _: True), app)
+    assert not worth_retrying(error, Policy(retry_on=KeyError), Policy(retry_if=lambda _: True))
+    assert worth_retrying(KeyError(), Policy(), app), "neither says anything about it"
+
+
+@pytest.mark.spec("RETRY-09", "INPUT-10")
+@pytest.mark.parametrize(
+    "wrong",
+    [{"retry_on": "KeyError"}, {"retry_on": [KeyError]}, {"give_up_on": (KeyError, int)}, {"retry_if": KeyError()}],
+)
+def test_a_policy_names_classes_and_a_function(wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        Policy(**wrong)

@@ -24,7 +24,7 @@ from stoker import (
 )
 from stoker.outbox import Batch, Message, Pace
 
-jobs = Stoker("memory://", modules=["app.tasks"], router={"mail.": "mail"})
+jobs = Stoker("memory://", modules=["app.tasks"], router={"mail.": "mail"}, give_up_on=KeyError, keep_dead=60)
 
 
 class Pool:

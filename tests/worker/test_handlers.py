@@ -283,6 +283,33 @@ async def test_the_policy_says_which_errors_are_worth_a_retry(jobs: Stoker) -> N
     assert "retry_if itself raised" in ((await handles["predicate fails"].refresh()).last_error or "")
 
 
+@pytest.mark.spec("RETRY-09")
+async def test_the_app_decides_about_errors_that_a_task_says_nothing_about() -> None:
+    app = Stoker(MemoryEngine(), give_up_on=LookupError, retry_if=lambda error: "again" in str(error))
+    raising = {"lookup": KeyError("again"), "again": ValueError("again"), "final": ValueError("no")}
+
+    @app.task(backoff=Fixed(60))
+    async def plain(what: str) -> None:
+        raise raising[what]
+
+    @app.task(backoff=Fixed(60), retry_on=LookupError)
+    async def own(what: str) -> None:
+        raise raising[what]
+
+    async with app:
+        made = {(task.name, what): await task.enqueue(what) for task in (plain, own) for what in raising}
+        await drain(app)
+        statuses = {name: (await job.refresh()).status.value for name, job in made.items()}
+    assert statuses == {
+        ("plain", "lookup"): "dead",
+        ("plain", "again"): "retrying",
+        ("plain", "final"): "dead",
+        ("own", "lookup"): "retrying",
+        ("own", "again"): "dead",
+        ("own", "final"): "dead",
+    }
+
+
 class Unprintable(Exception):
     def __str__(self) -> str:
         raise SystemExit("no text for you")

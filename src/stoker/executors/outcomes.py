@@ -138,14 +138,11 @@ def _failed(error: BaseException, members: list[BaseException], task: Task[..., 
 
 
 def _worth(errors: list[BaseException], task: Task[..., Any] | None) -> tuple[bool, str | None]:
-    """Does the task's policy retry all of these errors? The text says why it could not be asked; then it does."""
+    """Does the policy retry all of these errors? The text says why it could not be asked; then it does."""
     if task is None:
         return True, None
     try:
-        return all(
-            worth_retrying(one, retry_on=task.retry_on, give_up_on=task.give_up_on, predicate=task.retry_if)
-            for one in errors
-        ), None
+        return all(worth_retrying(one, task.policy, task.app.policy) for one in errors), None
     except BaseException as broken:  # noqa: BLE001 - a broken predicate must not decide over the job
         return True, f"retry_if itself raised: {text_of(broken)}"
 

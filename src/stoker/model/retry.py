@@ -1,6 +1,6 @@
 """What happens to a failing job, from its first minute to the dead list.
 
-1. The handler raises. `worth_retrying` looks at the task's lists and predicate: is this error of a kind that can pass?
+1. The handler raises. `worth_retrying` asks the policies of its task and its app: can this error pass?
 2. If attempts of the budget are left, `lifecycle.conclude` asks `next_delay` whether and when to retry. The policy is
    the job's backoff, else the queue's failure curve, else the app's default. It alone allows a retry; the handler may
    only choose another time for one that it allows.
@@ -170,16 +170,37 @@ def _policy_delay(
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 
 
-def worth_retrying(
-    error: BaseException,
-    *,
-    retry_on: Errors | None = None,
-    give_up_on: Errors | None = None,
-    predicate: Callable[[BaseException], bool] | None = None,
-) -> bool:
-    """Whether this error is worth a retry: `give_up_on` decides first, then the predicate, then `retry_on`."""
-    if give_up_on is not None and isinstance(error, give_up_on):
-        return False
-    if predicate is not None:
-        return bool(predicate(error))
-    return retry_on is None or isinstance(error, retry_on)
+class Policy(msgspec.Struct, frozen=True):
+    """Which errors are worth a retry, as a task or an app says. `give_up_on` decides first, `retry_on` last."""
+
+    retry_on: Errors | None = None
+    give_up_on: Errors | None = None
+    retry_if: Callable[[BaseException], bool] | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("retry_on", "give_up_on"):
+            given = getattr(self, field)
+            each = given if isinstance(given, tuple) else () if given is None else (given,)
+            if not all(isinstance(one, type) and issubclass(one, BaseException) for one in each):
+                raise InvalidInput(field, given, "must be an exception class or a tuple of them")
+        if self.retry_if is not None and not callable(self.retry_if):
+            raise InvalidInput("retry_if", self.retry_if, "must be a function from an exception to True or False")
+
+    def decides(self, error: BaseException) -> bool | None:
+        """Whether this error is worth a retry; None: the policy does not say."""
+        if self.give_up_on is not None and isinstance(error, self.give_up_on):
+            return False
+        if self.retry_if is not None:
+            return bool(self.retry_if(error))
+        return None if self.retry_on is None else isinstance(error, self.retry_on)
+
+
+ANY_ERROR = Policy()
+
+
+def worth_retrying(error: BaseException, task: Policy, app: Policy = ANY_ERROR) -> bool:
+    """Whether this error is worth a retry: as the task says, else as its app says, else yes."""
+    for policy in (task, app):
+        if (decided := policy.decides(error)) is not None:
+            return decided
+    return True

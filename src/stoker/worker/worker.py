@@ -260,7 +260,7 @@ class Worker:
         try:
             for lifespan in self.app.lifespans:
                 self.states[lifespan] = await self._lifespans.enter_async_context(lifespan.open())
-            await self.app.declarations.store(self.engine)
+            await self.app.declarations.store(self.engine, [queue for lane in self.lanes for queue in lane.queues])
             await self.maintenance.show_and_tune()
             keeper_engine = self.app.new_engine()
             self._observe_calls(self.engine, keeper_engine)
