@@ -15,6 +15,7 @@ from stoker.model.audit import (
     in_words,
     instant_of,
     latest,
+    line,
     of_alter,
     of_letters,
     of_operation,
@@ -141,6 +142,19 @@ def test_an_entry_has_an_id_from_which_its_time_is_read() -> None:
     for wrong in ("", "x" * 24, one.id + "0", one.id.upper()):
         with pytest.raises(InvalidInput, match="stoker audit"):
             instant_of(wrong)
+
+
+@pytest.mark.spec("AUDIT-09")
+def test_an_entry_is_one_line_that_no_text_in_it_forges() -> None:
+    plain = AuditEntry(0, By("ann"), Deed(action="jobs.cancel", target="job 1"))
+    assert line(plain) == ('at="1970-01-01T00:00:00Z" who="ann" way="code" action="jobs.cancel" target="job 1" count=1')
+    changed = Deed(action="queues.tune", target="queue a", before={"workers": 0}, after={"workers": 5})
+    odd = line(AuditEntry(0, By("a\nb", "page", "\u202e\x1b", "r-1"), changed))
+    assert odd.isprintable()
+    assert odd.isascii()
+    assert odd.endswith(
+        'request="r-1" action="queues.tune" target="queue a" count=1 before={"workers": 0} after={"workers": 5}'
+    )
 
 
 @pytest.mark.spec("AUDIT-06")

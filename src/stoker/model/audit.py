@@ -7,6 +7,7 @@ results or metadata of jobs. Changes by code (a worker's own, a declaration) wri
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
@@ -20,7 +21,7 @@ from stoker.model.outbox.letters import Count, LetterAction, LetterFilter, Lette
 from stoker.model.outbox.steering import Steering
 from stoker.model.query import Cancel, Change, Edit, Former, Move, Prioritize, Selection, Tally
 from stoker.model.schedule import Schedule
-from stoker.model.time import Instant
+from stoker.model.time import Instant, rfc3339
 from stoker.model.tokens import AccessToken
 
 Way: TypeAlias = Literal["code", "command line", "page", "token"]
@@ -114,6 +115,16 @@ def pack(entry: AuditEntry) -> bytes:
 def unpack(stored: bytes | str) -> AuditEntry:
     """What `pack` wrote."""
     return _decode(stored)
+
+
+def line(entry: AuditEntry) -> str:
+    """An entry as one line of text, `name=value` with JSON values; what is not set is left out."""
+    told: dict[str, Any] = {"at": rfc3339(entry.at)}
+    told |= {name: getattr(entry.by, name) for name in ("who", "way", "reason", "request")}
+    told |= {name: getattr(entry.deed, name) for name in ("action", "target", "count", "before", "after")}
+    return " ".join(
+        f"{name}={json.dumps(value, default=str)}" for name, value in told.items() if value not in (None, {})
+    )
 
 
 def of_alter(selection: Selection, change: Change, tally: Tally) -> Deed | None:

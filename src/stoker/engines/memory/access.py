@@ -17,6 +17,8 @@ from stoker.engines.call_times import CallTimes
 from stoker.engines.memory import unit_of_work
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.waiters import Waiter
+from stoker.engines.shared.audit_lines import tell
+from stoker.model.audit import AuditEntry
 from stoker.model.errors import EngineClosed, EngineFull
 from stoker.model.groups import Closing, Group, ignore
 from stoker.model.job import Draft, Receipt
@@ -62,14 +64,17 @@ class Access:
 
     def __exit__(self, *_: object) -> None:
         closings: list[Closing] = []
+        entries: list[AuditEntry] = []
         try:
             if self._write:
                 self._store.conclude(self._active)
                 closings, self._store.closings = self._store.closings, []
+                entries, self._store.entries = self._store.entries, []
         finally:
             self._store.lock.release()
             for closing in closings:
                 self.emit(closing)
+            tell(entries)
             self._call_times.add((perf_counter_ns() - self._since) // 1_000, "access", write=self._write)
 
 

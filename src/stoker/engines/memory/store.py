@@ -92,6 +92,8 @@ class Store:
         self._woken: set[str] = set()
         self.closings: list[Closing] = []
         """Groups that the current call has closed."""
+        self.entries: list[AuditEntry] = []
+        """Entries of the audit log that the current call has written."""
         self._sorted: list[JobId] | None = None
 
     def now(self) -> Instant:
@@ -111,6 +113,7 @@ class Store:
         """Write an entry into the audit log; nothing for a change by code, or where nothing was done."""
         if by is not None and deed is not None:
             self.audit.append(AuditEntry(self.now(), by, deed))
+            self.entries.append(self.audit[-1])
 
     # --- units of work ------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from stoker.engines.postgres.groups import Looks
 from stoker.engines.postgres.statements import merged, sql, texts
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.wakeup.notifier import Notifier
+from stoker.engines.shared.audit_lines import tell
 from stoker.engines.sql.steps import Row, Steps, Together, Touch
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.time import Instant
@@ -264,6 +265,7 @@ class Store:
             self.notify(unit.woken)
         if unit.touched_groups:
             self.looks.add(unit.touched_groups)
+        tell(unit.entries)
         return answer
 
     async def _transact(

@@ -23,7 +23,9 @@ SERIAL = 8
 def write(unit: Unit, by: By | None, deed: Deed | None) -> None:
     """Add an entry to a unit; nothing for a change by code, or where nothing was done."""
     if by is not None and deed is not None:
-        unit.write("ZADD", unit.shard.key("audit"), unit.now, packed(AuditEntry(unit.now, by, deed)))
+        entry = AuditEntry(unit.now, by, deed)
+        unit.entries.append(entry)
+        unit.write("ZADD", unit.shard.key("audit"), unit.now, packed(entry))
 
 
 def packed(entry: AuditEntry) -> bytes:

@@ -8,6 +8,7 @@ from stoker.engines.redis import audit
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
+from stoker.engines.shared.audit_lines import tell
 from stoker.engines.shared.documents import OPERATIONS, Signed, old_operations
 from stoker.model.audit import AuditEntry
 from stoker.model.time import Instant
@@ -27,11 +28,16 @@ async def swap(store: Store, sort: str, name: str, before: bytes | None, after: 
     """
     more = [store.home.key("audit"), store.home.key(sort)]
     given: list[Any] = [name, before or b"", after]
+    entries: list[AuditEntry] = []
     if signed is not None:
         now = await store.now()
-        given += [now, audit.packed(AuditEntry(now, *signed))]
+        entries.append(AuditEntry(now, *signed))
+        given += [now, audit.packed(entries[0])]
     _, swapped, found = await store.run(_SWAP, store.home, given, more=more)
-    return bool(swapped) or bytes(found) == after
+    written = bool(swapped) or bytes(found) == after
+    if written:
+        tell(entries)
+    return written
 
 
 async def expire_operations(store: Store, before: Instant) -> int:

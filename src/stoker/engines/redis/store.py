@@ -23,6 +23,7 @@ from stoker.engines.redis.scripts import Script, script
 from stoker.engines.redis.stored_job import StoredJob, as_job
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.redis.wakeup import Hub
+from stoker.engines.shared.audit_lines import tell
 from stoker.engines.shared.ends import Interest
 from stoker.model.errors import CorruptRecord, EngineBusy, EngineError, EngineUnavailable
 from stoker.model.groups import Closing, ignore
@@ -225,6 +226,7 @@ class Store:
             if done:
                 await self.wake_for(unit)
                 await self.close_groups(shard, unit.completed)
+                tell(unit.entries)
                 return answer
         raise EngineBusy("others changed the same jobs a hundred times in a row. Nothing was written; try again.")
 

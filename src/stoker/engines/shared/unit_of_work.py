@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stoker.model.ahead import wakes
+from stoker.model.audit import AuditEntry
 from stoker.model.control import Queue
 from stoker.model.groups import Closing, Group, GroupChange, changes
 from stoker.model.ids import JobId
@@ -59,6 +60,8 @@ class UnitOfWork:
         self.woken: set[str] = set()
         self.closings: list[Closing] = []
         """Groups that close when, and only if, the unit is written."""
+        self.entries: list[AuditEntry] = []
+        """Entries of the audit log that are written with the unit."""
         self.clear()
 
     def clear(self) -> None:

@@ -27,7 +27,9 @@ class AuditLog:
     def write(self, unit: UnitOfWork, by: By | None, deed: Deed | None) -> Steps[None]:
         """Write an entry; nothing for a change by code, or where nothing was done."""
         if by is not None and deed is not None:
-            yield self._put, (unit.now, pack(AuditEntry(unit.now, by, deed)).decode())
+            entry = AuditEntry(unit.now, by, deed)
+            unit.entries.append(entry)
+            yield self._put, (unit.now, pack(entry).decode())
 
     def entered(self, unit: UnitOfWork, by: By, deed: Deed) -> Steps[AuditEntry]:
         """Write an entry of its own and return it."""

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from stoker.engines.shared.audit_lines import tell
 from stoker.engines.sqlite.connection import FULL, NORMAL
 from stoker.engines.sqlite.write_transaction import GroupResult, Request, TransactionRunner
 from stoker.model.errors import EngineClosed
@@ -180,6 +181,7 @@ class WriteQueue:
             self._wake_here(result.woken, result.dropped)
         for closing in result.closings:
             self._emit_closing(closing)
+        tell(result.entries)
         self._next()
 
     def _next(self) -> None:

@@ -19,6 +19,7 @@ from stoker.engines.sqlite.connection import Connection
 from stoker.engines.sqlite.fork_gate import gate
 from stoker.engines.sqlite.unit_of_work import IdBlock, Mismatch, Unit
 from stoker.engines.sqlite.write_lock import WriteLock
+from stoker.model.audit import AuditEntry
 from stoker.model.errors import EngineBusy, EngineError
 from stoker.model.groups import Closing, Group
 from stoker.model.job import Demand, Draft, Receipt, Settled, Settlement, Verdict
@@ -60,18 +61,19 @@ class Request:
 
 
 class GroupResult:
-    """The value or error of each request of a group, the topics to wake, and the groups of jobs that closed.
+    """The value or error of each request of a group, topics to wake, groups of jobs that closed, audit entries.
 
     `notified`: other processes were woken. `dropped`: how far the store's clock was set back.
     """
 
-    __slots__ = ("closings", "dropped", "errors", "notified", "values", "woken")
+    __slots__ = ("closings", "dropped", "entries", "errors", "notified", "values", "woken")
 
     def __init__(self) -> None:
         self.values: dict[Request, Any] = {}
         self.errors: dict[Request, BaseException] = {}
         self.woken: set[str] = set()
         self.closings: list[Closing] = []
+        self.entries: list[AuditEntry] = []
         self.notified = False
         self.dropped = 0
 
@@ -79,6 +81,7 @@ class GroupResult:
         self.values.clear()
         self.woken.clear()
         self.closings.clear()
+        self.entries.clear()
         self.errors.update(dict.fromkeys(group, error))
         return self
 
@@ -88,6 +91,7 @@ class GroupResult:
         self.errors.update(other.errors)
         self.woken |= other.woken
         self.closings += other.closings
+        self.entries += other.entries
         self.dropped = max(self.dropped, other.dropped)
 
     def take(self, unit: Unit, group: Sequence[Request], values: list[Any]) -> None:
@@ -95,6 +99,7 @@ class GroupResult:
         self.values.update(zip(group, values, strict=True))
         self.woken |= unit.woken
         self.closings += unit.closings
+        self.entries += unit.entries
         self.dropped = max(self.dropped, unit.dropped)
 
 

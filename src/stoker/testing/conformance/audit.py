@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stoker.engines.base import Feature, outbox_of
-from stoker.model.audit import AuditEntry, AuditQuery, By, Deed
+from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, line
 from stoker.model.control import Tuning
 from stoker.model.ids import text
 from stoker.model.job import Draft, Status
@@ -19,6 +19,7 @@ from stoker.model.schedule import Edit as ScheduleEdit
 from stoker.model.schedule import Schedule
 from stoker.model.throttle import Rate
 from stoker.model.time import DAY, HOUR, SECOND
+from stoker.model.tokens import AccessToken
 from stoker.testing.conformance.harness import Store, needs
 
 MARIA = By("maria", "page", "too many", "r-1")
@@ -135,3 +136,31 @@ async def test_steering_a_consumer_is_in_the_log(store: Store) -> None:
     assert await outbox.steer("orders", "mailer", Pause(), by=MARIA)
     [entry] = await _log(store)
     assert (entry.deed.action, entry.deed.target) == ("outbox.pause", "consumer mailer of orders")
+
+
+@pytest.mark.core
+@pytest.mark.spec("AUDIT-09")
+async def test_each_entry_is_a_log_line_once_it_is_committed(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """Also outside of the store, whose writers can change what it holds; a change by code and a refused one is none."""
+    caplog.set_level("INFO", "stoker.audit")
+    engine = store.engine
+    job = await store.add(delay=HOUR)
+    await engine.alter(Selection((job,)), Discard(), by=MARIA)
+    await engine.tune("mail", Tuning(workers=3))
+    assert caplog.messages == []
+    await engine.alter(Selection((job,)), Cancel("not now"), by=MARIA)
+    await engine.tune("mail", Tuning(workers=4), by=MARIA)
+    await engine.tune("stripe", Rate(5), by=MARIA)
+    nightly = Schedule(name="n", expression="0 3 * * *", template=Draft(bytes(16), "k"))
+    await engine.put(nightly, by=MARIA)
+    await engine.put_token(AccessToken(name="ci", sha256="0" * 64, created=store.now()), by=MARIA)
+    await engine.write_audit(By("eve\n\u202eforged"), Deed(action="jobs.reveal", target="job x"))
+    if Feature.OUTBOX in engine.features:
+        streams = outbox_of(engine)
+        await streams.register(Stream("orders", 1), [Consumer("billing")])
+        await streams.steer("orders", "billing", Pause(), by=MARIA)
+    lines = [message for name, _, message in caplog.record_tuples if name == "stoker.audit"]
+    assert sorted(lines) == sorted(line(one) for one in await _log(store))
+    assert len(lines) >= 6
+    assert all(one.isprintable() and one.isascii() for one in lines)
+    assert 'who="maria" way="page" reason="too many" request="r-1" action="jobs.cancel"' in lines[0]
