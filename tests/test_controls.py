@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from stoker import controls
 from stoker.app import Stoker
 from stoker.engines.base import Engine
 from stoker.engines.memory import MemoryEngine
-from stoker.model.errors import InvalidInput, InvalidName, StokerError
+from stoker.model.errors import InvalidInput, InvalidName, LockLost, StokerError
 from stoker.model.job import Status
 from stoker.model.throttle import Rate
 from stoker.records import Curve
@@ -280,3 +281,81 @@ async def test_a_lock_object_is_for_one_block_at_a_time(jobs: Stoker) -> None:
     async with nightly as again, jobs.lock("nightly") as other:
         assert (again, other) == (True, False)
     assert repr(nightly) == "<LockHandle nightly>"
+
+
+@pytest.mark.spec("LOCK-08")
+async def test_a_lock_can_be_extended_while_it_is_held(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    nightly = timed_jobs.lock("nightly", lease=30)
+    assert (nightly.held, await nightly.extend()) == (False, False), "it is not entered"
+    async with nightly as held:
+        assert [held, nightly.held] == [True, True]
+        clock.advance(20)
+        assert await nightly.extend()
+        clock.advance(20)
+        async with timed_jobs.lock("nightly") as other:
+            assert not other, "30 seconds from the extension"
+        assert await nightly.extend(timedelta(minutes=5))
+        clock.advance(200)
+        async with timed_jobs.lock("nightly") as other:
+            assert not other
+        for wrong in (-1, "long"):
+            with pytest.raises(InvalidInput, match="lease"):
+                await nightly.extend(wrong)  # type: ignore[arg-type]
+    assert [nightly.held] == [False]
+    async with timed_jobs.lock("nightly") as first, timed_jobs.lock("nightly") as second:
+        assert (first, second) == (True, False)
+
+
+@pytest.mark.spec("LOCK-09")
+async def test_a_block_that_lost_its_lock_is_notified(
+    timed_jobs: Stoker, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    nightly = timed_jobs.lock("nightly", lease=30)
+    with pytest.raises(LockLost, match="lock 'nightly' was no longer held when its block ended"):
+        async with nightly:
+            clock.advance(31)
+            async with timed_jobs.lock("nightly", lease=30) as other:
+                assert other
+                assert not await nightly.extend(), "another process has it"
+    with pytest.raises(KeyError):  # the block's own error stays, the loss is logged
+        async with nightly:
+            clock.advance(31)
+            async with timed_jobs.lock("nightly"):
+                raise KeyError
+    [line] = [one.getMessage() for one in caplog.records if one.name == "stoker.lock"]
+    assert "was no longer held when its block ended" in line
+
+
+@pytest.mark.spec("LOCK-09")
+async def test_a_block_that_outlasts_a_lock_which_no_other_took_is_warned(
+    timed_jobs: Stoker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(controls, "monotonic", lambda: now)
+    nightly = timed_jobs.lock("nightly", lease=30)
+    async with nightly:
+        now += 31
+        assert [nightly.held] == [False]
+        assert await nightly.extend(), "it lapsed, and was no other's since"
+        assert [nightly.held] == [True]
+        now += 31
+    assert [nightly.held] == [False]
+    [line] = [one.getMessage() for one in caplog.records if one.name == "stoker.lock"]
+    assert "outlasted the lease" in line and "No other process took the lock" in line
+    with pytest.raises(LockLost):
+        async with nightly:
+            now += 31
+            engine = await timed_jobs.engine()
+            [owner] = [nightly._owner]
+            assert owner is not None and await engine.unlock("nightly", owner)
+            assert not await nightly.extend(), "another process may have held it since"
+
+
+@pytest.mark.spec("LOCK-08")
+def test_a_lock_is_extended_from_code_without_a_loop() -> None:
+    app = Stoker("memory://")
+    nightly = app.lock("nightly")
+    with nightly as held:
+        assert held and nightly.extend_sync(60) and nightly.held
+    assert not nightly.extend_sync()
+    app.run(app.close())

@@ -6,8 +6,10 @@ has an async form and, for code without a loop, a sync one that ends in `_sync` 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Iterable
 from datetime import datetime
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
@@ -15,10 +17,10 @@ from msgspec.structs import replace
 from stoker import records
 from stoker.model import ids, throttle
 from stoker.model.control import SETTINGS, UNDECLARED, Queue, Refusal, Tuning, refusal
-from stoker.model.errors import InvalidInput, StokerError
+from stoker.model.errors import InvalidInput, LockLost, StokerError
 from stoker.model.job import check_name
 from stoker.model.throttle import Rate
-from stoker.model.time import Seconds, instant, span
+from stoker.model.time import SECOND, Seconds, Span, instant, span
 from stoker.records import Curve, Grant, QueueSettings
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from stoker.engines.base import Engine
 
 T = TypeVar("T")
+
+logger = logging.getLogger("stoker.lock")
 
 
 def tuning(
@@ -261,38 +265,81 @@ class BudgetHandle:
 class LockHandle:
     """A named lock that never waits: `async with` and `with` return whether it is held.
 
-    It lapses after its lease, so a process that dies does not keep it.
+    It lapses after its lease, so a process that dies does not keep it. A block that needs longer calls `extend` before
+    the lease ends. A block that has lost the lock when it ends raises `LockLost`.
     """
 
-    __slots__ = ("_app", "_lease", "_owner", "name")
+    __slots__ = ("_app", "_lease", "_owner", "_until", "name")
 
     def __init__(self, app: Stoker, name: str, lease: Seconds) -> None:
+        check_name("lock", name)
         self._app = app
         self._lease = span(lease, "lease")
         self._owner: str | None = None
-        self.name = check_name("lock", name)
+        self._until = 0.0
+        self.name = name
 
     def __repr__(self) -> str:
         return f"<LockHandle {self.name}>"
+
+    @property
+    def held(self) -> bool:
+        """Does the block hold the lock, as far as this process knows? False from the end of its lease."""
+        return self._owner is not None and monotonic() < self._until
+
+    async def extend(self, lease: Seconds | None = None) -> bool:
+        """Hold the lock for `lease` from now on, the one it was made with unless given; return whether it is held.
+
+        False: it lapsed and another process took it, or the block never had it.
+        """
+        length = self._lease if lease is None else span(lease, "lease")
+        if self._owner is None:
+            return False
+        engine = await self._app.engine()
+        # A lapsed lock may have been another's since. Releasing tells: it is refused to all but the last owner.
+        if not self.held and not await engine.unlock(self.name, self._owner):
+            return False
+        return await self._take(engine, self._owner, length)
+
+    def extend_sync(self, lease: Seconds | None = None) -> bool:
+        """`extend` for code without a loop."""
+        return self._app.run(self.extend(lease), instead=f"`await` of extend() of lock {self.name!r}")
+
+    async def _take(self, engine: Engine, owner: str, lease: Span) -> bool:
+        asked = monotonic()
+        taken = await engine.lock(self.name, owner, lease)
+        self._until = asked + lease / SECOND if taken else 0.0
+        return taken
 
     async def __aenter__(self) -> bool:
         if self._owner is not None:
             raise StokerError(f"lock {self.name!r} is entered already; call jobs.lock({self.name!r}) for each block")
         owner = ids.text(self._app.mint())
         engine = await self._app.engine()
-        held = await engine.lock(self.name, owner, self._lease)
+        held = await self._take(engine, owner, self._lease)
         if held:
             self._owner = owner
         return held
 
-    async def __aexit__(self, *exc: object) -> None:
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        lapsed = not self.held
         owner, self._owner = self._owner, None
-        if owner is not None:
-            engine = await self._app.engine()
-            await engine.unlock(self.name, owner)
+        if owner is None:
+            return
+        engine = await self._app.engine()
+        if not await engine.unlock(self.name, owner):
+            if error is None:
+                raise LockLost(self.name)
+            logger.warning("%s", LockLost(self.name))
+        elif lapsed:
+            logger.warning(
+                "the block of lock %r outlasted the lease of the lock. No other process took the lock meanwhile, so "
+                "nothing ran twice. Give jobs.lock a longer lease=, or call extend() in the block.",
+                self.name,
+            )
 
     def __enter__(self) -> bool:
         return self._app.run(self.__aenter__(), instead=f"`async with jobs.lock({self.name!r})`")
 
-    def __exit__(self, *exc: object) -> None:
-        self._app.run(self.__aexit__(*exc), instead=f"`async with jobs.lock({self.name!r})`")
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._app.run(self.__aexit__(kind, error, trace), instead=f"`async with jobs.lock({self.name!r})`")

@@ -18,6 +18,7 @@ from stoker.model.errors import (
     JobCanceled,
     JobFailed,
     KeyHeld,
+    LockLost,
     LostClaim,
     NotFound,
     PayloadTooLarge,
@@ -191,4 +192,5 @@ def test_an_error_names_its_thing_and_what_became_of_it() -> None:
     wrong = WrongState("operation 7", "done", "stop")
     assert (wrong.what, wrong.state, wrong.action) == ("operation 7", "done", "stop")
     assert str(wrong) == "operation 7 is done, which 'stop' does not apply to. Nothing was changed."
+    assert str(LockLost("nightly")).startswith("lock 'nightly' was no longer held")
     assert str(LostClaim("job 7")).startswith("job 7 is no longer this worker's")

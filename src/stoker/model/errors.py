@@ -254,6 +254,17 @@ class LostClaim(StokerError):
         )
 
 
+class LockLost(StokerError):
+    """A block outlasted the lease of its lock, and another process may have held the lock meanwhile."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"lock {name!r} was no longer held when its block ended: the lease lapsed, and another process may have "
+            "held the lock meanwhile. What the block did stays. Give jobs.lock a longer lease=, or call extend() in it."
+        )
+
+
 class GroupFailed(StokerError):
     """`wait()` of a group that closed with members dead or canceled, or that its maker abandoned.
 
