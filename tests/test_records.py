@@ -8,6 +8,7 @@ import pytest
 
 from stoker import records
 from stoker.app import Stoker
+from stoker.engines.base import CORRUPT
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.events import Transition
@@ -83,7 +84,9 @@ def test_a_record_shows_everything_the_store_has_about_a_job() -> None:
     assert shown.history == (FailedRun(datetime(1970, 1, 1, 0, 0, 4, tzinfo=UTC), 1, "boom"),)
     flat = {"options": {"timeout", "expires", "keep", "backoff", "isolation", "then", "group", "limit"}}
     wanted = {name for field in stored.Job.__struct_fields__ for name in flat.get(field, {field})}
-    assert set(Job.__struct_fields__) == wanted
+    assert set(Job.__struct_fields__) == wanted | {"unreadable"}
+    assert not shown.unreadable
+    assert records.job(msgspec.structs.replace(record, metadata={CORRUPT: "no state"})).unreadable
     plain = [field for field in msgspec.structs.fields(stored.Job) if field.type in (str, bytes, int, Status)]
     for field in plain:
         if field.name not in ("id", "created_at", "scheduled_at"):

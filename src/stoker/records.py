@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from stoker.engines.base import CORRUPT
 from stoker.model import job as stored
 from stoker.model import retry, throttle
 from stoker.model.control import Queue, overridden
@@ -48,7 +49,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     `attempts` counts starts, `budget` is how many are allowed from `base` on. `timeout`, `expires`, `keep`, `backoff`
     and `isolation` are the options the job was enqueued with; None: none was given. `then` names the kinds of the jobs
     behind it in its chain, `group` is the id of its group. `metadata` holds what the job was enqueued with and, under
-    keys that begin with `exec_`, what its runs noted. `payload` and `result` are JSON.
+    keys that begin with `exec_`, what its runs noted. `payload` and `result` are JSON. `unreadable`: some of what is
+    stored cannot be read, as `metadata` says under `stoker.corrupt`; the rest is shown.
     """
 
     id: str
@@ -88,6 +90,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
     log: tuple[str, ...] = ()
     successor: str | None = None
+    unreadable: bool = False
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,6 +267,7 @@ def job(record: stored.Job) -> Job:
         metadata={**(options.metadata or {}), **record.metadata},
         log=record.log,
         successor=None if record.successor is None else text(record.successor),
+        unreadable=CORRUPT in record.metadata,
     )
 
 

@@ -66,6 +66,13 @@ def test_a_draft_becomes_a_pending_job() -> None:
     assert stored.options is options
 
 
+@pytest.mark.spec("FAULT-44")
+def test_what_cannot_be_read_and_has_no_end_is_not_counted() -> None:
+    assert record().counted
+    assert record(unreadable="no state", finished_at=NOW).counted
+    assert not record(unreadable="no state").counted
+
+
 @pytest.mark.spec("RECORD-01")
 def test_a_draft_is_due_after_its_delay_or_at_its_moment() -> None:
     assert due_at(Draft(compose(1, 1), "k"), NOW) == NOW

@@ -38,6 +38,7 @@ from stoker.model.schedule import (
     ensure,
     extra_draft,
     failed,
+    is_unreadable,
     key,
     met,
     nap,
@@ -394,7 +395,10 @@ def test_a_record_that_cannot_be_read_is_a_disabled_schedule(stored: bytes) -> N
     assert (read.name, read.enabled) == ("digest", False)
     assert "cannot be read" in (read.last_error or "")
     assert tick(read, NOON).action is Action.IDLE
-    assert put(read, plan("@daily"), NOON) == plan("@daily", changed_at=NOON)
+    assert is_unreadable(read)
+    assert not is_unreadable(plan())
+    for keep_edited in (False, True):
+        assert put(read, plan("@daily"), NOON, keep_edited=keep_edited) == plan("@daily", changed_at=NOON)
 
 
 @pytest.mark.spec("CRON-11")

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from stoker.admin import Admin
 from stoker.admin.tokens import TokensAdmin
 from stoker.app import Stoker
+from stoker.cli.jobs import as_object
+from stoker.engines.sqlite import SqliteEngine
 from stoker.model import ids
 from stoker.model.job import Status
 from stoker.model.throttle import Rate
@@ -59,6 +65,23 @@ async def test_jobs_are_enqueued_found_read_and_changed(app: Stoker, client: Cli
     assert (await client.get(f"/api/v1/jobs/{copy}")).json()["status"] == "ready"
     assert (await send(client, "DELETE", f"/jobs/{copy}")).json()["changed"] == 1
     assert (await client.get(f"/api/v1/jobs/{copy}")).status_code == 404
+
+
+@pytest.mark.spec("FAULT-44")
+@pytest.mark.parametrize("engine_name", [pytest.param("sqlite", marks=pytest.mark.engine("sqlite"))])
+async def test_a_job_that_cannot_be_read_is_shown_as_such(app: Stoker, client: Client) -> None:
+    sound, bad = await enqueue(app), await enqueue(app)
+    engine = await app.engine()
+    assert isinstance(engine, SqliteEngine)
+    with closing(sqlite3.connect(engine.path)) as connection, connection:
+        connection.execute("DELETE FROM stoker_ready WHERE id = ?", (ids.parse(bad),))
+    found = {job["id"]: job["unreadable"] for job in (await client.get("/api/v1/jobs")).json()["jobs"]}
+    assert found == {sound: False, bad: True}
+    one = (await client.get(f"/api/v1/jobs/{bad}")).json()
+    assert (one["unreadable"], one["status"]) == (True, "dead")
+    assert "neither" in one["metadata"]["stoker.corrupt"]
+    [shown] = (await Admin(app).jobs.find(f"id:{bad}")).jobs
+    assert json.loads(json.dumps(as_object(shown)))["unreadable"] is True
 
 
 @pytest.mark.spec("REST-02")

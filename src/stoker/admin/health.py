@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from stoker.admin.asking import Asking
 from stoker.engines.base import Description, Engine, Feature, outbox_of
 from stoker.event_buffer import wall
@@ -27,6 +29,7 @@ from stoker.model.job import Status
 from stoker.model.outbox.letters import Count, LetterFilter
 from stoker.model.outbox.steering import StreamState
 from stoker.model.query import LARGEST_PAGE, Query
+from stoker.model.schedule import is_unreadable
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant, Span
 
 RUNS_OF: Span = HOUR
@@ -60,6 +63,9 @@ class HealthAdmin:
 
     async def _examined(self, engine: Engine) -> list[Check]:
         facts, description = await engine.diagnose(), await engine.describe()
+        unreadable = [one for one in await engine.schedules() if is_unreadable(one)]
+        damaged = (*facts.damaged, *(f"schedule {one.name} never fires: {one.last_error}" for one in unreadable))
+        facts = replace(facts, damaged=damaged)
         return [
             await _schema(engine),
             *_store(facts, description),

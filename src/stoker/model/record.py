@@ -356,6 +356,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     # --- what leaves the store ----------------------------------------------------------------------------------
 
+    @property
+    def counted(self) -> bool:
+        """Is it counted under its status? One that cannot be read and has no end is shown as dead, and not counted."""
+        return self.unreadable is None or self.finished_at is not None
+
     def as_job(self, **other: Any) -> Job:
         """As an operator sees it, with other values for some fields."""
         return Job(**(dict(zip(_SHOWN, _shown(self), strict=True)) | other))

@@ -191,6 +191,9 @@ class Fired(msgspec.Struct, frozen=True):
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Schedule).decode
 
+UNREADABLE = "unreadable"
+"""The kind of a schedule that cannot be read."""
+
 
 def pack(schedule: Schedule) -> bytes:
     """A schedule as engines store it."""
@@ -210,8 +213,20 @@ def _unpack(name: str, stored: bytes) -> Schedule:
         return _decode(stored)
     except (msgspec.MsgspecError, ValueError) as error:
         why = f"the stored schedule cannot be read ({error}); drop it or store it again"
-        template = Draft(NO_ID, "unreadable")
-        return Schedule(name=name, expression="", template=template, enabled=False, last_error=why)
+        # Its status is that of a schedule that no operator switched off: the next declaration by code makes it anew.
+        return Schedule(
+            name=name,
+            expression="",
+            template=Draft(NO_ID, UNREADABLE),
+            enabled=False,
+            last_status=Action.DISABLE,
+            last_error=why,
+        )
+
+
+def is_unreadable(schedule: Schedule) -> bool:
+    """Does this stand for a stored schedule that cannot be read?"""
+    return not schedule.expression and schedule.template.kind == UNREADABLE
 
 
 _remembered = lru_cache(maxsize=REMEMBERED)(_unpack)

@@ -33,6 +33,8 @@ MAY_SCAN = {
     "diagnose_counts": "a check-up by a person, to its limit",
     "diagnose_keys": "a check-up by a person, along an index, to its limit",
     "diagnose_sequences": "a check-up by a person, to its limit",
+    "diagnose_placeless": "a check-up by a person, to its limit",
+    "diagnose_bodiless": "a check-up by a person, to its limit",
     "release_all_keys": "only for a key that cannot be read",
 }
 
@@ -44,6 +46,7 @@ ORDERS = ("newest", "oldest")
 SEARCHES_LEASES = {
     *("get", "lock_leases", "census_running", "find_active_newest", "find_active_oldest"),
     *("owners", "reap_oldest", "look", "diagnose_counts", "subqueue_holders", "subqueue_full"),
+    *("placeless", "lease_bodiless", "counts_adrift", "diagnose_placeless", "diagnose_bodiless"),
     *(f"find_{walk}_{order}" for walk in ("all", "key", "done", "listed", "retrying") for order in ORDERS),
 }
 """A job does not know its lease, nor a lapsed worker his: these look into each of the few there are. Pages do so only

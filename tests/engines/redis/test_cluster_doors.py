@@ -13,7 +13,7 @@ from stoker.engines.url import engine_from_url
 from stoker.model.errors import EngineRefused
 from stoker.model.job import Demand, Draft, Status, Stored, Verdict
 from stoker.model.lifecycle import conclude
-from stoker.model.outcome import Done
+from stoker.model.outcome import Done, Snoozed
 from stoker.model.time import HOUR, MINUTE
 from stoker.model.unique import Unique
 from stoker.testing.clock import VirtualClock
@@ -103,6 +103,23 @@ async def test_follow_ups_reach_other_queues(engine: RedisClusterEngine) -> None
     more = (draft("b"),)
     assert (await engine.settle([conclude(claim, Done(followups=more))])).verdicts == [Verdict.REPEATED]
     assert await engine.get([more[0].job_id]) == [None]
+
+
+@pytest.mark.spec("REDIS-23")
+async def test_follow_ups_of_an_older_claim_of_the_same_worker_are_refused(engine: RedisClusterEngine) -> None:
+    """The job went back and the worker claimed it again: only its new token counts."""
+    await engine.insert([draft("a")])
+    await engine.renew("w1", [], first=True)
+    [older] = await engine.claim(Demand("w1", DEMAND))
+    assert (await engine.settle([conclude(older, Snoozed(0))])).verdicts == [Verdict.APPLIED]
+    [newer] = await engine.claim(Demand("w1", DEMAND))
+    assert (newer.id, newer.worker) == (older.id, older.worker)
+    assert newer.token > older.token
+    late, good = draft("b"), draft("b")
+    assert (await engine.settle([conclude(older, Done(followups=(late,)))])).verdicts == [Verdict.LOST]
+    assert await engine.get([late.job_id]) == [None]
+    assert (await engine.settle([conclude(newer, Done(followups=(good,)))])).verdicts == [Verdict.APPLIED]
+    assert [job is not None for job in await engine.get([late.job_id, good.job_id])] == [False, True]
 
 
 @pytest.mark.spec("REDIS-24")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stoker.model.control import Tuning
 from stoker.model.groups import into_group, new_group
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Options, Status, Verdict
@@ -287,3 +288,31 @@ async def test_no_claim_of_a_cut_lease_stays_running(
     bench.clock.set(bench.clock() + MINUTE)
     assert len(await bench.claim(worker="v")) == 4 - settled
     assert len(said(caplog, "lease")) == 1
+
+
+# --- what is missing ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("FAULT-45")
+async def test_a_waiting_job_without_a_body_counts_no_longer(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    jobs = await bench.add(DAMAGED, 3)
+    await bench.call("ZREMRANGEBYLEX", bench.home.key("jobs"), b"[" + jobs[0], b"(" + jobs[0] + b"\1")
+    await bench.clean()
+    assert (await bench.counts())[Status.PENDING] == 3
+    claims = await bench.claim()
+    assert [claim.id for claim in claims] == jobs[1:]
+    await bench.clean()
+    assert await bench.counts() == {Status.DEAD: 1, Status.RUNNING: 2}
+    assert len(said(caplog, DAMAGED)) == 1
+
+
+@pytest.mark.spec("FAULT-48")
+async def test_a_declaration_that_cannot_be_read_counts_as_none(bench: Bench) -> None:
+    await bench.engine.tune(DAMAGED, Tuning(workers=3), declared=True)
+    await bench.call("HSET", bench.home.key("queues"), f"{DAMAGED}/declared", b"{")
+    [queue] = await bench.engine.queues()
+    assert (queue.workers, queue.declared) == (3, None)
+    [named] = (await bench.engine.diagnose()).damaged
+    assert DAMAGED in named
+    await bench.engine.tune(DAMAGED, Tuning(workers=4), declared=True)
+    assert (await bench.engine.diagnose()).damaged == ()

@@ -9,11 +9,12 @@ import pytest
 
 from stoker.engines.redis.record_format import HAS_STATE, ids_of
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Demand, Draft, Status, Verdict
+from stoker.model.job import Claim, Demand, Draft, Note, Status, Verdict
 from stoker.model.lifecycle import conclude
-from stoker.model.outcome import Done, Failed
+from stoker.model.outcome import Done, Failed, Outcome
 from stoker.model.query import Cancel, Delete, Prioritize, Query, Retention, Selection
-from stoker.model.time import HOUR, SECOND
+from stoker.model.time import DAY, HOUR, SECOND
+from stoker.model.unique import Unique
 from tests.engines.redis.stand import Stand
 
 pytestmark = pytest.mark.engine("redis")
@@ -165,6 +166,30 @@ async def test_no_more_than_the_limit_of_a_lot_expires(bench: Bench) -> None:
     assert (await bench.engine.expire(Retention(limit=4))).jobs == 2
     assert await bench.ends() == []
     assert (await bench.engine.census()).by_status().get(Status.DONE, 0) == 0
+
+
+@pytest.mark.spec("LOT-10")
+@pytest.mark.parametrize("surplus", [False, True], ids=["expired", "surplus"])
+async def test_nothing_of_a_job_outlives_its_retention(bench: Bench, surplus: bool) -> None:
+    """Its result, notes, errors, keys and state go with it."""
+    await bench.add(*bench.drafts(2, unique=Unique("one")), *bench.drafts(1, unique=Unique("two")))
+    await bench.engine.renew("w", [], first=True, lease=HOUR)
+    claims = await bench.engine.claim(Demand("w", (("default", 9),)))
+    await bench.engine.note([Note(claim.id, "w", claim.token, 0.5, {"a": "b"}, ("line",)) for claim in claims])
+    outcomes: list[Outcome] = [Done(b'"result"'), Failed("no", retry=False)]
+    settled = [conclude(claim, outcome) for claim, outcome in zip(claims, outcomes, strict=True)]
+    assert set((await bench.engine.settle(settled)).verdicts) == {Verdict.APPLIED}
+    hashes = ("state", "last", "notes", "results", "errors", "keys", "corrupt")
+    sets = ("jobs", "odd", "ends", "named")
+    assert [await bench.call("HLEN", bench.home.key(name)) for name in ("results", "notes", "errors")] == [1, 2, 1]
+    if surplus:
+        assert (await bench.engine.expire(Retention(finished=0))).jobs == 2
+    else:
+        bench.clock.set(bench.clock() + 60 * DAY)
+        assert (await bench.engine.expire(Retention())).jobs == 2
+    left = {name: await bench.call("HLEN", bench.home.key(name)) for name in hashes}
+    left |= {name: await bench.call("ZCARD", bench.home.key(name)) for name in sets}
+    assert left == dict.fromkeys((*hashes, *sets), 0)
 
 
 @pytest.mark.spec("LOT-05")

@@ -149,8 +149,12 @@ SMALL = STREAMS | {
 MAY_SCAN = {
     "key_release_all": "only for a corrupt record",
     "subqueue_look": "the priorities of a line, found one by one",
+    "lines_lost": "the lines in which jobs wait, found one by one",
     "diagnose_counts": "a check-up by a person, each count to its limit",
     "diagnose_keys": "a check-up by a person, to its limit",
+    "diagnose_placeless": "a check-up by a person, to its limit",
+    "diagnose_bodiless": "a check-up by a person, to its limit",
+    "diagnose_groups": "a check-up by a person, to its limit",
     "census_subqueues": "the states of subqueues and what waits in them",
     "events_removed": "the places of the ids that are given",
 }

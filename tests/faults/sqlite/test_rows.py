@@ -11,11 +11,18 @@ from typing import Any
 
 import pytest
 
+from stoker.admin import Admin
+from stoker.app import Stoker
+from stoker.engines.base import CORRUPT
 from stoker.engines.sqlite import SqliteEngine
+from stoker.model.control import Tuning
 from stoker.model.groups import into_group, new_group
-from stoker.model.ids import JobId
+from stoker.model.ids import JobId, text
 from stoker.model.job import FINISHED, Claim, Demand, Draft, Note, Options, Settlement, Status, Verdict
-from stoker.model.query import Delete, Query, Requeue, Retention, Selection
+from stoker.model.limit import Slot
+from stoker.model.query import Change, Delete, Discard, Query, Requeue, Retention, Selection
+from stoker.model.schedule import NO_ID, Schedule
+from stoker.model.throttle import Rate
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.clock import VirtualClock
@@ -268,3 +275,152 @@ async def test_a_key_held_by_a_job_that_cannot_be_read_can_be_taken_again_once_i
     [job] = await insert(engine, 1, unique=Unique("k"))
     assert job != bad
     assert [claim.id for claim in await engine.claim(DEMAND)] == [job]
+
+
+# --- what is missing --------------------------------------------------------------------------------------------
+
+SIDE_ROW = "DELETE FROM stoker_ready WHERE id = ?"
+
+
+@pytest.mark.spec("FAULT-44")
+@pytest.mark.parametrize("change", [Delete(), Discard()], ids=["delete", "discard"])
+async def test_a_job_without_its_place_is_shown_named_and_removed(engine: SqliteEngine, change: Change) -> None:
+    first, bad, last = await insert(engine)
+    spoil(engine, SIDE_ROW, bad)
+    shown = {job.id: job for job in (await engine.find(Query())).jobs}
+    assert shown.keys() == {first, bad, last}
+    assert [CORRUPT in shown[job].metadata for job in (first, bad, last)] == [False, True, False]
+    assert (shown[bad].status, shown[bad].kind) == (Status.DEAD, "send")
+    assert await engine.get([bad]) == [shown[bad]]
+    [named] = (await engine.diagnose()).damaged
+    assert text(bad) in named
+    assert (await engine.alter(Selection((first, bad)), Requeue())).refused == {Status.PENDING: 1, Status.DEAD: 1}
+    assert (await engine.alter(Selection((bad,)), change)).changed == 1
+    assert (await engine.diagnose()).damaged == ()
+    assert [claim.id for claim in await engine.claim(DEMAND)] == [first, last]
+
+
+@pytest.mark.spec("FAULT-45")
+async def test_a_waiting_job_without_a_body_is_dropped_and_counts_no_longer(
+    engine: SqliteEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = await insert(engine, 5)
+    limited = await insert(engine, 3, options=Options(limit=Slot("api", "a", 5)))
+    for job in (*jobs[:3], limited[0]):
+        spoil(engine, "DELETE FROM stoker_body WHERE id = ?", job)
+    assert len((await engine.diagnose()).damaged) == 4
+    claims = [claim for _ in range(8) for claim in await engine.claim(Demand("w", (("default", 1),)))]
+    assert {claim.id for claim in claims} == {*jobs[3:], *limited[1:]}
+    assert (await engine.settle([ending(claim) for claim in claims])).verdicts == [Verdict.APPLIED] * 4
+    assert (await engine.diagnose()).damaged == ()
+    assert len([one for one in caplog.records if "body" in one.getMessage()]) == 4
+    await engine.expire(Retention())
+    assert {status: n for status, n in (await engine.census()).by_status().items() if n} == {Status.DONE: 4}
+    assert [one for one in (await engine.diagnose()).counters if one.counter != one.found] == []
+
+
+@pytest.mark.spec("FAULT-45")
+async def test_a_running_job_without_a_body_ends_with_its_worker(engine: SqliteEngine, clock: VirtualClock) -> None:
+    jobs = await insert(engine)
+    await engine.renew("v", [], lease=SECOND, first=True)
+    assert len(await engine.claim(Demand("v", (("default", 100),)))) == 3
+    spoil(engine, "DELETE FROM stoker_body WHERE id = ?", jobs[1])
+    clock.advance(60)
+    claims = await engine.reap("w", 10)
+    assert {claim.id for claim in claims} == {jobs[0], jobs[2]}
+    await engine.settle([ending(claim) for claim in claims])
+    await engine.reap("w", 10)
+    await engine.expire(Retention())
+    assert (await engine.census()).by_status()[Status.RUNNING] == 0
+
+
+@pytest.mark.spec("FAULT-46")
+async def test_jobs_of_a_lost_limit_row_run_within_the_limit(
+    engine: SqliteEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    limited = await insert(engine, 5, options=Options(limit=Slot("api", "a", 2)))
+    held = await engine.claim(DEMAND)
+    assert len(held) == 2
+    spoil(engine, "DELETE FROM stoker_subqueues WHERE name = ?", "api/a")
+    assert await engine.claim(DEMAND) == []
+    await engine.expire(Retention())
+    [view] = await engine.subqueues("default")
+    assert (view.name, view.running, view.most) == ("api/a", 2, 2)
+    assert await engine.claim(DEMAND) == []
+    assert len([one for one in caplog.records if "api/a" in one.getMessage()]) == 1
+    done = list(held)
+    while held:
+        await engine.settle([ending(claim) for claim in held])
+        held = await engine.claim(DEMAND)
+        assert len(held) <= 2
+        done += held
+    assert {claim.id for claim in done} == set(limited)
+    assert await engine.subqueues("default") == []
+
+
+@pytest.mark.spec("FAULT-47")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE stoker_group_jobs SET callbacks = x'7b' WHERE id = ?",
+        "DELETE FROM stoker_group_jobs WHERE id = ?",
+    ],
+    ids=["unreadable", "missing"],
+)
+async def test_a_group_that_cannot_be_read_stops_no_settlement(
+    engine: SqliteEngine, caplog: pytest.LogCaptureFixture, statement: str
+) -> None:
+    groups = [os.urandom(16), os.urandom(16)]
+    callbacks = [Draft(os.urandom(16), "then", queue="other") for _ in groups]
+    for group, callback in zip(groups, callbacks, strict=True):
+        members = [Draft(os.urandom(16), "send") for _ in range(2)]
+        await engine.insert(into_group(group, members), group=new_group(group, then=callback, sealed=True))
+    spoil(engine, statement, groups[0])
+    claims = await engine.claim(DEMAND)
+    assert (await engine.settle([ending(claim) for claim in claims])).verdicts == [Verdict.APPLIED] * 4
+    assert [claim.id for claim in await engine.claim(Demand("w", (("other", 9),)))] == [callbacks[1].job_id]
+    assert len([one for one in caplog.records if text(groups[0]) in one.getMessage()]) == 1
+    [bad, good] = await engine.groups(groups)
+    assert bad is not None
+    assert good is not None
+    assert (bad.closed_at is not None, good.closed_at is not None) == (True, True)
+    [named] = (await engine.diagnose()).damaged
+    assert text(groups[0]) in named
+
+
+@pytest.mark.spec("FAULT-48")
+async def test_settings_that_cannot_be_read_count_as_not_declared(engine: SqliteEngine) -> None:
+    await engine.tune("default", Tuning(workers=3), declared=True)
+    await engine.tune("llm", Rate(5), declared=True)
+    spoil(engine, "UPDATE stoker_queues SET declared = '{' WHERE name = ?", "default")
+    spoil(engine, "UPDATE stoker_budgets SET declared = '[' WHERE name = ?", "llm")
+    [queue] = await engine.queues()
+    [budget] = await engine.budgets()
+    assert (queue.workers, queue.declared, budget.declared) == (3, None, None)
+    damaged = (await engine.diagnose()).damaged
+    assert len(damaged) == 2
+    assert ("default" in damaged[0], "llm" in damaged[1]) == (True, True)
+    await engine.tune("default", Tuning(workers=4), declared=True)
+    await engine.tune("llm", Rate(6), declared=True)
+    assert (await engine.diagnose()).damaged == ()
+
+
+@pytest.mark.spec("FAULT-49")
+async def test_a_schedule_that_cannot_be_read_is_named_until_it_is_declared_anew(tmp_path: Path) -> None:
+    jobs = Stoker(f"sqlite:///{tmp_path / 'app.db'}?durability=process")
+    declared = Schedule(name="digest", expression="0 9 * * *", template=Draft(NO_ID, "digest"), source="code")
+
+    async def named() -> list[str]:
+        return [one.read for one in await Admin(jobs).health.check() if one.name == "damaged data"]
+
+    async with jobs:
+        engine = await jobs.engine()
+        assert isinstance(engine, SqliteEngine)
+        await engine.put(declared, keep_edited=True)
+        sound = await named()
+        spoil(engine, "UPDATE stoker_schedules SET schedule = x'7b' WHERE name = ?", "digest")
+        assert ["digest" in one for one in await named()] == [True]
+        await engine.put(declared, keep_edited=True)
+        assert await named() == sound
+        [found] = await engine.schedules()
+        assert (found.enabled, found.expression) == (True, "0 9 * * *")

@@ -281,7 +281,7 @@ class Claimer:
                 await run(store.texts[_QUEUE_TOKENS], (queue, bucket.tokens, bucket.refilled_at))
             return claims
 
-        begin = _locked(store, queue, lax=True)
+        begin = locked(store, queue, lax=True)
         claims: list[Claim] | None = None
         try:
             while claims is None:
@@ -368,11 +368,11 @@ async def recount(store: Store, limit: int) -> list[Repair]:
             return await store.play(connection, subqueues.recount(unit, queue, left))
 
         with suppress(Locked):
-            repairs += await store.transact(work, lane="desk", first=(_NOW, ()), begin=_locked(store, queue))
+            repairs += await store.transact(work, lane="desk", first=(_NOW, ()), begin=locked(store, queue))
     return repairs
 
 
-def _locked(store: Store, queue: str, *, lax: bool = False) -> str:
+def locked(store: Store, queue: str, *, lax: bool = False) -> str:
     """How a transaction begins that holds a divided queue: it waits at most `LOCK_WAIT` for others that do.
 
     Only claims and recounts take this lock. `lax`: its commit does not wait for the disk, as that of a plain claim.

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stoker.engines.base import CORRUPT
-from stoker.engines.sql.packing import encode, pack_unique, unpacked
+from stoker.engines.sql.packing import PLACELESS, encode, pack_unique, unpacked
 from stoker.engines.sql.steps import Row
-from stoker.model.errors import CorruptRecord, InvalidPayload
-from stoker.model.ids import JobId, text
+from stoker.model.errors import InvalidPayload
+from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Draft, Failure, Job, Options, Status, pack, shown_error
 from stoker.model.record import WAITING, Record
 from stoker.model.time import Instant
@@ -407,12 +407,17 @@ class Stored(NamedTuple):
         return self.record.unique is None and self.values["ukey"] is not None
 
 
-def read(row: Row) -> Stored | None:
-    """Make a stored job of the columns `RECORD`, which the row begins with; None if it was not found in any place."""
+def read(row: Row) -> Stored:
+    """Make a stored job of the columns `RECORD`, which the row begins with.
+
+    One that was found in no place counts as dead, and as unreadable.
+    """
     values = dict(zip(_VIEW, row, strict=False))
-    if values["status"] is None:
-        return None
-    status, packed = STATUSES[values["status"]], unpacked(values)
+    packed, placeless = unpacked(values), values["status"] is None
+    if placeless:
+        packed = packed._replace(corrupt=PLACELESS)
+        values |= {"status": DEAD, "attempts": 0, "token": 0, "last_error": f"corrupt record: {PLACELESS}"}
+    status = STATUSES[values["status"]]
     record = Record(
         id=values["id"],
         kind=values["kind"],
@@ -446,16 +451,14 @@ def read(row: Row) -> Stored | None:
         former=values["former"],
         former_at=values["former_at"],
         settled=None if values["settled"] in (None, NEVER_SETTLED) else STATUSES[values["settled"]],
+        unreadable=PLACELESS if placeless else None,
     )
     return Stored(record, values, packed.corrupt)
 
 
 def shown(row: Row) -> Job:
     """Return a row of `get` as an operator sees the job; the metadata name a column that cannot be read."""
-    stored = read(row)
-    if stored is None:
-        raise CorruptRecord(f"job {text(row[0])} is neither waiting nor running nor finished")
-    record, _, corrupt = stored
+    record, _, corrupt = read(row)
     metadata = record.metadata if corrupt is None else {**record.metadata, CORRUPT: corrupt}
     history = () if row[-1] is None else tuple(Failure(*entry) for entry in _history(row[-1]))
     return record.as_job(metadata=metadata, history=history)

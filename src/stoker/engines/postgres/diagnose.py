@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.statements import MIGRATIONS, sql
+from stoker.engines.sql import damage
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model.health.facts import MOST_COUNTED, Counted, Facts, Pin, PostgresFacts, Sequence, Slot, Table
 
@@ -21,6 +22,8 @@ _SEQUENCES = sql("diagnose_sequences")
 _CONNECTIONS = sql("diagnose_connections")
 _COUNTS = sql("diagnose_counts")
 _KEYS = sql("diagnose_keys")
+_PLACELESS, _BODILESS, _GROUPS = sql("diagnose_placeless"), sql("diagnose_bodiless"), sql("diagnose_groups")
+_QUEUES, _BUDGETS = sql("queues"), sql("budgets")
 
 _MADE = re.compile(r"\b(CREATE(?: UNIQUE)?|DROP) INDEX (?:IF (?:NOT )?EXISTS )?(?:stoker\.)?(\w+)", re.IGNORECASE)
 
@@ -37,11 +40,11 @@ def expected_indexes() -> frozenset[str]:
 async def diagnose(store: Store) -> Facts:
     """The facts about an open engine's store. Settings are read in a transaction like those that store jobs."""
     postgres = await store.write(lambda _: _server(store), lane="desk", notify=False)
-    counts, keys = await store.read(lambda _: _counts())
+    counts, keys, damaged = await store.read(lambda _: _counts())
     async with store.lend("desk") as connection:
         transport = connection.transport()
     counters = tuple(Counted(queue or "all queues", what, counter, found) for what, queue, counter, found in counts)
-    return Facts(idle_keys=keys, counters=counters, postgres=postgres, transport=transport)
+    return Facts(idle_keys=keys, counters=counters, damaged=damaged, postgres=postgres, transport=transport)
 
 
 def _server(store: Store) -> Steps[PostgresFacts]:
@@ -74,7 +77,12 @@ def _server(store: Store) -> Steps[PostgresFacts]:
     )
 
 
-def _counts() -> Steps[tuple[list[Row], int]]:
+def _counts() -> Steps[tuple[list[Row], int, tuple[str, ...]]]:
     rows: list[Row] = yield _COUNTS, (MOST_COUNTED + 1,)
     [(keys,)] = yield _KEYS, (MOST_COUNTED,)
-    return rows, keys
+    placeless = [job for (job,) in (yield _PLACELESS, (MOST_COUNTED,))]
+    bodiless = [job for (job,) in (yield _BODILESS, (MOST_COUNTED,))]
+    groups: list[Row] = yield _GROUPS, (damage.MOST_GROUPS,)
+    queues = [row for row in (yield _QUEUES, ()) if row[1] is not None]
+    budgets: list[Row] = yield _BUDGETS, ()
+    return rows, keys, damage.damaged(placeless, bodiless, groups, queues, budgets)

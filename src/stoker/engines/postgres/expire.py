@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from stoker.engines.postgres import claim, counters
+from stoker.engines.postgres import claim, counters, damage
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit, erasure
 from stoker.engines.shared.sweeps import in_steps
@@ -73,6 +73,7 @@ async def expire(store: Store, retention: Retention) -> Expired:
 
 async def _expire(store: Store, retention: Retention, sweep: Sweep) -> Expired:
     if sweep is Sweep.LIMITS:
+        await damage.repair(store)
         return Expired(repairs=tuple(await claim.recount(store, retention.limit)))
     expired = await store.write(lambda unit: _sweep(unit, sweep, retention), lane="desk", lax=True)
     if sweep is Sweep.JOBS:

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.statements import sql
 from stoker.engines.shared.careful import callbacks_of, store_callbacks
+from stoker.engines.sql import damage
 from stoker.engines.sql.careful import decided
 from stoker.engines.sql.steps import Row, Steps
-from stoker.model.errors import EngineError
+from stoker.model.errors import CorruptRecord, EngineError
 from stoker.model.groups import (
     ABANDONED_AFTER,
     MOST_KNOWN,
@@ -32,7 +34,6 @@ from stoker.model.groups import (
     GroupChange,
     Swept,
     ignore,
-    unpack_callbacks,
 )
 from stoker.model.ids import JobId
 from stoker.model.job import Draft
@@ -80,9 +81,12 @@ async def groups(store: Store, ids: Sequence[JobId]) -> list[Group | None]:
 
 
 def read(row: Row) -> Group:
-    """Make a group of its columns, without its members."""
+    """Make a group of its columns, without its members; callbacks that cannot be read count as none."""
     id_, created, touched, closed, expires, *more = row[:_WIDTH]
-    total, done, dead, canceled, sealed, abandoned, queue, callbacks = more
+    total, done, dead, canceled, sealed, abandoned, queue, stored = more
+    callbacks: dict[str, Any] = {}
+    with suppress(CorruptRecord):
+        callbacks = damage.callbacks(stored)
     return Group(
         id=id_,
         created_at=created,
@@ -96,7 +100,7 @@ def read(row: Row) -> Group:
         sealed=sealed,
         abandoned=abandoned,
         queue=queue,
-        **msgspec.structs.asdict(unpack_callbacks(callbacks)),
+        **callbacks,
     )
 
 
@@ -191,7 +195,8 @@ class Looks:
 
 def _fold(unit: Unit, groups: Sequence[JobId]) -> Steps[tuple[Swept, list[Closing]]]:
     """Do so; returns also the groups that closed."""
-    locked = {row[0]: read(row) for row in (yield _LOCK, (sorted(groups),))}
+    rows: list[Row] = yield _LOCK, (sorted(groups),)
+    locked = {row[0]: read(row) for row in rows}
     counted = (yield from _counted(locked)) if locked else {}
     yield from unit.load_queues({group.queue for group, _ in counted.values() if group.queue is not None})
     closed: list[Group] = []
@@ -209,6 +214,7 @@ def _fold(unit: Unit, groups: Sequence[JobId]) -> Steps[tuple[Swept, list[Closin
             late += locked[id_].sealed
         if group != locked[id_]:
             yield _WRITE, _row(group)
+    _warn(closed, {row[0]: row[_WIDTH - 1] for row in rows})
     callbacks = callbacks_of(closed)
     if callbacks:
         closings = yield from decided(
@@ -217,6 +223,15 @@ def _fold(unit: Unit, groups: Sequence[JobId]) -> Steps[tuple[Swept, list[Closin
     else:
         closings = [Closing(group) for group in closed]
     return Swept(abandoned=abandoned, closed=late), closings
+
+
+def _warn(closed: Iterable[Group], callbacks: Mapping[JobId, str]) -> None:
+    """Log which groups close without the callbacks that they were made with."""
+    for group in closed:
+        try:
+            damage.callbacks(callbacks[group.id])
+        except CorruptRecord as error:
+            log.warning("%s", damage.uncalled(group.id, error))
 
 
 def _counted(locked: dict[JobId, Group]) -> Steps[dict[JobId, tuple[Group, Instant]]]:

@@ -64,6 +64,7 @@ _PUT_READY, _PUT_DONE, _PUT_PAST = sql("put_ready"), sql("put_done"), sql("put_p
 _PUT_FAILURE, _TRIM, _TROUBLE = sql("put_failure"), sql("trim"), sql("trouble")
 _ERASE = sql("erase_job"), sql("erase_past"), sql("erase_failure")
 _REMOVE_EVENTS = sql("remove_events")
+_PLACELESS = sql("placeless")
 _GROUP_SHARE, _KNOWN_OPTIONS = sql("group_share"), sql("known_options")
 _GROUP_MAKE, _GROUP_JOIN, _GROUP_CHANGE = sql("group_make"), sql("group_join"), sql("group_change")
 
@@ -184,9 +185,9 @@ class Unit(SqlUnit):
         for job in places:
             self.add_record(job, None)
         for row in (yield _LOAD, (list(places), leases, bits, payloads)):
-            if (stored := columns.read(row)) is not None:
-                self._stored[stored.record.id] = stored
-                self.add_record(stored.record.id, stored.record)
+            stored = columns.read(row)
+            self._stored[stored.record.id] = stored
+            self.add_record(stored.record.id, stored.record)
         self._places.update((job, place) for job, place in places.items() if place is not None)
         yield from self.load_queues({self._stored[job].record.queue for job in places if job in self._stored})
 
@@ -402,10 +403,10 @@ class Unit(SqlUnit):
         if done:
             difference.add((_DONE_DROP, (done,)))
         if closed:
-            masks = _masks(closed)
-            difference.add((_LEASE_CLOSE, masks), (_LEASE_DROP, masks))
+            bits = masks(closed)
+            difference.add((_LEASE_CLOSE, bits), (_LEASE_DROP, bits))
         if asked:
-            difference.add((_LEASE_ASK, _masks(asked)))
+            difference.add((_LEASE_ASK, masks(asked)))
 
     def _enter(self, difference: Difference, changed: list[tuple[Record, Record]]) -> None:
         """Write what a changed job is now."""
@@ -487,7 +488,8 @@ class Unit(SqlUnit):
         them.
         """
         for before, after in changed:
-            self.count(before.queue, before.kind, CODES[before.status], -1)
+            if before.counted:
+                self.count(before.queue, before.kind, CODES[before.status], -1)
             if after is not None:
                 self.count(after.queue, after.kind, CODES[after.status])
         for record in created:
@@ -520,6 +522,11 @@ def _lock(ids: Iterable[JobId]) -> Steps[dict[JobId, Place | None]]:
                 left.discard(job)
         if left:
             left = {job for job, *_ in (yield _KNOWN, (sorted(left),))}
+        if left:
+            # One statement sees one snapshot: what is in no place there is in none, and stays so.
+            placeless = [job for (job,) in (yield _PLACELESS, (sorted(left),))]
+            found.update(dict.fromkeys(placeless))
+            left.difference_update(placeless)
         if not left:
             return found
     raise EngineBusy(f"{len(left)} of the jobs changed hands faster than they could be looked at. Try again")
@@ -565,7 +572,7 @@ def transposed(rows: Sequence[Row]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _masks(places: Iterable[Place]) -> tuple[list[int], list[str]]:
+def masks(places: Iterable[Place]) -> tuple[list[int], list[str]]:
     """Return one mask of bits for each lease: an update takes one of several matches only."""
     bits: dict[int, list[str]] = {}
     for place in places:

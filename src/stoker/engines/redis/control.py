@@ -290,8 +290,16 @@ def queue_of(name: str, stored: Mapping[str, bytes | None]) -> Queue:
         keep_dead=KEEP_DEAD if stored.get("keep_dead") is None else number["keep_dead"],
         curve=curve_of(stored.get("curve")),
         cooldown=Cooldown(number["until"], number["count"]) if cooling else OPEN,
-        declared=None if declared is None else _read_tuning(declared),
+        declared=_read_tuning(declared) if declared is not None and is_declaration(declared) else None,
     )
+
+
+def is_declaration(stored: bytes) -> bool:
+    """Can be read what an app declared about a queue? What cannot counts as not declared."""
+    try:
+        return _read_tuning(stored) is not None
+    except (msgspec.MsgspecError, ValueError):
+        return False
 
 
 def _limits_of(stored: bytes | None) -> tuple[tuple[str, int], ...]:

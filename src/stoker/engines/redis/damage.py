@@ -2,7 +2,7 @@
 
 A script that meets bytes that Stoker never wrote goes on without them, and notes in the hash `damage` what it met
 (`lua/_head.lua`). A cleaning reads these notes: it gives jobs that stand in no set their entry again, and drops notes
-on what can be read again. Without a note it does nothing.
+on what can be read again. It also removes counters of waiting jobs where none waits.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ RESTORED_AT_ONCE = 100
 
 _ACTIVE = script("active", divided=True)
 _STRAYS = script("strays")
+_ADRIFT = script("adrift", divided=True)
 
 ENTRIES, QUEUE, GROUP = b"entries", b"queue:", b"group:"
 """Fields of `damage`: entries are missing, a key of a queue has another type, a group cannot be read."""
@@ -44,6 +45,7 @@ async def notes(store: Store, shard: Shard) -> dict[bytes, bytes]:
 async def repair(store: Store, shard: Shard) -> None:
     """Restore the entries that damage has taken, and look again at what could not be read."""
     noted = await notes(store, shard)
+    await _repair_counters(store, shard)
     for field in noted:
         if field.startswith(QUEUE) or (field.startswith(GROUP) and not await _is_damaged(store, shard, field)):
             await store.connection.call("HDEL", shard.key(DAMAGE), field)
@@ -59,6 +61,19 @@ async def repair(store: Store, shard: Shard) -> None:
     await store.connection.call("HDEL", shard.key(DAMAGE), ENTRIES)
     if strays:
         log.warning("%d waiting or running jobs stood in no list after damage; they are listed again", len(strays))
+
+
+async def _repair_counters(store: Store, shard: Shard) -> None:
+    """Remove what jobs whose body is lost left in the counters of their queue, once nothing waits there."""
+    queues = await names(store, shard)
+    found: list[bytes] = await store.run(_ADRIFT, shard, queues, queues=queues, divided=True) if queues else []
+    for field, n in zip(found[::2], found[1::2], strict=True):
+        queue, kind, _ = field.decode().split("/")
+        log.warning(
+            "queue %s: %d waiting jobs of kind %s were counted, and none waits. The counter is repaired; the server "
+            "lost data",
+            *(queue, int(n), kind),
+        )
 
 
 async def _is_damaged(store: Store, shard: Shard, field: bytes) -> bool:

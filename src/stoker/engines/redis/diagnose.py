@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from stoker.engines.redis import damage
 from stoker.engines.redis.cluster.fan_out import spread
+from stoker.engines.redis.control import is_declaration, pairs
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import STATUSES
 from stoker.engines.redis.scripts import script
@@ -16,6 +17,7 @@ from stoker.model.health.facts import MOST_COUNTED, Counted, Facts, RedisFacts, 
 from stoker.model.job import ACTIVE
 
 _DIAGNOSE = script("diagnose")
+UNDECLARED = "what the app declared cannot be read; its next start writes it anew"
 _ODD = (b"a", b"x", b"c", b"i", b"t")
 
 
@@ -27,12 +29,26 @@ async def diagnose(store: Store, nodes: Sequence[ServerInfo], losses: Sequence[s
     redis = RedisFacts(nodes=tuple(map(_node, nodes)), losses=tuple(losses), unread=unread)
     noted = await spread(shards, lambda shard: damage.notes(store, shard))
     damaged = [one[field].decode(errors="backslashreplace") for one in noted for field in sorted(one)]
+    for names in await spread(shards, lambda shard: _undeclared(store, shard)):
+        damaged += [
+            f"queue {name}: what the app declared cannot be read; its next start writes it anew" for name in names
+        ]
     return Facts(
         idle_keys=idle,
         counters=tuple(counters),
         damaged=tuple(damaged),
         redis=redis,
         transport=store.connection.transport(),
+    )
+
+
+async def _undeclared(store: Store, shard: Shard) -> list[str]:
+    """The queues of which the declaration cannot be read."""
+    stored = pairs(await store.connection.call("HGETALL", shard.key("queues")))
+    return sorted(
+        field.decode().removesuffix("/declared")
+        for field, value in stored
+        if field.endswith(b"/declared") and not is_declaration(value)
     )
 
 

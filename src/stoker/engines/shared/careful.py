@@ -319,6 +319,8 @@ class Alteration:
                     self._put(record.requeue(now), position)
             case Clone(ids=ids):
                 self._clone(record, position, ids[position])
+            case Discard() if not record.counted:
+                self._delete(record, position)
             case Discard():
                 self._put(record.discard(), position)
             case RunNow():

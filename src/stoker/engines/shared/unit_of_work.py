@@ -231,7 +231,7 @@ class UnitOfWork:
         """By queue, kind and status: how many jobs more or fewer there are."""
         counts: Counter[tuple[str, str, Status]] = Counter()
         for before, after in self.written():
-            if before is not None:
+            if before is not None and before.counted:
                 counts[before.queue, before.kind, before.status] -= 1
             if after is not None:
                 counts[after.queue, after.kind, after.status] += 1

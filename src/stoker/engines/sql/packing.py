@@ -6,7 +6,7 @@ engines; what an app declared last is JSON, because nothing searches it and only
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,6 +19,9 @@ from stoker.model.query import Totals
 from stoker.model.retry import Curve
 from stoker.model.throttle import OPEN, Bucket, Cooldown, Rate
 from stoker.model.unique import TRAITS, Unique
+
+PLACELESS = "it is neither waiting nor running nor finished"
+"""Why a job cannot be read that has a body, and no row that says where it stands."""
 
 _TRAITS = {traits: code for code, traits in enumerate(TRAITS)}
 
@@ -169,7 +172,7 @@ def read_queue(row: Row) -> Queue:
         keep_dead=keep_dead,
         curve=Curve(bool(on), base, top),
         cooldown=OPEN if cool_until is None and not count else Cooldown(cool_until, count),
-        declared=None if declared is None else _tuning(declared),
+        declared=_tuning(declared) if declared is not None and is_declaration(declared) else None,
         fair=bool(fair),
         limits=() if limits is None else _limits(limits),
     )
@@ -195,4 +198,21 @@ def read_budget(row: Row) -> Budget:
     """What `pack_budget` wrote."""
     name, n, per, burst, tokens, refilled, declared = row
     bucket = Bucket(Rate(n, per, burst), tokens, refilled)
-    return Budget(name, bucket, None if declared is None else _rate(declared))
+    return Budget(name, bucket, _rate(declared) if declared is not None and is_rate(declared) else None)
+
+
+def is_declaration(stored: str | None) -> bool:
+    """Can be read what an app declared about a queue? What cannot counts as not declared."""
+    return _fits(_tuning, stored)
+
+
+def is_rate(stored: str | None) -> bool:
+    """Can be read what an app declared about a budget?"""
+    return _fits(_rate, stored)
+
+
+def _fits(decode: Callable[[str], object], stored: str | None) -> bool:
+    try:
+        return stored is None or decode(stored) is not None
+    except (msgspec.MsgspecError, ValueError, TypeError):
+        return False

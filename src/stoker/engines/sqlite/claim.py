@@ -7,6 +7,7 @@ a success reads nothing.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import groupby
@@ -27,11 +28,14 @@ from stoker.engines.sqlite.unit_of_work import QueueRow, Unit, find
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.control import Pause
 from stoker.model.errors import CorruptRecord
-from stoker.model.ids import JobId
+from stoker.model.ids import JobId, text
 from stoker.model.job import PLAIN, Claim, Demand, Options
 from stoker.model.time import Instant
 
+log = logging.getLogger("stoker.engines.sqlite")
+
 _WORKER = sql("worker")
+_LOST = sql("running_lost")
 _PRIORITY = sql("claim_priority")
 _TAKE = sql("claim_take")
 _DROP = sql("claim_drop")
@@ -93,7 +97,10 @@ def _from_queue(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) 
         last = picked[-1]
         yield _TAKE, (qid, priority, last[3], last[0], wid, now)
         yield _DROP, (qid, priority, last[3], last[0])
-        claims += yield from _handed_over(unit, queue_row, worker, priority, picked)
+        taken = yield from _handed_over(unit, queue_row, worker, priority, picked)
+        claims += taken
+        if len(taken) < len(picked):
+            priority -= 1  # behind what was set aside may be more
     yield from unit.take_tokens(queue_row, len(claims))
     return claims
 
@@ -120,6 +127,10 @@ def _handed_over(unit: Unit, queue_row: QueueRow, worker: str, priority: int, pi
     name, curve, cool = queue.name, queue.curve, queue.cooldown.count
     for row in picked:
         id_, attempt, token, due, seq, status, past, kind, payload, budget, created, options, key, _, tenant = row
+        if created is None:
+            yield _LOST, (seq,)
+            log.warning("job %s was dropped: its body is gone, the file lost rows", text(id_))
+            continue
         sound = status in _CLAIMABLE and type(kind) is str and type(payload) is bytes
         if not sound:
             kind, status = kind or "", PENDING

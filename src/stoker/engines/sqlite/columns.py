@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from stoker.engines.base import CORRUPT
-from stoker.engines.sql.packing import encode, pack_unique, read_metadata, read_options, read_unique, unpacked
+from stoker.engines.sql.packing import (
+    PLACELESS,
+    encode,
+    pack_unique,
+    read_metadata,
+    read_options,
+    read_unique,
+    unpacked,
+)
 from stoker.engines.sql.steps import Row
 from stoker.model.job import PLAIN, Draft, Failure, Job, Status, pack, shown_error
 from stoker.model.record import WAITING, Record
@@ -74,9 +82,9 @@ PICK = (
     f"{', '.join(f'b.{column}' for column in CLAIMED)} "
     "FROM (SELECT due, id, seq, attempts, token, status, past FROM stoker_ready "
     "WHERE qid = ?1 AND priority = ?2 AND due <= ?3 ORDER BY due, id LIMIT ?4) AS r "
-    "CROSS JOIN stoker_body AS b ON b.seq = r.seq"
+    "LEFT JOIN stoker_body AS b ON b.seq = r.seq"
 )
-"""The first due jobs of a priority, with attempt and token as `Record.claimed` sets them."""
+"""The first due jobs of a priority, with attempt and token as `Record.claimed` sets them; without what is lost."""
 
 FINISH = (
     f"INSERT INTO stoker_done ({', '.join(FINISHED[:-1])}) "
@@ -118,15 +126,22 @@ class Stored(NamedTuple):
 
 
 def read(row: Row, held: Row | None, queue: str) -> Stored:
-    """Make a stored job of its row of the view and, while it runs, its row of `get_running`."""
+    """Make a stored job of its row of the view and, while it runs, its row of `get_running`.
+
+    One that was found in no place counts as dead, and as unreadable.
+    """
     values = dict(zip(VIEW, row, strict=True))
     worker, wid, former, former_at = None, None, None, None
-    status = _status(values)
+    packed, placeless = unpacked(values), held is None and values["status"] is None
     if held is not None:
         wid, worker, former, former_at, *rest = held
         values["token"], values["attempts"], values["started"], values["cancel"] = rest
         status = RUNNING
-    packed = unpacked(values)
+    elif placeless:
+        status, packed = DEAD, packed._replace(corrupt=PLACELESS)
+        values |= {"attempts": 0, "token": 0, "last_error": f"corrupt record: {PLACELESS}"}
+    else:
+        status = _status(values)
     record = Record(
         id=values["id"],
         kind=values["kind"] or "",
@@ -160,6 +175,7 @@ def read(row: Row, held: Row | None, queue: str) -> Stored:
         log=packed.log,
         successor=values["successor"],
         settled=None if values["settled"] is None else STATUSES[values["settled"]],
+        unreadable=PLACELESS if placeless else None,
     )
     return Stored(record, values, wid, packed.corrupt)
 

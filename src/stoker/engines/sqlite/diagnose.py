@@ -7,6 +7,7 @@ import shutil
 import stat
 from pathlib import Path
 
+from stoker.engines.sql import damage
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.connection import LEVELS, VERSION
 from stoker.engines.sqlite.describe import log_size
@@ -16,24 +17,32 @@ from stoker.model.health.facts import MOST_COUNTED, Counted, Facts, SqliteFacts
 
 _COUNTS = sql("diagnose_counts")
 _KEYS = sql("diagnose_keys")
+_PLACELESS, _BODILESS, _GROUPS = sql("diagnose_placeless"), sql("diagnose_bodiless"), sql("diagnose_groups")
+_QUEUES, _BUDGETS = sql("queues"), sql("budgets")
 
 
-def counts() -> Steps[tuple[list[Row], int]]:
-    """Counters beside counts, and keys that no active job holds."""
+def counts() -> Steps[tuple[list[Row], int, tuple[str, ...]]]:
+    """Counters beside counts, keys that no active job holds, and what cannot be read."""
     rows: list[Row] = yield _COUNTS, (MOST_COUNTED + 1,)
     [(keys,)] = yield _KEYS, (MOST_COUNTED,)
-    return rows, keys
+    placeless = [job for (job,) in (yield _PLACELESS, (MOST_COUNTED,))]
+    bodiless = [job for (job,) in (yield _BODILESS, (MOST_COUNTED,))]
+    groups: list[Row] = yield _GROUPS, (damage.MOST_GROUPS,)
+    queues = [row[1:] for row in (yield _QUEUES, ())]
+    budgets: list[Row] = yield _BUDGETS, ()
+    return rows, keys, damage.damaged(placeless, bodiless, groups, queues, budgets)
 
 
-def facts(path: str, asked: str, pragmas: dict[str, str], found: tuple[list[Row], int]) -> Facts:
+def facts(path: str, asked: str, pragmas: dict[str, str], found: tuple[list[Row], int, tuple[str, ...]]) -> Facts:
     """All facts about an open file; `pragmas` are those of a strict transaction."""
-    rows, keys = found
+    rows, keys, damaged = found
     log = log_size(path)
     journal = pragmas["journal_mode"]
     version = tuple(int(part) for part in VERSION.split("."))
     return Facts(
         idle_keys=keys,
         counters=tuple(Counted(queue or "all queues", what, counter, count) for what, queue, counter, count in rows),
+        damaged=damaged,
         sqlite=SqliteFacts(
             version=VERSION,
             affected=journal == "wal" and version_warning(version) is not None,

@@ -30,6 +30,7 @@ from stoker.engines.sqlite import (
     census,
     claim,
     control,
+    damage,
     diagnose,
     documents,
     find,
@@ -40,7 +41,6 @@ from stoker.engines.sqlite import (
     schema,
     settle,
     steering,
-    subqueues,
     user_transaction,
 )
 from stoker.engines.sqlite import events as event_log
@@ -321,7 +321,7 @@ class SqliteEngine(Documents):
 
     async def _expire(self, sweep: Sweep, kept: Retention) -> Expired:
         # Numbers are counted without the write lock first: they are nearly always right.
-        if sweep is Sweep.LIMITS and not await self._store.read(subqueues.miscounted):
+        if sweep is Sweep.LIMITS and not await self._store.read(damage.to_repair):
             return Expired()
         return await self._store.write(lambda unit: expire(unit, sweep, kept))
 

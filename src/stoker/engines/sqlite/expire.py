@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.steps import Steps
-from stoker.engines.sqlite import subqueues
+from stoker.engines.sqlite import damage, subqueues
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.events import REMEMBERED
@@ -60,6 +60,7 @@ def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
         case Sweep.AUDIT:
             return Expired(audit=len((yield _AUDIT, (now - retention.audit,))))
         case Sweep.LIMITS:
+            yield from damage.repair(unit)
             return Expired(repairs=tuple((yield from subqueues.recount(unit, retention.limit))))
         case Sweep.OPERATIONS:
             return Expired(operations=len((yield _OPERATIONS, (now - retention.operations,))))

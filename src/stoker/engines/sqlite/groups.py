@@ -6,15 +6,19 @@ callbacks and the ids of its members are in another table, read when it closes a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import Wanted
+from stoker.engines.sql import damage
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.statements import sql
+from stoker.model.errors import CorruptRecord
 from stoker.model.groups import (
     ABANDONED_AFTER,
     Closing,
@@ -24,7 +28,6 @@ from stoker.model.groups import (
     known_members,
     pack_callbacks,
     pack_members,
-    unpack_callbacks,
     unpack_members,
 )
 from stoker.model.ids import JobId
@@ -34,6 +37,8 @@ from stoker.model.time import Instant
 
 if TYPE_CHECKING:
     from stoker.engines.sqlite.unit_of_work import Unit
+
+log = logging.getLogger("stoker.engines.sqlite")
 
 _GROUP = sql("group")
 _MAKE = sql("group_make")
@@ -55,9 +60,10 @@ def groups(ids: Sequence[JobId]) -> Steps[list[Group | None]]:
     for group in ids:
         stored = yield from find(group)
         if stored is not None:
-            [(callbacks, members)] = yield _JOBS, (group,)
-            more = msgspec.structs.asdict(unpack_callbacks(callbacks))
-            stored = msgspec.structs.replace(stored, members=unpack_members(members), **more)
+            callbacks, members = yield from _jobs(group)
+            with suppress(CorruptRecord):
+                stored = msgspec.structs.replace(stored, **damage.callbacks(callbacks))
+            stored = msgspec.structs.replace(stored, members=unpack_members(members))
         found.append(stored)
     return found
 
@@ -125,7 +131,7 @@ def _count(unit: Unit, group: JobId, change: GroupChange) -> Steps[Group | None]
         return None
     counted = yield from _read(rows[0])
     if change.members:
-        [(_, before)] = yield _JOBS, (group,)
+        _, before = yield from _jobs(group)
         members = known_members(unpack_members(before), counted.total - change.total, change.members)
         yield _MEMBERS, (group, pack_members(members))
     if not counted.complete:
@@ -133,8 +139,18 @@ def _count(unit: Unit, group: JobId, change: GroupChange) -> Steps[Group | None]
     keep = KEEP_DONE if rows[0][7] is None else (yield from unit.queue_of(rows[0][7])).queue.keep_done
     closed = counted.close(unit.now, keep)
     yield _CLOSE, (group, closed.closed_at, closed.expires_at)
-    [(callbacks, _)] = yield _JOBS, (group,)
-    return msgspec.structs.replace(closed, **msgspec.structs.asdict(unpack_callbacks(callbacks)))
+    callbacks, _ = yield from _jobs(group)
+    try:
+        return msgspec.structs.replace(closed, **damage.callbacks(callbacks))
+    except CorruptRecord as error:
+        log.warning("%s", damage.uncalled(group, error))
+        return closed
+
+
+def _jobs(group: JobId) -> Steps[tuple[bytes | None, bytes]]:
+    """Return the callbacks and the members of a group; without its row none."""
+    rows: list[Row] = yield _JOBS, (group,)
+    return (rows[0][0], rows[0][1]) if rows else (None, b"")
 
 
 def admit(unit: Unit, drafts: Sequence[Draft], group: Group | None) -> Steps[None]:

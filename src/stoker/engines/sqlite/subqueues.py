@@ -100,8 +100,8 @@ def join(unit: Unit, queue: QueueRow, name: str, slot: Slot | None, when: Instan
 
 def leave(unit: Unit, line: int) -> Steps[None]:
     """Touch the subqueue of a line that a job has left."""
-    [(qid, *row)] = yield _BY_LINE, (line,)
-    yield from write(qid, touched(read(tuple(row)), AT_ONCE), unit.now)
+    for qid, *row in (yield _BY_LINE, (line,)):
+        yield from write(qid, touched(read(tuple(row)), AT_ONCE), unit.now)
 
 
 def free(unit: Unit, qid: int, name: str, n: int = 1) -> Steps[None]:
@@ -229,20 +229,20 @@ def subqueues(
             if after is None or name > after:
                 rows += yield _STATE, (queue.qid, name)
         rows = rows[: max(limit, 0)]
-    holders = yield from _holders(queue.qid)
+    held = yield from holders(queue.qid)
     states = [read(row) for row in rows]
-    return [view(queue.queue.name, state, sorted(holders.get(state.name, ()))) for state in states]
+    return [view(queue.queue.name, state, sorted(held.get(state.name, ()))) for state in states]
 
 
 def miscounted(now: Instant) -> Steps[list[tuple[int, State, int]]]:
     """Return what has been full for long with a wrong number: its queue's number, its state, and the right number."""
     found: list[tuple[int, State, int]] = []
-    holders: dict[int, dict[str, list[JobId]]] = {}
+    held: dict[int, dict[str, list[JobId]]] = {}
     for qid, *row in sorted((yield _FULL, (suspicious_since(now),)), key=lambda row: (row[0], row[2])):
-        if qid not in holders:
-            holders[qid] = yield from _holders(qid)
+        if qid not in held:
+            held[qid] = yield from holders(qid)
         state = read(tuple(row))
-        n = len(holders[qid].get(state.name, ()))
+        n = len(held[qid].get(state.name, ()))
         if state.running != n:
             found.append((qid, state, n))
     return found
@@ -251,16 +251,16 @@ def miscounted(now: Instant) -> Steps[list[tuple[int, State, int]]]:
 def recount(unit: Unit, limit: int) -> Steps[list[Repair]]:
     """Repair up to `limit` wrong numbers."""
     repairs: list[Repair] = []
-    for qid, state, holders in (yield from miscounted(unit.now))[: max(limit, 0)]:
-        if (after := recounted(state, holders)) is not None:
+    for qid, state, n in (yield from miscounted(unit.now))[: max(limit, 0)]:
+        if (after := recounted(state, n)) is not None:
             yield from write(qid, after, unit.now)
             queue = (yield from unit.queue_of(qid)).queue.name
             unit.woken.add(queue)
-            repairs.append(Repair(queue, state.name, state.running, holders))
+            repairs.append(Repair(queue, state.name, state.running, n))
     return repairs
 
 
-def _holders(qid: int) -> Steps[dict[str, list[JobId]]]:
+def holders(qid: int) -> Steps[dict[str, list[JobId]]]:
     """Return the jobs that hold slots, by subqueue."""
     found: dict[str, list[JobId]] = {}
     rows: list[tuple[JobId, Any]] = yield _HOLDERS, (qid,)

@@ -22,9 +22,8 @@ from stoker.engines.sqlite.columns import CODES, Stored
 from stoker.engines.sqlite.statements import sql
 from stoker.model.ahead import wakes
 from stoker.model.control import Queue
-from stoker.model.errors import CorruptRecord
 from stoker.model.event_blocks import NEVER
-from stoker.model.ids import JobId, text
+from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_HISTORY, Status
 from stoker.model.record import WAITING, Record, Total
 from stoker.model.subqueues import freed, line_of, renumbers
@@ -470,14 +469,16 @@ def _grip(record: Record | None) -> tuple[str | None, bool]:
 def find(job: JobId, queue_name: Callable[[int], Steps[str]]) -> Steps[Stored | None]:
     """Read a stored job, whichever tables it is in."""
     # Outside a transaction a job may move to another table between two statements: read again.
+    found: Stored | None = None
     for _ in range(3):
         rows: list[Row] = yield columns.SELECT, (job,)
         if not rows:
             return None
         queue = yield from queue_name(rows[0][columns.VIEW.index("qid")])
-        if rows[0][columns.VIEW.index("status")] is not None:
-            return columns.read(rows[0], None, queue)
-        held: list[Row] = yield _RUNNING, (rows[0][0],)
-        if held:
-            return columns.read(rows[0], held[0], queue)
-    raise CorruptRecord(f"job {text(job)} is neither waiting nor running nor finished")
+        held: list[Row] = []
+        if rows[0][columns.VIEW.index("status")] is None:
+            held = yield _RUNNING, (rows[0][0],)
+        found = columns.read(rows[0], held[0] if held else None, queue)
+        if found.record.unreadable is None:
+            break
+    return found

@@ -110,7 +110,10 @@ class BulkBody(Acting, kw_only=True):
 
 
 class JobSummary(Struct, kw_only=True):
-    """A job in a list. `status` splits pending into ready and scheduled."""
+    """A job in a list. `status` splits pending into ready and scheduled.
+
+    `unreadable`: some of what is stored about it cannot be read; the rest is shown.
+    """
 
     id: str
     kind: str
@@ -128,6 +131,7 @@ class JobSummary(Struct, kw_only=True):
     worker: str | None
     progress: float | None
     last_error: str | None
+    unreadable: bool
 
 
 class JobList(Struct, kw_only=True):
@@ -312,7 +316,7 @@ async def read(visit: Visit) -> JobRecord:
 
 def _summary(job: records.Job, now: int) -> dict[str, Any]:
     same = ("id", "kind", "queue", "priority", "attempts", "created_at", "scheduled_at", "started_at", "finished_at")
-    more = ("tenant", "worker", "progress", "last_error")
+    more = ("tenant", "worker", "progress", "last_error", "unreadable")
     return {name: getattr(job, name) for name in (*same, *more)} | {
         "status": shared.shown_status(job, now),
         "allowed": job.base + job.budget,

@@ -1,0 +1,1 @@
+DELETE FROM stoker_ready WHERE qid = ?1

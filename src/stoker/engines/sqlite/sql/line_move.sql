@@ -1,0 +1,1 @@
+UPDATE stoker_ready SET qid = ?2 WHERE qid = ?1

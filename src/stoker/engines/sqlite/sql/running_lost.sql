@@ -1,0 +1,1 @@
+DELETE FROM stoker_running WHERE seq = ?1
