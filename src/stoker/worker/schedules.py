@@ -43,7 +43,7 @@ logger = logging.getLogger("stoker.worker")
 
 LOCK = "schedules"
 LOCK_LEASE: Span = 10 * SECOND
-AT_ONCE = 32
+AT_ONCE = 250
 """Schedules that are fired at the same time."""
 
 

@@ -28,7 +28,7 @@ class Table:
         self.refused: set[int] = set()
         self.error: BaseException | None = None
 
-    def batcher(self, **options: Any) -> InsertBatcher:
+    def batcher(self, **options: Any) -> InsertBatcher[Draft, Receipt]:
         given = {"parallel": 1, "most": 4, "small": 2, "alone": self.put_alone, "refusals": (InvalidInput,)}
         return InsertBatcher(self.put, **{**given, **options})
 
@@ -54,7 +54,7 @@ async def turns(n: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def calls(batcher: InsertBatcher, *groups: Sequence[int]) -> list[asyncio.Task[list[Receipt]]]:
+def calls(batcher: InsertBatcher[Draft, Receipt], *groups: Sequence[int]) -> list[asyncio.Task[list[Receipt]]]:
     return [asyncio.ensure_future(batcher.put([draft(number) for number in group])) for group in groups]
 
 
@@ -95,7 +95,7 @@ async def test_a_batch_has_a_largest_size_and_a_larger_call_its_own() -> None:
 
 async def test_a_batch_has_a_largest_weight() -> None:
     table = Table()
-    batcher = table.batcher(most=100, most_bytes=10)
+    batcher = table.batcher(most=100, most_bytes=10, weigh=lambda one: len(one.payload))
     sizes = (1, 6, 4, 1, 30, 1)
     tasks = [asyncio.ensure_future(batcher.put([draft(number, b"x" * size)])) for number, size in enumerate(sizes)]
     await turns()

@@ -123,6 +123,7 @@ class PostgresEngine(Documents):
         self._claimer = claim.Claimer(self._store)
         self._store.looks.inserted = self._claimer.inserted
         self._batchers = insert.InsertBatchers(self._store)
+        self._ticks = schedules.batcher(self._store)
         self._sequencer = Sequencer(self._store)
         self._census_bounds = CensusBounds()
 
@@ -141,6 +142,7 @@ class PostgresEngine(Documents):
 
     async def close(self) -> None:
         await self._batchers.close()
+        await self._ticks.close()
         await self._store.close()
 
     def for_loop(self, *, read_limit: float | None = None) -> Self:
@@ -340,7 +342,7 @@ class PostgresEngine(Documents):
 
     @timed(write=True)
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
-        fired = await fire(partial(schedules.fire, self._store), tick, drafts)
+        fired = await fire(self._ticks.fire, tick, drafts)
         self._claimer.inserted(drafts)
         return fired
 

@@ -53,7 +53,7 @@ class InsertBatchers:
         self._plain = self._batcher(partial(together, store), MOST)
         self._keyed = self._batcher(self._carefully, LARGEST_BATCH)
 
-    def _batcher(self, put: Put, most: int) -> InsertBatcher:
+    def _batcher(self, put: Put[Draft, Receipt], most: int) -> InsertBatcher[Draft, Receipt]:
         refusals = (Conflict, InvalidInput)
         return InsertBatcher(put, parallel=PARALLEL, most=most, small=SMALL, alone=self._carefully, refusals=refusals)
 

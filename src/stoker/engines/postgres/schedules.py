@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL
 from stoker.engines.postgres import audit
+from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
-from stoker.engines.shared.schedules import insert_occurrence
+from stoker.engines.shared.schedules import Firing, TickBatcher, chosen, decide_each, moved
 from stoker.engines.sql.careful import decided
 from stoker.engines.sql.steps import Row, Steps
 from stoker.model import schedule as rules
 from stoker.model.audit import By, of_setting
-from stoker.model.job import Draft
-from stoker.model.schedule import Edit, Fired, Schedule, Tick, after_tick, applies, met, pack, unpack
+from stoker.model.schedule import Edit, Fired, Schedule, pack, unpack
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
@@ -25,6 +25,9 @@ _LOCK = sql("schedule_lock")
 _MAKE = sql("schedule_make")
 _WRITE = sql("schedule_write")
 _DROP = sql("schedule_drop")
+
+LOCK_WAIT = 0.2
+"""So many seconds the ticks of a transaction wait for the one whose lock or key another transaction holds."""
 
 
 async def schedules(store: Store) -> list[Schedule]:
@@ -44,7 +47,7 @@ def _put(unit: Unit, given: Schedule | Edit, *, keep_edited: bool, by: By | None
         if after is None or after is before:
             return after
         # An absent row cannot be locked: another transaction may be faster.
-        if (yield _MAKE if before is None else _WRITE, (after.name, pack(after).decode())):
+        if (yield _MAKE if before is None else _WRITE, ([after.name], [pack(after).decode()])):
             unit.woken.add(CONTROL)
             yield from audit.write(unit, by, of_setting("schedules.put", f"schedule {after.name}", before, after))
             return after
@@ -65,23 +68,31 @@ def _drop(unit: Unit, name: str, by: By) -> Steps[bool]:
     return dropped
 
 
-async def fire(store: Store, tick: Tick, drafts: Sequence[Draft]) -> Fired:
-    """Store a tick with its jobs, if it applies."""
-    return await store.write(lambda unit: _fire(unit, tick, drafts), lane="keyed")
+def batcher(store: Store) -> TickBatcher:
+    """What stores concurrent ticks together."""
+
+    async def fire(ticks: Sequence[Firing]) -> list[Fired]:
+        # One tick waits for a lock as long as any call; several do not wait for the one among them that has to.
+        wait = None if len(ticks) == 1 else LOCK_WAIT
+        return await store.write(lambda unit: _fire(unit, ticks), lane="keyed", lock_wait=wait)
+
+    return TickBatcher(fire, alone=(Locked,))
 
 
-def _fire(unit: Unit, tick: Tick, drafts: Sequence[Draft]) -> Steps[Fired]:
-    stored = yield from _lock(tick.name)
-    if stored is None or not applies(stored, tick, unit.now):
-        return Fired(applied=False, now=unit.now, schedule=stored)
-    receipts = yield from decided(
-        unit, lambda: unit.load_drafts(drafts), lambda: [insert_occurrence(unit, draft) for draft in drafts]
-    )
-    after = after_tick(stored, met(tick, drafts, receipts))
-    yield _WRITE, (after.name, pack(after).decode())
-    return Fired(True, unit.now, after, tuple(receipts))
+def _fire(unit: Unit, ticks: Sequence[Firing]) -> Steps[list[Fired]]:
+    """Store ticks with their jobs, each if it applies."""
+    before = yield from _locked({tick.name for tick, _ in ticks})
+    wanted = [draft for _, drafts in chosen(before, ticks, unit.now).values() for draft in drafts]
+    fired = yield from decided(unit, lambda: unit.load_drafts(wanted), lambda: decide_each(unit, before, ticks))
+    if after := moved(fired):
+        yield _WRITE, (list(after), [pack(one).decode() for one in after.values()])
+    return fired
 
 
 def _lock(name: str) -> Steps[Schedule | None]:
-    rows: list[Row] = yield _LOCK, (name,)
-    return unpack(name, rows[0][0].encode()) if rows else None
+    return (yield from _locked({name})).get(name)
+
+
+def _locked(names: set[str]) -> Steps[dict[str, Schedule]]:
+    rows: list[Row] = yield _LOCK, (sorted(names),)
+    return {name: unpack(name, stored.encode()) for name, stored in rows}

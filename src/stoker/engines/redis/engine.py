@@ -142,6 +142,7 @@ class RedisEngine(Documents):
         self._store = Store(options)
         self._ends = self._store.hub.wait_for_ends(partial(find.ended, self._store))
         self._batcher = insert.batcher(self._store)
+        self._ticks = schedules.Ticks(self._store)
         self._control = Control(self._store)
         self._write_counter = WriteCounter(self._store)
         self._server_checks = ServerChecks(self._store.connection, self._write_counter)
@@ -170,6 +171,7 @@ class RedisEngine(Documents):
 
     async def close(self) -> None:
         await self._batcher.close()
+        await self._ticks.close()
         await self._server_checks.stop()
         await self._store.close()
 
@@ -369,7 +371,7 @@ class RedisEngine(Documents):
     @timed(write=True)
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
         self._server_checks.insist()
-        return await fire(partial(schedules.fire, self._store), tick, drafts)
+        return await fire(self._ticks.fire, tick, drafts)
 
     # --- the timeline -------------------------------------------------------------------------------------------
 

@@ -230,7 +230,7 @@ async def carefully(unit: Unit, drafts: Sequence[Draft], group: Group | None = N
 # --- at the same moment -----------------------------------------------------------------------------------------
 
 
-def batcher(store: Store) -> InsertBatcher:
+def batcher(store: Store) -> InsertBatcher[Draft, Receipt]:
     """What stores concurrent small calls without keys together."""
     return InsertBatcher(
         partial(insert, store),
@@ -247,7 +247,9 @@ def _weight(draft: Draft) -> int:
     return max(len(draft.payload), least)
 
 
-async def batched(store: Store, batcher: InsertBatcher, drafts: Sequence[Draft], group: Group | None) -> list[Receipt]:
+async def batched(
+    store: Store, batcher: InsertBatcher[Draft, Receipt], drafts: Sequence[Draft], group: Group | None
+) -> list[Receipt]:
     """Store drafts; a small call without keys and groups may share its script call with others."""
     store.connection.inside()
     plain = group is None and all(draft.unique is None and draft.options.group is None for draft in drafts)

@@ -16,9 +16,9 @@ from stoker.engines.redis.cluster import schedules as across
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.insert import keep_keys_together
-from stoker.engines.redis.keys import SCHEDULES
+from stoker.engines.redis.keys import SCHEDULES, Shard
 from stoker.engines.shared import careful
-from stoker.engines.shared.schedules import decide
+from stoker.engines.shared.schedules import Firing, TickBatcher, decide_each, moved
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model import schedule as rules
 from stoker.model.audit import By, of_setting
@@ -80,20 +80,46 @@ async def _drop(store: Store, name: str, by: By, unit: Unit) -> bool:
     return True
 
 
-async def fire(store: Store, tick: Tick, drafts: Sequence[Draft]) -> Fired:
-    """Store a tick with its jobs, if it applies."""
-    await keep_keys_together(store, drafts)
-    await store.introduce([tick.queue])
+class Ticks:
+    """Stores concurrent ticks together, those of one shard: on a cluster, of one queue."""
 
-    async def attempt(unit: Unit) -> Fired:
-        stored = await _load(store, unit, tick.name)
-        await unit.load(careful.wanted_by_drafts(drafts))
-        fired = decide(unit, stored, tick, drafts)
-        if fired.applied and fired.schedule is not None:
-            unit.write("HSET", unit.shard.key(SCHEDULES), tick.name, pack(fired.schedule))
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._batchers: dict[Shard, TickBatcher] = {}
+
+    async def fire(self, tick: Tick, drafts: Sequence[Draft]) -> Fired:
+        """Store a tick with its jobs, if it applies."""
+        await keep_keys_together(self._store, drafts)
+        await self._store.introduce([tick.queue])
+        shard = self._store.shard(tick.queue)
+        if shard not in self._batchers:
+            self._batchers[shard] = TickBatcher(partial(_fire, self._store, shard))
+        return await self._batchers[shard].fire(tick, drafts)
+
+    async def close(self) -> None:
+        """Store what is still waiting."""
+        for batcher in self._batchers.values():
+            await batcher.close()
+
+
+async def _fire(store: Store, shard: Shard, ticks: Sequence[Firing]) -> list[Fired]:
+    """Store ticks with their jobs, each if it applies."""
+    names = sorted({tick.name for tick, _ in ticks})
+
+    async def attempt(unit: Unit) -> list[Fired]:
+        key = unit.shard.key(SCHEDULES)
+        stored: dict[str, Schedule] = {}
+        for name, raw in zip(names, await store.connection.call("HMGET", key, *names), strict=True):
+            unit.expect_hash(key, name, raw)
+            if raw is not None:
+                stored[name] = unpack(name, raw)
+        await unit.load(careful.wanted_by_drafts(draft for _, drafts in ticks for draft in drafts))
+        fired = decide_each(unit, stored, ticks)
+        for name, after in moved(fired).items():
+            unit.write("HSET", key, name, pack(after))
         return fired
 
-    return await store.work(store.shard(tick.queue), attempt)
+    return await store.work(shard, attempt)
 
 
 async def _load(store: Store, unit: Unit, name: str) -> Schedule | None:

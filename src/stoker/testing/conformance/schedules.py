@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -422,6 +424,32 @@ async def test_schedules_show_that_another_job_has_the_id_of_an_occurrence(store
     assert ids.text(taken) in (moved.last_error or "")
     store.pass_time(HOUR)
     assert len((await _fire(store.engine, moved, store.now())).receipts) == 1
+
+
+@pytest.mark.core
+@pytest.mark.spec("SCHED-24")
+@pytest.mark.parametrize("overlap", ["allow", "skip"])
+async def test_schedules_due_at_once_are_fired_each_by_itself(store: Store, overlap: Any) -> None:
+    """Forty ticks at the same moment, two of them twice and one refused: each schedule moves on once, with its job."""
+    names = [f"s{n:02}" for n in range(40)]
+    for name in names:
+        await _put(store, _hourly(name, overlap=overlap))
+    now = store.now()
+    seeds = await asyncio.gather(*(_fire(store.engine, one, now) for one in await store.engine.schedules()))
+    seeded = {one.schedule.name: one.schedule for one in seeds if one.schedule is not None}
+    assert sorted(seeded) == names
+    at = min(one.next_fire or 0 for one in seeded.values())
+    store.clock.set(at)
+    await store.insert(replace(WORK, job_id=ids.occurrence("s07", at), kind="foreign"))
+    calls = [*names, "s00", "s39"]
+    fired = await asyncio.gather(*(_fire(store.engine, seeded[name], at) for name in calls))
+    applied = Counter(name for name, one in zip(calls, fired, strict=True) if one.applied)
+    assert applied == Counter(names)
+    after = {one.name: one for one in await store.engine.schedules()}
+    assert {name for name, one in after.items() if one.last_status is Action.FAIL} == {"s07"}
+    assert {one.next_fire for one in after.values()} == {at + HOUR}
+    assert await _ids(store) == sorted(ids.occurrence(name, at) for name in names)
+    assert await store.counts() == {Status.PENDING: 40}
 
 
 @pytest.mark.core

@@ -1,1 +1,4 @@
-UPDATE stoker.schedule SET schedule = $2 WHERE name = $1 RETURNING name
+UPDATE stoker.schedule AS s SET schedule = n.schedule
+FROM unnest($1::text[], $2::text[]) AS n (name, schedule)
+WHERE s.name = n.name
+RETURNING s.name
