@@ -168,7 +168,7 @@ async def test_no_more_than_the_limit_of_a_lot_expires(bench: Bench) -> None:
     assert (await bench.engine.census()).by_status().get(Status.DONE, 0) == 0
 
 
-@pytest.mark.spec("LOT-10")
+@pytest.mark.spec("LOT-11")
 @pytest.mark.parametrize("surplus", [False, True], ids=["expired", "surplus"])
 async def test_nothing_of_a_job_outlives_its_retention(bench: Bench, surplus: bool) -> None:
     """Its result, notes, errors, keys and state go with it."""
