@@ -36,13 +36,13 @@ _ESCAPE = re.compile(
 )
 
 
-def check_json(data: bytes, field: str = "payload", limit: int = PAYLOAD_LIMIT) -> None:
+def check_json(data: bytes, field: str = "payload", limit: int = PAYLOAD_LIMIT, deepest: int = DEPTH_LIMIT) -> None:
     """Raise `InvalidPayload` unless every engine can store `data` unchanged."""
     if len(data) > limit:
         raise too_large(field, len(data), limit)
     try:
         text = data.decode()
-        if depth(data, DEPTH_LIMIT) > DEPTH_LIMIT:
+        if depth(data, deepest) > deepest:
             raise ValueError(TOO_DEEP)
         if "\\u" in text:
             _check_escapes(text)

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, get_type_hints
 import msgspec
 from starlette.responses import Response
 
+from stoker.codec.json_check import DEPTH_LIMIT, TOO_DEEP, check_json
 from stoker.model.access import Role
 from stoker.web.board import Call, Way
 from stoker.web.problems import Problem
@@ -71,7 +72,9 @@ class Endpoint:
         kind = visit.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Problem(415, "content_type", "A body must be application/json. Nothing was changed.")
-        return _converted(lambda: msgspec.json.decode(raw, type=self.given))
+        found = _converted(lambda: msgspec.json.decode(raw, type=self.given))
+        check_json(raw, "body", visit.board.limits.body, DEPTH_LIMIT + 1)  # a payload is one level below its body
+        return found
 
 
 class Noun:
@@ -121,5 +124,7 @@ def _converted(read: Callable[[], Any]) -> Any:
         text = str(error)
         field = text.rpartition("`$")[2].rstrip("`").lstrip(".") if "`$" in text else None
         raise Problem(422, "invalid", f"{text}. Nothing was changed.", field=field or None) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except RecursionError:
+        raise Problem(422, "invalid", f"The body {TOO_DEEP}. Nothing was changed.", field="body") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise Problem(400, "json", "The body is no JSON. Nothing was changed.") from None

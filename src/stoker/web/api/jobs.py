@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from stoker import records
 from stoker.admin import Bulk
@@ -43,7 +43,7 @@ class NewJob(t.Strict):
     """A job to enqueue. With the same `id` it is stored once, however often it is sent."""
 
     kind: t.Name
-    payload: dict[str, Any] | None = None
+    payload: t.Payload | UnsetType = UNSET
     id: t.Uuid | None = None
     queue: t.Name | None = None
     priority: t.Priority | None = None
@@ -56,7 +56,7 @@ class NewJob(t.Strict):
 class EditBody(t.Strict):
     """What a waiting or dead job is to have instead; what is left out stays. A dead job has no time."""
 
-    payload: Raw | UnsetType = UNSET
+    payload: t.Payload | UnsetType = UNSET
     priority: t.Priority | UnsetType = UNSET
     at: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
     attempts: Annotated[int, Meta(ge=1, le=1_000)] | UnsetType = UNSET
@@ -241,7 +241,7 @@ async def enqueue(visit: Visit, given: NewJob) -> Stored:
         for name in ("queue", "priority", "delay", "attempts", "tenant", "unique")
         if (value := getattr(given, name)) is not None
     }
-    draft = board.jobs.draft(given.kind, given.payload, **options)
+    draft = board.jobs.draft(given.kind, t.payload(given.payload), **options)
     shared.check_kind(visit, draft.kind, draft.queue)
     await _check_quotas(visit, draft.queue)
     if given.id is not None:

@@ -50,7 +50,7 @@ class NewSchedule(Timing, kw_only=True):
 
     name: t.Name
     kind: t.Name
-    payload: dict[str, Any] | None = None
+    payload: t.Payload | UnsetType = UNSET
     queue: t.Name | None = None
     priority: t.Priority | None = None
     attempts: Annotated[int, Meta(ge=1, le=1_000)] | None = None
@@ -108,7 +108,7 @@ async def create(visit: Visit, given: NewSchedule) -> ScheduleRecord:
     """Make a schedule."""
     options = {field: getattr(given, field) for field in ("queue", "priority", "attempts")}
     draft: Draft = visit.board.jobs.draft(
-        given.kind, given.payload, **{field: value for field, value in options.items() if value is not None}
+        given.kind, t.payload(given.payload), **{field: value for field, value in options.items() if value is not None}
     )
     shared.check_kind(visit, draft.kind, draft.queue)
     return _record(await visit.admin.schedules.create(given.name, draft, **given.given()))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:@/-]+$")]
 FilterText: TypeAlias = Annotated[str, Meta(max_length=2_000, description="a filter, such as is:dead queue:mail")]
@@ -14,6 +13,13 @@ Uuid: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=315_000_000)]
 Lasting: TypeAlias = Annotated[float, Meta(gt=0, le=315_000_000)]
 Priority: TypeAlias = Annotated[int, Meta(ge=-1_000, le=1_000)]
+Payload: TypeAlias = Annotated[
+    Raw,
+    Meta(
+        description="JSON that is stored as it is: an object of keywords, a list of positionals, null for no arguments",
+        extra_json_schema={"type": ["object", "array", "null"]},
+    ),
+]
 Reason: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_000)]
 Limit: TypeAlias = Annotated[int, Meta(ge=1, le=200)]
 
@@ -60,6 +66,11 @@ class Done(Struct, kw_only=True):
     done: bool = True
 
 
+def payload(given: Payload | UnsetType) -> Raw | None:
+    """The payload of a new job; none where it was left out."""
+    return None if isinstance(given, UnsetType) else given
+
+
 def unset(value: object) -> bool:
     """Was a field left out?"""
-    return value is msgspec.UNSET
+    return value is UNSET
