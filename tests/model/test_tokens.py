@@ -8,7 +8,7 @@ import pytest
 from stoker.model.access import Identity
 from stoker.model.errors import InvalidInput, InvalidName
 from stoker.model.operations import SILENT_AFTER, Operation
-from stoker.model.tokens import AccessToken, digest
+from stoker.model.tokens import AccessToken, Session, digest
 
 
 @pytest.mark.spec("TOKEN-03")
@@ -38,6 +38,18 @@ def test_a_token_opens_for_its_secret_while_it_is_good() -> None:
 def test_what_is_no_token_is_refused(wrong: dict[str, object], error: type[Exception], why: str) -> None:
     with pytest.raises(error, match=why):
         AccessToken(**{"name": "ci", "sha256": digest("x"), **wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("TOKEN-04")
+def test_a_session_opens_for_its_secret_until_it_expires() -> None:
+    session = Session(sha256=digest("secret"), token="ci", created=1, expires=10)
+    assert session.opens("secret", 9)
+    assert not session.opens("Secret", 9)
+    assert not session.opens("secret", 10)
+    with pytest.raises(InvalidInput, match="64 hexadecimal"):
+        Session(sha256="secret", token="ci", created=1, expires=10)
+    with pytest.raises(InvalidName, match="token"):
+        Session(sha256=digest("secret"), token="no spaces", created=1, expires=10)
 
 
 @pytest.mark.spec("OPERATION-03")

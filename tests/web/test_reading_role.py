@@ -15,7 +15,7 @@ from stoker.engines.postgres import PostgresEngine
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard, Limits, dashboard
 from tests.harness.letters import letters
-from tests.web.conftest import Client
+from tests.web.conftest import Client, text
 from tests.web.test_pages import PAGES, lively
 
 pytestmark = pytest.mark.engine("postgres")
@@ -72,4 +72,22 @@ async def test_every_page_and_every_read_of_the_api_needs_only_select(
             answer = await client.get(path.format(id=found["dead"], name=name, stream="orders") + asked)
             assert answer.status_code == (404 if absent else 200), (path, answer.text)
     assert (await client.http.post(f"/api/v1/jobs/{found['dead']}/requeue")).status_code == 405
+    await client.close()
+
+
+@pytest.mark.spec("WEBSEC-26")
+async def test_people_sign_in_where_the_store_refuses_to_keep_their_session(
+    app: Stoker, reader: Dashboard, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A dashboard that may write, under a role that may not: the cookie holds the token, and Health says so."""
+    secret = await TokensAdmin(app).create("ann")
+    reader.read_only = False
+    client = Client(reader)
+    await client.get("/sign-in")
+    assert (await client.post("/sign-in", {"token": secret})).status_code == 303
+    assert client.http.cookies["stoker_session"] == secret
+    assert (await client.get("/queues")).status_code == 200
+    assert "Cookies hold the token itself" in text(await client.get("/health"))
+    assert "cookies hold tokens instead" in caplog.text
+    assert await (await app.engine()).sessions() == []
     await client.close()

@@ -39,7 +39,7 @@ from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Grant, Rate
 from stoker.model.time import SECOND, Instant, Span
-from stoker.model.tokens import AccessToken
+from stoker.model.tokens import AccessToken, Session
 
 Clock: TypeAlias = Callable[[], Instant]
 
@@ -464,7 +464,7 @@ class Audit(Protocol):
 
 
 class Documents(Protocol):
-    """Access tokens and operations: small records, read whole and changed by compare-and-set. Used by `Admin`."""
+    """Access tokens, sessions and operations: small records, read whole and changed by compare-and-set."""
 
     async def tokens(self) -> list[AccessToken]:
         """Every access token, also those that expired or were revoked, by name. Empty: `[]`."""
@@ -476,6 +476,18 @@ class Documents(Protocol):
         False, and nothing changed: another call was faster. Of two calls at once one succeeds. `by`: with an entry in
         the audit log, in the same step.
         """
+        ...
+
+    async def sessions(self) -> list[Session]:
+        """Every session of the dashboard, also those that expired, the one that began last first. Empty: `[]`."""
+        ...
+
+    async def put_session(self, session: Session) -> bool:
+        """Store a session if there is none with its hash; False, and nothing changed, if there is."""
+        ...
+
+    async def drop_session(self, session: Session) -> None:
+        """Forget a session; one that is not there is left so."""
         ...
 
     async def operations(self) -> list[Operation]:

@@ -1,6 +1,6 @@
-"""Access tokens: how people and programs sign in to the dashboard and the REST API.
+"""Access tokens and sessions: how people and programs sign in to the dashboard and the REST API.
 
-Only the SHA-256 of a token is stored, so a reader of the store cannot sign in with what is there.
+Only the SHA-256 of a secret is stored, so a reader of the store cannot sign in with what is there.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ class AccessToken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         if self.role not in ROLES:
             raise InvalidInput("role", self.role, f"must be one of {', '.join(ROLES)}")
         keep_plain(self, queues=tuple(check_name("queue", queue) for queue in self.queues))
-        if len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef"):
-            raise InvalidInput("sha256", "…", "must be 64 hexadecimal digits, as digest() makes them")
+        _check_digest(self.sha256)
 
     def state(self, now: Instant) -> State:
         """May it be used now, and if not, why?"""
@@ -54,6 +53,28 @@ class AccessToken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def identity(self) -> Identity:
         """Who it stands for."""
         return Identity(self.name, self.role, frozenset(self.queues))
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A browser that signed in with a token, as stored under its hash; it has the rights that the token has by then."""
+
+    sha256: str
+    token: str
+    created: Instant
+    expires: Instant
+
+    def __post_init__(self) -> None:
+        keep_plain(self, token=check_name("token", self.token))
+        _check_digest(self.sha256)
+
+    def opens(self, secret: str, now: Instant) -> bool:
+        """Is this the secret of this session, and may it be used now?"""
+        return hmac.compare_digest(self.sha256, digest(secret)) and now < self.expires
+
+
+def _check_digest(sha256: str) -> None:
+    if len(sha256) != 64 or set(sha256) - set("0123456789abcdef"):
+        raise InvalidInput("sha256", "…", "must be 64 hexadecimal digits, as digest() makes them")
 
 
 def digest(secret: str) -> str:

@@ -61,7 +61,7 @@ from stoker.model.schedule import NO_ID, Action, Edit, Schedule, draft_of, tick
 from stoker.model.stats import closed_buckets
 from stoker.model.throttle import Rate
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant
-from stoker.model.tokens import AccessToken, digest
+from stoker.model.tokens import AccessToken, Session, digest
 from stoker.testing import machine_values as values
 from stoker.testing.machine_laws import SLOTS, Laws, MakeMachineEngine, Pair
 from stoker.testing.machine_values import QUEUES, START
@@ -489,11 +489,14 @@ class LockStep(Laws):
 
     @rule(name=st.sampled_from("ab"), fresh=st.booleans(), by=values.signed)
     def write_documents(self, name: str, fresh: bool, by: By | None) -> None:
-        """Tokens and operations: new ones, whose name may be taken, and changes of what is stored; no two alike."""
+        """Tokens, sessions, operations: new ones, whose name may be taken, and changes of stored ones; no two alike."""
         used = next(self.numbers)
         token = AccessToken(name=name, sha256=digest(name), last_used=used)
         seen = next((one for one in self.same(lambda engine: engine.tokens()) if one.name == name), None)
         self.same(lambda engine: engine.put_token(token, before=None if fresh else seen, by=by))
+        session = Session(sha256=digest(name), token=name, created=START, expires=START + used)
+        known = next((one for one in self.same(lambda engine: engine.sessions()) if one.token == name), None)
+        self.same(lambda engine: engine.put_session(session) if fresh else engine.drop_session(known or session))
         start = Operation(id=name, who="maria", action="cancel", filter="", bound=START, started=START, changed=used)
         stored = next((one for one in self.same(lambda engine: engine.operations()) if one.id == name), None)
         self.same(lambda engine: engine.put_operation(start, before=None if fresh else stored, by=by))

@@ -31,7 +31,7 @@ from stoker.admin.history import RECENT, closed
 from stoker.admin.queues import MEASURED
 from stoker.app import Stoker
 from stoker.model.access import ROLES, Identity, Role, is_loopback
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.events import Point
 from stoker.model.job import Job
 from stoker.model.redact import Redaction
@@ -338,7 +338,8 @@ class Dashboard:
             if way.changes:
                 self._check_csrf(visit)
                 await self.body(visit)
-            return await way.call(visit)
+            async with asyncio.timeout(ACTION_LIMIT):
+                return await way.call(visit)
         visit.identity = await self._identify(visit)
         if way is not None and way.kind == "page" and (entered := await sign_in.bring_key(visit)) is not None:
             return entered
@@ -387,6 +388,15 @@ class Dashboard:
             return await sign_in.identify(visit, self.door)
         assert not isinstance(self.auth, Key | Tokens)
         return await ask(self.auth, visit.request)
+
+    async def still_knows(self, visit: Visit) -> bool:
+        """Would this visitor be let in now, with the same rights? While the store is away nothing says otherwise."""
+        if self.door is None:
+            return True
+        try:
+            return await sign_in.identify(visit, self.door) == visit.identity
+        except StokerError:
+            return True
 
     def _sign_in(self, visit: Visit, path: str) -> Response:
         page = visit.request.method in SAFE and not path.startswith(("/api/", "/live"))

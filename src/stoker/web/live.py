@@ -156,6 +156,8 @@ async def _events(shown: Visit, page: Live) -> AsyncGenerator[str, None]:
         yield _message(sent)  # the store may have changed since the page was made, or while the stream was away
         while time.monotonic() < until:
             now = await hub.news(seen, QUIET)
+            if not await board.still_knows(shown):
+                return
             if now == seen or hub.last is None:
                 yield ": still here\n\n"
                 continue

@@ -511,6 +511,8 @@ class MemoryEngine(Documents):
             if found.get(name) != before:
                 return False
             found[name] = after
+            if not after:
+                del found[name]
             if signed is not None:
                 store.enter(*signed)
             return True

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _DOCUMENTS = sql("documents")
 _MAKE = sql("document_make")
 _WRITE = sql("document_write")
+_DROP = sql("document_drop")
 
 
 async def documents(store: Store, sort: str) -> list[bytes]:
@@ -33,8 +34,11 @@ async def swap(store: Store, sort: str, name: str, before: bytes | None, after: 
 
 
 def _swap(unit: Unit, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> Steps[bool]:
-    text = after.decode()
-    statement = (_MAKE, (sort, name, text)) if before is None else (_WRITE, (sort, name, text, before.decode()))
+    was, text = None if before is None else before.decode(), after.decode()
+    if not text:
+        statement: tuple[str, tuple[object, ...]] = (_DROP, (sort, name, was))
+    else:
+        statement = (_MAKE, (sort, name, text)) if was is None else (_WRITE, (sort, name, text, was))
     swapped = bool((yield statement))
     if swapped and signed is not None:
         yield from audit.write(unit, *signed)

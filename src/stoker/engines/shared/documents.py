@@ -1,4 +1,4 @@
-"""Access tokens and operations: small documents that are read whole and changed by compare-and-set.
+"""Access tokens, sessions and operations: small documents that are read whole and changed by compare-and-set.
 
 Every engine stores them alike, as JSON under a sort and a name; the types are here.
 """
@@ -13,11 +13,11 @@ import msgspec
 from stoker.model.audit import By, Deed, of_operation, of_token
 from stoker.model.operations import Operation
 from stoker.model.time import Instant
-from stoker.model.tokens import AccessToken
+from stoker.model.tokens import AccessToken, Session
 
-TOKENS, OPERATIONS = "tokens", "operations"
+TOKENS, SESSIONS, OPERATIONS = "tokens", "sessions", "operations"
 
-T = TypeVar("T", AccessToken, Operation)
+T = TypeVar("T", AccessToken, Session, Operation)
 
 Signed: TypeAlias = tuple[By, Deed]
 """Who made a change, and what to write of it into the audit log."""
@@ -40,7 +40,7 @@ class Documents(ABC):
     async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
         """Write a document, and in the same step its audit entry, if the stored one is still `before`.
 
-        None: if there is none.
+        None: if there is none. An empty `after` removes it.
         """
 
     async def tokens(self) -> list[AccessToken]:
@@ -50,6 +50,16 @@ class Documents(ABC):
         known = None if before is None else _encode(before)
         signed = None if by is None else (by, of_token(before, token))
         return await self._swap(TOKENS, token.name, known, _encode(token), signed)
+
+    async def sessions(self) -> list[Session]:
+        found = _read(await self._documents(SESSIONS), Session)
+        return sorted(found, key=lambda one: (one.created, one.sha256), reverse=True)
+
+    async def put_session(self, session: Session) -> bool:
+        return await self._swap(SESSIONS, session.sha256, None, _encode(session), None)
+
+    async def drop_session(self, session: Session) -> None:
+        await self._swap(SESSIONS, session.sha256, _encode(session), b"", None)
 
     async def operations(self) -> list[Operation]:
         found = _read(await self._documents(OPERATIONS), Operation)

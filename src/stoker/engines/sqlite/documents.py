@@ -11,6 +11,7 @@ from stoker.engines.sqlite.unit_of_work import Unit
 _DOCUMENTS = sql("documents")
 _MAKE = sql("document_make")
 _WRITE = sql("document_write")
+_DROP = sql("document_drop")
 
 
 def documents(sort: str) -> Steps[list[bytes]]:
@@ -19,8 +20,11 @@ def documents(sort: str) -> Steps[list[bytes]]:
 
 
 def swap(unit: Unit, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> Steps[bool]:
-    """Write a document if the stored one is still `before`, with its audit entry; return whether it was."""
-    statement = (_MAKE, (sort, name, after)) if before is None else (_WRITE, (sort, name, after, before))
+    """Write or drop a document if the stored one is still `before`, with its audit entry; return whether it was."""
+    if not after:
+        statement: tuple[str, tuple[object, ...]] = (_DROP, (sort, name, before))
+    else:
+        statement = (_MAKE, (sort, name, after)) if before is None else (_WRITE, (sort, name, after, before))
     swapped = bool((yield statement))
     if swapped and signed is not None:
         yield from audit.write(unit, *signed)

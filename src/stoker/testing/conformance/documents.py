@@ -1,4 +1,4 @@
-"""Access tokens and operations: small records, changed by compare-and-set."""
+"""Access tokens, sessions and operations: small records, changed by compare-and-set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.model.job import Status
 from stoker.model.operations import Operation
 from stoker.model.query import Retention, Sweep
 from stoker.model.time import DAY, SECOND
-from stoker.model.tokens import AccessToken, digest
+from stoker.model.tokens import AccessToken, Session, digest
 from stoker.testing.conformance.harness import Store, at_once
 
 
@@ -76,6 +76,29 @@ async def test_of_two_changes_of_a_token_one_succeeds(store: Store) -> None:
     done = await at_once(store, [partial(work, change) for change in changes])
     assert done.count(True) == 1
     assert await store.engine.tokens() == [changes[done.index(True)]]
+
+
+@pytest.mark.core
+@pytest.mark.spec("TOKEN-04")
+async def test_sessions_are_kept_until_they_are_dropped(store: Store) -> None:
+    """Through every engine on the store, the latest first; one that is not there is dropped without a word."""
+    assert await store.engine.sessions() == []
+    at = store.now()
+    first, second = (
+        Session(sha256=digest(name), token="ann", created=at + n, expires=at + DAY) for n, name in enumerate("ab")
+    )
+    assert await store.engine.put_session(first)
+    assert await store.engine.put_session(second)
+    assert not await store.engine.put_session(msgspec.structs.replace(first, token="eve"))
+    twin = store.engine.for_loop()
+    await twin.open()
+    assert await twin.sessions() == [second, first]
+    await twin.drop_session(first)
+    await twin.drop_session(first)
+    await twin.drop_session(msgspec.structs.replace(second, token="eve"))
+    await twin.close()
+    assert await store.engine.sessions() == [second]
+    assert await store.engine.tokens() == []
 
 
 @pytest.mark.core

@@ -16,6 +16,7 @@ from stoker.web.auth import Open, travels_open
 from stoker.web.check_ups import CheckUp
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import shared
+from stoker.web.tokens import KnownTokens
 from stoker.web.visit import Visit
 
 CALLS = 12
@@ -87,6 +88,8 @@ def notes(visit: Visit) -> list[str]:
     board, found = visit.board, []
     if isinstance(board.auth, Open):
         found.append("Everybody on this machine may use this dashboard: auth=Open().")
+    if isinstance(board.door, KnownTokens) and (board.read_only or board.door.refused_writes):
+        found.append("Cookies hold the token itself, because no session is stored: signing out ends it in its browser.")
     if travels_open(visit.request):
         found.append("This page came without TLS: anyone on the network can read tokens and payloads.")
     if board.read_only:

@@ -1,0 +1,1 @@
+DELETE FROM stoker_documents WHERE sort = ?1 AND name = ?2 AND document = ?3 RETURNING 1
