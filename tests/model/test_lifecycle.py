@@ -48,7 +48,7 @@ from stoker.model.outcome import (
     TimedOut,
     Unfit,
 )
-from stoker.model.retry import Curve, Fixed, Never
+from stoker.model.retry import Backoff, Curve, Fixed, Never
 from stoker.model.throttle import FLAT_COOLDOWN, Cool
 from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND
 
@@ -67,7 +67,7 @@ OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Throttled, st.none() | SPANS, st.booleans()),
     st.just(HandedBack()),
     st.just(Lost()),
-    st.builds(Crashed, st.text()),
+    st.builds(Crashed, st.text(), st.booleans()),
     st.builds(Canceled, st.text()),
     st.just(Expired()),
     st.builds(Unfit, st.text()),
@@ -170,11 +170,12 @@ def test_a_conclusion_is_always_a_legal_settlement_of_its_claim(claim: Claim, ou
     assert (settlement.id, settlement.worker, settlement.token) == (claim.id, claim.worker, claim.token)
     assert settlement.status in SETTLED <= TRANSITIONS[Status.RUNNING]
     assert settlement.after >= 0
-    assert not (settlement.refund and settlement.crash)
+    unblamed = isinstance(outcome, Crashed) and outcome.shared
+    assert unblamed or not (settlement.refund and settlement.crash)
     assert accepts(settlement.status, cancel_requested=claim.cancel_requested)
     if settlement.status is Status.RETRYING:
-        assert not spent(claim)
-        assert not settlement.refund
+        assert settlement.refund is (settlement.crash and unblamed)
+        assert settlement.refund or not spent(claim)
         assert settlement.error is not None
     if settlement.status is Status.PENDING:
         assert settlement.refund
@@ -402,6 +403,28 @@ def test_a_mark_of_the_future_is_no_wait() -> None:
 def test_crashes_have_a_limit_of_their_own(crashes: int, limit: int | None, status: Status, words: str) -> None:
     settlement = conclude(claimed(crashes=crashes), Crashed("signal 9"), Rules(crash_limit=limit))
     assert (settlement.status, settlement.crash, settlement.error) == (status, True, words)
+
+
+@pytest.mark.spec("ATTEMPT-06")
+@pytest.mark.parametrize("budget", [1, 2, 5])
+@pytest.mark.parametrize("backoff", [None, Fixed(7), Never()])
+def test_a_death_that_cannot_be_blamed_costs_no_attempt(budget: int, backoff: Backoff | None) -> None:
+    """Also on the last attempt, and when the policy would wait no further time; the third crash-end is the end."""
+    claim, rules = claimed(attempt=budget, budget=budget), Rules(backoff=backoff)
+    for crashes in (0, 1):
+        settlement = conclude(msgspec.structs.replace(claim, crashes=crashes), Crashed("signal 9", shared=True), rules)
+        assert (settlement.status, settlement.refund, settlement.crash) == (Status.RETRYING, True, True)
+        assert "keeps its attempt" in (settlement.error or "")
+    last = conclude(msgspec.structs.replace(claim, crashes=2), Crashed("signal 9", shared=True), rules)
+    assert (last.status, last.refund, last.crash) == (Status.DEAD, False, True)
+
+
+@pytest.mark.spec("ATTEMPT-06")
+def test_a_job_without_a_crash_limit_pays_for_every_death() -> None:
+    rules = Rules(crash_limit=None)
+    first = conclude(claimed(budget=2), Crashed("signal 9", shared=True), rules)
+    assert (first.status, first.refund) == (Status.RETRYING, False)
+    assert conclude(claimed(attempt=2, budget=2), Crashed("signal 9", shared=True), rules).status is Status.DEAD
 
 
 @pytest.mark.spec("LEASE-06")

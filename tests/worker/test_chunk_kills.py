@@ -44,7 +44,7 @@ def test_after_a_kill_in_the_middle_of_a_chunk_each_of_its_jobs_runs_again(scene
     records = {ids.text(record.id): record for record in scene.records()}
     assert all(record.status is Status.DONE for record in records.values())
     for job in jobs:
-        assert (records[job].attempts, records[job].crashes) == (2, 1)
+        assert (records[job].attempts, records[job].crashes) == (1, 1), "no job of many can be blamed"
         assert "SIGKILL (9)" in records[job].history[0].error
 
 
@@ -52,7 +52,7 @@ def test_after_a_kill_in_the_middle_of_a_chunk_each_of_its_jobs_runs_again(scene
 @pytest.mark.spec("CHUNK-22")
 def test_a_job_that_kills_its_process_takes_no_other_job_of_its_chunk_with_it(scene: Scene) -> None:
     names = ["a", "poison", "b", "c"]
-    jobs = scene.enqueue("fragile", *({"names": name} for name in names), queue="fragile")
+    jobs = scene.enqueue("fragile", *({"names": name} for name in names), queue="fragile", attempts=1)
     with scene.work("-q", "fragile:2", app=APP):
         until(lambda: ended(scene, jobs), what="everything is over")
     records = {ids.text(record.id): record for record in scene.records()}

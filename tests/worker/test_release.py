@@ -42,7 +42,7 @@ async def test_a_release_that_fails_half_way_is_taken_up_where_it_was(
     monkeypatch.setattr(engine, door, shaky)
     await release_patiently(jobs, ["doomed"], crash)
     found = await engine.get([claim.id for claim in claims])
-    expected = (Status.RETRYING, 1, 1) if crash else (Status.PENDING, 0, 0)
+    expected = (Status.RETRYING, 0, 1) if crash else (Status.PENDING, 0, 0)
     assert {(job.status, job.attempts, job.crashes) for job in found if job} == {expected}
     assert all(job is not None and job.worker is None for job in found)
 

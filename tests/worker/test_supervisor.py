@@ -79,7 +79,7 @@ def test_a_handlers_own_process_dies_with_its_worker(scene: Scene) -> None:
 @pytest.mark.spec("SUPERVISOR-03")
 def test_three_crash_ends_are_the_end(scene: Scene) -> None:
     scene.enqueue("segfault", {})
-    scene.enqueue("quick", *({"n": n} for n in range(20)))
+    scene.enqueue("quick", *({"n": n} for n in range(20)), attempts=1)
     with scene.work(STOKER_POLL="0.05") as command:
         until(lambda: scene.records()[0].status is Status.DEAD)
         until(lambda: all(job.status is Status.DONE for job in scene.records()[1:]), what="the innocent are done")

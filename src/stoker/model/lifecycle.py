@@ -130,8 +130,8 @@ def conclude(
             return _throttled(claim, outcome, metadata)
         case Unfit(why=why):
             return _unfit(claim, why, rules, metadata)
-        case Crashed(detail=detail):
-            return _crashed(claim, detail, rules, metadata)
+        case Crashed():
+            return _crashed(claim, outcome, rules, metadata)
         case Lost():
             return _again(claim, _described(outcome, claim), _curve(claim), metadata)
         case TimedOut():
@@ -263,12 +263,25 @@ def _again(
     """Retrying while the budget and the policy allow it, dead otherwise, with the same error text."""
     if delay is None or spent(claim):
         return _finish(claim, Status.DEAD, error, metadata, crash=crash)
+    return _retry(claim, error, delay, metadata, crash=crash)
+
+
+def _retry(
+    claim: Claim,
+    error: str,
+    delay: Span,
+    metadata: dict[str, str] | None,
+    *,
+    refund: bool = False,
+    crash: bool = False,
+) -> Settlement:
     return Settlement(
         claim.id,
         claim.worker,
         claim.token,
         Status.RETRYING,
         after=delay,
+        refund=refund,
         crash=crash,
         error=error,
         metadata=metadata,
@@ -281,13 +294,17 @@ def _failed(claim: Claim, outcome: Failed, rules: Rules, metadata: dict[str, str
     return _again(claim, outcome.error, _delay(claim, own, rules) if outcome.retry else None, metadata)
 
 
-def _crashed(claim: Claim, detail: str, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
-    count = claim.crashes + 1
+def _crashed(claim: Claim, outcome: Crashed, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
+    """Count a crash-end. A job that did not run alone gets its attempt back: the crash limit ends it, if it must."""
+    count, detail = claim.crashes + 1, outcome.detail
     if rules.crash_limit is not None and count >= rules.crash_limit:
         error = f"process died under the job for the {_ordinal(count)} time: {detail}"
         return _finish(claim, Status.DEAD, error, metadata, crash=True)
     error = f"process died under the job: {detail}"
     delay = _delay(claim, None, rules) if claim.crashes else _curve(claim)
+    if outcome.shared and rules.crash_limit is not None:
+        error += "; it ran other jobs too, so this one keeps its attempt"
+        return _retry(claim, error, _curve(claim) if delay is None else delay, metadata, refund=True, crash=True)
     return _again(claim, error, delay, metadata, crash=True)
 
 

@@ -234,9 +234,13 @@ class Lost(msgspec.Struct, frozen=True, gc=False):
 
 
 class Crashed(msgspec.Struct, frozen=True, gc=False):
-    """The process died while it ran the job: signal, exit code, out of memory."""
+    """The process died while it ran the job: signal, exit code, out of memory.
+
+    `shared`: it ran other jobs too, so it is unknown which of them is to blame.
+    """
 
     detail: str
+    shared: bool = False
 
 
 class Canceled(msgspec.Struct, frozen=True, gc=False):

@@ -16,7 +16,7 @@ from stoker.model.job import LEASE, Claim, Settlement, Verdict
 from stoker.model.lifecycle import Rules, conclude
 from stoker.model.outcome import HandedBack, Lost
 from stoker.worker.failures import FailureLog
-from stoker.worker.maintenance import reap
+from stoker.worker.maintenance import Death, reap
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -35,10 +35,11 @@ async def release_patiently(app: Stoker, dead: Sequence[str], crash: str | None)
     """
     mine: list[str] = []
     failures = FailureLog(app.errors)
+    death = None if crash is None else Death(crash, list(dead))
     for attempt in range(TRIES):
         mine.append(uuid.uuid4().hex)
         try:
-            released = await _release(app, mine[-1], [*dead, *mine[:-1]], crash, failures)
+            released = await _release(app, mine[-1], [*dead, *mine[:-1]], death, failures)
             logger.info("released %d jobs of a dead worker process", released)
             break
         except StokerError as error:
@@ -52,17 +53,18 @@ async def release_patiently(app: Stoker, dead: Sequence[str], crash: str | None)
             await (await app.engine()).renew(me, [], lease=0)
 
 
-async def _release(app: Stoker, me: str, dead: Sequence[str], crash: str | None, failures: FailureLog) -> int:
+async def _release(app: Stoker, me: str, dead: list[str], death: Death | None, failures: FailureLog) -> int:
     """Try once; returns how many jobs were released. Raises what the store raises."""
     engine = await app.engine()
     await engine.renew(me, [], lease=LEASE, first=True)
     released = 0
     while True:
-        if crash is None:
+        if death is None:
             claims, settlements, verdicts = await _hand_back(engine, me, dead)
         else:
+            death.workers = dead
             claims, settlements, verdicts = await reap(
-                engine, me, lambda kind: rules_of(app, kind), limit=BATCH, dead=dead, crash=crash
+                engine, me, lambda kind: rules_of(app, kind), limit=BATCH, death=death
             )
         _publish(app, claims, settlements, verdicts)
         failures.applied(claims, settlements, verdicts)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from random import random
 from typing import TYPE_CHECKING
 
@@ -39,26 +40,37 @@ if TYPE_CHECKING:
 RulesOf = Callable[[str], Rules]
 
 
+@dataclass
+class Death:
+    """A death of a process that was seen: how, the ids it claimed under, and the jobs it met, as far as known."""
+
+    how: str
+    workers: list[str]
+    jobs: set[JobId] = field(default_factory=set)
+
+
 async def reap(
     engine: Engine,
     by: str,
     rules_of: RulesOf,
     *,
     limit: int,
-    dead: Sequence[str] = (),
-    crash: str | None = None,
+    death: Death | None = None,
 ) -> tuple[list[Claim], list[Settlement], list[Verdict]]:
-    """Take over and settle jobs of lapsed workers, once. `dead`: workers known to be dead; `crash`: how they died."""
-    claims = await engine.reap(by, limit, dead=dead)
+    """Take over and settle jobs of lapsed workers, once. `death`: of a process, that was seen."""
+    claims = await engine.reap(by, limit, dead=() if death is None else death.workers)
     if not claims:
         return [], [], []
-    settlements = [_settlement(claim, rules_of(claim.kind), dead, crash) for claim in claims]
+    if death is not None:
+        death.jobs.update(claim.id for claim in claims if claim.former in death.workers)
+    settlements = [_settlement(claim, rules_of(claim.kind), death) for claim in claims]
     return claims, settlements, (await engine.settle(settlements)).verdicts
 
 
-def _settlement(claim: Claim, rules: Rules, dead: Sequence[str], crash: str | None) -> Settlement:
-    witnessed = crash is not None and claim.former in dead
-    outcome: Outcome = Crashed(f"{crash} (worker {claim.former})") if witnessed else Lost()
+def _settlement(claim: Claim, rules: Rules, death: Death | None) -> Settlement:
+    outcome: Outcome = Lost()
+    if death is not None and claim.former in death.workers:
+        outcome = Crashed(f"{death.how} (worker {claim.former})", shared=len(death.jobs) > 1)
     return conclude(claim, outcome, msgspec.structs.replace(rules, roll=random()))
 
 

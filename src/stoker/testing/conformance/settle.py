@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from stoker.engines.base import LEASE, ORPHANED_AFTER
+from stoker.executors.choose import SUSPECT_AFTER
 from stoker.model.control import Tuning
+from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_PAYLOAD, LONGEST_HISTORY, Failure, Options, Status, Verdict
 from stoker.model.lifecycle import KEEP_DEAD, RESULT_WARNING, UNFIT_SINCE, Rules, conclude
 from stoker.model.outcome import (
@@ -28,6 +32,7 @@ from stoker.model.query import Discard, Query, Requeue, Selection
 from stoker.model.retry import Curve, Fixed, Never
 from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND
 from stoker.testing.conformance.harness import Store
+from stoker.worker.maintenance import Death, reap
 
 _ODD_TEXT = "Traceback:\n\tboom ' \" \\ % {} é 日本 🧨"
 
@@ -463,6 +468,64 @@ async def test_witnessed_crashes_are_counted(store: Store) -> None:
     record = await store.job(job)
     assert (record.status, record.crashes, record.attempts) == (Status.DEAD, 3, 3)
     assert "signal 9" in (record.last_error or "")
+
+
+async def _one_dies_with_all(store: Store, poison: JobId, rules: Rules, worker: str) -> int | None:
+    """Run what is due as a worker would, a job with two crash-ends in a process of its own; return the deaths.
+
+    The poison kills the process it runs in. None: nothing is left to run.
+    """
+    store.pass_time(HOUR)
+    claims = await store.claim(worker, 50)
+    suspects = [claim for claim in claims if claim.crashes >= SUSPECT_AFTER]
+    together = [claim for claim in claims if claim not in suspects]
+    for claim in suspects:
+        await store.finish(claim, Crashed("signal 9") if claim.id == poison else Done(), rules)
+    if any(claim.id == poison for claim in together):
+        reaper = await store.enlist(f"reaper of {worker}")
+        death = Death("signal 9", [worker])
+        while (await reap(store.engine, reaper, lambda _: rules, limit=3, death=death))[0]:
+            pass
+        return 1
+    for claim in together:
+        await store.finish(claim, Done())
+    return sum(claim.id == poison for claim in suspects) if claims else None
+
+
+@pytest.mark.core
+@pytest.mark.spec("ATTEMPT-06")
+@pytest.mark.parametrize("attempts", [1, 2, 5])
+async def test_a_poison_job_takes_no_neighbour_with_it(store: Store, attempts: int) -> None:
+    """It is dead after three deaths at most; twenty neighbours with one attempt meet two of them and are done."""
+    neighbours = [await store.add(attempts=1) for _ in range(20)]
+    poison = await store.add(attempts=attempts)
+    deaths = 0
+    for turn in itertools.count():
+        died = await _one_dies_with_all(store, poison, Rules(), f"w{turn}")
+        if died is None:
+            break
+        deaths += died
+    record = await store.job(poison)
+    assert (deaths, record.status, record.crashes, record.attempts) == (3, Status.DEAD, 3, 1)
+    assert len(record.history) == 3
+    for job in neighbours:
+        record = await store.job(job)
+        assert (record.status, record.crashes, record.attempts) == (Status.DONE, 2, 1)
+
+
+@pytest.mark.spec("ATTEMPT-06")
+async def test_a_job_alone_in_its_process_pays_for_its_death(store: Store) -> None:
+    """So does one without a crash limit, which would run for ever otherwise."""
+    job = await store.add(attempts=1)
+    assert await _one_dies_with_all(store, job, Rules(), "w1") == 1
+    record = await store.job(job)
+    assert (record.status, record.crashes, record.attempts) == (Status.DEAD, 1, 1)
+    unlimited, other = await store.add(attempts=2), await store.add(attempts=2)
+    for turn in (2, 3):
+        assert await _one_dies_with_all(store, unlimited, Rules(crash_limit=None), f"w{turn}") == 1
+    for each in (unlimited, other):
+        record = await store.job(each)
+        assert (record.status, record.crashes, record.attempts) == (Status.DEAD, 2, 2)
 
 
 @pytest.mark.spec("SETTLE-09")
