@@ -201,7 +201,7 @@ def test_settlements_join_an_atomic_block(shop: Shop) -> None:
     with transaction.atomic():
         assert drive(shop.engine.settle(settlements, tx=connection)).verdicts == [Verdict.APPLIED] * 2
         shop.add("ada")
-    done, retrying, follow = shop.jobs.run(shop.engine.get([ids.parse(first.id), ids.parse(second.id), child.id]))
+    done, retrying, follow = shop.jobs.run(shop.engine.get([ids.parse(first.id), ids.parse(second.id), child.job_id]))
     assert done and retrying and follow
     assert (done.status, done.result) == (Status.DONE, b'{"a": "%"}')
     assert (retrying.status, retrying.last_error, retrying.metadata) == (Status.RETRYING, "bö'%m", {"a": "1"})

@@ -335,7 +335,7 @@ async def test_the_reference_of_another_job_is_not_followed(engine: SqliteEngine
     assert (await engine.settle([mixed])).verdicts == [Verdict.APPLIED]
     assert (await one(engine, first.id)).status is Status.DONE
     assert (await one(engine, second.id)).status is Status.RUNNING
-    stranger = msgspec.structs.replace(mixed, job_id=mint())
+    stranger = msgspec.structs.replace(mixed, id=mint())
     assert (await engine.settle([stranger])).verdicts == [Verdict.LOST]
     assert (await one(engine, second.id)).status is Status.RUNNING
 

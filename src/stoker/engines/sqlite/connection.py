@@ -305,7 +305,7 @@ class Connection:
         if self.journal == "wal" and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_FSYNC:
             self.wal.unsynced = True
         failure = translated(error, self.path)
-        return EngineBusy(f"{failure}{gate.note(self.path)}") if isinstance(failure, EngineBusy) else failure
+        return EngineBusy(f"{failure}{gate.note(self.path)}") if type(failure) is EngineBusy else failure
 
     def data_version(self) -> int:
         """Return a number that changes when another connection commits."""
