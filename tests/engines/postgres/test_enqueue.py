@@ -11,15 +11,19 @@ from typing import Any
 import psycopg
 import pytest
 
+from stoker.codec.json_check import DEPTH_LIMIT, DIGITS_LIMIT
+from stoker.codec.signature import Raw, encode_payload
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.sql.migrations import load
 from stoker.model import ids
+from stoker.model.errors import InvalidInput
 from stoker.model.ids import Mint, minted_at
 from stoker.model.job import LARGEST_PAYLOAD, MOST_ATTEMPTS, PRIORITIES, Demand, Draft, Status, Stored
 from stoker.model.lifecycle import KEEP_DEAD, conclude
 from stoker.model.outcome import Done, Failed
 from stoker.model.time import HOUR, LONGEST, MINUTE
 from stoker.model.unique import LONGEST_KEY, SUPERSEDED, TRAITS, Unique
+from tests.harness.json_texts import REFUSED, TAKEN
 
 pytestmark = pytest.mark.engine("postgres")
 
@@ -148,6 +152,31 @@ async def test_what_no_draft_may_say_is_refused(engine: PostgresEngine, enqueue:
     assert sum((await engine.census()).by_status().values()) == 0
 
 
+@pytest.mark.spec("PGSQL-03")
+@pytest.mark.parametrize("text", TAKEN)
+async def test_json_that_a_draft_takes_is_stored_unchanged(engine: PostgresEngine, enqueue: Any, text: str) -> None:
+    """Byte for byte, and a worker can read it."""
+    job = enqueue("'k', %s::json", text)
+    enqueue.connection.commit()
+    [record] = await engine.get([job])
+    assert record is not None
+    assert record.payload == text.encode()
+
+
+@pytest.mark.spec("PGSQL-03")
+@pytest.mark.parametrize("text", REFUSED)
+async def test_json_that_a_draft_refuses_is_refused(engine: PostgresEngine, enqueue: Any, text: str) -> None:
+    """In the words of the same rule, and nothing is stored."""
+    with pytest.raises(InvalidInput) as refusal:
+        encode_payload(Raw(text.encode()))
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="Nothing was stored") as error:
+        enqueue("'k', %s::json", text)
+    said = refusal.value.why.replace("4,300", "4300")
+    assert f"payload: {said}. Nothing was stored." in str(error.value)
+    enqueue.connection.rollback()
+    assert sum((await engine.census()).by_status().values()) == 0
+
+
 @pytest.mark.spec("PGSQL-04")
 async def test_a_trigger_can_enqueue(engine: PostgresEngine, enqueue: Any, postgres_schema: str) -> None:
     """One job per row, if and only if the rows are there."""
@@ -169,7 +198,7 @@ async def test_a_trigger_can_enqueue(engine: PostgresEngine, enqueue: Any, postg
 def test_the_function_repeats_the_rules_word_for_word() -> None:
     """SQL cannot import the model, and a released migration never changes: a rule that changes needs a new one."""
     text = "\n".join(migration.text for migration in load("stoker.engines.postgres"))
-    function = text[text.rindex("FUNCTION stoker.enqueue(\n") :]
+    function = text[text.rindex("FUNCTION stoker.json_fault(") :]
     plain = Draft(job_id=mint(), kind="k", queue="q", payload=b"{}")
     everywhere = TRAITS.index(("global", "existing", "active"))
     for rule in (
@@ -183,6 +212,8 @@ def test_the_function_repeats_the_rules_word_for_word() -> None:
         f"WHEN 'global' THEN {everywhere} ELSE {TRAITS.index(('kind', 'existing', 'active'))} END",
         f"q.name = gone.queue), {KEEP_DEAD})",
         f"'{SUPERSEDED}'",
+        f"length(piece) > {DIGITS_LIMIT} ",
+        f"FOR level IN 1..{DEPTH_LIMIT} LOOP",
         f"get_byte(uuid_send(enqueue.id), 6) >> 4 = {ids.DERIVED} ",
     ):
         assert rule in function, rule

@@ -1,4 +1,71 @@
--- The function refuses ids that only Stoker derives (`job.check_id`): they can be foreseen, and who takes one first
+-- Why a payload is refused, in the words of `codec.json_check`; null: it is taken. The type `json` checks the syntax.
+-- `enqueue` calls it, with a search path and a reading of backslashes that no session changes.
+CREATE FUNCTION stoker.json_fault(given json) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS
+$$
+DECLARE
+    written text := given::text;
+    parts json[] := ARRAY[given];
+    piece text;
+BEGIN
+    IF json_typeof(given) NOT IN ('object', 'array', 'null') THEN
+        RETURN 'must be an object (keywords), a list (positionals) or null (no arguments)';
+    END IF;
+    IF position('\u' IN written) > 0 THEN
+        written := replace(written, '\\', 'xx');  -- each backslash that is left begins an escape
+        IF position('\u0000' IN written) > 0 THEN
+            RETURN 'contains a NUL character';
+        END IF;
+        written := regexp_replace(written, '\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', 'x', 'g');
+        IF written ~ '\\u[dD][89a-fA-F]' THEN
+            RETURN 'contains half of a surrogate pair';
+        END IF;
+    END IF;
+    IF written ~ '[0-9]{200}|[eE][+]?[0-9]{3}' THEN  -- shorter numbers are in range
+        written := regexp_replace(written, '"([^"\\]|\\.)*"', '', 'g');
+        FOR piece IN SELECT m[1] FROM regexp_matches(written, '(-?[0-9][0-9.eE+-]*)', 'g') AS m LOOP
+            IF piece ~ '^-?[0-9]+$' THEN
+                IF length(piece) > 4300 THEN
+                    RETURN 'contains an integer of more than 4300 characters';
+                END IF;
+            ELSIF piece ~ '[0-9]{200}|[eE][+]?[0-9]{3}' THEN
+                BEGIN
+                    PERFORM piece::double precision;
+                EXCEPTION WHEN numeric_value_out_of_range THEN
+                    RETURN 'contains a number beyond the range of a float';
+                END;
+            END IF;
+        END LOOP;
+    END IF;
+    FOR level IN 1..64 LOOP
+        SELECT pair.key INTO piece
+        FROM unnest(parts) WITH ORDINALITY AS o (part, n)
+        CROSS JOIN LATERAL json_each(CASE json_typeof(o.part) WHEN 'object' THEN o.part ELSE '{}' END) AS pair
+        GROUP BY o.n, pair.key HAVING count(*) > 1 LIMIT 1;
+        IF FOUND THEN
+            RETURN format('has the key %L twice in one object', left(piece, 100));
+        END IF;
+        IF length(written) - length(translate(written, '[{', '')) <= level THEN
+            RETURN NULL;  -- there are no more brackets than levels were seen
+        END IF;
+        SELECT array_agg(below.part) INTO parts FROM (
+            SELECT pair.value FROM unnest(parts) AS o (part)
+            CROSS JOIN LATERAL json_each(CASE json_typeof(o.part) WHEN 'object' THEN o.part ELSE '{}' END) AS pair
+            UNION ALL
+            SELECT item.value FROM unnest(parts) AS o (part)
+            CROSS JOIN LATERAL json_array_elements(
+                CASE json_typeof(o.part) WHEN 'array' THEN o.part ELSE '[]' END
+            ) AS item
+        ) AS below (part)
+        WHERE json_typeof(below.part) IN ('object', 'array');
+        IF parts IS NULL THEN
+            RETURN NULL;
+        END IF;
+    END LOOP;
+    RETURN 'is nested deeper than 64 levels';
+END
+$$;
+
+-- The function refuses payloads that drafts refuse, and ids that only Stoker derives (`job.check_id`): they can be foreseen, and who takes one first
 -- would keep a schedule from its job. It keeps its owner and the rights to call it.
 CREATE OR REPLACE FUNCTION stoker.enqueue(
     kind text,
@@ -11,7 +78,8 @@ CREATE OR REPLACE FUNCTION stoker.enqueue(
     unique_scope text DEFAULT 'kind',
     tenant text DEFAULT NULL,
     id uuid DEFAULT NULL
-) RETURNS uuid LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+) RETURNS uuid LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS
 $$
 #variable_conflict use_column
 DECLARE
@@ -30,6 +98,8 @@ BEGIN
             USING ERRCODE = '22023';
     ELSIF enqueue.payload IS NULL OR octet_length(enqueue.payload::text) > 1048576 THEN
         RAISE EXCEPTION 'payload: must be JSON of at most 1048576 bytes. Nothing was stored.' USING ERRCODE = '22023';
+    ELSIF stoker.json_fault(enqueue.payload) IS NOT NULL THEN
+        RAISE EXCEPTION 'payload: %. Nothing was stored.', stoker.json_fault(enqueue.payload) USING ERRCODE = '22023';
     ELSIF coalesce(enqueue.priority NOT BETWEEN -1000 AND 1000, true) THEN
         RAISE EXCEPTION 'priority: must be between -1000 and 1000. Nothing was stored.' USING ERRCODE = '22023';
     ELSIF coalesce(enqueue.attempts NOT BETWEEN 1 AND 1000000, true) THEN
