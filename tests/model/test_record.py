@@ -67,10 +67,11 @@ def test_a_draft_becomes_a_pending_job() -> None:
 
 
 @pytest.mark.spec("FAULT-44")
-def test_what_cannot_be_read_and_has_no_end_is_not_counted() -> None:
+def test_what_is_nowhere_is_shown_as_dead_and_not_counted() -> None:
     assert record().counted
     assert record(unreadable="no state", finished_at=NOW).counted
-    assert not record(unreadable="no state").counted
+    assert record(unreadable="the options").counted
+    assert not record(unreadable="no state", status=Status.DEAD).counted
 
 
 @pytest.mark.spec("RECORD-01")

@@ -358,8 +358,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def counted(self) -> bool:
-        """Is it counted under its status? One that cannot be read and has no end is shown as dead, and not counted."""
-        return self.unreadable is None or self.finished_at is not None
+        """Is it counted under its status? One that is nowhere is shown as dead, without an end, and not counted."""
+        return self.unreadable is None or self.finished_at is not None or self.status is not Status.DEAD
 
     def as_job(self, **other: Any) -> Job:
         """As an operator sees it, with other values for some fields."""

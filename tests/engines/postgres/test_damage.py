@@ -18,8 +18,8 @@ from stoker.model.ids import JobId, Mint, text
 from stoker.model.job import Demand, Draft, Options, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.limit import Slot
-from stoker.model.outcome import Done
-from stoker.model.query import Change, Delete, Discard, Query, Requeue, Retention, Selection
+from stoker.model.outcome import Done, Rejected
+from stoker.model.query import Change, Clone, Delete, Discard, Query, Requeue, Retention, Selection
 from stoker.model.throttle import Rate
 
 pytestmark = pytest.mark.engine("postgres")
@@ -148,3 +148,23 @@ async def test_settings_that_cannot_be_read_count_as_not_declared(bench: Bench) 
     await bench.engine.tune("default", Tuning(workers=4), declared=True)
     await bench.engine.tune("llm", Rate(6), declared=True)
     assert await bench.damaged() == ()
+
+
+@pytest.mark.spec("FAULT-56")
+@pytest.mark.parametrize(
+    "column",
+    ["options = '{{'", """options = '{"timeout":-5}'""", "ukey = 'k', utraits = 99"],
+    ids=["cut", "value", "key"],
+)
+async def test_a_dead_job_that_cannot_be_read_is_neither_copied_nor_put_back(bench: Bench, column: str) -> None:
+    [bad] = await bench.add(1)
+    await bench.engine.settle([conclude(claim, Rejected("no")) for claim in await bench.engine.claim(DEMAND)])
+    bench.spoil(f"UPDATE stoker.job SET {column} WHERE id = %s", text(bad))
+    copy = mint()
+    for change in (Clone((copy,)), Requeue()):
+        tally = await bench.engine.alter(Selection((bad,)), change)
+        assert (tally.changed, tally.refused, tally.created) == (0, {Status.DEAD: 1}, ())
+    assert await bench.engine.get([copy]) == [None]
+    assert (await bench.engine.alter(Selection((bad,)), Discard())).changed == 1
+    assert (await bench.engine.alter(Selection((bad,)), Delete())).changed == 1
+    assert await bench.counts() == {}

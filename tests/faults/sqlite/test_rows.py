@@ -16,11 +16,12 @@ from stoker.app import Stoker
 from stoker.engines.base import CORRUPT
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model.control import Tuning
+from stoker.model.errors import CorruptRecord
 from stoker.model.groups import into_group, new_group
 from stoker.model.ids import JobId, text
 from stoker.model.job import FINISHED, Claim, Demand, Draft, Note, Options, Settlement, Status, Verdict
 from stoker.model.limit import Slot
-from stoker.model.query import Change, Delete, Discard, Query, Requeue, Retention, Selection
+from stoker.model.query import Change, Clone, Delete, Discard, Query, Requeue, Retention, Selection
 from stoker.model.schedule import NO_ID, Schedule
 from stoker.model.throttle import Rate
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
@@ -238,6 +239,28 @@ async def test_operators_can_act_on_jobs_beside_one_that_cannot_be_read(engine: 
     assert await status(engine, first) is Status.PENDING
     assert (await engine.alter(Selection((bad,)), Delete())).changed == 1
     assert audit(engine.path) == []
+
+
+@pytest.mark.spec("FAULT-56")
+@pytest.mark.parametrize("statement", BODIES.values(), ids=BODIES)
+async def test_a_dead_job_that_cannot_be_read_is_neither_copied_nor_put_back(
+    engine: SqliteEngine, statement: str
+) -> None:
+    """A copy would have the default options: another timeout, no key, no limit."""
+    [bad] = await insert(engine, 1)
+    await engine.settle([ending(claim, Status.DEAD, error="no") for claim in await engine.claim(DEMAND)])
+    spoil(engine, statement, bad)
+    copy = os.urandom(16)
+    for change in (Clone((copy,)), Requeue()):
+        tally = await engine.alter(Selection((bad,)), change)
+        assert (tally.changed, tally.refused, tally.created) == (0, {Status.DEAD: 1}, ())
+    assert await engine.get([copy]) == [None]
+    admin = Admin(Stoker(engine))
+    for call in (admin.jobs.retry, admin.jobs.requeue):
+        with pytest.raises(CorruptRecord, match=r"cannot be read.*It is unchanged; delete removes it"):
+            await call(text(bad))
+    assert (await engine.alter(Selection((bad,)), Discard())).changed == 1
+    await everything_else_works(engine, bad)
 
 
 @pytest.mark.spec("FAULT-43")

@@ -415,7 +415,7 @@ def read(row: Row) -> Stored:
     values = dict(zip(_VIEW, row, strict=False))
     packed, placeless = unpacked(values), values["status"] is None
     if placeless:
-        packed = packed._replace(corrupt=PLACELESS)
+        packed = packed._replace(corrupt=PLACELESS, unreadable=PLACELESS)
         values |= {"status": DEAD, "attempts": 0, "token": 0, "last_error": f"corrupt record: {PLACELESS}"}
     status = STATUSES[values["status"]]
     record = Record(
@@ -451,7 +451,7 @@ def read(row: Row) -> Stored:
         former=values["former"],
         former_at=values["former_at"],
         settled=None if values["settled"] in (None, NEVER_SETTLED) else STATUSES[values["settled"]],
-        unreadable=PLACELESS if placeless else None,
+        unreadable=packed.unreadable,
     )
     return Stored(record, values, packed.corrupt)
 

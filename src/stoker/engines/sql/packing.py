@@ -76,13 +76,17 @@ def read_log(stored: bytes | str | None) -> tuple[str, ...]:
 
 
 class Unpacked(NamedTuple):
-    """The packed columns of a record; `corrupt` names the last one that cannot be read."""
+    """The packed columns of a record; `corrupt` names the last one that cannot be read.
+
+    `unreadable` names it if it was a part of the draft: no job can be made of what is left.
+    """
 
     options: Options
     unique: Unique | None
     metadata: dict[str, str]
     log: tuple[str, ...]
     corrupt: str | None
+    unreadable: str | None
 
 
 def unpacked(values: Mapping[str, Any]) -> Unpacked:
@@ -98,6 +102,7 @@ def unpacked(values: Mapping[str, Any]) -> Unpacked:
         unique = read_unique(values["ukey"], values["utraits"])
     except CorruptRecord as error:
         corrupt = str(error)
+    unreadable = corrupt
     try:
         metadata = read_metadata(values["metadata"])
     except CorruptRecord as error:
@@ -106,7 +111,7 @@ def unpacked(values: Mapping[str, Any]) -> Unpacked:
         log = read_log(values["log"])
     except CorruptRecord as error:
         corrupt = str(error)
-    return Unpacked(options, unique, metadata or {}, log, corrupt)
+    return Unpacked(options, unique, metadata or {}, log, corrupt, unreadable)
 
 
 def totals(sums: Mapping[str, list[int]], troubles: Mapping[str, str]) -> dict[str, Totals]:

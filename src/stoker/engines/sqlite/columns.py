@@ -138,7 +138,7 @@ def read(row: Row, held: Row | None, queue: str) -> Stored:
         values["token"], values["attempts"], values["started"], values["cancel"] = rest
         status = RUNNING
     elif placeless:
-        status, packed = DEAD, packed._replace(corrupt=PLACELESS)
+        status, packed = DEAD, packed._replace(corrupt=PLACELESS, unreadable=PLACELESS)
         values |= {"attempts": 0, "token": 0, "last_error": f"corrupt record: {PLACELESS}"}
     else:
         status = _status(values)
@@ -175,7 +175,7 @@ def read(row: Row, held: Row | None, queue: str) -> Stored:
         log=packed.log,
         successor=values["successor"],
         settled=None if values["settled"] is None else STATUSES[values["settled"]],
-        unreadable=PLACELESS if placeless else None,
+        unreadable=packed.unreadable,
     )
     return Stored(record, values, wid, packed.corrupt)
 

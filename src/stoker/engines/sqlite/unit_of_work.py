@@ -15,7 +15,7 @@ import msgspec
 from stoker.engines.base import CONTROL
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.careful import SqlUnit
-from stoker.engines.sql.packing import pack_queue, read_queue
+from stoker.engines.sql.packing import PLACELESS, pack_queue, read_queue
 from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sqlite import columns, groups, subqueues
 from stoker.engines.sqlite.columns import CODES, Stored
@@ -479,6 +479,6 @@ def find(job: JobId, queue_name: Callable[[int], Steps[str]]) -> Steps[Stored | 
         if rows[0][columns.VIEW.index("status")] is None:
             held = yield _RUNNING, (rows[0][0],)
         found = columns.read(rows[0], held[0] if held else None, queue)
-        if found.record.unreadable is None:
+        if found.record.unreadable != PLACELESS:
             break
     return found
