@@ -31,7 +31,7 @@ async def test_every_change_by_a_person_is_logged(admin: Admin, app: Stoker) -> 
     await admin.jobs.edit(jobs[0].id, priority=3)
     await admin.jobs.cancel(Filter.parse("is:scheduled"))
     await admin.queues.pause("mail", reason="a migration")
-    await admin.limits.tune("mailer", Rate(5))
+    await admin.limits.tune("mailer", Rate(5), create=True)
     await admin.limits.drain("mailer")
     await app.schedule("nightly", app.draft("send"), cron="0 3 * * *")
     await admin.schedules.pause("nightly")
@@ -53,7 +53,7 @@ async def test_every_change_by_a_person_is_logged(admin: Admin, app: Stoker) -> 
 @pytest.mark.spec("ADMIN-29")
 async def test_code_without_a_name_writes_none(app: Stoker) -> None:
     admin = Admin(app)
-    await admin.queues.tune("mail", Tuning(workers=3))
+    await admin.queues.tune("mail", Tuning(workers=3), create=True)
     job = await app.enqueue(app.draft("send"))
     await admin.jobs.cancel(job.id)
     assert await admin.audit.list() == []

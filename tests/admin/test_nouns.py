@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -191,14 +192,17 @@ async def test_a_queue_is_shown_with_what_goes_through_it(admin: Admin, app: Sto
     assert view.clear_in == timedelta(minutes=1)
     assert view.total is not None
     assert (view.total.p50, view.total.p95, view.total.p99, view.processing) == (2.0, 5.0, 9.0, None)
-    with pytest.raises(NotFound, match="neither used nor tuned"):
+    with pytest.raises(NotFound, match="Did you mean mail"):
         await admin.queues.get("maill")
 
 
 @pytest.mark.spec("ADMIN-14")
 async def test_a_queue_is_paused_by_name_and_resumed(app: Stoker, clock: VirtualClock) -> None:
     admin = Admin(app, by="ada", way="page")
-    await admin.queues.pause("mail", for_=1800, reason="a migration")
+    with pytest.raises(NotFound, match="queue 'mail' is not known"):
+        await admin.queues.pause("mail")
+    assert await admin.queues.list() == []
+    await admin.queues.pause("mail", for_=1800, reason="a migration", create=True)
     view = await admin.queues.get("mail")
     assert (view.paused, view.paused_by, view.paused_why) == (True, "ada", "a migration")
     assert view.paused_until == moment(clock() + 30 * MINUTE)
@@ -238,9 +242,47 @@ async def test_schedules_are_listed_and_steered(admin: Admin, app: Stoker) -> No
             await call("nightly")
 
 
+@pytest.mark.spec("ADMIN-38")
+async def test_a_name_that_is_not_known_is_refused_unless_it_is_created(admin: Admin, app: Stoker) -> None:
+    """What the code declares is known before a worker has stored it; what only ends something creates nothing."""
+    await app.enqueue(app.draft("send", queue="mail"))
+    app.budget("declared", rate=Rate(1))
+    await admin.limits.tune("declared", Rate(2))
+    calls: list[Callable[[], Awaitable[None]]] = [
+        lambda: admin.queues.pause("maill"),
+        lambda: admin.queues.resume("maill"),
+        lambda: admin.queues.reopen("maill"),
+        lambda: admin.queues.tune("maill", Tuning(workers=1)),
+        lambda: admin.limits.set("maill", "call", 2),
+        lambda: admin.limits.clear("maill", "call"),
+        lambda: admin.limits.tune("declaredd", Rate(2)),
+    ]
+    for call in calls:
+        with pytest.raises(NotFound, match=r"Did you mean (mail|declared)\? Nothing was changed"):
+            await call()
+    assert [view.name for view in await admin.queues.list()] == ["mail"]
+    assert [view.name for view in await admin.limits.list()] == ["declared"]
+    await admin.limits.set("early", "call", 2, create=True)
+    await admin.queues.pause("bulk", create=True)
+    assert [view.name for view in await admin.queues.list()] == ["bulk", "early", "mail"]
+
+
+@pytest.mark.spec("ADMIN-38")
+async def test_a_queue_that_only_code_names_is_shown_with_zeros(admin: Admin, app: Stoker) -> None:
+    @app.task(queue="thumbs")
+    async def thumb() -> None: ...
+
+    view = await admin.queues.get("thumbs")
+    assert (view.name, view.ready, view.running, view.workers, view.paused) == ("thumbs", 0, 0, 0, False)
+    await admin.queues.pause("thumbs")
+    assert (await admin.queues.get("thumbs")).paused
+
+
 @pytest.mark.spec("ADMIN-16")
 async def test_budgets_show_what_is_left(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
-    await admin.limits.tune("mailer", Rate(60, per=60))
+    with pytest.raises(NotFound, match="budget 'mailer' is not in the store"):
+        await admin.limits.tune("mailer", Rate(60, per=60))
+    await admin.limits.tune("mailer", Rate(60, per=60), create=True)
     assert await app.spend("mailer", 60)
     later(clock, SECOND // 2)
     [one] = await admin.limits.list()

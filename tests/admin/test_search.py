@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -18,6 +19,12 @@ from stoker.testing.clock import VirtualClock
 CARD = "4111111111111111"
 RIGHT, WRONG = CARD[:6], "411112"
 BELOW: list[Role] = ["read", "operate"]
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may be busy."""
+    monkeypatch.setattr(module, "PATIENCE", 60)
 
 
 async def failed(app: Stoker, n: int = 3, **payload: Any) -> list[str]:
@@ -163,14 +170,22 @@ async def test_a_look_into_payloads_is_in_the_audit_log_once_a_minute(app: Stoke
 
 
 @pytest.mark.spec("SEARCH-05")
+@pytest.mark.parametrize("away", [EngineReadOnly("this store takes no writes"), None])
 async def test_a_store_without_writes_leaves_a_line_of_the_log(
-    app: Stoker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    app: Stoker, away: Exception | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """One that refuses, and one in which another process writes for long."""
     await failed(app, 1)
     engine = await app.engine()
 
     async def refused(*_: object) -> bool:
-        raise EngineReadOnly("this store takes no writes")
+        if away is not None:
+            raise away
+        await asyncio.sleep(3_600)
+        return True
+
+    if away is None:
+        monkeypatch.setattr(module, "PATIENCE", 0.01)
 
     monkeypatch.setattr(engine, "lock", refused)
     with caplog.at_level(logging.WARNING, "stoker.audit"):

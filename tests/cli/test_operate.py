@@ -110,7 +110,7 @@ def test_an_action_over_a_filter_counts_first(url: str) -> None:
         (["queues", "purge", "maill", "--older-than", "1s"], 2, "Did you mean mail?"),
         (["queues", "purge", "m*", "--older-than", "1s"], 2, "must be 1-128 of letters"),
         (["jobs", "delete", "status:dead"], 2, "order, id; put other text in quotes; got 'status:'"),
-        (["queues", "show", "maill"], 3, "neither used nor tuned"),
+        (["queues", "show", "maill"], 3, "Did you mean mail?"),
         (["queues", "tune", "mail"], 2, "name at least one setting"),
         (["queues", "tune", "mail", "--rate", "fast"], 2, "as in 100/1m"),
         (["queues", "tune", "mail", "--keep-done", "soon"], 2, "one of the units"),
@@ -132,7 +132,7 @@ def test_reading_an_unknown_name_is_empty_with_a_hint(url: str) -> None:
     assert call("jobs", "list", "kind:sned", "--json").stdout == ""
     counted = call("jobs", "list", "kind:sned", "--count")
     assert (counted.stdout, counted.stderr) == ("0\n", said)
-    call("queues", "tune", "idle", "--workers", "3")
+    call("queues", "tune", "idle", "--workers", "3", "--create")
     for words in (["list", "queue:idle", "--count"], ["delete", "queue:idle", "--yes"]):
         empty = call("jobs", *words)
         assert (empty.stderr, empty.stdout[0]) == ("", "0")
@@ -154,13 +154,34 @@ def test_what_a_store_warns_of_is_no_line_of_every_command(url: str) -> None:
 
 
 @pytest.mark.spec("CLI-45")
-@pytest.mark.parametrize("words", [("pause",), ("tune", "--workers", "3")])
-def test_a_queue_that_nobody_uses_may_be_a_typing_error(url: str, words: tuple[str, ...]) -> None:
-    """The change is made all the same: a queue may be paused before it is used."""
-    verb, *more = words
-    done = call("queues", verb, "maill", *more)
-    assert done.stderr == "note: queue maill has no jobs, and no worker serves it. Did you mean mail?\n"
-    assert call("queues", verb, "mail", *more).stderr == ""
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("queues", "pause", "maill"),
+        ("queues", "tune", "maill", "--workers", "3"),
+        ("limits", "set", "maill", "call", "3"),
+        ("limits", "tune", "mailler", "--rate", "5/1m"),
+    ],
+)
+def test_a_name_that_is_not_known_is_changed_only_with_create(url: str, words: tuple[str, ...]) -> None:
+    """It may be a typing error, or come ahead of the first job."""
+    call("limits", "tune", "mailer", "--rate", "9/1m", "--create")
+    refused = call(*words, code=3)
+    near = "mailer" if "mailler" in words else "mail"
+    assert f"Did you mean {near}? Nothing was changed. With create=True, --create on" in refused.stderr
+    assert [one["name"] for one in (*rows("queues", "list"), *rows("limits", "list"))] == ["mail", "mailer"]
+    assert call(*words, "--create").stderr == ""
+    assert call(*words).stderr == "", "it is known from then on"
+
+
+@pytest.mark.spec("CLI-45")
+@pytest.mark.parametrize("words", [("queues", "resume"), ("queues", "reopen"), ("limits", "clear", "maill", "call")])
+def test_what_only_ends_something_creates_nothing(url: str, words: tuple[str, ...]) -> None:
+    name = () if "maill" in words else ("maill",)
+    assert "Did you mean mail?" in call(*words, *name, code=3).stderr
+    for reading in ("keys", "full"):
+        assert call("limits", reading, "maill").stderr.endswith("Did you mean mail?\n")
+    assert [one["name"] for one in rows("queues", "list")] == ["mail"]
 
 
 @pytest.mark.spec("CLI-46")
@@ -353,7 +374,7 @@ def test_keys_at_their_limit_are_listed(url: str) -> None:
 
 @pytest.mark.spec("CLI-23")
 def test_limits_kinds_and_operations_are_shown_and_changed(url: str) -> None:
-    call("limits", "tune", "mailer", "--rate", "60/1m")
+    call("limits", "tune", "mailer", "--rate", "60/1m", "--create")
     [budget] = rows("limits", "list")
     assert (budget["name"], budget["capacity"]) == ("mailer", 60)
     assert call("limits", "drain", "mailer").stdout == "budget mailer is drained\n"
@@ -383,7 +404,7 @@ def test_limits_kinds_and_operations_are_shown_and_changed(url: str) -> None:
         ["queues", "pause", "mail"],
         ["queues", "resume", "mail"],
         ["queues", "tune", "mail", "--workers", "2"],
-        ["limits", "tune", "mailer", "--rate", "5/s"],
+        ["limits", "tune", "mailer", "--rate", "5/s", "--create"],
         ["jobs", "requeue", "is:dead", "--dry-run"],
         ["jobs", "cancel", "is:scheduled", "--yes"],
         ["status"],

@@ -122,7 +122,9 @@ async def test_a_declared_schedule_follows_the_code_again(app: Stoker, client: C
 
 @pytest.mark.spec("REST-11")
 async def test_budgets_and_limits_by_key_are_set(app: Stoker, client: Client) -> None:
-    made = (await send(client, "PUT", "/limits/stripe", {"n": 100, "per": 60})).json()
+    unknown = await send(client, "PUT", "/limits/stripe", {"n": 100, "per": 60})
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
+    made = (await send(client, "PUT", "/limits/stripe", {"n": 100, "per": 60, "create": True})).json()
     assert made == {"name": "stripe", "n": 100.0, "per": 60.0, "left": 100.0, "next_token": 0.0}
     await send(client, "POST", "/limits/stripe/drain")
     drained = (await client.get("/api/v1/limits/stripe")).json()

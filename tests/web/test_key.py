@@ -105,7 +105,7 @@ async def test_the_key_is_typed_on_the_page_that_asks_for_it(visitor: Client) ->
 @pytest.mark.spec("WEBSEC-21")
 async def test_programs_send_the_key_in_a_header(visitor: Client) -> None:
     async def status(header: str, method: str = "GET") -> int:
-        path = "/api/v1/jobs" if method == "GET" else "/api/v1/queues/mail/pause"
+        path = "/api/v1/jobs" if method == "GET" else "/api/v1/queues/default/pause"
         headers = {b"authorization": header.encode("latin-1"), b"content-type": b"application/json"}
         return (await visitor.http.request(method, path, headers=headers)).status_code
 

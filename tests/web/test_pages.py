@@ -156,6 +156,16 @@ async def test_a_filter_is_text_in_the_address_and_a_mistake_is_explained(
     assert (await client.get("/jobs", params={"q": found["dead"]})).headers["location"] == f"/jobs/{found['dead']}"
 
 
+@pytest.mark.spec("ADMIN-38")
+async def test_a_queue_that_only_a_schedule_names_has_a_page(app: Stoker, client: Client) -> None:
+    await app.schedule("nightly", app.draft("send", queue="timed"), cron="0 3 * * *")
+    page = await client.get("/queues/timed")
+    assert page.status_code == 200
+    assert "/live?page=queue" not in page.text
+    gone = await client.get("/queues/timd")
+    assert (gone.status_code, "Did you mean timed?" in text(gone)) == (404, True)
+
+
 @pytest.mark.spec("WEB-06")
 async def test_a_list_goes_on_behind_its_last_job_and_says_how_far_it_looked(app: Stoker, client: Client) -> None:
     made = [await enqueue(app) for _ in range(60)]

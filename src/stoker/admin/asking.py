@@ -12,13 +12,16 @@ from stoker.model import job as stored
 from stoker.model.access import Role
 from stoker.model.audit import By, Way
 from stoker.model.errors import NotFound
-from stoker.model.job import DEFAULT_QUEUE
-from stoker.model.names import Names, known
+from stoker.model.job import DEFAULT_QUEUE, check_name
+from stoker.model.names import Names, hint, in_use, known
 from stoker.model.query import Census
 from stoker.model.redact import Redaction
 
 UNNAMED = "unnamed"
 """Who is in the audit log when the caller gave no name."""
+
+
+CREATE = " Nothing was changed. With create=True, --create on the command line, it is set up ahead of its first use."
 
 
 class Asking(NamedTuple):
@@ -51,6 +54,19 @@ class Asking(NamedTuple):
         engine = await self.engine()
         stored = known(census, await engine.queues(), await engine.schedules(), await engine.workers())
         return stored | _of_app(self.app)
+
+    async def known_queue(self, name: str, census: Census | None = None, more: str = CREATE) -> None:
+        """Refuse a queue that is not known, with the nearest one and what `more` says. Raises `NotFound`."""
+        check_name("queue", name)
+        census = census or await (await self.engine()).census()
+        if name in in_use(census).queues:
+            return
+        queues = (await self.names(census)).queues
+        if name not in queues:
+            raise NotFound(
+                f"queue {name!r} is not known: no job, setting, schedule, live worker or task of the app names it. "
+                f"{hint(name, queues)}{more}"
+            )
 
     def job(self, found: stored.Job) -> records.Job:
         """A job as people read it, secrets masked."""

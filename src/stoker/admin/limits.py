@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 
-from stoker.admin.asking import Asking
+from stoker.admin.asking import CREATE, Asking
 from stoker.admin.audit import audited
 from stoker.model.control import Budget, Tuning
 from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.ids import text
 from stoker.model.job import check_name
+from stoker.model.names import hint
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Rate, level, until_token
 from stoker.model.time import EPOCH, Instant
@@ -67,10 +68,10 @@ class LimitsAdmin:
 
     async def get(self, name: str) -> BudgetView:
         """One budget. Raises `NotFound`."""
-        found = next((one for one in await self.list() if one.name == name), None)
-        if found is None:
-            raise NotFound(f"budget {name!r} is not in the store")
-        return found
+        budgets = {one.name: one for one in await self.list()}
+        if name not in budgets:
+            raise _no_budget(name, budgets)
+        return budgets[name]
 
     async def keys(self, queue: str, *, after: str | None = None, limit: int = 100) -> Sequence[KeyView]:
         """What runs and waits under each limit key and tenant of a queue, by name, behind the name `after`."""
@@ -97,29 +98,46 @@ class LimitsAdmin:
                 break
         return found[: max(limit, 0)]
 
-    async def set(self, queue: str, name: str, n: int) -> None:
-        """Let so many jobs of each key of a limit run at once, whatever jobs bring, until it is cleared."""
+    async def set(self, queue: str, name: str, n: int, *, create: bool = False) -> None:
+        """Let so many jobs of each key of a limit run at once, whatever jobs bring, until it is cleared.
+
+        A queue that is not known is refused, unless `create` makes its settings ahead of its first job.
+        """
+        if not create:
+            await self._asking.known_queue(queue)
         engine = await self._asking.engine()
         await engine.tune(queue, Tuning(limits=((name, n),)), by=self._asking.signed())
 
     async def clear(self, queue: str, name: str) -> None:
-        """Give a limit back to the number that its jobs bring."""
+        """Give a limit back to the number that its jobs bring. Raises `NotFound` for a queue that is not known."""
+        await self._asking.known_queue(queue)
         engine = await self._asking.engine()
         await engine.tune(queue, Tuning(limits=((name, None),)), by=self._asking.signed())
 
-    async def tune(self, name: str, rate: Rate) -> None:
-        """Set a budget's rate; tokens at hand are kept as far as they fit. A new budget is full."""
+    async def tune(self, name: str, rate: Rate, *, create: bool = False) -> None:
+        """Set a budget's rate; tokens at hand are kept as far as they fit.
+
+        A budget that is neither stored nor declared by the app is refused, unless `create` makes it, full.
+        """
         check_name("budget", name)
         if not isinstance(rate, Rate):
             raise InvalidInput("rate", rate, "must be a Rate, such as Rate(100, per=60)")
         engine = await self._asking.engine()
+        if not create:
+            known = {*(one.name for one in await engine.budgets()), *self._asking.app.declarations.budgets}
+            if name not in known:
+                raise _no_budget(name, known, CREATE)
         await engine.tune(name, rate, by=self._asking.signed())
 
     async def drain(self, name: str) -> None:
         """Empty a budget, because the real limiter refused. Raises `NotFound`."""
         if not await self._asking.app.budget(name).drain():
-            raise NotFound(f"budget {name!r} is not in the store")
+            raise _no_budget(name, {one.name for one in await (await self._asking.engine()).budgets()})
         await audited(self._asking, "limits.drain", f"budget {name}")
+
+
+def _no_budget(name: str, known: Iterable[str], more: str = "") -> NotFound:
+    return NotFound(f"budget {name!r} is not in the store. {hint(name, known)}{more}")
 
 
 def _key(one: SubqueueView) -> KeyView:

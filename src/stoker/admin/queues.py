@@ -12,7 +12,7 @@ from stoker.admin.bulk import Bulk, Walk, making, query_to_change
 from stoker.admin.history import RECENT, closed
 from stoker.model.control import Presence, Queue, Tuning, live
 from stoker.model.derived import Flow
-from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
 from stoker.model.filter import Filter
 from stoker.model.job import FINISHED, Status, check_name
@@ -84,11 +84,14 @@ class QueuesAdmin:
         return views(census, await engine.queues(), await engine.workers(), points, RECENT)
 
     async def get(self, name: str) -> QueueView:
-        """One queue. Raises `NotFound` when it was neither used nor tuned, and no worker serves it."""
+        """One queue, with zeros where only a schedule or a task of the app names it. Raises `NotFound`."""
         found = next((view for view in await self.list() if view.name == name), None)
-        if found is None:
-            raise NotFound(f"queue {name!r} was neither used nor tuned, and no worker serves it")
-        return found
+        if found is not None:
+            return found
+        engine = await self._asking.engine()
+        census = await engine.census()
+        await self._asking.known_queue(name, census, "")
+        return _view(census, Queue(name=name, keep_done=engine.keep_done), [], _Sums(), RECENT)
 
     async def pause(
         self,
@@ -97,8 +100,12 @@ class QueuesAdmin:
         for_: Seconds | None = None,
         until: datetime | None = None,
         reason: str | None = None,
+        create: bool = False,
     ) -> None:
-        """Stop every worker from claiming jobs of a queue, for a time or until it is resumed; running jobs go on."""
+        """Stop every worker from claiming jobs of a queue, for a time or until it is resumed; running jobs go on.
+
+        A queue that is not known is refused, unless `create` makes its settings ahead of its first job.
+        """
         if until is not None and for_ is not None:
             raise InvalidInput("until", until, "cannot go with for_; give one of them")
         lasts = None if for_ is None else span(for_, "for_")
@@ -106,7 +113,7 @@ class QueuesAdmin:
             lasts = instant(until, "until") - await (await self._asking.engine()).now()
             if lasts <= 0:
                 raise InvalidInput("until", until.isoformat(), "must be in the future")
-        await self.tune(name, Tuning(paused=True, pause_for=lasts, reason=reason, by=self._asking.by))
+        await self.tune(name, Tuning(paused=True, pause_for=lasts, reason=reason, by=self._asking.by), create=create)
 
     async def resume(self, name: str) -> None:
         """Let workers claim jobs of a queue again."""
@@ -116,8 +123,13 @@ class QueuesAdmin:
         """End the cool-down of a queue: its workers claim again at once."""
         await self.tune(name, Tuning(reopen=True))
 
-    async def tune(self, name: str, tuning: Tuning) -> None:
-        """Change settings, pause or resume; what the tuning does not name stays as it is."""
+    async def tune(self, name: str, tuning: Tuning, *, create: bool = False) -> None:
+        """Change settings, pause or resume; what the tuning does not name stays as it is.
+
+        A queue that is not known is refused, unless `create` makes its settings ahead of its first job.
+        """
+        if not create:
+            await self._asking.known_queue(name)
         engine = await self._asking.engine()
         await engine.tune(name, tuning, by=self._asking.signed(tuning.reason))
 

@@ -6,6 +6,7 @@ and they are looked for here: neither the jobs, nor their number, nor where a pa
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 
@@ -14,11 +15,14 @@ from msgspec.structs import replace
 from stoker.admin.asking import Asking
 from stoker.admin.audit import audited
 from stoker.model import ids
-from stoker.model.errors import EngineReadOnly, EngineRefused
+from stoker.model.errors import EngineBusy, EngineReadOnly, EngineRefused
 from stoker.model.filter import Filter
 from stoker.model.job import Job
 from stoker.model.query import LARGEST_PAGE, LONGEST_WALK, Page, Query, cursor_behind, has_texts
 from stoker.model.time import MINUTE
+
+PATIENCE = 0.5
+"""Seconds that a search waits for its entry in the audit log: another process may write for long."""
 
 logger = logging.getLogger("stoker.audit")
 
@@ -67,8 +71,9 @@ async def noted(asking: Asking, filter_: Filter) -> None:
     name = f"stoker.search.{hashlib.sha256(by.who.encode()).hexdigest()[:32]}"
     try:
         engine = await asking.engine()
-        if await engine.lock(name, ids.text(asking.app.mint()), MINUTE):
-            await audited(asking, "jobs.search", what)
-    except (EngineReadOnly, EngineRefused):
-        text = "%s (%s) searched payloads of %s. The store takes no writes, so this line stands for the audit entry."
-        logger.warning(text, by.who, by.way, what)
+        async with asyncio.timeout(PATIENCE):
+            if await engine.lock(name, ids.text(asking.app.mint()), MINUTE):
+                await audited(asking, "jobs.search", what)
+    except (EngineReadOnly, EngineRefused, EngineBusy, TimeoutError) as error:
+        text = "%s (%s) searched payloads of %s. The store takes no writes now (%s): this line stands for its entry."
+        logger.warning(text, by.who, by.way, what, type(error).__name__)

@@ -17,7 +17,7 @@ from stoker.admin.jobs import JobPage
 from stoker.admin.operations import OperationView
 from stoker.cli.command import NearestGroup
 from stoker.cli.operations import finished, tally
-from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, read, read_moment, read_time, said, show
+from stoker.cli.store import EXIT_CODES, as_json_option, ask, hinted, on_store, read, read_moment, read_time, said, show
 from stoker.cli.text import one_line, safe
 from stoker.codec.signature import display
 from stoker.model.derived import error_line
@@ -58,10 +58,10 @@ def list_(terms: tuple[str, ...], limit: int, count: bool, as_json: bool, path: 
     if count:
         page = ask(path, url, lambda admin: admin.jobs.find(" ".join(terms), limit=1, total=True))
         said(_total(page), as_json, jobs=page.total, complete=page.complete)
-        _hint(page.hint)
+        hinted(page.hint)
         return
     found, first = ask(path, url, lambda admin: _listed(admin, " ".join(terms), limit))
-    _hint(first.hint)
+    hinted(first.hint)
     if as_json:
         for job in found:
             click.echo(json.dumps(as_object(job)))
@@ -69,12 +69,6 @@ def list_(terms: tuple[str, ...], limit: int, count: bool, as_json: bool, path: 
     show(COLUMNS, [_row(job) for job in found])
     if first.total is not None and len(found) != first.total:
         click.echo(f"{len(found):,} of {_total(first)} jobs")
-
-
-def _hint(text: str) -> None:
-    """Say beside the output that a name is not known."""
-    if text:
-        click.echo(safe(f"note: {text}"), err=True)
 
 
 async def _listed(admin: Operators, terms: str, limit: int) -> tuple[list[Job], JobPage]:
@@ -175,7 +169,7 @@ def tail(terms: tuple[str, ...], limit: int | None, as_json: bool, path: str | N
 
     async def follow(admin: Operators) -> None:
         left = limit
-        _hint((await admin.jobs.find(" ".join(terms), limit=1)).hint)
+        hinted((await admin.jobs.find(" ".join(terms), limit=1)).hint)
         async for event in admin.jobs.tail(" ".join(terms)):
             click.echo(_line(event, as_json))
             sys.stdout.flush()

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from stoker.admin import Filter, Operators
 from stoker.admin.limits import BudgetView, KeyView
 from stoker.cli.command import NearestGroup
-from stoker.cli.store import EXIT_CODES, as_json_option, ask, length, objects, on_store, read_rate, said, show
+from stoker.cli.store import (
+    EXIT_CODES,
+    as_json_option,
+    ask,
+    create_option,
+    hinted,
+    length,
+    objects,
+    on_store,
+    read_rate,
+    said,
+    show,
+)
 from stoker.cli.text import safe
 
 KEYS = ("key", "running", "most", "waiting", "holders")
@@ -45,7 +59,12 @@ def _row(one: BudgetView) -> tuple[Any, ...]:
 @on_store
 def keys(queue: str, after: str | None, limit: int, as_json: bool, path: str | None, url: str | None) -> None:
     """List what runs under each limit key, and each tenant, of a queue."""
-    found = ask(path, url, lambda admin: admin.limits.keys(queue, after=after, limit=limit))
+
+    async def call(admin: Operators) -> Sequence[KeyView]:
+        hinted((await admin.jobs.find(Filter(queues=(queue,)), limit=1)).hint)
+        return await admin.limits.keys(queue, after=after, limit=limit)
+
+    found = ask(path, url, call)
     if as_json:
         objects(found)
     else:
@@ -64,7 +83,13 @@ def _key_row(one: KeyView) -> tuple[Any, ...]:
 @on_store
 def full(queue: str | None, limit: int, as_json: bool, path: str | None, url: str | None) -> None:
     """List the keys at their limit for which jobs wait, of one queue or of all."""
-    found = ask(path, url, lambda admin: admin.limits.at_limit(queue, limit=limit))
+
+    async def call(admin: Operators) -> Sequence[KeyView]:
+        if queue is not None:
+            hinted((await admin.jobs.find(Filter(queues=(queue,)), limit=1)).hint)
+        return await admin.limits.at_limit(queue, limit=limit)
+
+    found = ask(path, url, call)
     if as_json:
         objects(found)
     else:
@@ -75,11 +100,12 @@ def full(queue: str | None, limit: int, as_json: bool, path: str | None, url: st
 @click.argument("queue")
 @click.argument("name")
 @click.argument("n", type=click.IntRange(1))
+@create_option
 @as_json_option
 @on_store
-def set_(queue: str, name: str, n: int, as_json: bool, path: str | None, url: str | None) -> None:
+def set_(queue: str, name: str, n: int, create: bool, as_json: bool, path: str | None, url: str | None) -> None:
     """Let N jobs of each key of a limit run at once, until it is cleared."""
-    ask(path, url, lambda admin: admin.limits.set(queue, name, n))
+    ask(path, url, lambda admin: admin.limits.set(queue, name, n, create=create))
     said(f"limit {name} of queue {queue} is set to {n}", as_json, queue=queue, limit=name, n=n)
 
 
@@ -97,12 +123,13 @@ def clear(queue: str, name: str, as_json: bool, path: str | None, url: str | Non
 @limits.command(epilog=EXIT_CODES)
 @click.argument("budget")
 @click.option("--rate", required=True, metavar="N/TIME", help="N tokens per time, as in 100/1m.")
+@create_option
 @as_json_option
 @on_store
-def tune(budget: str, rate: str, as_json: bool, path: str | None, url: str | None) -> None:
+def tune(budget: str, rate: str, create: bool, as_json: bool, path: str | None, url: str | None) -> None:
     """Set the rate of a budget; tokens at hand are kept as far as they fit."""
     wanted = read_rate("--rate", rate)
-    ask(path, url, lambda admin: admin.limits.tune(budget, wanted))
+    ask(path, url, lambda admin: admin.limits.tune(budget, wanted, create=create))
     said(f"budget {budget} is tuned to {rate}", as_json, budget=budget, n=wanted.n, per=wanted.per)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
 from datetime import timedelta
@@ -19,6 +18,7 @@ from stoker.cli.store import (
     ago,
     as_json_option,
     ask,
+    create_option,
     length,
     objects,
     on_store,
@@ -30,13 +30,11 @@ from stoker.cli.store import (
     said,
     show,
 )
-from stoker.cli.text import safe
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.job import FINISHED
 from stoker.model.time import SECOND, span
 
 COLUMNS = ("queue", "ready", "scheduled", "running", "retrying", "dead", "oldest waits", "workers", "slots", "state")
-COUNTED = ("ready", "scheduled", "running", "retrying", "dead", "done")
 FLOW = ("in/min", "out/min", "clear in", "95 % done in")
 
 
@@ -120,6 +118,7 @@ def show_(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
 @click.option("--for", "lasts", metavar="TIME", help="Resume by itself after this time, as in 30m.")
 @click.option("--until", metavar="MOMENT", help="Resume by itself then, as in 2026-11-16T14:00; UTC without a zone.")
 @click.option("--reason", help="Shown to operators and by `stoker jobs explain`.")
+@create_option
 @as_json_option
 @on_store
 def pause(
@@ -127,6 +126,7 @@ def pause(
     lasts: str | None,
     until: str | None,
     reason: str | None,
+    create: bool,
     as_json: bool,
     path: str | None,
     url: str | None,
@@ -136,15 +136,9 @@ def pause(
         raise click.UsageError("--for and --until exclude each other")
     for_ = None if lasts is None else read_time("--for", lasts) / SECOND
     end = None if until is None else read_moment("--until", until)
-
-    async def call(admin: Operators) -> str:
-        await admin.queues.pause(queue, for_=for_, until=end, reason=reason)
-        return await _unused(admin, queue)
-
-    note = ask(path, url, call)
+    ask(path, url, lambda admin: admin.queues.pause(queue, for_=for_, until=end, reason=reason, create=create))
     ends = f" for {lasts}" if lasts else f" until {until}" if until else ""
     said(f"queue {queue} is paused{ends}", as_json, queue=queue, paused=True)
-    click.echo(note, err=True, nl=bool(note))
 
 
 @queues.command(epilog=EXIT_CODES)
@@ -153,14 +147,8 @@ def pause(
 @on_store
 def resume(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Let workers claim jobs of a queue again."""
-
-    async def call(admin: Operators) -> str:
-        await admin.queues.resume(queue)
-        return await _unused(admin, queue)
-
-    note = ask(path, url, call)
+    ask(path, url, lambda admin: admin.queues.resume(queue))
     said(f"queue {queue} is resumed", as_json, queue=queue, paused=False)
-    click.echo(note, err=True, nl=bool(note))
 
 
 @queues.command(epilog=EXIT_CODES)
@@ -169,14 +157,8 @@ def resume(queue: str, as_json: bool, path: str | None, url: str | None) -> None
 @on_store
 def reopen(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
     """End the cool-down of a queue, so that workers claim from it at once."""
-
-    async def call(admin: Operators) -> str:
-        await admin.queues.reopen(queue)
-        return await _unused(admin, queue)
-
-    note = ask(path, url, call)
+    ask(path, url, lambda admin: admin.queues.reopen(queue))
     said(f"queue {queue} is open", as_json, queue=queue, cooling=False)
-    click.echo(note, err=True, nl=bool(note))
 
 
 @queues.command(epilog=EXIT_CODES)
@@ -188,6 +170,7 @@ def reopen(queue: str, as_json: bool, path: str | None, url: str | None) -> None
 @click.option("--keep-dead", metavar="TIME", help="How long dead jobs are kept.")
 @click.option("--curve", metavar="BASE..MAX", help="Waits before retries and after throttles, as in 5s..10m.")
 @click.option("--clear", multiple=True, type=click.Choice(SETTINGS), help="Back to the default. Repeatable.")
+@create_option
 @as_json_option
 @on_store
 def tune(
@@ -199,6 +182,7 @@ def tune(
     keep_dead: str | None,
     curve: str | None,
     clear: tuple[str, ...],
+    create: bool,
     as_json: bool,
     path: str | None,
     url: str | None,
@@ -216,25 +200,8 @@ def tune(
     tuning = read(lambda: Tuning(**settings))
     if tuning == Tuning():
         raise click.UsageError("name at least one setting")
-
-    async def call(admin: Operators) -> str:
-        await admin.queues.tune(queue, tuning)
-        return await _unused(admin, queue)
-
-    note = ask(path, url, call)
+    ask(path, url, lambda admin: admin.queues.tune(queue, tuning, create=create))
     said(f"queue {queue} is tuned", as_json, queue=queue, tuned=True)
-    click.echo(note, err=True, nl=bool(note))
-
-
-async def _unused(admin: Operators, queue: str) -> str:
-    """What to say about a queue that has no jobs and no worker: its name may be a typing error."""
-    views = {view.name: view for view in await admin.queues.list()}
-    view = views.pop(queue, None)
-    if view is None or view.workers or any(getattr(view, name) for name in COUNTED):
-        return ""
-    near = difflib.get_close_matches(queue, views, n=1)
-    said = f"note: queue {queue} has no jobs, and no worker serves it."
-    return safe(f"{said} Did you mean {near[0]}?" if near else said)
 
 
 @queues.command(epilog=EXIT_CODES)

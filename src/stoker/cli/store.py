@@ -201,6 +201,18 @@ def as_json_option(command: Callable[P, T]) -> Callable[P, T]:
     return click.option("--json", "as_json", is_flag=True, help="As one object.")(command)
 
 
+def create_option(command: Callable[P, T]) -> Callable[P, T]:
+    """Give a command the option `--create`."""
+    text = "Take a name that is not known yet."
+    return click.option("--create", is_flag=True, help=text)(command)
+
+
+def hinted(text: str) -> None:
+    """Say beside the output that a name is not known."""
+    if text:
+        click.echo(safe(f"note: {text}"), err=True)
+
+
 def said(text: str, as_json: bool, **facts: Any) -> None:
     """Say what was done, in a sentence or as an object."""
     click.echo(json.dumps(facts) if as_json else safe(text))

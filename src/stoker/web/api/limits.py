@@ -31,6 +31,12 @@ class Budgets(Struct, kw_only=True):
     budgets: list[BudgetRecord]
 
 
+class BudgetBody(t.RateBody):
+    """So many tokens per so many seconds. `create` makes a budget that is not there."""
+
+    create: bool = False
+
+
 class AtLimitQuery(t.Strict):
     """Of one queue, else of all."""
 
@@ -57,11 +63,11 @@ async def read(visit: Visit) -> BudgetRecord:
 
 
 @api.put("/limits/{name}")
-async def tune(visit: Visit, given: t.RateBody) -> BudgetRecord:
+async def tune(visit: Visit, given: BudgetBody) -> BudgetRecord:
     """Set the rate of a budget; a new one is full."""
     needs_everything(visit)
     name = place(visit, "name")
-    await visit.admin.limits.tune(name, Rate(given.n, per=given.per))
+    await visit.admin.limits.tune(name, Rate(given.n, per=given.per), create=given.create)
     return _record(await visit.admin.limits.get(name))
 
 

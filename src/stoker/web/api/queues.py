@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from stoker.admin.limits import KeyView
 from stoker.admin.queues import QueueView
-from stoker.model.control import Tuning
+from stoker.model.control import SETTINGS, Tuning
 from stoker.model.throttle import Rate
 from stoker.model.time import SECOND, span
 from stoker.records import Curve
@@ -23,14 +23,15 @@ api = Noun("queues")
 
 
 class PauseBody(t.Strict):
-    """Why, and for how many seconds; without an end until it is resumed."""
+    """Why, and for how many seconds; without an end until it is resumed. `create` takes a queue that is not known."""
 
     reason: t.Reason | None = None
     seconds: t.Lasting | None = None
+    create: bool = False
 
 
 class TuneBody(t.Strict):
-    """Settings of a queue; null clears one, what is left out stays."""
+    """Settings of a queue; null clears one, what is left out stays. `create` takes a queue that is not known."""
 
     workers: Annotated[int, Meta(ge=0, le=10000)] | UnsetType | None = UNSET
     fair: bool | UnsetType | None = UNSET
@@ -38,6 +39,7 @@ class TuneBody(t.Strict):
     keep_done: t.Seconds | UnsetType | None = UNSET
     keep_dead: t.Seconds | UnsetType | None = UNSET
     curve: t.CurveBody | UnsetType | None = UNSET
+    create: bool = False
 
 
 class KeysQuery(t.Strict):
@@ -147,7 +149,7 @@ async def read(visit: Visit) -> QueueRecord:
 async def tune(visit: Visit, given: TuneBody) -> QueueRecord:
     """Tune a queue."""
     name = _reached(visit)
-    fields = {field: getattr(given, field) for field in given.__struct_fields__ if not t.unset(getattr(given, field))}
+    fields = {field: value for field in SETTINGS if not t.unset(value := getattr(given, field))}
     clear = frozenset(field for field, value in fields.items() if value is None)
     values: dict[str, Any] = {field: value for field, value in fields.items() if value is not None}
     if "rate" in values:
@@ -156,7 +158,7 @@ async def tune(visit: Visit, given: TuneBody) -> QueueRecord:
         values["curve"] = Curve(values["curve"].base, values["curve"].max).stored()
     for field in values.keys() & {"keep_done", "keep_dead"}:
         values[field] = span(values[field], field)
-    await visit.admin.queues.tune(name, Tuning(clear=clear, **values))
+    await visit.admin.queues.tune(name, Tuning(clear=clear, **values), create=given.create)
     return await _after(visit, name)
 
 
@@ -164,7 +166,7 @@ async def tune(visit: Visit, given: TuneBody) -> QueueRecord:
 async def pause(visit: Visit, given: PauseBody) -> QueueRecord:
     """Pause a queue."""
     name = _reached(visit)
-    await visit.admin.queues.pause(name, for_=given.seconds, reason=given.reason)
+    await visit.admin.queues.pause(name, for_=given.seconds, reason=given.reason, create=given.create)
     return await _after(visit, name)
 
 

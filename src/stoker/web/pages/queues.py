@@ -65,7 +65,11 @@ async def one(visit: Visit) -> Response:
     """One queue: charts, settings, workers, kinds, errors."""
     name = visit.request.path_params["name"]
     reading = await visit.board.hub.reading()
-    context = one_context(visit, reading)
+    known = name in shared.queue_names(reading)
+    if not known:
+        await visit.admin.queues.get(name)  # a schedule or a task may name it; else it is not found
+        reading = reading._replace(queues=[*reading.queues, Queue(name=name)])
+    context = one_context(visit, reading) | ({} if known else {"live_url": ""})
     drawn = charts.range_of(visit, reading.census.at)
     engine = await visit.board.store.engine()
     points = await engine.points(drawn.since, drawn.until - 1, *charts.asked(name), width=drawn.merging)
@@ -86,8 +90,7 @@ async def one(visit: Visit) -> Response:
 def one_context(visit: Visit, reading: Reading) -> dict[str, Any]:
     """What changes by itself: the state, the figures, the kinds and the workers of a queue."""
     name = visit.request.path_params["name"]
-    rows = shared.queue_rows(visit, reading)
-    row = next((row for row in rows if row.name == name), None)
+    row = next((row for row in shared.queue_rows(visit, reading) if row.name == name), None)
     if row is None:
         raise NotFound(f"Queue {name} was neither used nor tuned, and no worker serves it.")
     now = reading.census.at
