@@ -17,9 +17,11 @@ from stoker.model.control import Presence, Tuning
 from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.events import Event, EventType, Point, Window
 from stoker.model.findings import Finding
-from stoker.model.job import Claim, Demand, Settlement, Status, chain
+from stoker.model.job import Claim, Demand, Settlement, Status, Verdict, chain
+from stoker.model.lifecycle import conclude
 from stoker.model.outbox.cursor import Consumer
 from stoker.model.outbox.stream import Entry, Stream
+from stoker.model.outcome import Done
 from stoker.model.throttle import Cool, Rate
 from stoker.model.time import HOUR, MINUTE, SECOND, moment
 from stoker.records import Curve
@@ -309,6 +311,52 @@ async def test_workers_show_where_they_are_and_what_they_run(admin: Admin, app: 
     assert await admin.workers.jobs("other") == []
     later(clock, 6 * MINUTE)
     assert [one.long for one in await admin.workers.jobs()] == [True, True]
+
+
+@pytest.mark.spec("ADMIN-38")
+async def test_the_jobs_of_one_worker_are_taken_back_now(app: Stoker, clock: VirtualClock) -> None:
+    admin = Admin(app, by="ada")
+    engine = await app.engine()
+    for _ in range(103):
+        await app.enqueue(app.draft("send", attempts=1))
+    await engine.renew("other", [], first=True)
+    [kept] = await engine.claim(Demand("other", (("default", 1),), 1))
+    claims = [*await claim(app), *await claim(app)]
+    assert len(claims) == 102
+    await present(app, "default")
+    seen: list[str] = []
+    app.listener(lambda change: seen.append(change.job))
+    assert await engine.lock("stoker.ticker", "w", MINUTE)
+    assert await admin.workers.take_back("w", reason="its host is gone") == 102
+    assert sorted(seen) == sorted(ids.text(one.id) for one in claims)
+    assert await engine.lock("stoker.ticker", "other", MINUTE), "its locks are released too"
+    for job in await engine.get([claims[0].id, claims[-1].id]):
+        assert job is not None
+        assert (job.status, job.attempts, job.worker, job.scheduled_at) == (Status.PENDING, 0, None, job.created_at)
+    [untouched] = await engine.get([kept.id])
+    assert untouched is not None and (untouched.status, untouched.worker) == (Status.RUNNING, "other")
+    [late] = (await engine.settle([conclude(claims[0], Done())])).verdicts
+    assert late is not Verdict.APPLIED, "what its runs still write is refused"
+    assert not (await engine.renew("w", [])).known, "if it lives it goes on under another id"
+    [entry] = await admin.audit.list()
+    assert (entry.deed.action, entry.deed.target, entry.by.reason, entry.deed.after) == (
+        "workers.take_back",
+        "worker w",
+        "its host is gone",
+        {"jobs": 102},
+    )
+    assert await admin.workers.take_back("w") == 0, "its presence is still known"
+    with pytest.raises(NotFound, match="worker 'nobody' is not in the store"):
+        await admin.workers.take_back("nobody")
+
+
+@pytest.mark.spec("ADMIN-38")
+async def test_a_worker_without_a_presence_is_known_by_its_jobs(admin: Admin, app: Stoker) -> None:
+    await app.enqueue(app.draft("send"))
+    await claim(app)
+    assert await admin.workers.take_back("w") == 1
+    with pytest.raises(NotFound):
+        await admin.workers.take_back("w")
 
 
 @pytest.mark.spec("ADMIN-18")

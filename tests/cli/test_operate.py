@@ -17,9 +17,10 @@ from click.testing import CliRunner, Result
 from stoker.app import Stoker
 from stoker.cli import ALIASES, COMMANDS
 from stoker.cli.command import stoker
+from stoker.context import current
 from stoker.limits import Limit
 from stoker.model.job import Demand
-from tests.harness.apps import drain, working
+from tests.harness.apps import PATIENCE, drain, working
 
 UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
 
@@ -500,6 +501,39 @@ def test_the_audit_log_names_jobs_by_their_ids(url: str) -> None:
     [entry] = rows("audit", "--action", "jobs.discard")
     assert {one["id"] for one in entry["deed"]["former"]} == jobs
     assert all(one["started_at"].startswith("20") for one in entry["deed"]["former"])
+
+
+@pytest.mark.spec("ADMIN-38", "CLI-54")
+def test_the_jobs_of_a_live_worker_are_taken_back(url: str) -> None:
+    """Its handler is stopped, the job runs again without having used an attempt, and the worker goes on."""
+    app = Stoker(url)
+    runs: list[str] = []
+    begun = asyncio.Event()
+
+    @app.task(queue="slow", attempts=1)
+    async def wait() -> str:
+        runs.append(current().worker)
+        if len(runs) == 1:
+            begun.set()
+            await asyncio.Event().wait()
+        return "done"
+
+    async def look() -> tuple[str, Any, int]:
+        async with app, working(app, {"slow": 1}, lease=6) as worker:
+            job = await wait.enqueue()
+            await begun.wait()
+            former = worker.id
+            said = await asyncio.to_thread(call, "workers", former, "--take-back", "--reason", "it hangs")
+            assert said.stdout == f"1 job of worker {former} handed back\n"
+            return former, await job.result(PATIENCE), (await job.refresh()).attempts
+
+    former, result, attempts = app.run(look())
+    assert (result, attempts, len(runs)) == ("done", 1, 2)
+    assert runs[0] == former != runs[1]
+    assert "needs the id of a worker" in call("workers", "--take-back", code=2).output
+    assert "--reason belongs to --take-back" in call("workers", "--reason", "x", code=2).output
+    assert "`stoker workers` lists those" in call("workers", "nobody", "--take-back", code=3).output
+    app.run(app.close())
 
 
 @pytest.mark.spec("CLI-54")

@@ -22,7 +22,7 @@ from stoker.testing.clock import VirtualClock
 from stoker.web import Limits, dashboard
 from stoker.web.check_ups import CheckUps
 from tests.harness.calls import counted
-from tests.web.conftest import Client, claim, end, enqueue, text
+from tests.web.conftest import Client, beat, claim, end, enqueue, text
 
 
 def told(answer: httpx.Response) -> dict[str, object]:
@@ -207,6 +207,26 @@ async def test_a_budget_is_tuned_and_drained(app: Stoker, client: Client) -> Non
     page = text(await client.get("/limits"))
     assert "0 of 50" in page
     assert "stripe budget, changed by people; the code says 100 per minute" in page
+
+
+@pytest.mark.spec("ADMIN-38")
+async def test_the_jobs_of_a_worker_are_taken_back_from_its_page(app: Stoker, client: Client) -> None:
+    id_ = await enqueue(app)
+    await beat(app, "idle")
+    await beat(app)
+    await claim(app)
+    page = (await client.get("/workers")).text
+    assert 'action="/workers/w/take-back"' in page
+    assert "/workers/idle/take-back" not in page, "it has no jobs"
+    assert "Take back the jobs of this worker?" in text(await client.post("/workers/w/take-back"))
+    job = await app.handle(id_).refresh()
+    assert job.status is Status.RUNNING
+    done = told(await client.post("/workers/w/take-back", {"sure": "yes"}))
+    assert done["text"] == "Took back 1 job of w."
+    job = await app.handle(id_).refresh()
+    assert (job.status, job.attempts) == (Status.PENDING, 0)
+    assert "Took back the jobs of worker w" in text(await client.get("/audit"))
+    assert (await client.post("/workers/gone/take-back", {"sure": "yes"})).status_code == 404
 
 
 @pytest.mark.spec("WEBACT-08")

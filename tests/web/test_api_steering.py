@@ -120,6 +120,16 @@ async def test_a_declared_schedule_follows_the_code_again(app: Stoker, client: C
     assert (reset["edited"], reset["cron"]) == (False, "0 3 * * *")
 
 
+@pytest.mark.spec("ADMIN-38")
+async def test_the_jobs_of_a_worker_are_taken_back_by_a_call(app: Stoker, client: Client) -> None:
+    await enqueue(app)
+    await claim(app)
+    taken = await send(client, "POST", "/workers/w/take-back", {"reason": "frozen"})
+    assert (taken.status_code, taken.json()) == (200, {"jobs": 1})
+    assert ("workers.take_back", "worker w") in await audited(client)
+    assert (await send(client, "POST", "/workers/gone/take-back")).status_code == 404
+
+
 @pytest.mark.spec("REST-11")
 async def test_budgets_and_limits_by_key_are_set(app: Stoker, client: Client) -> None:
     unknown = await send(client, "PUT", "/limits/stripe", {"n": 100, "per": 60})

@@ -21,14 +21,17 @@ from stoker.model.operations import Operation
 from stoker.model.throttle import Rate
 from stoker.web import Limits, dashboard
 from stoker.web.board import Way
-from tests.web.conftest import Client, claim, end, enqueue
+from tests.web.conftest import Client, beat, claim, end, enqueue
 
 Limit = Literal["none", "own", "foreign"]
 """Whether the visitor is limited to queues, and whether what a request is about is in one of them."""
 
 QUEUE, OTHER = "mail", "billing"
 
-OF_NO_QUEUE = ("/operations", "/outbox/", "/api/v1/operations", "/api/v1/streams/", "/api/v1/tokens")
+OF_NO_QUEUE = (
+    *("/operations", "/outbox/", "/workers/"),
+    *("/api/v1/operations", "/api/v1/streams/", "/api/v1/tokens", "/api/v1/workers/"),
+)
 BUDGETS = {"/limits/{name}/tune", "/limits/{name}/drain", "/api/v1/limits/{name}", "/api/v1/limits/{name}/drain"}
 COUNTED = {"/operations/new"}
 """Sent like a change, and counts only."""
@@ -110,6 +113,7 @@ async def fill(app: Stoker) -> None:
         await enqueue(app, queue=queue)
     await TokensAdmin(app).create("known")
     await engine.tune("budget", Rate(5))
+    await beat(app)
     await engine.put_operation(Operation(id="0", who="eve", action="cancel", filter="is:ready", bound=0, started=0))
 
 
@@ -122,7 +126,7 @@ async def ask(app: Stoker, client: Client, asked: Asked) -> httpx.Response:
     root = way.path.removeprefix("/api/v1").split("/")[1]
     name = named.get(root, "budget" if way.path in BUDGETS or not way.changes else queue)
     values = {"id": "0" if root == "operations" else job, "name": name, "limit": "l", "job": job, "queue": queue}
-    values |= {"stream": "orders", "consumer": "c"}
+    values |= {"stream": "orders", "consumer": "c", "worker": "w"}
     path = way.path.format(**values)
     if path in {"/live", "/pieces"}:
         path += "?page=overview"

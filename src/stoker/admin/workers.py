@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -9,9 +10,12 @@ import msgspec
 
 from stoker import records
 from stoker.admin.asking import Asking
+from stoker.admin.audit import audited
+from stoker.hand_back import BATCH, hand_back, publish
 from stoker.model.control import Presence
 from stoker.model.derived import is_silent, runs_long
-from stoker.model.job import Status
+from stoker.model.errors import NotFound
+from stoker.model.job import LEASE, Status
 from stoker.model.query import LARGEST_PAGE, Query
 from stoker.model.time import Instant, moment
 
@@ -41,7 +45,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkersAdmin:
-    """Questions about workers."""
+    """Questions about workers, and how to take their jobs back."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
@@ -62,6 +66,31 @@ class WorkersAdmin:
             if page.cursor is None:
                 return sorted(found, key=lambda one: (one.job.started_at is None, one.job.started_at))
             query = msgspec.structs.replace(query, cursor=page.cursor)
+
+    async def take_back(self, worker: str, *, reason: str | None = None) -> int:
+        """Hand the jobs that a worker holds back now, without waiting for its lease; return how many.
+
+        They run again, elsewhere or there, without having used an attempt. Whatever their former runs still write is
+        refused. A worker that lives stops its handlers at its next renewal and goes on under another id. The locks
+        that the worker holds under its id are released too. Raises `NotFound` for a worker that the store does not
+        know.
+        """
+        engine = await self._asking.engine()
+        if worker not in {one.worker for one in await engine.workers()} and not await self.jobs(worker):
+            raise NotFound(f"worker {worker!r} is not in the store: `stoker workers` lists those that are known")
+        me, taken = uuid.uuid4().hex, 0
+        await engine.renew(me, [], lease=LEASE, first=True)
+        try:
+            while True:
+                handed_on = await hand_back(engine, me, [worker])
+                publish(self._asking.app, handed_on)
+                taken += sum(claim.former == worker for claim in handed_on[0])
+                if len(handed_on[0]) < BATCH:
+                    break
+        finally:
+            await engine.renew(me, [], lease=0)
+        await audited(self._asking, "workers.take_back", f"worker {worker}", reason=reason, after={"jobs": taken})
+        return taken
 
     async def list(self) -> list[WorkerView]:
         """Every worker that reported itself and was not forgotten yet, by id."""

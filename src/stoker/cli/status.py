@@ -13,12 +13,13 @@ from stoker.admin.overview import Overview
 from stoker.admin.workers import RunningJob
 from stoker.cli.jobs import as_object
 from stoker.cli.queues import COLUMNS, row
-from stoker.cli.store import ask, objects, on_store, show
+from stoker.cli.store import ask, objects, on_store, said, show
 from stoker.cli.text import safe
 from stoker.engines.base import Description, Feature
 from stoker.model.derived import error_line
 from stoker.model.errors import NotFound
 from stoker.model.time import moment
+from stoker.model.words import count
 
 MARKS = {"bad": "wrong", "warn": "attention", "plain": "note"}
 GROUPS = 10
@@ -79,10 +80,22 @@ def _wrong(failures: Failures) -> None:
 
 @click.command()
 @click.argument("worker", required=False)
+@click.option("--take-back", is_flag=True, help="Hand the jobs of WORKER back now, to run elsewhere.")
+@click.option("--reason", help="Why they are taken back, for the audit log.")
 @click.option("--json", "as_json", is_flag=True, help="One object per line.")
 @on_store
-def workers(worker: str | None, as_json: bool, path: str | None, url: str | None) -> None:
+def workers(
+    worker: str | None, take_back: bool, reason: str | None, as_json: bool, path: str | None, url: str | None
+) -> None:
     """List workers: where they are, what they serve and how much they run; or the jobs that one WORKER runs."""
+    if take_back:
+        if worker is None:
+            raise click.UsageError("--take-back needs the id of a worker: `stoker workers` lists them")
+        taken = ask(path, url, lambda admin: admin.workers.take_back(worker, reason=reason))
+        said(f"{count(taken, 'job')} of worker {worker} handed back", as_json, worker=worker, jobs=taken)
+        return
+    if reason is not None:
+        raise click.UsageError("--reason belongs to --take-back")
     if worker is not None:
         _runs(worker, ask(path, url, lambda admin: _running(admin, worker)), as_json)
         return

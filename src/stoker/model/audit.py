@@ -187,6 +187,7 @@ _PAST: Final = {
     "seek": "Moved",
     "start": "Started",
     "stop": "Stopped",
+    "take_back": "Took back the jobs of",
     "tune": "Tuned",
 }
 """What was done, by the verb of an action."""

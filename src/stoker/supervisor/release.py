@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from stoker.engines.base import Engine
+from stoker.hand_back import BATCH, hand_back, publish
 from stoker.model.errors import StokerError
-from stoker.model.events import transition_of
-from stoker.model.job import LEASE, Claim, Settlement, Verdict
-from stoker.model.lifecycle import Rules, conclude
-from stoker.model.outcome import HandedBack, Lost
+from stoker.model.job import LEASE
+from stoker.model.lifecycle import Rules
 from stoker.worker.failures import FailureLog
 from stoker.worker.maintenance import Death, reap
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("stoker.supervisor")
 
-BATCH = 100
 TRIES = 5
 
 
@@ -60,27 +57,15 @@ async def _release(app: Stoker, me: str, dead: list[str], death: Death | None, f
     released = 0
     while True:
         if death is None:
-            claims, settlements, verdicts = await _hand_back(engine, me, dead)
+            handed_on = await hand_back(engine, me, dead)
         else:
             death.workers = dead
-            claims, settlements, verdicts = await reap(
-                engine, me, lambda kind: rules_of(app, kind), limit=BATCH, death=death
-            )
-        _publish(app, claims, settlements, verdicts)
-        failures.applied(claims, settlements, verdicts)
-        released += len(claims)
-        if len(claims) < BATCH:
+            handed_on = await reap(engine, me, lambda kind: rules_of(app, kind), limit=BATCH, death=death)
+        publish(app, handed_on)
+        failures.applied(*handed_on)
+        released += len(handed_on[0])
+        if len(handed_on[0]) < BATCH:
             return released
-
-
-async def _hand_back(
-    engine: Engine, me: str, dead: Sequence[str]
-) -> tuple[list[Claim], list[Settlement], list[Verdict]]:
-    claims = await engine.reap(me, BATCH, dead=dead)
-    if not claims:
-        return [], [], []
-    settlements = [conclude(claim, HandedBack() if claim.former in dead else Lost()) for claim in claims]
-    return claims, settlements, (await engine.settle(settlements)).verdicts
 
 
 def rules_of(app: Stoker, kind: str) -> Rules:
@@ -89,12 +74,3 @@ def rules_of(app: Stoker, kind: str) -> Rules:
     if task is None:
         return Rules(default=app.backoff)
     return Rules(backoff=task.options.backoff, default=app.backoff, crash_limit=task.crashes)
-
-
-def _publish(app: Stoker, claims: list[Claim], settlements: list[Settlement], verdicts: list[Verdict]) -> None:
-    if claims and app.timeline is not None:
-        app.timeline.settled(claims, settlements, verdicts)
-    if app.listeners:
-        for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
-            if verdict is Verdict.APPLIED:
-                app.listeners.emit(transition_of(claim, settlement))

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from stoker.web import assets, live, sign_in, view
 from stoker.web.actions import health as health_actions
 from stoker.web.actions import job as job_actions
-from stoker.web.actions import limit, operation, queue, schedule, theme
+from stoker.web.actions import limit, operation, queue, schedule, theme, worker
 from stoker.web.actions import outbox as outbox_actions
 from stoker.web.actions.doing import Run
 from stoker.web.api import document
@@ -72,6 +72,7 @@ def ways() -> list[Way]:
         *_acts("/queues/{name}", queue.run, queue.VERBS),
         Way("GET", "/kinds", "read", lists.kinds),
         Way("GET", "/workers", "read", lists.workers),
+        *_acts("/workers/{worker}", worker.run, worker.VERBS),
         Way("GET", "/schedules", "read", schedules.show),
         Way("GET", "/new-schedule", "operate", schedules.new),
         Way("POST", "/new-schedule", "operate", schedules.create, "action"),

@@ -24,7 +24,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "id": {"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[0-9A-Za-z-]+$"},
     **{
         name: {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[A-Za-z0-9_.:@-]+$"}
-        for name in ("name", "stream", "consumer", "limit")
+        for name in ("name", "stream", "consumer", "limit", "worker")
     },
 }
 """The parts of an address."""

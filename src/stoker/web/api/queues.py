@@ -42,6 +42,12 @@ class TuneBody(t.Strict):
     create: bool = False
 
 
+class TakeBackBody(t.Strict):
+    """Why, for the audit log."""
+
+    reason: t.Reason | None = None
+
+
 class KeysQuery(t.Strict):
     """Which keys: those behind the name `after`."""
 
@@ -226,6 +232,12 @@ async def _after(visit: Visit, name: str) -> QueueRecord:
     return _record(await visit.admin.queues.get(name))
 
 
+class TakenBack(Struct, kw_only=True):
+    """How many jobs of a worker were handed back."""
+
+    jobs: int
+
+
 def rate_view(rate: Rate) -> t.RateView:
     """A rate as it is answered."""
     return t.RateView(n=rate.n, per=span(rate.per, "per") / SECOND)
@@ -270,3 +282,10 @@ async def workers(visit: Visit) -> Workers:
     return Workers(
         workers=[msgspec.convert(one, WorkerRecord, from_attributes=True) for one in await visit.admin.workers.list()]
     )
+
+
+@api.post("/workers/{worker}/take-back")
+async def take_back(visit: Visit, given: TakeBackBody) -> TakenBack:
+    """Hand the jobs of a worker back now."""
+    shared.needs_everything(visit)
+    return TakenBack(jobs=await visit.admin.workers.take_back(place(visit, "worker"), reason=given.reason))

@@ -133,6 +133,7 @@ def workers_context(visit: Visit, reading: Reading, jobs: list[Job]) -> dict[str
         "hosts": [_host(name, found) for name, found in hosts.items()],
         "looks": {square["look"] for found in hosts.values() for process in found for square in process["squares"]},
         "silent": [_silent(one, len(held.get(one.worker, [])), now) for one in silent],
+        "may": visit.may("operate") and visit.who.reaches_all,
         "live_url": visit.url("live", page="workers", host=wanted),
     }
 
