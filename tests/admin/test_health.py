@@ -81,6 +81,21 @@ async def test_silent_workers_and_dropped_events(admin: Admin, app: Stoker, cloc
     assert await verdict(admin, "workers") is Grade.WARNING
 
 
+@pytest.mark.spec("HEALTH-11")
+async def test_jobs_that_a_clock_that_was_ahead_has_stored(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    await app.enqueue(app.draft("send", queue="mail"))
+    await app.enqueue(app.draft("send", queue="mail", delay=3600))
+    assert await verdict(admin, "dates") is Grade.OK
+    now = clock()
+    clock.set(now + 3 * HOUR)
+    late = await app.enqueue(app.draft("send", queue="mail"))
+    clock.set(now)
+    found = await the(admin, "dates")
+    assert (found.verdict, late.id in found.read) == (Grade.WARNING, True)
+    assert "1 job of mail" in found.read
+    assert (await admin.jobs.run_now(late.id)).changed == 1
+
+
 @pytest.mark.spec("HEALTH-07")
 async def test_a_run_beyond_its_limit(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
     handle = await app.enqueue(app.draft("send", queue="mail", timeout=10))

@@ -26,7 +26,7 @@ from stoker.model.health.facts import (
     Table,
     Transport,
 )
-from stoker.model.health.jobs import Overdue, Situation
+from stoker.model.health.jobs import Misdated, Overdue, Situation
 from stoker.model.job import Status
 from stoker.model.query import Census, Count
 from stoker.model.throttle import Cooldown, Rate, full
@@ -263,6 +263,8 @@ LLM = Budget("llm", full(Rate(10), NOW))
         (Situation(census=census(3, lag=2 * DAY), presences=[worker()], queues=[Queue(name="mail")]), []),
         (Situation(census=census(), queues=[Queue(name="mail", pause=Pause())]), []),
         (Situation(census=census(), lost={"a": 0, "b": 7}), [("event buffers", "note")]),
+        (Situation(census=census(), misdated=[Misdated("mail", 2, "id", MINUTE)]), [("dates", "warning")]),
+        (Situation(census=census(), misdated=[Misdated("mail", 2, "id", MINUTE, more=True)]), [("dates", "warning")]),
         (Situation(census=census(), deliveries=[Delivery("orders", "mail")]), []),
         (
             Situation(census=census(), deliveries=[Delivery("orders", "mail", waits=11 * MINUTE)]),

@@ -24,11 +24,11 @@ from stoker.model.findings import Delivery
 from stoker.model.health import jobs, postgres, redis, sqlite, transport
 from stoker.model.health.check import Check, note, ok, warning, wrong
 from stoker.model.health.facts import Facts
-from stoker.model.health.jobs import Overdue, Situation
-from stoker.model.job import Status
+from stoker.model.health.jobs import Misdated, Overdue, Situation
+from stoker.model.job import Job, Status
 from stoker.model.outbox.letters import Count, LetterFilter
 from stoker.model.outbox.steering import StreamState
-from stoker.model.query import LARGEST_PAGE, Query
+from stoker.model.query import LARGEST_PAGE, Order, Query
 from stoker.model.schedule import is_unreadable
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant, Span
 
@@ -88,6 +88,7 @@ class HealthAdmin:
             apart=now - (before + after) // 2,
             unsure=(after - before) // 2 + SECOND // 2,
             overdue=await self._overdue(engine, now),
+            misdated=await _misdated(engine, now),
             runs=await _runs(engine, now),
             flow=await _flow(engine, now),
             lost={one.worker: one.dropped for one in presences},
@@ -110,6 +111,26 @@ class HealthAdmin:
         task = self._app.find_task(kind)
         own = None if task is None else task.options.timeout
         return self._app.defaults.timeout if own is None else own
+
+
+async def _misdated(engine: Engine, now: Instant) -> list[Misdated]:
+    """Waiting jobs that are dated after now, of the newest and the oldest that a page looks at."""
+    waiting = frozenset({Status.PENDING, Status.RETRYING})
+    found: dict[bytes, Job] = {}
+    more = False
+    orders: tuple[Order, Order] = ("newest", "oldest")
+    for order in orders:
+        query = Query(statuses=waiting, since=now + jobs.CLOCK_WRONG, order=order, limit=LARGEST_PAGE)
+        page = await engine.find(query)
+        found.update((job.id, job) for job in page.jobs)
+        more = more or page.cursor is not None
+    by_queue: dict[str, list[Job]] = {}
+    for job in sorted(found.values(), key=lambda job: (job.scheduled_at, job.id)):
+        by_queue.setdefault(job.queue, []).append(job)
+    return [
+        Misdated(queue, len(some), ids.text(some[0].id), some[0].scheduled_at - now, more)
+        for queue, some in sorted(by_queue.items())
+    ]
 
 
 def _store(facts: Facts, description: Description) -> Iterator[Check]:

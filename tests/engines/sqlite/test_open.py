@@ -221,6 +221,26 @@ async def test_durability_is_read_back(
     assert description.size is not None and description.size > 0
 
 
+@pytest.mark.spec("SQLITE-86")
+async def test_size_busy_timeout_and_connections_are_told(made: Callable[..., SqliteEngine]) -> None:
+    """The size is that of the database alone: the write-ahead log comes and goes."""
+    engine = made(busy_timeout=7.5)
+    await engine.open()
+    await engine.insert([draft() for _ in range(500)])
+    description = await engine.describe()
+    with closing(sqlite3.connect(engine.path)) as connection:
+        pages = int(connection.execute("PRAGMA page_count").fetchone()[0])
+    assert description.log_size
+    assert description.facts["wal_bytes"] == str(description.log_size)
+    assert description.size == pages * 4096
+    assert description.facts["database_bytes"] == str(description.size)
+    assert description.facts["busy_timeout"] == "7.5 s"
+    assert description.facts["connections"] == "2"
+    async with engine.transaction():
+        pass
+    assert (await engine.describe()).facts["connections"] == "3"
+
+
 @pytest.mark.spec("SQLITE-77")
 @pytest.mark.parametrize("options", [{"durability": "maybe"}, {"journal": "off"}])
 def test_an_unknown_choice_is_refused(path: Path, options: dict[str, Any]) -> None:

@@ -141,6 +141,23 @@ def draft(**options: Any) -> Draft:
     return Draft(mint(), "work", **options)
 
 
+@pytest.mark.spec("PGFAULT-08")
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+async def test_the_first_enqueue_after_a_restart_is_stored(server: PostgresServer, make: Make, mode: str) -> None:
+    """The loop is busy while the server restarts, so it has not read yet that its connections are closed."""
+    async with opened(make()) as engine:
+        stored = [draft() for _ in range(4)]
+        await asyncio.gather(engine.insert(stored[:1]), engine.get([stored[0].job_id]))
+        server.restart(mode)
+        assert [receipt.stored.value for receipt in await engine.insert(stored[1:2])] == ["inserted"]
+        server.restart(mode)
+        assert (await engine.get([stored[1].job_id]))[0] is not None
+        await engine.insert(stored[2:3])
+        await asyncio.to_thread(server.restart, mode)
+        await engine.insert(stored[3:])
+        assert None not in await engine.get([one.job_id for one in stored])
+
+
 @pytest.mark.spec("PGFAULT-07")
 @pytest.mark.parametrize("change", ["restart", "failover"])
 async def test_users_transactions_are_accepted_after_the_server_changed(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
@@ -187,6 +188,12 @@ class Connection:
     def usable(self) -> bool:
         """Whether it can be used again."""
         return not self._link.is_closed()
+
+    def unread(self) -> bool:
+        """Whether the server has sent something, or hung up, that the loop has not read yet."""
+        waiting = select.poll()
+        waiting.register(self._link._transport.get_extra_info("socket").fileno(), select.POLLIN)  # noqa: SLF001
+        return bool(waiting.poll(0))
 
     @property
     def version(self) -> str:

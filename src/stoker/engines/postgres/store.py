@@ -33,6 +33,9 @@ from stoker.model.time import Instant
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Connection, Unit, Row], Awaitable[T]]
 
+TURNS = 20
+"""Turns of the loop after which it has read what had arrived on a connection, and closed one that the server closed."""
+
 TRIES = 6
 """Attempts at a transaction that the server aborts for a deadlock or conflict."""
 
@@ -180,16 +183,33 @@ class Store:
             await turn.acquire()
         try:
             kind = _kind(lane)
-            idle = self._idle.get(kind, [])
-            while idle and not idle[-1].usable:
-                idle.pop()
-            connection = idle.pop() if idle else await self.connect(kind)
+            connection = await self._idle_one(self._idle.get(kind, [])) or await self.connect(kind)
         except BaseException:
             if turn is not None:
                 turn.release()
             raise
         connection.turn = turn
         return connection
+
+    async def _idle_one(self, idle: list[Connection]) -> Connection | None:
+        """An idle connection that the server has not closed; None without one.
+
+        After a restart of the server its word may still be unread, because the loop was busy: what is sent then is
+        lost, and a caller would not know whether it was stored.
+        """
+        while idle:
+            connection = idle.pop()
+            try:
+                for _ in range(TURNS):
+                    if not connection.usable or not connection.unread():
+                        break
+                    await asyncio.sleep(0)
+            except BaseException:
+                idle.append(connection)
+                raise
+            if connection.usable:
+                return connection
+        return None
 
     def give_back(self, lane: str, connection: Connection) -> None:
         """Keep a connection for the next call, unless its state is unknown."""

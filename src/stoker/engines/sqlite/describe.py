@@ -10,7 +10,7 @@ from stoker.engines.base import Description
 from stoker.engines.sql.steps import Steps
 from stoker.engines.sqlite import file_checks
 from stoker.engines.sqlite.connection import LEVELS, VERSION
-from stoker.engines.sqlite.store import OpenResources
+from stoker.engines.sqlite.store import OpenResources, Options
 
 _log = logging.getLogger("stoker.engines.sqlite")
 
@@ -18,11 +18,15 @@ LARGEST_LOG = 256 << 20
 """A write-ahead log above this size means that a reader never ends."""
 
 
-def described(resources: OpenResources, path: str, durability: str, pragmas: dict[str, str]) -> Description:
-    """Describe an open engine; `pragmas` are those of a strict transaction."""
+def described(resources: OpenResources, path: str, options: Options, pragmas: dict[str, str]) -> Description:
+    """Describe an open engine; `pragmas` are those of a strict transaction.
+
+    `size` is that of the database without its write-ahead log. `connections` are those that this engine keeps open.
+    """
+    durability = options.durability
     level = LEVELS.get(int(pragmas["synchronous"]), pragmas["synchronous"])
     log = log_size(path)
-    size = int(pragmas["page_size"]) * int(pragmas["page_count"]) + log
+    size = int(pragmas["page_size"]) * int(pragmas["page_count"])
     warnings = list(resources.warnings)
     if log > LARGEST_LOG:
         warnings.append(too_long(path, log))
@@ -44,7 +48,10 @@ def described(resources: OpenResources, path: str, durability: str, pragmas: dic
             "synchronous": level,
             "wal_autocheckpoint": pragmas["wal_autocheckpoint"],
             "secure_delete": pragmas["secure_delete"],
+            "database_bytes": str(size),
             "wal_bytes": str(log),
+            "busy_timeout": f"{options.patience:g} s",
+            "connections": str(2 + len(resources.transactions)),
             "filesystem": file_checks.filesystem(Path(path).parent) or "unknown",
             **{f"transactions_{mode}": str(count) for mode, count in resources.write_queue.modes.items()},
         },

@@ -194,7 +194,7 @@ class SqliteEngine(Documents):
     async def describe(self) -> Description:
         resources = self._store.resources()
         found = await self._store.write(lambda _: pragmas(), strict=True)
-        return described(resources, self.path, self._options.durability, found)
+        return described(resources, self.path, self._options, found)
 
     async def diagnose(self) -> Facts:
         settings = await self._store.write(lambda _: pragmas(), strict=True)

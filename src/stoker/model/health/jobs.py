@@ -14,7 +14,7 @@ from stoker.model.health.check import Check, note, ok, or_ok, warning, wrong
 from stoker.model.health.facts import MOST_COUNTED, Facts
 from stoker.model.job import Status
 from stoker.model.query import Census
-from stoker.model.time import DAY, MINUTE, SECOND, Span
+from stoker.model.time import DAY, MINUTE, SECOND, Span, moment
 from stoker.model.words import count, span
 
 CLOCK_NOTICED: Span = 2 * SECOND
@@ -39,6 +39,19 @@ class Overdue(msgspec.Struct, frozen=True):
     ran: Span
 
 
+class Misdated(msgspec.Struct, frozen=True):
+    """Waiting jobs of a queue that were stored under a time that has not come yet.
+
+    `first` is one of them, which is due in `wait`. `more`: there may be others that were not looked at.
+    """
+
+    queue: str
+    n: int
+    first: str
+    wait: Span
+    more: bool = False
+
+
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """What is judged.
 
@@ -53,6 +66,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     apart: Span = 0
     unsure: Span = 0
     overdue: Sequence[Overdue] = ()
+    misdated: Sequence[Misdated] = ()
     runs: Mapping[str, tuple[int, int]] = {}
     flow: Mapping[str, tuple[int, int]] = {}
     lost: Mapping[str, int] = {}
@@ -63,6 +77,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 def judge(given: Situation) -> Iterator[Check]:
     """Every check that all engines share."""
     yield _clock(given)
+    yield from or_ok(list(_misdated(given)), "dates", "no waiting job was stored under a time that has not come")
     yield from or_ok(
         list(_unserved(given)), "queues", f"{count(len(_queues(given)), 'queue')}; where jobs are due, workers are"
     )
@@ -133,6 +148,18 @@ def _clock(given: Situation) -> Check:
     if apart > CLOCK_WRONG:
         return wrong("clock", read, meaning, remedy)
     return warning("clock", read, meaning, remedy) if apart > CLOCK_NOTICED else ok("clock", read)
+
+
+def _misdated(given: Situation) -> Iterator[Check]:
+    since = moment(given.census.at + CLOCK_WRONG).isoformat(timespec="seconds")
+    for one in given.misdated:
+        many = f"{'at least ' if one.more else ''}{count(one.n, 'job')}"
+        read = (
+            f"{many} of {one.queue} were stored under a time that has not come; {one.first} is due in {span(one.wait)}"
+        )
+        meaning = "The store's clock was ahead when they came. They wait until it is as late as it was then."
+        remedy = f"stoker jobs list queue:{one.queue} since:{since}, then stoker jobs run-now with each id"
+        yield warning("dates", read, meaning, remedy)
 
 
 def _unserved(given: Situation) -> Iterator[Check]:
