@@ -12,7 +12,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Generator, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
@@ -166,25 +166,38 @@ class CancelToken:
 class RunMetadata(MutableMapping[str, str]):
     """Metadata of a run: its own, then that of earlier attempts, then that of the enqueue.
 
-    Only the run's own (`own`) can be changed.
+    Only the run's own (`own`) can be changed. `changed`, if set, is called with each key and its new value, None when
+    it is removed.
     """
 
-    __slots__ = ("_earlier", "own")
+    __slots__ = ("_earlier", "changed", "own")
 
     def __init__(self, claim: Claim) -> None:
         stored = claim.metadata or {}
         noted = {key.removeprefix(NOTED): value for key, value in stored.items() if key.startswith(NOTED)}
         self._earlier = {**(claim.options.metadata or {}), **noted}
         self.own: dict[str, str] = {}
+        self.changed: Callable[[str, str | None], None] | None = None
 
     def __getitem__(self, key: str) -> str:
         return self.own[key] if key in self.own else self._earlier[key]
 
     def __setitem__(self, key: str, value: str) -> None:
         self.own[key] = value
+        if self.changed is not None:
+            self.changed(key, value)
 
     def __delitem__(self, key: str) -> None:
         del self.own[key]
+        if self.changed is not None:
+            self.changed(key, None)
+
+    def note(self, key: str, value: str | None) -> None:
+        """Write or remove what the run wrote in a child process."""
+        if value is None:
+            self.own.pop(key, None)
+        else:
+            self.own[key] = value
 
     def __iter__(self) -> Iterator[str]:
         return iter({**self._earlier, **self.own})
@@ -332,8 +345,8 @@ class Context:
     def metadata(self) -> RunMetadata:
         """Text by key: from the enqueue, from earlier attempts, and what this run writes.
 
-        What this run writes is stored under keys prefixed `exec_`; the next attempt reads it under the same key as
-        here.
+        What this run writes is stored within about a second and at its end, under keys prefixed `exec_`; the next
+        attempt reads it under the same key as here. A key that was stored can be overwritten, not removed.
         """
         if self._metadata is None:
             self._metadata = RunMetadata(self.claim)
@@ -452,7 +465,7 @@ class Context:
         """The run's metadata as it is stored: values as text; a warning instead if it is too large."""
         if not self.noted:
             return None
-        given: list[tuple[object, object]] = list(self.noted.items())
+        given: list[tuple[object, object]] = list(self.noted.copy().items())  # its handler may write in a thread
         kept = {f"{NOTED}{text_of(key, LONGEST_LINE)}": text_of(value, LONGEST_LINE) for key, value in given}
         try:
             check_metadata(kept)

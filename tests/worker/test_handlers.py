@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import importlib
 import logging
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stoker.app import Stoker
-from stoker.context import current
+from stoker.context import METADATA_WARNING, current
 from stoker.engines.memory import MemoryEngine
 from stoker.model import ids
 from stoker.model.control import Tuning
@@ -27,7 +29,7 @@ from stoker.model.retry import Curve, Exponential, Fixed, Linear, Never
 from stoker.model.time import HOUR, SECOND
 from stoker.testing.clock import VirtualClock
 from stoker.worker import maintenance
-from tests.harness.apps import PATIENCE, becomes, drain, working
+from tests.harness.apps import PATIENCE, becomes, drain, until, working
 
 
 def nested(levels: int) -> list[Any]:
@@ -955,3 +957,59 @@ async def test_plain_middleware_runs_in_the_thread_of_the_handler(
     assert len({thread for name, thread in log[1:6]}) == 1
     assert log[0][1] == threading.get_ident() != log[1][1]
     assert caplog.text.count("not the async task on_loop") == 2
+
+
+@pytest.mark.spec("CONTEXT-12")
+async def test_metadata_of_a_run_is_stored_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the loop, in threads, in processes and of each job of a chunk: a kill loses a second of it at most."""
+    monkeypatch.setenv("NOTING_DB", str(tmp_path / "jobs.db"))  # children read it too
+    monkeypatch.setattr(maintenance, "TEND_EVERY", 0.02)
+    noting = importlib.import_module("tests.worker.apps.noting")
+    async with noting.jobs as jobs:
+        tasks = [noting.on_loop, noting.in_thread, noting.in_thread.using(isolation="process")]
+        handles = [await task.enqueue() for task in tasks]
+        handles += [await noting.in_a_chunk.enqueue(number) for number in (1, 2)]
+        ends = ["", "", "", " of 1", " of 2"]
+        async with working(jobs, {"default": 3, "in_a_chunk": 1}):
+            for step in ("one", "two"):
+                async with asyncio.timeout(PATIENCE):
+                    while True:
+                        records = [await handle.refresh() for handle in handles]
+                        if [record.metadata.get("exec_step") for record in records] == [step + end for end in ends]:
+                            break
+                        await asyncio.sleep(0.01)
+                assert {record.status for record in records} == {Status.RUNNING}
+                (tmp_path / step).touch()
+            for handle in handles:
+                await handle.result(PATIENCE)
+        assert "exec_passing" not in (await handles[2].refresh()).metadata, "what was removed at once is not stored"
+
+
+@pytest.mark.spec("CONTEXT-12")
+async def test_metadata_that_is_too_large_is_not_stored_while_its_run_goes_on(
+    jobs: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end says so; what was stored before stays."""
+    monkeypatch.setattr(maintenance, "TEND_EVERY", 0.01)
+    steps = [asyncio.Event(), asyncio.Event()]
+
+    @jobs.task
+    async def work() -> None:
+        current().metadata["page"] = "1"
+        await steps[0].wait()
+        current().metadata["page"] = "x" * 10_000_000
+        await steps[1].wait()
+
+    handle = await work.enqueue()
+    async with working(jobs, poll=0.01) as worker:
+        async with asyncio.timeout(PATIENCE):
+            while (await handle.refresh()).metadata != {"exec_page": "1"}:
+                await asyncio.sleep(0.01)
+        steps[0].set()
+        await until(lambda: any(len(own["page"]) > 1 for own in worker.notes.gathered.values()))
+        await worker.notes.write()
+        assert (await handle.refresh()).metadata == {"exec_page": "1"}
+        steps[1].set()
+        await handle.result(PATIENCE)
+    found = (await handle.refresh()).metadata
+    assert (found["exec_page"], "left out" in found[METADATA_WARNING]) == ("1", True)

@@ -162,6 +162,7 @@ class Child:
             call = task.signature.decode(claim.payload)
             context = Context(claim, self, call if task.chunk is None else call_of_chunk([call]))
             context.cancel = self._token
+            context.metadata.changed = self._noted
             self._context = context
             self._progress = None
             running.set(context)
@@ -217,6 +218,11 @@ class Child:
             self._progress = progress
         said = messages.Said(progress, tuple(text_of(line, LONGEST_LINE) for line in lines))
         self._parent.send(messages.encode(said))
+
+    def _noted(self, key: str, value: str | None) -> None:
+        """Pass on metadata that the handler wrote, as text, or removed; any thread."""
+        noted = {text_of(key, LONGEST_LINE): None if value is None else text_of(value, LONGEST_LINE)}
+        self._parent.send(messages.encode(messages.Said(None, (), noted)))
 
     def withhold_notes(self, claim: Claim) -> None:
         """Do nothing: the worker has what was said until now."""

@@ -68,10 +68,11 @@ class Began(msgspec.Struct, tag="began"):
 
 
 class Said(msgspec.Struct, tag="said"):
-    """Progress and log lines for the job's record."""
+    """Progress, log lines and metadata for the job's record; None in place of metadata that was removed again."""
 
     progress: float | None
     lines: tuple[str, ...]
+    metadata: dict[str, str | None] | None = None
 
 
 class Waits(msgspec.Struct, tag="waits"):

@@ -220,7 +220,10 @@ class _Child:
                 if isinstance(report, messages.Began):
                     began = True
                 elif isinstance(report, messages.Said):
-                    context.runtime.note(context.claim, report.progress, report.lines)
+                    if report.metadata is None:
+                        context.runtime.note(context.claim, report.progress, report.lines)
+                    for key, value in (report.metadata or {}).items():
+                        context.metadata.note(key, value)
                 elif isinstance(report, messages.Waits):
                     context.runtime.waits(context.claim, report.job, over=report.over)
                 elif isinstance(report, messages.Settled):

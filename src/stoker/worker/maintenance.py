@@ -233,6 +233,7 @@ class Maintenance:
         tick = 0
         while True:
             try:
+                self._notes.gather([slot.context for slot in self._running_jobs.slots() if slot.context is not None])
                 await self._notes.write()
                 self._store_loop.hand_back(self._fetcher.stale())
                 self._name_long_runs()
