@@ -70,13 +70,31 @@ def test_a_key_that_can_be_guessed_or_is_not_used_is_refused(url: str, monkeypat
     assert "letmein" not in refused
 
 
-@pytest.mark.spec("WEBSEC-21")
-def test_it_asks_for_the_key_that_was_set_and_logs_none(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+OWN = """
+from stoker import InvalidInput, Stoker
+from stoker.admin import Admin
+
+async def refuse(*given, **options):
+    raise InvalidInput("q", "", "is refused by an admin of the user's own")
+
+admin = Admin(Stoker())
+admin.jobs.find = refuse
+"""
+
+
+@pytest.mark.spec("WEBSEC-21", "ADMIN-24")
+def test_it_asks_for_the_key_that_was_set_and_the_users_own_admin(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_admin.py").write_text(OWN, encoding="utf-8")
     monkeypatch.setenv("STOKER_DASHBOARD_KEY", "a-key-of-the-users-own")
+    monkeypatch.setenv("STOKER_APP", "own_admin:admin")
     with serving() as (site, said):
         assert "?key=" not in said  # its log is no place for a lasting key
         assert _status(f"{site}/", {}) == 401
-        assert _status(f"{site}/", {"Authorization": "Bearer a-key-of-the-users-own"}) == 200
+        holder = {"Authorization": "Bearer a-key-of-the-users-own"}
+        assert _status(f"{site}/", holder) == 200
+        assert _status(f"{site}/api/v1/jobs", holder) == 422
 
 
 @contextmanager

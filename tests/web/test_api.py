@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from stoker.admin import Admin
-from stoker.admin.tokens import TokensAdmin
 from stoker.app import Stoker
 from stoker.cli.jobs import as_object
 from stoker.engines.sqlite import SqliteEngine
@@ -101,7 +100,7 @@ async def test_tokens_need_no_form_token_and_cookies_do(app: Stoker) -> None:
     board = dashboard(app, limits=Limits(seconds=30))
     client = Client(board)
     app.declare("send", queue="mail")
-    secret = await TokensAdmin(app).create("ci", "operate", queues=["mail"])
+    secret = await Admin(app).tokens.create("ci", "operate", queues=["mail"])
     none = await client.http.post("/api/v1/jobs", json={"kind": "send"})
     assert (none.status_code, none.headers["www-authenticate"]) == (401, "Bearer")
     bearer = {"authorization": f"Bearer {secret}"}

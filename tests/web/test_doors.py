@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from stoker.admin.tokens import TokensAdmin
+from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.model.access import Identity
 from stoker.model.errors import EngineUnavailable, InvalidInput, NotFound
@@ -92,7 +92,7 @@ async def test_a_dashboard_asks_for_a_token_by_default(app: Stoker, made: Any) -
     wrong = await client.post("/sign-in", {"token": "stk_" + "x" * 43, "next": "/jobs"})
     assert wrong.status_code == 401
     assert "That token is not known or has expired." in text(wrong)
-    secret = await TokensAdmin(app).create("ann", "operate")
+    secret = await Admin(app).tokens.create("ann", "operate")
     watch.seconds += 5
     right = await client.post("/sign-in", {"token": secret, "next": "/jobs"})
     assert (right.status_code, right.headers["location"]) == (303, "/jobs")
@@ -111,7 +111,7 @@ async def test_a_dashboard_asks_for_a_token_by_default(app: Stoker, made: Any) -
 )
 async def test_signing_in_goes_to_no_other_site(app: Stoker, made: Any, path: str) -> None:
     client = made()
-    secret = await TokensAdmin(app).create("ann")
+    secret = await Admin(app).tokens.create("ann")
     await client.get("/sign-in")
     answer = await client.post("/sign-in", {"token": secret, "next": path})
     assert answer.headers["location"] == "/"
@@ -125,7 +125,7 @@ async def test_whatever_page_to_go_on_to_is_named_signing_in_answers(app: Stoker
     client = made()
     named = quote(path, errors="surrogatepass")
     assert (await client.get(f"/sign-in?next={named}")).status_code == 200
-    secret = await TokensAdmin(app).create("ann")
+    secret = await Admin(app).tokens.create("ann")
     fields = f"token={secret}&next={named}&csrf={await client.csrf()}"
     headers = {"content-type": "application/x-www-form-urlencoded"}
     answer = await client.http.post("/sign-in", content=fields, headers=headers)
@@ -137,7 +137,7 @@ async def test_whatever_page_to_go_on_to_is_named_signing_in_answers(app: Stoker
 @pytest.mark.spec("WEBSEC-23")
 async def test_cookies_of_https_are_bound_to_their_host(app: Stoker, made: Any) -> None:
     client = made(hosts=None)
-    secret = await TokensAdmin(app).create("ann")
+    secret = await Admin(app).tokens.create("ann")
     mounted = Client(client.board, root="/jobs")
     for one, site, name, where in (
         (client, "https://127.0.0.1", "__Host-stoker_session", "Path=/;"),
@@ -157,7 +157,7 @@ async def test_cookies_of_https_are_bound_to_their_host(app: Stoker, made: Any) 
 
 @pytest.mark.spec("WEBSEC-05")
 async def test_tokens_are_hashed_expire_and_are_revoked(app: Stoker, made: Any, clock: VirtualClock) -> None:
-    admin = TokensAdmin(app)
+    admin = Admin(app).tokens
     secret = await admin.create("ci", "read", queues=["mail"], expires=60)
     assert len(secret) >= 4 + 22  # 128 bits at least
     [stored] = await admin.list()

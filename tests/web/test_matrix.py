@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from stoker.admin import Admin
-from stoker.admin.tokens import TokensAdmin
 from stoker.app import Stoker
 from stoker.model.access import ROLES, Identity, Role
 from stoker.model.job import Status
@@ -111,7 +110,7 @@ async def fill(app: Stoker) -> None:
         app.declare("send", queue=queue)
         await Admin(app).schedules.create(f"nightly-{queue}", app.draft("send"), cron="0 3 * * *")
         await enqueue(app, queue=queue)
-    await TokensAdmin(app).create("known")
+    await Admin(app).tokens.create("known")
     await engine.tune("budget", Rate(5))
     await beat(app)
     await engine.put_operation(Operation(id="0", who="eve", action="cancel", filter="is:ready", bound=0, started=0))

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from stoker.admin.tokens import TokensAdmin
+from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.engines.postgres import PostgresEngine
 from stoker.testing.clock import VirtualClock
@@ -54,7 +54,7 @@ async def test_every_page_and_every_read_of_the_api_needs_only_select(
 ) -> None:
     found = await lively(app, clock)
     await letters(await app.engine(), 2, parks=True)
-    secret = await TokensAdmin(app).create("ann", "admin")
+    secret = await Admin(app).tokens.create("ann", "admin")
     client = Client(reader, authorization=f"Bearer {secret}")
     more = [f"/jobs/{id_}" for id_ in found.values()]
     more += ["/queues/billing", "/schedules/nightly", "/jobs?q=is:dead&group=error", "/jobs?q=payload:x"]
@@ -80,7 +80,7 @@ async def test_people_sign_in_where_the_store_refuses_to_keep_their_session(
     app: Stoker, reader: Dashboard, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A dashboard that may write, under a role that may not: the cookie holds the token, and Health says so."""
-    secret = await TokensAdmin(app).create("ann")
+    secret = await Admin(app).tokens.create("ann")
     reader.read_only = False
     client = Client(reader)
     await client.get("/sign-in")

@@ -12,7 +12,7 @@ import requests
 import schemathesis
 from schemathesis.config import SchemathesisConfig
 
-from stoker.admin.tokens import TokensAdmin
+from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.model.throttle import Rate
 from stoker.web import Limits, dashboard
@@ -47,7 +47,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
             await app.enqueue(app.draft("send"))
         await (await app.engine()).tune("stripe", Rate(10, per=1))
         await app.schedule("nightly", app.draft("send"), cron="0 3 * * *")
-        return await TokensAdmin(app).create("fuzz", "admin")
+        return await Admin(app).tokens.create("fuzz", "admin")
 
     secret = app.run(fill())
     app.run(app.close())

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.admin.tokens import TokensAdmin
+from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard, Limits, dashboard, hub, tokens
@@ -34,7 +34,7 @@ async def change(app: Stoker, name: str, **fields: Any) -> None:
 @pytest.mark.spec("WEBSEC-05")
 async def test_a_revoked_token_is_noticed_by_a_process_that_knows_it(app: Stoker, board: Dashboard) -> None:
     watch = watched(board)
-    admin = TokensAdmin(app)
+    admin = Admin(app).tokens
     client = Client(board, authorization=f"Bearer {await admin.create('ann', 'operate')}")
     assert (await client.get("/api/v1/jobs")).status_code == 200
     await admin.revoke("ann")
@@ -48,7 +48,7 @@ async def test_a_revoked_token_is_noticed_by_a_process_that_knows_it(app: Stoker
 @pytest.mark.spec("WEBSEC-05")
 async def test_a_changed_token_is_noticed_by_a_process_that_knows_it(app: Stoker, board: Dashboard) -> None:
     watch = watched(board)
-    client = Client(board, authorization=f"Bearer {await TokensAdmin(app).create('ann', 'operate')}")
+    client = Client(board, authorization=f"Bearer {await Admin(app).tokens.create('ann', 'operate')}")
     mail, billing = await enqueue(app, queue="mail"), await enqueue(app, queue="billing")
 
     async def status(job: str) -> int:
@@ -69,7 +69,7 @@ async def test_a_revoked_token_is_noticed_as_time_passes(
     app: Stoker, board: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokens, "FRESH", 0.05)
-    admin = TokensAdmin(app)
+    admin = Admin(app).tokens
     client = Client(board, authorization=f"Bearer {await admin.create('ann')}")
     assert (await client.get("/api/v1/jobs")).status_code == 200
     await admin.revoke("ann")
@@ -95,7 +95,7 @@ async def sign_in(client: Client, secret: str) -> str:
 async def test_a_session_is_a_record_of_its_own_and_ends_with_signing_out(app: Stoker, board: Dashboard) -> None:
     """In every process: a copy of its cookie opens nothing any more, and other sessions of the token go on."""
     watch = watched(board)
-    secret = await TokensAdmin(app).create("ann", "operate")
+    secret = await Admin(app).tokens.create("ann", "operate")
     ann, other = Client(board), Client(board)
     held = await sign_in(ann, secret)
     await sign_in(other, secret)
@@ -127,7 +127,7 @@ async def test_a_session_that_another_process_began_is_known_at_once(app: Stoker
     for one in (board, elsewhere):
         watched(one).seconds += 10
     ann, there = Client(board), Client(elsewhere)
-    secret = await TokensAdmin(app).create("ann")
+    secret = await Admin(app).tokens.create("ann")
     assert (await there.get("/queues", headers={"authorization": f"Bearer {secret}"})).status_code == 200
     there.http.cookies.set("stoker_session", await sign_in(ann, secret))
     assert (await there.get("/queues")).status_code == 200
@@ -163,7 +163,7 @@ async def test_a_session_has_the_rights_of_its_token_and_ends_with_it(
     app: Stoker, board: Dashboard, clock: VirtualClock
 ) -> None:
     watch = watched(board)
-    admin = TokensAdmin(app)
+    admin = Admin(app).tokens
     client = Client(board)
     held = await sign_in(client, await admin.create("ann", "operate", expires=3600))
     job = await enqueue(app)
@@ -191,7 +191,7 @@ async def test_a_token_has_so_many_sessions_and_no_more(
     app: Stoker, board: Dashboard, monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
 ) -> None:
     monkeypatch.setattr(tokens, "MOST_SESSIONS", 2)
-    secret = await TokensAdmin(app).create("ann")
+    secret = await Admin(app).tokens.create("ann")
     clients = [Client(board) for _ in range(3)]
     for client in clients:
         await sign_in(client, secret)
@@ -204,7 +204,7 @@ async def test_a_token_has_so_many_sessions_and_no_more(
 @pytest.mark.spec("WEBSEC-26")
 async def test_where_nothing_is_written_the_cookie_holds_the_token_and_health_says_so(app: Stoker) -> None:
     board = dashboard(app, read_only=True, limits=Limits(seconds=30))
-    secret = await TokensAdmin(app).create("ann")
+    secret = await Admin(app).tokens.create("ann")
     client = Client(board)
     assert await sign_in(client, secret) == secret
     assert await (await app.engine()).sessions() == []
@@ -223,7 +223,7 @@ async def test_a_revoked_token_ends_its_streams(
     """With the next beat after its tokens were read again: two seconds and a half, and two."""
     assert tokens.FRESH + hub.EVERY < 5
     monkeypatch.setattr(hub, "EVERY", 0.01)
-    watch, admin = watched(board), TokensAdmin(app)
+    watch, admin = watched(board), Admin(app).tokens
     secrets = {name: await admin.create(name) for name in ("ann", "bob")}
     clients = [Client(board), Client(board)]
     for client, secret in zip(clients, secrets.values(), strict=True):
@@ -250,7 +250,7 @@ async def test_signing_out_ends_the_streams_of_a_session(
 ) -> None:
     monkeypatch.setattr(hub, "EVERY", 0.01)
     client = Client(board)
-    await sign_in(client, await TokensAdmin(app).create("ann"))
+    await sign_in(client, await Admin(app).tokens.create("ann"))
     stream = asyncio.create_task(client.get("/live?page=overview"))
     await until(lambda: board.hub.viewers == 1)
     assert (await client.post("/sign-out")).status_code == 303

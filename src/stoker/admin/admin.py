@@ -7,11 +7,11 @@ Scripts without a loop use `jobs.run(admin.jobs.get(...))`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import msgspec
 
-from stoker.admin.asking import Asking
+from stoker.admin.asking import Asking, Noun
 from stoker.admin.audit import AuditAdmin
 from stoker.admin.health import HealthAdmin
 from stoker.admin.history import Failures, HistoryAdmin
@@ -88,7 +88,7 @@ class Operators(Protocol):
         ...
 
 
-class Admin:
+class Admin(Noun):
     """The questions and actions, by noun.
 
     `by` names who asks, for the audit log and for pauses; `way` says through what, `request` in which request.
@@ -112,7 +112,7 @@ class Admin:
             raise InvalidInput("way", way, f"must be one of {', '.join(WAYS)}")
         self.app = app
         asking = Asking(app, by, way, EVERYTHING_SHOWN if redact is None else redact, request, role)
-        self._asking = asking
+        super().__init__(asking)
         self.jobs = JobsAdmin(asking)
         self.queues = QueuesAdmin(asking)
         self.schedules = SchedulesAdmin(asking)
@@ -124,7 +124,7 @@ class Admin:
         self.audit = AuditAdmin(asking)
         self.health = HealthAdmin(asking)
         self.outbox = OutboxAdmin(asking)
-        self.tokens = TokensAdmin(app, asking.signed())
+        self.tokens = TokensAdmin(asking)
 
     async def overview(self, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
         """Everything on one screen: what needs a person, queues, workers, kinds, and rates over a window.
@@ -149,3 +149,27 @@ class Admin:
     async def describe(self) -> Description:
         """What the store is and guarantees, read back now, with its warnings."""
         return await (await self._asking.engine()).describe()
+
+
+def visited(admin: Operators, asking: Asking) -> Operators:
+    """An admin of the user's own, for a visitor of the dashboard: its changes are signed with the visitor's name.
+
+    What the user replaced in it stays. Nouns that are not made of ours are used as they are.
+    """
+    twin: Any = admin.under(asking) if isinstance(admin, Noun) else _Visited(admin)
+    twin.app = asking.app
+    for name in Operators.__annotations__:
+        noun = getattr(admin, name)
+        if isinstance(noun, Noun):
+            setattr(twin, name, noun.under(asking))
+    return cast("Operators", twin)
+
+
+class _Visited:
+    """An object of the user's own as one visitor has it: what is not set here is asked of it."""
+
+    def __init__(self, admin: Operators) -> None:
+        self._admin = admin
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._admin, name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+import copy
+from typing import NamedTuple, Self, cast
 
 from stoker import records
 from stoker.app import Stoker
@@ -87,3 +88,16 @@ def _of_app(app: Stoker) -> Names:
     queues = {app.resolve(kind, task.options)[0] for kind, task in tasks.items()}
     default = app.defaults.queue or DEFAULT_QUEUE
     return Names(frozenset({*queues, *app.declarations.queues, default}), frozenset((*tasks, *app.declared)))
+
+
+class Noun:
+    """Questions and actions about one thing, for the one who asks."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    def under(self, asking: Asking) -> Self:
+        """The same, with all that was changed about it, for another one who asks."""
+        twin = copy.copy(self)
+        twin._asking = asking  # noqa: SLF001 - it is one of us
+        return twin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.admin.asking import Asking
+from stoker.admin.asking import Asking, Noun
 from stoker.model.audit import AuditEntry, AuditQuery, Deed, instant_of
 from stoker.model.errors import NotFound
 from stoker.model.time import DAY, SECOND, Seconds, span
@@ -15,11 +15,8 @@ MOST_AT_ONCE = 10_000
 """Entries of one instant that are looked through for an id."""
 
 
-class AuditAdmin:
+class AuditAdmin(Noun):
     """Questions about changes, and entries of the caller's own."""
-
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
 
     async def list(
         self,

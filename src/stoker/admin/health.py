@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from stoker.admin.asking import Asking
+from stoker.admin.asking import Noun
 from stoker.engines.base import Description, Engine, Feature, outbox_of
 from stoker.event_buffer import wall
 from stoker.model import ids
@@ -44,11 +44,8 @@ _OWN_WORDS = (SchemaMismatch, EngineRefused, EngineReadOnly, EngineFull)
 """Errors whose text is Stoker's own sentence. That of others may be a driver's."""
 
 
-class HealthAdmin:
+class HealthAdmin(Noun):
     """The check-up of a store."""
-
-    def __init__(self, asking: Asking) -> None:
-        self._app = asking.app
 
     async def check(self) -> list[Check]:
         """Every check with what was read, its verdict, what it means and what mends it.
@@ -56,10 +53,10 @@ class HealthAdmin:
         A store that cannot be opened is one check, and wrong. Nothing is changed.
         """
         try:
-            engine = await self._app.engine()
+            engine = await self._asking.app.engine()
             return await self._examined(engine)
         except EngineError as error:
-            return [_unusable(self._app.root().where, error)]
+            return [_unusable(self._asking.app.root().where, error)]
 
     async def _examined(self, engine: Engine) -> list[Check]:
         facts, description = await engine.diagnose(), await engine.describe()
@@ -108,9 +105,9 @@ class HealthAdmin:
         return found
 
     def _limit(self, kind: str) -> Span | None:
-        task = self._app.find_task(kind)
+        task = self._asking.app.find_task(kind)
         own = None if task is None else task.options.timeout
-        return self._app.defaults.timeout if own is None else own
+        return self._asking.app.defaults.timeout if own is None else own
 
 
 async def _misdated(engine: Engine, now: Instant) -> list[Misdated]:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stoker.admin.asking import Asking
+from stoker.admin.asking import Noun
 from stoker.admin.details import EventView, event_view
 from stoker.model import ids
 from stoker.model.derived import ErrorGroup, Flow, error_groups
@@ -62,11 +62,8 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
     worst: ErrorGroup | None = None
 
 
-class HistoryAdmin:
+class HistoryAdmin(Noun):
     """Questions about the past."""
-
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
 
     async def series(
         self,

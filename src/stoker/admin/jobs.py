@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from stoker import records
-from stoker.admin.asking import Asking
+from stoker.admin.asking import Asking, Noun
 from stoker.admin.audit import AuditAdmin, audited
 from stoker.admin.bulk import Bulk, Given, Making, Walk, alter, making, query_to_change, question_of
 from stoker.admin.details import EventView, JobDetail, detail, event_view
@@ -115,12 +115,8 @@ Progress: TypeAlias = Callable[[Bulk], bool | None]
 """Called after each page; returning False stops the action there."""
 
 
-class JobsAdmin:
+class JobsAdmin(Noun):
     """Questions about jobs, and changes to them."""
-
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
-        self._app = asking.app
 
     # --- questions ----------------------------------------------------------------------------------------------
 
@@ -143,7 +139,7 @@ class JobsAdmin:
         over, up to 10,000 records.
         """
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
-        engine = await self._app.engine()
+        engine = await self._asking.engine()
         if filter_.id is not None:
             found = [one for one in await engine.get([ids.parse(filter_.id)]) if one is not None]
             return JobPage([self._asking.job(one) for one in found], None, 1, len(found) if total else None)
@@ -162,7 +158,7 @@ class JobsAdmin:
     async def explain(self, job: str) -> Explanation:
         """Why a job does not run, and what to do about it. Raises `NotFound`."""
         found = await self._asking.stored(job)
-        engine = await self._app.engine()
+        engine = await self._asking.engine()
         queues = {queue.name: queue for queue in await engine.queues()}
         queue = queues.get(found.queue, Queue(name=found.queue))
         presences = await engine.workers()
@@ -194,7 +190,7 @@ class JobsAdmin:
         A name that is not known is refused. What no counter knows is walked over, up to 10,000 jobs.
         """
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
-        engine = await self._app.engine()
+        engine = await self._asking.engine()
         bound = await _bound(engine, counted_at)
         if filter_.id is not None:
             [found] = await engine.get([ids.parse(filter_.id)])
@@ -228,7 +224,7 @@ class JobsAdmin:
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
         if filter_ != Filter(**{name: getattr(filter_, name) for name in _OF_EVENTS}):
             raise InvalidFilter("filter", str(filter_), "an event knows only its queue and kind; use queue: and kind:")
-        engine = await self._app.engine()
+        engine = await self._asking.engine()
         await question_of(self._asking, filter_, 1)  # a name that is left out must be known
         pause = span(every, "every") / SECOND
         seen: dict[Event, None] = {}
@@ -251,7 +247,7 @@ class JobsAdmin:
         self, kind: str, payload: Any = None, **options: Unpack[CallOptions[KeyFunction]]
     ) -> records.Receipt:
         """Enqueue a job by name. Where the app is known it must have the task; a bare store takes any kind."""
-        app = self._app
+        app = self._asking.app
         if not app.tasks and not app.declared:
             app.declare(kind)
         handle = await app.enqueue(app.draft(kind, payload, **options))
@@ -309,7 +305,7 @@ class JobsAdmin:
         found = await self._asking.stored(job)
         if payload is not None:
             encoded = encode_payload(Raw(payload))
-            if (signature := self._app.signature_of(found.kind)) is not None:
+            if (signature := self._asking.app.signature_of(found.kind)) is not None:
                 signature.check(encoded)
         due = None if at is None else instant(at, "at")
         change = Edit(payload=payload, priority=priority, at=due, attempts=attempts)
@@ -355,7 +351,7 @@ class JobsAdmin:
     async def _act(
         self, action: str, target: Target, change: Making, progress: Progress | None, counted_at: datetime | None = None
     ) -> Bulk:
-        engine = await self._app.engine()
+        engine = await self._asking.engine()
         if isinstance(target, str):
             return await self._one(action, await self._asking.stored(target), change(1))
         if isinstance(target, Filter):

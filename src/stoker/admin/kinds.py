@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from stoker.admin.asking import Asking
+from stoker.admin.asking import Noun
 from stoker.model.control import Presence, live
 from stoker.model.job import Status
 from stoker.model.query import Census, Totals
@@ -34,11 +34,8 @@ class KindView(msgspec.Struct, frozen=True, kw_only=True):
     known: bool = False
 
 
-class KindsAdmin:
+class KindsAdmin(Noun):
     """Questions about kinds."""
-
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
 
     async def list(self) -> list[KindView]:
         """Every kind that has or had jobs, and every task of this app, those in trouble first."""

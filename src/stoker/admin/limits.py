@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stoker.admin.asking import CREATE, Asking
+from stoker.admin.asking import CREATE, Noun
 from stoker.admin.audit import audited
 from stoker.model.control import Budget, Tuning
 from stoker.model.errors import InvalidInput, NotFound
@@ -54,11 +54,8 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
-class LimitsAdmin:
+class LimitsAdmin(Noun):
     """Questions about budgets and limits by key, and changes to them."""
-
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
 
     async def list(self) -> list[BudgetView]:
         """Every budget, by name."""

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from stoker.admin.asking import Asking
+from stoker.admin.asking import Asking, Noun
 from stoker.admin.bulk import Given, Walk, making, query_to_change
 from stoker.admin.letter_walk import LETTER_ACTIONS, LetterWalk, as_text, chosen
 from stoker.engines.base import outbox_of
@@ -69,11 +69,11 @@ class OperationView(msgspec.Struct, frozen=True, kw_only=True):
 Progress: TypeAlias = Callable[[OperationView], None]
 
 
-class OperationsAdmin:
+class OperationsAdmin(Noun):
     """Bulk actions that outlast the call that starts them."""
 
     def __init__(self, asking: Asking) -> None:
-        self._asking = asking
+        super().__init__(asking)
         self._walking: dict[str, asyncio.Task[OperationView]] = {}
 
     async def start(

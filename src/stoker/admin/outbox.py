@@ -6,18 +6,15 @@ from typing import Any
 
 import msgspec
 
-from stoker.admin.asking import Asking
+from stoker.admin.asking import Asking, Noun
 from stoker.model.outbox.letters import DEFAULT_PAGE, LetterStatus
 from stoker.model.redact import Redaction
 from stoker.outbox.letters import LetterPage, count, page, read_filter
 from stoker.outbox.steering import ConsumerState, StreamHandle, StreamState, states, streams_of
 
 
-class OutboxAdmin:
+class OutboxAdmin(Noun):
     """Questions about streams; `stream(name)` has the actions."""
-
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
 
     async def list(self) -> list[StreamState]:
         """Every stream of the store, by name, with its consumers."""

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stoker.admin.asking import Asking
+from stoker.admin.asking import Noun
 from stoker.admin.bulk import Bulk, Walk, making, query_to_change
 from stoker.admin.history import RECENT, closed
 from stoker.model.control import Presence, Queue, Tuning, live
@@ -69,11 +69,8 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     total: Times | None = None
 
 
-class QueuesAdmin:
+class QueuesAdmin(Noun):
     """Questions about queues, and their settings."""
-
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
 
     async def list(self) -> list[QueueView]:
         """Every queue that was used, tuned or served, by name, with what went through in the last 15 minutes."""

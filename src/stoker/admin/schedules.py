@@ -7,7 +7,7 @@ from typing import Unpack
 
 import msgspec
 
-from stoker.admin.asking import Asking
+from stoker.admin.asking import Noun
 from stoker.admin.audit import audited
 from stoker.handle import JobHandle
 from stoker.model.errors import InvalidSchedule, NotFound
@@ -18,11 +18,8 @@ from stoker.records import Schedule
 from stoker.schedules import ScheduleHandle, ScheduleOptions, as_template, parse, plan
 
 
-class SchedulesAdmin:
+class SchedulesAdmin(Noun):
     """Questions about schedules, and changes to them. Every call about one raises `NotFound` where there is none."""
-
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
 
     async def get(self, name: str) -> Schedule:
         """One schedule as it is stored now."""

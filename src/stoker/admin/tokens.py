@@ -7,9 +7,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from stoker.app import Stoker
+from stoker.admin.asking import Noun
 from stoker.model.access import Role
-from stoker.model.audit import By
 from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.time import Seconds, span
 from stoker.model.tokens import AccessToken, digest
@@ -21,18 +20,14 @@ ENTROPY = 32
 """Random bytes of a token."""
 
 
-class TokensAdmin:
-    """Who may sign in to the dashboard and the REST API. `by` makes the changes, for the audit log."""
-
-    def __init__(self, app: Stoker, by: By | None = None) -> None:
-        self._app = app
-        self._by = by
+class TokensAdmin(Noun):
+    """Who may sign in to the dashboard and the REST API."""
 
     async def create(
         self, name: str, role: Role = "read", *, queues: Iterable[str] = (), expires: Seconds | None = None
     ) -> str:
         """Make a token and return its secret, which cannot be read again. A name that is taken is refused."""
-        engine = await self._app.engine()
+        engine = await self._asking.engine()
         now = await engine.now()
         secret = PREFIX + secrets.token_urlsafe(ENTROPY)
         token = AccessToken(
@@ -43,17 +38,17 @@ class TokensAdmin:
             created=now,
             expires=None if expires is None else now + span(expires, "expires"),
         )
-        if not await engine.put_token(token, by=self._by):
+        if not await engine.put_token(token, by=self._asking.signed()):
             raise InvalidInput("token", name, "is the name of another token; revoked ones keep theirs")
         return secret
 
     async def list(self) -> list[AccessToken]:
         """Every token, also those that expired or were revoked, by name."""
-        return await (await self._app.engine()).tokens()
+        return await (await self._asking.engine()).tokens()
 
     async def revoke(self, name: str) -> None:
         """End a token; one that is revoked stays so. Raises `NotFound`."""
-        engine = await self._app.engine()
+        engine = await self._asking.engine()
         while True:
             found = next((token for token in await engine.tokens() if token.name == name), None)
             if found is None:
@@ -61,5 +56,5 @@ class TokensAdmin:
             if found.revoked is not None:
                 return
             revoked = msgspec.structs.replace(found, revoked=await engine.now())
-            if await engine.put_token(revoked, before=found, by=self._by):
+            if await engine.put_token(revoked, before=found, by=self._asking.signed()):
                 return

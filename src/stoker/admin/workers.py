@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from stoker import records
-from stoker.admin.asking import Asking
+from stoker.admin.asking import Noun
 from stoker.admin.audit import audited
 from stoker.hand_back import BATCH, hand_back, publish
 from stoker.model.control import Presence
@@ -44,11 +44,8 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     long: bool
 
 
-class WorkersAdmin:
+class WorkersAdmin(Noun):
     """Questions about workers, and how to take their jobs back."""
-
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
 
     async def jobs(self, worker: str | None = None) -> list[RunningJob]:
         """What a worker runs, or all workers run, the longest running first."""

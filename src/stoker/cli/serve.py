@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from stoker.cli.store import find_app, not_listening, on_store, reported
+from stoker.cli.store import find_admin, not_listening, on_store, reported
 from stoker.cli.text import safe
 from stoker.model.access import is_loopback
 
@@ -79,13 +79,13 @@ def serve(
             "--allow-host stoker.example.com. Nothing was started."
         )
     with reported():
-        app = find_app(target or path, url)
+        admin = find_admin(target or path, url)
         given = key if key is not None else os.environ.get(VARIABLE) or None
         sign_in: Auth = Open() if auth == "open" else Tokens()
         if auth == "key":
             sign_in = Key() if given is None else Key(given)
         names = LOOPBACK_NAMES | frozenset(hosts)
-        board = dashboard(app, auth=sign_in, env=env, color=color, read_only=read_only, hosts=names)
+        board = dashboard(admin, auth=sign_in, env=env, color=color, read_only=read_only, hosts=names)
     server = uvicorn.Server(config(board, host=host, port=port, root_path=root_path))
     if not here:
         click.echo(
@@ -99,7 +99,7 @@ def serve(
     at = f"http://{shown}:{listening.getsockname()[1]}{root_path}/"
     if isinstance(sign_in, Key) and (given is None or sys.stderr.isatty()):  # a log must not keep a key of the user's
         at += f"?key={sign_in.secret}"
-    click.echo(f"the dashboard of {app.root().where} is at {at} for {WHO[auth]}", err=True)
+    click.echo(f"the dashboard of {admin.app.root().where} is at {at} for {WHO[auth]}", err=True)
     try:
         server.run([listening])
     except SystemExit:  # it said why on standard error; its own code means something else here

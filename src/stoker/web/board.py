@@ -26,7 +26,9 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import compile_path
 from starlette.types import Message, Receive, Scope, Send
 
-from stoker.admin import Admin
+from stoker.admin import Admin, Operators
+from stoker.admin.admin import visited
+from stoker.admin.asking import Asking
 from stoker.admin.history import RECENT, closed
 from stoker.admin.queues import MEASURED
 from stoker.app import Stoker
@@ -126,7 +128,7 @@ class Dashboard:
 
     def __init__(
         self,
-        jobs: Stoker,
+        jobs: Stoker | Operators,
         *,
         auth: Auth | None = None,
         env: str | None = None,
@@ -137,11 +139,12 @@ class Dashboard:
         late_after: float = 60.0,
         redact: Redaction | None = None,
     ) -> None:
-        if not isinstance(jobs, Stoker):
-            raise InvalidInput("jobs", jobs, "must be your app, jobs = Stoker(...)")
+        if not isinstance(jobs, Stoker | Operators):
+            raise InvalidInput("jobs", jobs, "must be your app, jobs = Stoker(...), or an admin of your own")
         if color not in COLORS:
             raise InvalidInput("color", color, f"must be one of {', '.join(COLORS)}")
-        self.jobs = jobs
+        self._admin = jobs if isinstance(jobs, Operators) else Admin(jobs)
+        self.jobs = jobs = self._admin.app
         self.auth: Auth = Tokens() if auth is None else auth
         self.env = env
         self.color = color
@@ -167,7 +170,7 @@ class Dashboard:
         self.enqueued: dict[str, tuple[int, int]] = {}
         self.recent: Sequence[Point] = ()
         self._minutes = Minutes()
-        self.walking: list[Admin] = []
+        self.walking: list[Operators] = []
         self.edited: dict[bytes, Edited] = {}
         self.check_ups = CheckUps()
         self.pace = Pace[tuple[str, str]]()
@@ -180,11 +183,11 @@ class Dashboard:
     def __repr__(self) -> str:
         return f"<Dashboard {self.store.root().name}>"
 
-    def admin_for(self, visit: Visit) -> Admin:
+    def admin_for(self, visit: Visit) -> Operators:
         """The operator's questions and actions, signed with the visitor's name and the request's id."""
         who = visit.identity
         name, role = (None, LEAST) if who is None else (who.name, who.role)
-        return Admin(self.store, by=name, way=visit.way, redact=self.redact, request=visit.id, role=role)
+        return visited(self._admin, Asking(self.store, name, visit.way, self.redact, visit.id, role))
 
     @property
     def signs_in(self) -> bool:
@@ -504,7 +507,7 @@ def _read(value: str) -> str:
 
 
 def dashboard(
-    jobs: Stoker,
+    jobs: Stoker | Operators,
     *,
     auth: Auth | None = None,
     env: str | None = None,
@@ -517,6 +520,8 @@ def dashboard(
 ) -> Dashboard:
     """Make the dashboard of an app, to be served by itself or mounted below a path of another app.
 
+    `jobs` is the app, or an admin of your own on it: what pages and the REST API do and find goes through that, signed
+    with the name of the visitor.
     `auth` is `Tokens()` (default), `Key()`, a function that returns an `Identity` or None, or `Open()` for this machine
     only.
     `env` and `color` name the environment on every page. `read_only` refuses every change. `hosts` are the names it

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from stoker.model.access import Identity, Role
 
 if TYPE_CHECKING:
-    from stoker.admin import Admin
+    from stoker.admin import Operators
     from stoker.web.board import Dashboard
 
 
@@ -39,7 +39,7 @@ class Visit:
     way: str = "page"
     counted: str = ""
     body: bytes | None = None
-    _admin: Admin | None = None
+    _admin: Operators | None = None
 
     @property
     def who(self) -> Identity:
@@ -48,7 +48,7 @@ class Visit:
         return self.identity
 
     @property
-    def admin(self) -> Admin:
+    def admin(self) -> Operators:
         """The questions and actions, under this identity's name."""
         if self._admin is None:
             self._admin = self.board.admin_for(self)

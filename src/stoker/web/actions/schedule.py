@@ -74,7 +74,7 @@ async def _edit(one: ScheduleForm) -> Done | Response:
 
 
 async def _reset(one: ScheduleForm) -> Done:
-    await one.visit.board.jobs.schedule_handle(one.name).reset()
+    await one.visit.admin.schedules.reset(one.name)
     return Done(Flash(f"{one.name} follows the code again."))
 
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from stoker.admin.tokens import TokensAdmin
 from stoker.model.access import Role
 from stoker.model.time import moment
 from stoker.model.tokens import AccessToken
@@ -55,17 +54,14 @@ class TokenList(Struct, kw_only=True):
 @api.get("/tokens", role="admin")
 async def listed(visit: Visit) -> TokenList:
     """List tokens."""
-    return TokenList(tokens=[_record(one) for one in await TokensAdmin(visit.board.store).list()])
+    return TokenList(tokens=[_record(one) for one in await visit.admin.tokens.list()])
 
 
 @api.post("/tokens", role="admin", status=201)
 async def create(visit: Visit, given: NewToken) -> NewSecret:
     """Make a token."""
     needs_everything(visit)
-    secret = await TokensAdmin(visit.board.store).create(
-        given.name, given.role, queues=given.queues, expires=given.expires
-    )
-    await visit.admin.audit.write("tokens.create", f"token {given.name}")
+    secret = await visit.admin.tokens.create(given.name, given.role, queues=given.queues, expires=given.expires)
     return NewSecret(name=given.name, secret=secret)
 
 
@@ -73,9 +69,7 @@ async def create(visit: Visit, given: NewToken) -> NewSecret:
 async def revoke(visit: Visit) -> t.Done:
     """Revoke a token; dashboards notice within seconds."""
     needs_everything(visit)
-    name = place(visit, "name")
-    await TokensAdmin(visit.board.store).revoke(name)
-    await visit.admin.audit.write("tokens.revoke", f"token {name}")
+    await visit.admin.tokens.revoke(place(visit, "name"))
     return t.Done()
 
 
