@@ -17,7 +17,9 @@ from stoker.engines.sqlite import SqliteEngine
 from stoker.model import ids
 from stoker.model.job import Status
 from stoker.model.throttle import Rate
+from stoker.testing.clock import VirtualClock
 from stoker.web import Limits, dashboard
+from tests.harness.apps import PATIENCE
 from tests.web.conftest import Client, claim, end, enqueue
 
 ENGINES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("memory", "sqlite", "postgres", "redis")]
@@ -119,23 +121,54 @@ async def test_tokens_need_no_form_token_and_cookies_do(app: Stoker) -> None:
 
 
 @pytest.mark.spec("REST-06")
-async def test_an_operation_needs_the_number_that_its_preview_showed(app: Stoker, client: Client) -> None:
+@pytest.mark.parametrize("engine_name", ENGINES)
+async def test_an_operation_acts_on_what_its_preview_counted(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    """Not on jobs that died since; more than were counted at that moment are refused with a new count."""
     made = [await enqueue(app) for _ in range(3)]
     await end(app, await claim(app))
-    assert (await client.get("/api/v1/preview?q=is:dead")).json() == {"count": 3, "complete": True}
-    few = await send(client, "POST", "/operations", {"action": "requeue", "q": "is:dead", "count": 2})
-    assert (few.status_code, few.json()["code"]) == (409, "count")
-    begun = await send(client, "POST", "/operations", {"action": "requeue", "q": "is:dead", "count": 3})
-    assert begun.status_code == 202
-    state = begun.json()
-    for _ in range(200):
-        state = (await client.get(f"/api/v1/operations/{state['id']}")).json()
-        if state["state"] == "done":
-            break
-        await asyncio.sleep(0.01)
+    clock.advance(1)
+    seen = (await client.get("/api/v1/preview?q=is:dead")).json()
+    assert (seen["count"], seen["complete"]) == (3, True)
+    body = {"action": "requeue", "q": "is:dead", "count": 3, "counted_at": seen["counted_at"]}
+    for missing in ("count", "counted_at"):
+        less = {name: value for name, value in body.items() if name != missing}
+        assert (await send(client, "POST", "/operations", less)).status_code == 422, missing
+    for wrong in ("2030-01-01T00:00:00", "9999-12-31T23:59:59Z", "soon"):
+        assert (await send(client, "POST", "/operations", {**body, "counted_at": wrong})).status_code == 422, wrong
+    clock.advance(1)
+    later = [await enqueue(app) for _ in range(2)]
+    await end(app, await claim(app))
+    few = await send(client, "POST", "/operations", {**body, "count": 2})
+    assert (few.status_code, few.json()["code"], few.json()["count"]) == (409, "count", 5)
+    assert few.json()["counted_at"] > seen["counted_at"]
+    begun = await send(client, "POST", "/operations", body)
+    assert (begun.status_code, begun.json()["left"], begun.json()["complete"]) == (202, 3, True)
+    state = await done(client, begun.json())
     assert (state["state"], state["changed"]) == ("done", 3)
-    assert (await app.handle(made[0]).refresh()).status is Status.PENDING
+    assert [(await app.handle(id_).refresh()).status for id_ in made] == [Status.PENDING] * 3
+    assert [(await app.handle(id_).refresh()).status for id_ in later] == [Status.DEAD] * 2
     assert [one["id"] for one in (await client.get("/api/v1/operations")).json()["operations"]] == [state["id"]]
+
+
+@pytest.mark.spec("REST-06")
+async def test_fewer_than_were_counted_are_no_error_and_the_answer_says_how_many(app: Stoker, client: Client) -> None:
+    made = [await enqueue(app) for _ in range(3)]
+    await end(app, await claim(app))
+    seen = (await client.get("/api/v1/preview?q=is:dead")).json()
+    assert (await send(client, "POST", f"/jobs/{made[0]}/discard")).status_code == 200
+    body = {"action": "requeue", "q": "is:dead", "count": 3, "counted_at": seen["counted_at"]}
+    begun = await send(client, "POST", "/operations", body)
+    assert (begun.status_code, begun.json()["left"]) == (202, 2)
+    assert (await done(client, begun.json()))["changed"] == 2
+
+
+async def done(client: Client, state: dict[str, Any]) -> dict[str, Any]:
+    """The operation, when it has ended."""
+    async with asyncio.timeout(PATIENCE):
+        while state["state"] == "running":
+            await asyncio.sleep(0.01)
+            state = (await client.get(f"/api/v1/operations/{state['id']}")).json()
+    return state
 
 
 @pytest.mark.spec("REST-07")

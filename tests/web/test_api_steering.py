@@ -76,7 +76,8 @@ async def test_a_list_of_jobs_is_changed_at_once(app: Stoker, client: Client) ->
 async def test_operations_move_stop_and_go_on(app: Stoker, client: Client) -> None:
     for _ in range(3):
         await enqueue(app)
-    body = {"action": "move", "q": "is:ready queue:default", "count": 3}
+    seen = (await client.get("/api/v1/preview?q=is:ready queue:default")).json()
+    body = {"action": "move", "q": "is:ready queue:default", "count": 3, "counted_at": seen["counted_at"]}
     assert (await send(client, "POST", "/operations", body)).status_code == 422
     begun = (await send(client, "POST", "/operations", {**body, "queue": "bulk"})).json()
     while begun["state"] == "running":

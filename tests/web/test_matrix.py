@@ -35,14 +35,15 @@ BUDGETS = {"/limits/{name}/tune", "/limits/{name}/drain", "/api/v1/limits/{name}
 COUNTED = {"/operations/new"}
 """Sent like a change, and counts only."""
 
+NOW = "2030-01-01T00:00:00Z"
 BODIES: dict[str, Any] = {
     "/jobs": {"kind": "send"},
     "/jobs/bulk": {"action": "cancel", "ids": ["{job}"]},
     "/jobs/{id}": {"priority": 3},
     "/jobs/{id}/move": {"queue": "{queue}"},
     "/jobs/{id}/prioritize": {"priority": 3},
-    "/operations": {"action": "cancel", "q": "is:ready", "count": 1_000},
-    "/operations/letters": {"action": "replay", "stream": "orders", "count": 5},
+    "/operations": {"action": "cancel", "q": "is:ready", "count": 1_000, "counted_at": NOW},
+    "/operations/letters": {"action": "replay", "stream": "orders", "count": 5, "counted_at": NOW},
     "/schedules": {"name": "made", "kind": "send", "cron": "0 3 * * *"},
     "/limits/{name}": {"n": 5},
     "/queues/{name}/limits/{limit}": {"n": 5},

@@ -64,7 +64,7 @@ FORMS: Final[dict[str, dict[str, str]]] = {
     f"{JOB}/edit-back": {},
     f"{JOB}/reveal": {"part": "payload", "raw": "1"},
     "/operations/new": {"do": "requeue", "id": "{id}", "q": ""},
-    "/operations": {"do": "prioritize", "q": "is:done", "priority": "5", "of": "99", "count": "99"},
+    "/operations": {"do": "prioritize", "q": "is:done", "priority": "5", "of": "99", "count": "99", "counted_at": ""},
     "/operations/letters": {
         "do": "replay",
         "of": "0",
@@ -115,6 +115,7 @@ FORMS: Final[dict[str, dict[str, str]]] = {
         "jitter": "0",
         "preview": "",
     },
+    "/workers/{worker}/take-back": {"sure": "", "next": ""},
     f"{LIMIT}/tune": {"n": "5", "per": "1"},
     f"{LIMIT}/drain": {"sure": "yes"},
     f"{LIMIT}/set": {"limit": "send", "n": "5", "before": "3"},
@@ -170,7 +171,7 @@ async def filled(app: Stoker, clock: VirtualClock) -> dict[str, str]:
     await engine.tune("default", Tuning(limits=(("send", 5),)))
     if Feature.OUTBOX in engine.features:
         await letters(engine, 1, parks=True)
-    return {"id": found["scheduled"], "stream": "orders", "consumer": "warehouse"}
+    return {"id": found["scheduled"], "worker": "w", "stream": "orders", "consumer": "warehouse"}
 
 
 def tried(fields: dict[str, str], request: pytest.FixtureRequest) -> list[tuple[str, str]]:
@@ -245,7 +246,7 @@ async def test_no_part_of_an_address_is_a_fault(app: Stoker, client: Client, clo
     for path in (one for one in (FORMS if way == "form" else PAGES) if "{" in one):
         for value in PLACES:
             odd = quote(value, safe="")
-            address = path.format(**dict.fromkeys(("id", "name", "stream", "consumer"), odd))
+            address = path.format(**dict.fromkeys(("id", "name", "stream", "consumer", "worker"), odd))
             answer = await (client.post(address, FORMS[path]) if way == "form" else client.get(address))
             if answer.status_code >= 500:
                 faults.append((path, value[:40], answer.status_code))

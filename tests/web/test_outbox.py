@@ -120,12 +120,14 @@ async def test_more_than_a_hundred_letters_need_their_number(app: Stoker, client
     form = {"do": "discard", "of": "101"}
     refused = await client.post("/operations/letters", form)
     assert (refused.status_code, "You typed nothing" in text(refused)) == (422, True)
-    found = await client.get("/api/v1/preview/letters?action=discard")
-    assert found.json() == {"count": 101, "complete": True}
-    few = await send(client, "POST", "/operations/letters", {"action": "discard", "count": 100})
-    assert (few.status_code, few.json()["code"]) == (409, "count")
-    all_ = await send(client, "POST", "/operations/letters", {"action": "discard", "count": 101})
-    assert all_.status_code == 202
+    found = (await client.get("/api/v1/preview/letters?action=discard")).json()
+    assert (found["count"], found["complete"]) == (101, True)
+    body = {"action": "discard", "count": 101, "counted_at": found["counted_at"]}
+    assert (await send(client, "POST", "/operations/letters", {"action": "discard", "count": 101})).status_code == 422
+    few = await send(client, "POST", "/operations/letters", {**body, "count": 100})
+    assert (few.status_code, few.json()["code"], few.json()["count"]) == (409, "count", 101)
+    all_ = await send(client, "POST", "/operations/letters", body)
+    assert (all_.status_code, all_.json()["left"]) == (202, 101)
     await ended(client, f"/operations/{all_.json()['id']}")
     assert (await client.get("/api/v1/preview/letters?action=replay")).json()["count"] == 0
 

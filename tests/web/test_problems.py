@@ -20,6 +20,7 @@ from stoker.web import Limits, Open, dashboard
 from tests.web.conftest import Client, claim, end, enqueue
 
 UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
+NOW = "2030-01-01T00:00:00Z"
 DRIVER = "asyncpg.exceptions.CannotConnectNowError: password authentication failed for user shop"
 
 Made = Callable[..., Client]
@@ -148,15 +149,16 @@ async def test_503_while_the_store_is_away_without_the_drivers_words(
 @pytest.mark.spec("REST-10")
 @pytest.mark.engine("sqlite")
 @pytest.mark.parametrize("engine_name", ["sqlite"])
-async def test_500_for_a_record_that_cannot_be_read(app: Stoker, client: Client, tmp_path: Path) -> None:
-    """Here one that is neither waiting nor running nor finished, because a row of its is missing."""
+async def test_500_for_a_change_of_a_record_that_cannot_be_read(app: Stoker, client: Client, tmp_path: Path) -> None:
+    """Here one that is neither waiting nor running nor finished, because a row of its is missing. Reading shows it."""
     id_ = await enqueue(app)
     await claim(app)
     [path] = tmp_path.glob("*.db")
     with closing(sqlite3.connect(path, timeout=10)) as connection:
         assert connection.execute("DELETE FROM stoker_running").rowcount == 1
         connection.commit()
-    found = problem(await send(client, "GET", f"/jobs/{id_}"), 500, "unreadable")
+    assert (await send(client, "GET", f"/jobs/{id_}")).json()["unreadable"]
+    found = problem(await send(client, "POST", f"/jobs/{id_}/requeue"), 500, "unreadable")
     assert id_ in found["detail"]
 
 
@@ -191,7 +193,11 @@ async def test_403_for_a_role_a_queue_and_a_forged_change(app: Stoker, made: Mad
     problem(await send(limited, "POST", f"/jobs/{id_}/cancel", {}), 403, "queue")
     for method, path, body in (
         ("POST", "/jobs/bulk", {"action": "cancel", "ids": [id_]}),
-        ("POST", "/operations", {"action": "cancel", "q": "is:ready", "count": 9}),
+        (
+            "POST",
+            "/operations",
+            {"action": "cancel", "q": "is:ready", "count": 9, "counted_at": NOW},
+        ),
         ("PUT", "/limits/stripe", {"n": 5}),
         ("POST", "/tokens", {"name": "more", "role": "admin"}),
         ("POST", "/schedules", {"name": "n", "kind": "send", "cron": "0 3 * * *"}),
@@ -212,7 +218,7 @@ async def test_405_for_another_method_and_in_read_only_mode(app: Stoker, made: M
     for way in reader.board.ways:
         if way.kind == "api" and way.changes and not way.harmless:
             path = way.path.removeprefix("/api/v1").replace("{id}", id_)
-            path = path.format(name="default", stream="s", consumer="c", limit="l")
+            path = path.format(name="default", stream="s", consumer="c", limit="l", worker="w")
             problem(await send(reader, way.method, path), 405, "read_only")
     assert (await app.handle(id_).refresh()).status is Status.PENDING
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Final
 
 from stoker.model.errors import InvalidInput
@@ -47,6 +48,18 @@ def whole(field: str, text: str) -> int:
     if _WHOLE.fullmatch(plain) is None:
         raise InvalidInput(field, text, "must be a whole number of at most 15 digits")
     return int(plain)
+
+
+def moment_of(field: str, form: Form) -> datetime | None:
+    """A moment that a page put into its form; None without one."""
+    text = form.get(field)
+    try:
+        found = datetime.fromisoformat(text) if text else None
+    except ValueError:
+        found = None
+    if text and (found is None or found.tzinfo is None):
+        raise InvalidInput(field, text, "must be a time with a zone, such as 2026-11-16T14:00:00+00:00")
+    return found
 
 
 def _plain(text: str) -> str:

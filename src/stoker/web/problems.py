@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from stoker.model.errors import (
@@ -70,6 +72,8 @@ class ProblemDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
     job_status: str | None = None
     action: str | None = None
     key: str | None = None
+    count: int | None = None
+    counted_at: datetime | None = None
 
 
 def details(problem: Problem, request: str) -> ProblemDetails:

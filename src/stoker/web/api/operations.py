@@ -27,17 +27,23 @@ class PreviewQuery(t.Strict):
 
 
 class NewOperation(Acting, kw_only=True):
-    """An action on everything that matches. `count` is the number that a preview showed; a larger match is refused."""
+    """An action on what a preview counted: `count` and `counted_at` are its answer.
+
+    Jobs that were created or ended later are not touched. Where more matched at that moment, or counting stopped at as
+    many, nothing is changed, and the refusal has a new count.
+    """
 
     q: Annotated[str, Meta(min_length=1, max_length=2_000)]
-    count: Annotated[int, Meta(ge=1, le=1_000_000_000)]
+    count: t.Count
+    counted_at: t.Moment
 
 
 class Preview(Struct, kw_only=True):
-    """How many jobs a filter means; `complete` is false where counting stopped at 10,000."""
+    """How many a filter meant at the moment `counted_at`; `complete` is false where counting stopped at 10,000."""
 
     count: int
     complete: bool
+    counted_at: datetime
 
 
 class OperationRecord(Struct, kw_only=True):
@@ -57,6 +63,13 @@ class OperationRecord(Struct, kw_only=True):
     refused: dict[str, int]
 
 
+class NewOperationRecord(OperationRecord, kw_only=True):
+    """An operation that has begun. `left` of what was counted still match: at least so many unless `complete`."""
+
+    left: int
+    complete: bool
+
+
 class Operations(Struct, kw_only=True):
     """Operations, the latest first."""
 
@@ -67,7 +80,7 @@ class Operations(Struct, kw_only=True):
 async def preview(visit: Visit, given: PreviewQuery) -> Preview:
     """Count the jobs that a filter means."""
     found = await visit.admin.jobs.preview(given.q)
-    return Preview(count=found.count, complete=found.complete)
+    return Preview(count=found.count, complete=found.complete, counted_at=found.counted_at)
 
 
 @api.get("/operations")
@@ -77,19 +90,20 @@ async def listed(visit: Visit) -> Operations:
 
 
 @api.post("/operations", status=202)
-async def start(visit: Visit, given: NewOperation) -> OperationRecord:
-    """Act on everything that matches a filter."""
+async def start(visit: Visit, given: NewOperation) -> NewOperationRecord:
+    """Act on everything that a preview counted."""
     if not visit.who.reaches_all:
         raise Problem(403, "queue", f"{visit.who.name} is limited to some queues and cannot act on a filter.")
     wanted = Filter.parse(given.q)
-    counted = await visit.admin.jobs.preview(wanted)
-    count, complete = counted.count, counted.complete
-    if count > given.count or (not complete and given.count <= count):
-        shown = f"{count:,}" if complete else f"more than {count:,}"
-        raise Problem(409, "count", f"{shown} jobs match, and {given.count:,} are meant. Nothing was changed.")
-    found = await pages.begin(visit, given.action, wanted, needs(visit, given))
+    more = needs(visit, given)
+    left = await visit.admin.jobs.preview(wanted, counted_at=given.counted_at)
+    if left.count > given.count or (not left.complete and given.count <= left.count):
+        shown = f"{left.count:,}" if left.complete else f"more than {left.count:,}"
+        now = await visit.admin.jobs.preview(wanted)
+        raise pages.grown(f"{shown} jobs matched then, and {given.count:,} are meant", now.count, now.counted_at)
+    found = await pages.begin(visit, given.action, wanted, more, given.counted_at)
     visit.board.hub.forget()
-    return record(found)
+    return begun(found, left.count, complete=left.complete)
 
 
 @api.get("/operations/{id}")
@@ -110,6 +124,13 @@ async def resume(visit: Visit, given: t.NoBody) -> OperationRecord:  # noqa: ARG
     """Go on with an operation."""
     needs_everything(visit)
     return record(await pages.go_on(visit, place(visit, "id")))
+
+
+def begun(found: OperationView, left: int, *, complete: bool) -> NewOperationRecord:
+    """An operation that has begun, with how many of the counted jobs or letters it can still meet."""
+    same = record(found)
+    fields = {name: getattr(same, name) for name in OperationRecord.__struct_fields__}
+    return NewOperationRecord(**fields, left=left, complete=complete)
 
 
 def record(found: OperationView) -> OperationRecord:

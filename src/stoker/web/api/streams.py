@@ -14,7 +14,7 @@ from stoker.outbox.letters import Letter
 from stoker.outbox.steering import ConsumerState, PartitionState, StreamHandle, StreamState
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
-from stoker.web.api.operations import OperationRecord, Preview, record
+from stoker.web.api.operations import NewOperationRecord, Preview, begun
 from stoker.web.pages import letters as pages
 from stoker.web.pages.shared import needs_everything
 from stoker.web.problems import Problem
@@ -72,9 +72,13 @@ class LettersPreview(t.Strict, kw_only=True):
 
 
 class LettersOperation(LettersPreview, kw_only=True):
-    """An action on letters. `count` is the number that a preview showed; if more match, nothing is changed."""
+    """An action on the letters that a preview counted: `count` and `counted_at` are its answer.
 
-    count: Annotated[int, Meta(ge=1, le=1_000_000_000)]
+    Letters that failed later are not touched. If more match, nothing is changed, and the refusal has a new count.
+    """
+
+    count: t.Count
+    counted_at: t.Moment
 
 
 class ConsumerRecord(Struct, kw_only=True):
@@ -210,16 +214,18 @@ async def letters(visit: Visit, given: LettersQuery) -> LetterList:
 async def preview(visit: Visit, given: LettersPreview) -> Preview:
     """Count the letters that an operation on all of a filter would change."""
     _offered(visit)
+    at = await pages.store_time(visit)
     counts = await pages.count_by_status(visit, given.action, given.fields())
-    return Preview(count=sum(counts.values()), complete=True)
+    return Preview(count=sum(counts.values()), complete=True, counted_at=at)
 
 
 @api.post("/operations/letters", status=202)
-async def act_on_letters(visit: Visit, given: LettersOperation) -> OperationRecord:
-    """Replay or discard all letters of a filter."""
+async def act_on_letters(visit: Visit, given: LettersOperation) -> NewOperationRecord:
+    """Replay or discard all letters that a preview counted."""
     needs_everything(visit)
     _offered(visit)
-    return record(await pages.begin(visit, given.action, given.fields(), given.count))
+    found, left = await pages.begin(visit, given.action, given.fields(), given.count, given.counted_at)
+    return begun(found, left, complete=True)
 
 
 @api.post("/streams/{stream}/letters/replay")

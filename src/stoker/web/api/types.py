@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -21,6 +22,8 @@ Payload: TypeAlias = Annotated[
     ),
 ]
 Reason: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_000)]
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000_000, description="`count` of a preview")]
+Moment: TypeAlias = Annotated[datetime, Meta(tz=True, description="`counted_at` of the same preview")]
 Limit: TypeAlias = Annotated[int, Meta(ge=1, le=200)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from starlette.responses import Response
@@ -11,13 +12,13 @@ from stoker.admin.operations import OperationView
 from stoker.engines.base import Feature
 from stoker.model.errors import InvalidInput
 from stoker.model.outbox.letters import LetterStatus
+from stoker.model.time import moment
 from stoker.model.words import count
 from stoker.web import view
-from stoker.web.forms import whole
+from stoker.web.forms import moment_of, whole
 from stoker.web.hub import Reading
 from stoker.web.pages import outbox, shared
-from stoker.web.pages.operations import TYPED_ABOVE, check_typed
-from stoker.web.problems import Problem
+from stoker.web.pages.operations import TYPED_ABOVE, check_typed, grown
 from stoker.web.visit import Visit
 
 SHOWN = 50
@@ -105,6 +106,7 @@ async def preview(visit: Visit) -> Response:
     """What an action on all letters of a filter would do, counted."""
     do, verb = _verb(visit.parameter("do", "replay"))
     fields = chosen(visit.request.query_params)
+    at = await store_time(visit)
     counts = await count_by_status(visit, do, fields)
     can = sum(counts.values())
     context = _common(visit, await visit.board.hub.reading(), f"{verb.label} {count(can, 'letter')}?") | {
@@ -113,6 +115,7 @@ async def preview(visit: Visit) -> Response:
         "chosen": fields,
         "rows": [(status.value, n) for status, n in counts.items()],
         "can": can,
+        "counted_at": at.isoformat(),
         "typed": can > TYPED_ABOVE,
         "back": _url(visit, fields),
         "others": [
@@ -143,18 +146,25 @@ async def start(visit: Visit) -> Response:
     of = whole("of", form.get("of") or "0")
     if of > TYPED_ABOVE:
         check_typed(form, of, "letters")
-    found = await begin(visit, do, fields, of)
+    found, _ = await begin(visit, do, fields, of, moment_of("counted_at", form))
     return view.redirect(visit, visit.url(f"operations/{found.id}"))
 
 
-async def begin(visit: Visit, do: Literal["replay", "discard"], fields: Fields, of: int) -> OperationView:
-    """Start an operation on letters, unless it would change more than were counted before."""
+async def begin(
+    visit: Visit, do: Literal["replay", "discard"], fields: Fields, of: int, counted_at: datetime | None
+) -> tuple[OperationView, int]:
+    """Start an operation on letters, unless it would change more than were counted before; returns it and how many."""
     shared.needs_everything(visit)
+    at = await store_time(visit)
     now = sum((await count_by_status(visit, do, fields)).values())
     if now > of:
-        grown = f"{count(now, 'letter')} would be changed now, and {of:,} were counted before. Nothing was changed."
-        raise Problem(409, "count", grown)
-    begun = await visit.admin.operations.start_on_letters(do, **fields)
+        raise grown(f"{count(now, 'letter')} would be changed now, and {of:,} were counted before", now, at)
+    begun = await visit.admin.operations.start_on_letters(do, **fields, counted_at=counted_at)
     visit.board.walking = [*visit.board.walking[-99:], visit.admin]
     visit.board.hub.forget()
-    return begun
+    return begun, now
+
+
+async def store_time(visit: Visit) -> datetime:
+    """The store's time, read before letters are counted: those that fail later are not touched."""
+    return moment(await (await visit.board.store.engine()).now())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,9 +17,10 @@ from stoker.model.derived import keys_taken
 from stoker.model.errors import InvalidInput
 from stoker.model.job import ACTIVE, Job, Status
 from stoker.model.query import ALLOWED, Cancel, Change, Clone, Delete, Discard, Move, Prioritize, Query, Requeue, RunNow
+from stoker.model.time import moment
 from stoker.model.words import count, span
 from stoker.web import view
-from stoker.web.forms import Form, whole
+from stoker.web.forms import Form, moment_of, whole
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import jobs, shared
 from stoker.web.problems import Problem
@@ -107,6 +109,7 @@ async def _preview(visit: Visit, do: str, text: str, chosen: list[str]) -> Respo
         "chips": [(word, value) for word, value, _ in jobs.terms(Filter.parse(text))] if text else [],
         "rows": [(status.value, n, status in allowed) for status, n in sorted(statuses.items()) if n],
         "can": can,
+        "counted_at": moment(reading.census.at).isoformat(),
         "taken": counted.taken,
         "taken_of": counted.taken_of,
         "every": every,
@@ -223,7 +226,7 @@ async def start(visit: Visit) -> Response:
         raise Problem(403, "queue", f"{visit.who.name} is limited to some queues and cannot act on a filter.")
     wanted = Filter.parse(text)
     await _check_count(visit, form, text, VERBS[do][1])
-    begun = await begin(visit, do, wanted, _needs(form, do))
+    begun = await begin(visit, do, wanted, _needs(form, do), moment_of("counted_at", form))
     visit.board.hub.forget()
     return view.redirect(visit, visit.url(f"operations/{begun.id}"))
 
@@ -238,6 +241,12 @@ async def _check_count(visit: Visit, form: Form, text: str, change: type[Change]
         raise Problem(409, "count", grown)
     if of > TYPED_ABOVE or change is Delete:
         check_typed(form, of, "jobs")
+
+
+def grown(why: str, now: int, counted_at: datetime) -> Problem:
+    """The refusal where more match than were counted; it has a new count and its moment."""
+    detail = f"{why}. Nothing was changed. Now {now:,} match: look at them first, then act on this count."
+    return Problem(409, "count", detail, count=now, counted_at=counted_at)
 
 
 def check_typed(form: Form, of: int, noun: str) -> None:
@@ -271,9 +280,11 @@ def _needs(form: Form, do: str) -> dict[str, Any]:
     return {}
 
 
-async def begin(visit: Visit, do: str, wanted: Filter, needs: dict[str, Any]) -> OperationView:
-    """Start an operation; the dashboard keeps the task that walks it."""
-    begun = await visit.admin.operations.start(do, wanted, needs)
+async def begin(
+    visit: Visit, do: str, wanted: Filter, needs: dict[str, Any], counted_at: datetime | None
+) -> OperationView:
+    """Start an operation on what was there at the moment of its preview; the dashboard keeps the task that walks it."""
+    begun = await visit.admin.operations.start(do, wanted, needs, counted_at=counted_at)
     visit.board.walking = [*visit.board.walking[-99:], visit.admin]
     return begun
 
