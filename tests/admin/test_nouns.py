@@ -313,7 +313,7 @@ async def test_workers_show_where_they_are_and_what_they_run(admin: Admin, app: 
     assert [one.long for one in await admin.workers.jobs()] == [True, True]
 
 
-@pytest.mark.spec("ADMIN-38")
+@pytest.mark.spec("ADMIN-39")
 async def test_the_jobs_of_one_worker_are_taken_back_now(app: Stoker, clock: VirtualClock) -> None:
     admin = Admin(app, by="ada")
     engine = await app.engine()
@@ -350,7 +350,7 @@ async def test_the_jobs_of_one_worker_are_taken_back_now(app: Stoker, clock: Vir
         await admin.workers.take_back("nobody")
 
 
-@pytest.mark.spec("ADMIN-38")
+@pytest.mark.spec("ADMIN-39")
 async def test_a_worker_without_a_presence_is_known_by_its_jobs(admin: Admin, app: Stoker) -> None:
     await app.enqueue(app.draft("send"))
     await claim(app)

@@ -503,7 +503,7 @@ def test_the_audit_log_names_jobs_by_their_ids(url: str) -> None:
     assert all(one["started_at"].startswith("20") for one in entry["deed"]["former"])
 
 
-@pytest.mark.spec("ADMIN-38", "CLI-54")
+@pytest.mark.spec("ADMIN-39", "CLI-54")
 def test_the_jobs_of_a_live_worker_are_taken_back(url: str) -> None:
     """Its handler is stopped, the job runs again without having used an attempt, and the worker goes on."""
     app = Stoker(url)

@@ -209,7 +209,7 @@ async def test_a_budget_is_tuned_and_drained(app: Stoker, client: Client) -> Non
     assert "stripe budget, changed by people; the code says 100 per minute" in page
 
 
-@pytest.mark.spec("ADMIN-38")
+@pytest.mark.spec("ADMIN-39")
 async def test_the_jobs_of_a_worker_are_taken_back_from_its_page(app: Stoker, client: Client) -> None:
     id_ = await enqueue(app)
     await beat(app, "idle")

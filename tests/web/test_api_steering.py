@@ -121,7 +121,7 @@ async def test_a_declared_schedule_follows_the_code_again(app: Stoker, client: C
     assert (reset["edited"], reset["cron"]) == (False, "0 3 * * *")
 
 
-@pytest.mark.spec("ADMIN-38")
+@pytest.mark.spec("ADMIN-39")
 async def test_the_jobs_of_a_worker_are_taken_back_by_a_call(app: Stoker, client: Client) -> None:
     await enqueue(app)
     await claim(app)
