@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from stoker import other_systems
 from stoker.app import Stoker
+from stoker.codec.error_text import describe_error
 from stoker.engines.memory import MemoryEngine
-from stoker.model.errors import InvalidInput, InvalidOption, UnknownOption
+from stoker.model.errors import InvalidInput, InvalidOption, InvalidPayload, UnknownOption
 from stoker.model.unique import Unique
 
 
@@ -32,6 +35,11 @@ def app() -> Stoker:
         ("jobs.db", "must start with one of memory://"),
         ("", "is empty; leave it out"),
         ("sqlite://jobs.db", "three slashes"),
+        ("sqlite:///%00", "NUL or a line break"),
+        ("sqlite:///a%0Ab.db", "NUL or a line break"),
+        ("sqlite:///a\nb.db", "contains a line break"),
+        ("sqlite:///jobs.db?busy_timeout=nan", "busy_timeout: must be 0 to"),
+        ("sqlite:///jobs.db?busy_timeout=-1", "busy_timeout: must be 0 to"),
         ("memory://?capacity=many", "capacity"),
         ("redis://host/0?prefix=a%20b", "prefix"),
         ("postgresql://host/db?migrate=maybe", "migrate"),
@@ -66,6 +74,93 @@ def test_making_an_app_opens_nothing(tmp_path: Path) -> None:
     code = "from stoker import Stoker; Stoker('sqlite:///not-made.db')"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=240, cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spec("INPUT-12")
+async def test_what_is_no_draft_is_refused_by_name(app: Stoker) -> None:
+    wrong: Any = app
+    for call in (wrong.enqueue(None), wrong.enqueue_many([1])):
+        with pytest.raises(InvalidInput, match=r"must be drafts, such as task.draft\(...\); got (None|1)\."):
+            await call
+    with pytest.raises(InvalidInput, match="must be a list or another iterable of drafts"):
+        await wrong.enqueue_many(None)
+    await app.close()
+
+
+@pytest.mark.spec("INPUT-12")
+@pytest.mark.parametrize("metadata", ["ab", 5, [("a", "b")]])
+def test_metadata_that_is_no_map_is_refused(app: Stoker, metadata: Any) -> None:
+    with pytest.raises(InvalidInput, match="metadata: must map text to text"):
+        app.task(name="work")(lambda: None).using(metadata=metadata)
+
+
+@pytest.mark.spec("INPUT-13")
+def test_an_error_never_quotes_a_name_in_full(app: Stoker) -> None:
+    long: str = "x" * 1_000_000
+    task: Any = app.task(name="work")(lambda: None)
+    calls: list[Callable[[], Any]] = [
+        lambda: app.draft(long),
+        lambda: task.draft(**{long: 1}),
+        lambda: task.using(**{long: 1}),
+        lambda: app.queue(long),
+        lambda: app.draft("work", {long: 1}),
+    ]
+    for call in calls:
+        with pytest.raises(Exception, match="x") as refused:
+            call()
+        assert len(str(refused.value)) < 5_000
+
+
+class Letter(msgspec.Struct):
+    subject: str
+    body: bytes = b""
+
+
+@pytest.mark.spec("DATA-24")
+def test_bytes_for_text_are_refused_wherever_the_hint_says_text(app: Stoker) -> None:
+    def send(
+        to: str, copies: tuple[str, ...] = (), letter: Letter | None = None, raw: bytes = b"", rest: Any = 0
+    ) -> None: ...
+
+    task: Any = app.task(send)
+    wrong: Any = Letter
+    for draft in (
+        lambda: task.draft(b"ada"),
+        lambda: task.draft("ada", copies=("bob", b"carl")),
+        lambda: task.draft("ada", letter=wrong(b"subject")),
+        lambda: task.draft("ada", letter={"subject": bytearray(b"subject")}),
+        lambda: app.draft("send", {"to": b"ada"}),
+        lambda: app.draft("send", [b"ada"]),
+    ):
+        with pytest.raises(InvalidPayload, match=r"send\(\w+\): Expected `str`, got `byte\w+`.*declare the parameter"):
+            draft()
+    assert task.draft("ada", letter=Letter("subject", b"body"), raw=b"raw", rest=[b"any"]).payload
+
+
+@pytest.mark.spec("DATA-25")
+async def test_errors_about_arguments_name_the_type_and_not_the_value(app: Stoker) -> None:
+    def pay(card: int, mode: Literal["now", "later"] = "now") -> None: ...
+
+    task: Any = app.task(pay)
+    secret = "4111111111111111x"
+    errors: list[Exception] = []
+    for call in (
+        lambda: task.draft(secret),
+        lambda: task.draft(1, secret),
+        lambda: task.draft(1, other=secret),
+        lambda: app.draft("pay", {"card": secret}),
+        lambda: task.draft({secret: float("nan")}),
+        lambda: task.signature.decode(msgspec.json.encode({"card": secret})),
+        lambda: task.signature.decode(msgspec.json.encode({"card": 1, "mode": secret})),
+        lambda: task.signature.decode(msgspec.json.encode([1, "now", secret])),
+    ):
+        with pytest.raises(InvalidInput, match="pay") as refused:
+            call()
+        errors.append(refused.value)
+    for error in errors:
+        assert secret not in describe_error(error)
+        assert re.search(r"got (str|float|text|a list|'pay\(int, (other=)?str\)')\.", str(error))
+    await app.close()
 
 
 # --- words of other systems -------------------------------------------------------------------------------------

@@ -36,7 +36,16 @@ from stoker.model.errors import Duplicate, InvalidInput, InvalidOption
 from stoker.model.events import Event, Transition, of_alter, of_closing, transition_to_pending, transitions_of_alter
 from stoker.model.groups import Closing, Group, new_group
 from stoker.model.ids import JobId
-from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Stored, check_ids, check_name, portions
+from stoker.model.job import (
+    DEFAULT_ATTEMPTS,
+    DEFAULT_QUEUE,
+    Draft,
+    Stored,
+    check_drafts,
+    check_ids,
+    check_name,
+    portions,
+)
 from stoker.model.query import Change, Tally
 from stoker.model.retry import Backoff, Errors, Policy
 from stoker.model.schedule import Schedule as StoredSchedule
@@ -272,6 +281,7 @@ class Stoker(Registry):
 
     async def enqueue(self, draft: Draft, *, tx: Transaction | None = None) -> JobHandle[Any]:
         """Store one draft."""
+        check_drafts("draft", [draft])
         return await self.enqueue_draft(draft, self.signature_of(draft.kind), tx=tx)
 
     async def enqueue_draft(
@@ -309,7 +319,12 @@ class Stoker(Registry):
         Up to 1,000 drafts are one atomic step (on Redis up to 8 MiB of payload). Longer lists are stored in several
         steps, and an error carries a note that names the first draft that was not stored.
         """
+        if not isinstance(drafts, Iterable):
+            raise InvalidInput(
+                "drafts", drafts, "must be a list or another iterable of drafts, such as task.draft(...)"
+            )
         waiting = list(drafts)
+        check_drafts("drafts", waiting)
         receipts: list[Receipt] = []
         engine = await self.engine()
         for portion in portions(waiting, engine.most_bytes):

@@ -107,6 +107,8 @@ def parse(options: Mapping[str, Any], more: tuple[str, ...] = ()) -> JobOptions:
     if "at" in given:
         given["at"] = instant(given["at"])
     if "metadata" in given:
+        if not isinstance(given["metadata"], Mapping):
+            raise InvalidInput("metadata", given["metadata"], "must map text to text, as in {'order': '7'}")
         given["metadata"] = dict(given["metadata"])
     for name in _SPANS:
         if name in given:

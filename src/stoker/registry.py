@@ -309,6 +309,7 @@ class Registry:
             slot = LimitOf(chosen.limit, kind, signature).of_payload(encoded, tenant)
             rest = msgspec.structs.replace(rest, limit=slot)
         if task is not None and task.validate:
+            task.signature.check_named(payload)
             task.signature.check(encoded)
         return Draft(
             self.mint(),

@@ -45,6 +45,10 @@ def whole(default: int | None, low: int = 0, high: int | None = None) -> Any:
 # --- the settings --------------------------------------------------------------------------------------------------
 
 
+MOST_SLOTS: Final = 10_000
+"""Slots of one queue in one worker process."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """How a worker claims, runs and releases jobs."""
@@ -52,7 +56,7 @@ class WorkerSettings:
     queues: Mapping[str, int | None] | None = None
     """Slots by queue, in text `mail:5,default:20` or `mail`; None: the queues of the registered tasks, `slots` each."""
 
-    slots: int = whole(10, low=1, high=10_000)
+    slots: int = whole(10, low=1, high=MOST_SLOTS)
     """Slots of a queue that was named without a number."""
 
     lease: Span = duration(LEASE, low=SECOND, high=HOUR)
@@ -270,8 +274,8 @@ def _queues(given: Any) -> Mapping[str, int | None]:
     if not isinstance(given, Mapping) or not given:
         raise ValueError("must be queues with their slots, as in mail:5,default:20")
     for name, slots in given.items():
-        if not name or not isinstance(name, str) or (slots is not None and _whole(slots) < 1):
-            raise ValueError("must be queues with their slots, as in mail:5,default:20")
+        if not name or not isinstance(name, str) or (slots is not None and not 1 <= _whole(slots) <= MOST_SLOTS):
+            raise ValueError(f"must be queues with 1 to {MOST_SLOTS:,} slots, as in mail:5,default:20")
     return types.MappingProxyType(dict(given))
 
 

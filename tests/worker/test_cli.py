@@ -16,6 +16,7 @@ from stoker.cli import COMMANDS
 from stoker.cli.command import stoker
 from stoker.cli.text import one_line, safe
 from stoker.model.job import Status
+from stoker.supervisor.health import HealthFile
 from tests.worker.shell import APP, ROOT, Scene
 
 BAR = "━.*?%d of 6".encode()
@@ -79,6 +80,8 @@ def test_an_app_that_cannot_be_imported_shows_its_own_error(tmp_path: Path, monk
     [
         ("-q", "mail:many"),
         ("-q", "mail:0"),
+        ("-q", "mail:99999999"),
+        ("-q", "mail:\u00b2"),
         ("--lease", "soon"),
         ("--lease", "1ms"),
         ("--processes", "0"),
@@ -92,6 +95,49 @@ def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
     done = call("work", "tests.worker.apps.risky:jobs", *arguments)
     assert done.exit_code == 2
     assert "Error: " in done.output
+
+
+@pytest.mark.spec("CLI-03")
+@pytest.mark.parametrize("place", ["nowhere/ready", "taken"])
+def test_a_health_file_that_cannot_be_made_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "small_app.py").write_text(f"from stoker import Stoker\njobs = Stoker('sqlite:///{tmp_path}/j.db')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    done = call("work", "small_app:jobs", "--health-file", str(tmp_path / place))
+    assert done.exit_code == 2
+    assert re.search(r"Error: the health file: .*(does not exist|something else)", done.output)
+
+
+@pytest.mark.spec("CLI-03")
+def test_a_bad_environment_variable_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tuned_app.py").write_text("from stoker import Stoker\njobs = Stoker('memory://')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("STOKER_EVENT_BUFFER", "none")
+    done = call("work", "tuned_app:jobs")
+    assert done.exit_code == 2
+    assert "the environment variable STOKER_EVENT_BUFFER: must be a whole number" in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.spec("SUPERVISOR-30")
+def test_the_health_file_follows_no_link(tmp_path: Path) -> None:
+    victim, ready = tmp_path / "victim", tmp_path / "ready"
+    victim.write_text("precious")
+    ready.symlink_to(victim)
+    scratch = tmp_path / f"ready.{os.getpid()}"
+    scratch.symlink_to(victim)
+    file = HealthFile(ready)
+    file.show(ready=True, now=1.0)
+    assert not ready.is_symlink()
+    assert ready.read_text() == f"{os.getpid()}\n"
+    assert not scratch.is_symlink()
+    ready.unlink()
+    ready.symlink_to(tmp_path / "nothing")
+    file.show(ready=False, now=2.0)
+    assert not os.path.lexists(ready)
+    assert victim.read_text() == "precious"
 
 
 @pytest.mark.parallel_scene

@@ -38,24 +38,26 @@ Signals:
 
 def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> Any:
     """`-q mail:5,default:20` or `-q mail -q default`."""
-    from stoker.model.errors import InvalidName
+    from stoker.model.errors import InvalidName, shown
     from stoker.model.job import check_name
+    from stoker.settings import MOST_SLOTS
 
     found: dict[str, int | None] = {}
     for entry in ",".join(given).split(","):
         if not entry.strip():
             continue
         name, colon, number = entry.strip().rpartition(":")
-        if colon and not number.isdigit():
-            raise click.BadParameter(f"{entry!r} is not a queue with a number of slots, as in mail:5,default:20")
+        if colon and not (number.isascii() and number.isdigit() and len(number) < 20):
+            raise click.BadParameter(f"{shown(entry)} is not a queue with a number of slots, as in mail:5,default:20")
         queue = name if colon else number
         try:
             check_name("queue", queue)
         except InvalidName as error:
-            raise click.BadParameter(f"{queue!r} {error.why}") from None
+            raise click.BadParameter(f"{shown(queue)} {error.why}") from None
         found[queue] = int(number) if colon else None
-    if any(slots == 0 for slots in found.values()):
-        raise click.BadParameter("a queue needs at least one slot")
+    for queue, slots in found.items():
+        if slots is not None and not 1 <= slots <= MOST_SLOTS:
+            raise click.BadParameter(f"{queue}:{shown(slots)}: a queue has 1 to {MOST_SLOTS:,} slots")
     return found or None
 
 
@@ -133,7 +135,6 @@ def work(
     if metrics_port is not None:
         _check_metrics()
     from stoker.subprocesses import set_title
-    from stoker.supervisor.supervisor import Supervisor
 
     set_title(f"supervisor of {app}, {processes} {'process' if processes == 1 else 'processes'}")
     screen = None
@@ -142,7 +143,7 @@ def work(
 
         screen = Screen(drain=drain)
         logs.configure(log_format, log_level, screen.line)
-    supervisor = Supervisor(
+    supervisor = _supervisor(
         app,
         processes,
         queues=served,
@@ -162,6 +163,17 @@ def work(
         **settings,
     )
     sys.exit(supervisor.run() if screen is None else asyncio.run(_watched(supervisor, screen)))
+
+
+def _supervisor(*args: Any, **options: Any) -> Supervisor:
+    """Make the supervisor; an option that it refuses is a usage error."""
+    from stoker.model.errors import InvalidOption
+    from stoker.supervisor.supervisor import Supervisor
+
+    try:
+        return Supervisor(*args, **options)
+    except InvalidOption as error:
+        raise click.UsageError(safe(str(error))) from None
 
 
 def _check_metrics() -> None:
@@ -190,12 +202,15 @@ def imported(path: str, load: Callable[[str], T]) -> T:
     """Import what is at a path, or end the command with the reason why not."""
     from stoker.app_path import NotImportable
     from stoker.codec.error_text import describe_error
+    from stoker.model.errors import InvalidOption
 
     try:
         return load(path)
     except NotImportable as error:
         raise click.ClickException(safe(str(error))) from None
     except BaseException as error:  # noqa: BLE001 - also a SystemExit: an import may do anything
+        if isinstance(error, InvalidOption) and error.field.startswith("the environment variable "):
+            raise click.UsageError(safe(f"{path} was not started. {error}")) from None
         text = f"{path} cannot be imported, so nothing was started. Fix this first:\n{describe_error(error)}"
         raise click.ClickException(safe(text)) from None
 

@@ -25,8 +25,8 @@ from msgspec import UNSET, Raw
 from msgspec.structs import asdict, astuple
 
 from stoker.codec.json_check import PAYLOAD_LIMIT
-from stoker.codec.to_json import PLAIN, encode_value, reason, revive
-from stoker.model.errors import InvalidInput, InvalidPayload, PayloadMismatch, shown
+from stoker.codec.to_json import PLAIN, encode_value, misplaced_bytes, reason, revive
+from stoker.model.errors import InvalidInput, InvalidPayload, PayloadMismatch
 
 __all__ = ["Call", "Raw", "Signature", "call_of_chunk", "display", "encode_payload"]
 
@@ -69,6 +69,7 @@ class Signature:
 
     __slots__ = (
         "_bind",
+        "_hints_by_name",
         "_parameters",
         "_read",
         "_read_result",
@@ -90,6 +91,7 @@ class Signature:
         for p in self._parameters:
             if p.default is None and hints.get(p.name, Any) is not Raw:
                 hints[p.name] = typing.Optional[hints.get(p.name, Any)]  # noqa: UP045 - a hint need not know `|`
+        self._hints_by_name = hints
         self._readers = {p.name: self._reader(p.name, hints.get(p.name, Any)) for p in self._parameters}
         self._bind = _binder(self._parameters)
         self._read, self._unpack = _unpacker(self._parameters, hints)
@@ -116,10 +118,27 @@ class Signature:
             except TypeError:
                 raise self._misfit(args, kwargs) from None
             parts = (*args, *kwargs.values()) if kwargs else args
+        binary: list[bool] = []
         try:
-            return encode_value(bound, parts, self.name)
+            data = encode_value(bound, parts, self.name, binary=binary)
         except InvalidPayload as error:
             raise self._blame(args, kwargs, error) from error.__cause__
+        if binary:
+            self._check_bytes(self._signature.bind(*args, **kwargs).arguments)
+        return data
+
+    def check_named(self, payload: Any) -> None:
+        """Refuse bytes for text in the arguments of a job by name: an object with keywords, or a list."""
+        if isinstance(payload, Mapping):
+            self._check_bytes(payload)
+        elif isinstance(payload, list | tuple):
+            self._check_bytes(dict(zip((p.name for p in self._parameters), payload, strict=False)))
+
+    def _check_bytes(self, arguments: Mapping[str, Any]) -> None:
+        """Refuse bytes where a type hint says text: the handler would get base64."""
+        for name, value in arguments.items():
+            if why := misplaced_bytes(value, self._hints_by_name.get(name, Any)):
+                raise InvalidPayload(f"{self.name}({name})", value, why)
 
     def _bind_variable(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -144,7 +163,8 @@ class Signature:
 
     def _misfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InvalidInput:
         """The error for a call that does not fit the function, in Python's own words."""
-        given = ", ".join([shown(a) for a in args] + [f"{name}={shown(v)}" for name, v in kwargs.items()])
+        types = [type(a).__name__ for a in args] + [f"{name}={type(v).__name__}" for name, v in kwargs.items()]
+        given = ", ".join(types)
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -174,7 +194,7 @@ class Signature:
         except PayloadMismatch as error:
             given = display(error.value)  # shown as the caller wrote it, if it is JSON
             value = error.value if given is None and error.value != b"null" else given
-            raise InvalidPayload(error.field, value, error.why) from error.__cause__
+            raise InvalidPayload(error.field, value, error.why) from None
 
     # Decoding a call.
 
@@ -247,8 +267,8 @@ class Signature:
     def _value(self, name: str, raw: Raw) -> Any:
         try:
             return self._readers[name](raw)
-        except Exception as error:
-            raise PayloadMismatch(f"{self.name}({name})", bytes(raw), reason(error)) from error
+        except Exception as error:  # noqa: BLE001 - what users' types raise; a cause would show the value
+            raise PayloadMismatch(f"{self.name}({name})", bytes(raw), reason(error)) from None
 
     # Results.
 
@@ -267,8 +287,8 @@ class Signature:
             return None
         try:
             return self._read_result(data)
-        except Exception as error:
-            raise PayloadMismatch(f"{self.name} result", data, reason(error)) from error
+        except Exception as error:  # noqa: BLE001 - what users' types raise; a cause would show the value
+            raise PayloadMismatch(f"{self.name} result", data, reason(error)) from None
 
     # Reading the hints.
 

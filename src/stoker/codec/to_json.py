@@ -26,7 +26,9 @@ from stoker.model.errors import InvalidPayload
 _KEPT: Final = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
 _LEAVES: Final[frozenset[type]] = frozenset({str, int, bool, type(None), *_KEPT})
 PLAIN: Final = _LEAVES | {float}
+BINARY: Final[frozenset[type]] = frozenset({bytes, bytearray})
 _TEXT: Final = frozenset({str})
+_VALUE: Final = re.compile(r"(Invalid (?:enum )?value) .*?(?= - at|$)", re.DOTALL)
 _LONG_NEGATIVE: Final = re.compile(rb"-[0-9]{%d}" % DIGITS_LIMIT)
 
 NOT_TEXT: Final = "a key must be text, as JSON requires"
@@ -71,8 +73,13 @@ _encode = msgspec.json.Encoder(enc_hook=simplify).encode
 # --- values to bytes --------------------------------------------------------------------------------------------
 
 
-def encode_value(value: Any, parts: Collection[Any], field: str, limit: int = PAYLOAD_LIMIT) -> bytes:
-    """Encode `value`, made of `parts`, and check it; plain parts need only a look at the bytes."""
+def encode_value(
+    value: Any, parts: Collection[Any], field: str, limit: int = PAYLOAD_LIMIT, binary: list[bool] | None = None
+) -> bytes:
+    """Encode `value`, made of `parts`, and check it; plain parts need only a look at the bytes.
+
+    `binary` gets an entry if there are bytes in it, which JSON carries as base64.
+    """
     try:
         data = _encode(value)
     except Exception as error:
@@ -81,14 +88,37 @@ def encode_value(value: Any, parts: Collection[Any], field: str, limit: int = PA
         raise too_large(field, len(data), limit)
     plain = PLAIN.issuperset(map(type, parts)) and (b"null" not in data or _LEAVES.issuperset(map(type, parts)))
     if not plain:
-        _examine(value, parts, data, field, limit)
+        _examine(value, parts, data, field, limit, binary)
+    elif binary is not None and not BINARY.isdisjoint(map(type, parts)):
+        binary.append(True)
     if b"\\u0000" in data or (len(data) > DIGITS_LIMIT and _may_hold_long_integer(data)):
         check_json(data, field, limit)
     return data
 
 
+def misplaced_bytes(value: Any, hint: Any) -> str | None:
+    """Why `value` cannot be an argument of this type: it has bytes where the type wants text. None if it can."""
+    kept: Any = tuple(BINARY)
+    try:
+        tree = msgspec.to_builtins(value, builtin_types=kept, str_keys=True, enc_hook=simplify)
+        msgspec.convert(tree, hint, builtin_types=kept, str_keys=True, dec_hook=revive)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        if "`str" in text and ("got `bytes`" in text or "got `bytearray`" in text):
+            return f"{text}. JSON has no bytes: give text, as in value.decode(), or declare the parameter as bytes"
+    except Exception:  # noqa: BLE001, S110 - a type that only a worker can judge
+        pass
+    return None
+
+
 def reason(error: BaseException) -> str:
-    """The message of an error on one line, fit to be stored."""
+    """The message of an error on one line, fit to be stored: without the value that is wrong."""
+    pydantic, origin = sys.modules.get("pydantic"), error.__cause__ or error
+    if pydantic is not None and isinstance(origin, pydantic.ValidationError):  # its own text quotes the input
+        found = origin.errors(include_input=False, include_url=False, include_context=False)
+        return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'the value'}: {one['msg']}" for one in found)
+    if isinstance(error, msgspec.ValidationError):
+        return _VALUE.sub(r"\1", text_of(error, 1_000))
     return "; ".join(text_of(error, 1_000).split("\n")) or type(error).__name__
 
 
@@ -106,7 +136,9 @@ def _may_hold_long_integer(data: bytes) -> bool:
     return not 0 < sys.get_int_max_str_digits() <= DIGITS_LIMIT or _LONG_NEGATIVE.search(data) is not None
 
 
-def _examine(value: Any, parts: Collection[Any], data: bytes, field: str, limit: int) -> None:
+def _examine(
+    value: Any, parts: Collection[Any], data: bytes, field: str, limit: int, binary: list[bool] | None
+) -> None:
     """Look for what the bytes no longer show: NaN written as null, keys turned into text, `Raw` written unread."""
     if any(part is UNSET for part in parts):
         raise InvalidPayload(field, UNSET, "UNSET has no form in JSON")
@@ -125,10 +157,11 @@ def _examine(value: Any, parts: Collection[Any], data: bytes, field: str, limit:
         if value is not unread[0]:
             check_json(data, field, limit)
     # A number that is not finite leaves a null behind; where there is none, no float needs a look.
-    _examine_tree(tree, _LEAVES if b"null" in data else PLAIN, field)
+    harmless = _LEAVES if b"null" in data else PLAIN
+    _examine_tree(tree, harmless if binary is None else harmless - BINARY, field, [] if binary is None else binary)
 
 
-def _examine_tree(tree: Any, harmless: frozenset[type], field: str) -> None:
+def _examine_tree(tree: Any, harmless: frozenset[type], field: str, binary: list[bool]) -> None:
     """Level by level, so that the depth is counted on the way; lists of plain values cost one set operation."""
     level: list[Collection[Any]] = [(tree,)]
     deep = 0
@@ -136,18 +169,20 @@ def _examine_tree(tree: Any, harmless: frozenset[type], field: str) -> None:
         below: list[Collection[Any]] = []
         for group in level:
             if not harmless.issuperset(map(type, group)):
-                _descend(group, below, field)
+                _descend(group, below, field, binary)
         level = below
         deep += bool(level)
         if deep > DEPTH_LIMIT:
             raise InvalidPayload(field, tree, TOO_DEEP)
 
 
-def _descend(group: Iterable[Any], below: list[Collection[Any]], field: str) -> None:
+def _descend(group: Iterable[Any], below: list[Collection[Any]], field: str, binary: list[bool]) -> None:
     """Add to `below` what the lists and objects in `group` contain, after a look at floats and keys."""
     for part in group:
         kind = type(part)
         if kind in _LEAVES:
+            if kind in BINARY:
+                binary.append(True)
             continue
         if kind is dict:
             if not _TEXT.issuperset(map(type, part)):

@@ -83,6 +83,8 @@ def _split(url: str) -> tuple[str, SplitResult]:
     scheme = scheme.lower()
     if not colon or not _SCHEME.fullmatch(scheme):
         raise InvalidInput("url", "text without a scheme" if url else url, f"must start with one of {KNOWN}")
+    if any(character in url for character in "\0\r\n\t"):
+        raise InvalidInput("url", f"{scheme}://...", "contains a line break, a tab or NUL; write it on one line")
     if scheme not in SCHEMES and not re.fullmatch(r"postgresql\+[a-z0-9_]+", scheme):
         raise InvalidInput("url", f"{scheme}://...", f"unknown scheme; known are {KNOWN}")
     try:

@@ -40,7 +40,11 @@ class InvalidInput(StokerError, ValueError):
         self.field = field
         self.value = value
         self.why = why
-        super().__init__(f"{field}: {why}; got {shown(value)}. {self.aftermath}")
+        super().__init__(f"{cut(field)}: {cut(why)}; got {self.got(value)}. {self.aftermath}")
+
+    def got(self, value: Any) -> str:
+        """Return how the message shows the value."""
+        return shown(value)
 
 
 class InvalidName(InvalidInput):
@@ -48,7 +52,14 @@ class InvalidName(InvalidInput):
 
 
 class InvalidPayload(InvalidInput):
-    """Arguments or a result that JSON on every engine cannot carry: NaN, NUL, lone surrogates, too deep."""
+    """Arguments or a result that JSON on every engine cannot carry: NaN, NUL, lone surrogates, too deep.
+
+    The message names the type and not the value: it is stored and logged when a handler raises it.
+    """
+
+    def got(self, value: Any) -> str:
+        """Return the type of the value."""
+        return type(value).__name__
 
 
 class PayloadMismatch(InvalidPayload):
@@ -56,9 +67,20 @@ class PayloadMismatch(InvalidPayload):
 
     aftermath = "What is stored is unchanged."
 
+    def got(self, value: Any) -> str:
+        """Return the type of a JSON text."""
+        return _FORMS.get(bytes(value).lstrip()[:1], "a number") if value else "nothing"
+
+
+_FORMS = {b"{": "an object", b"[": "a list", b'"': "text", b"t": "a boolean", b"f": "a boolean", b"n": "null"}
+
 
 class PayloadTooLarge(InvalidPayload):
     """A payload above the size limit; store the data elsewhere and enqueue a reference to it."""
+
+    def got(self, value: Any) -> str:
+        """Return the size."""
+        return shown(value)
 
 
 class InvalidOption(InvalidInput):
@@ -132,8 +154,8 @@ class UnknownTask(StokerError, LookupError):
         self.kind = kind
         listed = ", ".join(sorted(known)) or "none"
         super().__init__(
-            f"task {kind!r} is neither registered nor declared in this app (known: {listed}). "
-            f"Nothing was stored. Register it with @jobs.task, or jobs.declare({kind!r}) if it runs elsewhere."
+            f"task {shown(kind)} is neither registered nor declared in this app (known: {listed}). "
+            f"Nothing was stored. Register it with @jobs.task, or jobs.declare({shown(kind)}) if it runs elsewhere."
         )
 
 
@@ -353,3 +375,12 @@ def shown(value: Any, limit: int = 80) -> str:
     except Exception:  # noqa: BLE001 - a broken __repr__ must not hide the real error
         text = f"<{type(value).__name__} that cannot be shown>"
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+LONGEST_PART = 2_000
+"""Characters of the field, and of the reason, that an error shows."""
+
+
+def cut(text: str) -> str:
+    """Return the beginning of a text that an error quotes: a caller's name in it may have a million characters."""
+    return text if len(text) <= LONGEST_PART else text[: LONGEST_PART - 1] + "…"

@@ -320,6 +320,11 @@ def chain(*drafts: Draft) -> Draft:
 def _check_drafts(field: str, drafts: tuple[Draft, ...]) -> None:
     if not drafts:
         raise InvalidInput(field, drafts, "must be at least one draft")
+    check_drafts(field, drafts)
+
+
+def check_drafts(field: str, drafts: Sequence[Draft]) -> None:
+    """Check that each of them is a draft."""
     for draft in drafts:
         if not isinstance(draft, Draft):
             raise InvalidInput(field, draft, "must be drafts, such as task.draft(...)")

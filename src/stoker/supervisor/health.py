@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stoker.model.errors import InvalidOption
+
 logger = logging.getLogger("stoker.supervisor")
 
 REFRESH_EVERY = 2.0
@@ -49,16 +51,30 @@ class HealthFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
+        self._check()
         self._shown_at: float | None = None
 
+    def _check(self) -> None:
+        """Refuse a path where the file cannot be: its folder is missing or read-only, or something else is there."""
+        folder = self._path.parent
+        if "\0" in str(self._path) or not folder.is_dir():
+            raise InvalidOption("the health file", str(self._path), f"its folder does not exist; create {folder}")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise InvalidOption("the health file", str(self._path), f"its folder {folder} cannot be written to")
+        if os.path.lexists(self._path) and not (self._path.is_file() or self._path.is_symlink()):
+            raise InvalidOption("the health file", str(self._path), "there is something else than a file")
+
     def show(self, *, ready: bool, now: float) -> None:
-        """Create, touch or remove the file."""
+        """Create, touch or remove the file. Links in its place, or in that of its scratch file, are not followed."""
         if ready and (self._shown_at is None or now - self._shown_at > REFRESH_EVERY):
             scratch = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-            scratch.write_text(f"{os.getpid()}\n", encoding="ascii")
+            scratch.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(scratch, flags, 0o644), "w", encoding="ascii") as file:
+                file.write(f"{os.getpid()}\n")
             scratch.replace(self._path)
             self._shown_at = now
-        elif not ready and (self._shown_at is not None or self._path.exists()):
+        elif not ready and (self._shown_at is not None or os.path.lexists(self._path)):
             self._path.unlink(missing_ok=True)
             self._shown_at = None
 

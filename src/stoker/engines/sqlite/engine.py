@@ -98,6 +98,8 @@ from stoker.model.time import Instant, Span
 T = TypeVar("T")
 
 PATIENCE = 5.0
+DAY = 86_400
+"""Seconds, the longest `busy_timeout`."""
 
 
 class SqliteEngine(Documents):
@@ -130,7 +132,11 @@ class SqliteEngine(Documents):
             raise InvalidOption("durability", durability, "must be power or process")
         if journal not in ("wal", "delete"):
             raise InvalidOption("journal", journal, "must be wal or delete")
+        if isinstance(busy_timeout, bool) or not isinstance(busy_timeout, int | float) or not 0 <= busy_timeout <= DAY:
+            raise InvalidOption("busy_timeout", busy_timeout, f"must be 0 to {DAY:,} seconds")
         self.path = str(Path(path).absolute())
+        if any(character in self.path for character in "\0\r\n"):
+            raise InvalidOption("path", self.path, "must not contain NUL or a line break")
         self.call_times = CallTimes()
         self.history = history_of(history)
         self._options = Options(clock, durability, journal, busy_timeout)
