@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +232,61 @@ async def test_a_walked_batch_may_end_in_a_transaction_of_its_own(shop: Shop, pl
         await delivered(shop.outbox, 10)
     assert shop.effects() == list(range(10))
     assert plain or "committed a transaction already" in str(later[0])
+
+
+@pytest.mark.spec("DELIVER-23")
+@pytest.mark.parametrize("mode", ["leased", "transactional"])
+@pytest.mark.parametrize("happened", [True, False])
+async def test_a_turn_whose_commit_is_in_doubt_is_no_success(
+    shop: Shop, caplog: pytest.LogCaptureFixture, mode: str, happened: bool
+) -> None:
+    """The answer to the first commit is lost. The next lease shows whether it happened: no message is skipped, none
+    is delivered twice, and the turn does not count as failed.
+    """
+    cuts = 0
+
+    @contextmanager
+    def cut() -> Iterator[sqlite3.Connection]:
+        nonlocal cuts
+        if cuts:
+            with shop.begin() as db:
+                yield db
+            return
+        cuts += 1
+        db = sqlite3.connect(shop.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+        try:
+            db.execute("begin immediate")
+            yield db
+            db.execute("commit" if happened else "rollback")
+        finally:
+            db.close()
+        raise ConnectionResetError("the answer was lost")
+
+    if mode == "leased":
+
+        @shop.outbox.deliver(batch=4, pace=QUICK, lease=2, headroom=0.5, name="publish")
+        def publish(batch: Batch[int]) -> None:
+            messages = batch.rest()
+            with suppress(ConnectionResetError), batch.transaction(cut) as db:
+                for one in messages:
+                    write(db, one.body)
+
+    else:
+
+        @shop.outbox.deliver(
+            mode="transactional", transaction=cut, batch=4, pace=QUICK, lease=2, headroom=0.5, name="publish"
+        )
+        def project(batch: Batch[int], db: sqlite3.Connection) -> None:
+            for one in batch:
+                write(db, one.body)
+
+    await fill(shop.outbox, 10)
+    async with working(shop.jobs, {}):
+        await delivered(shop.outbox, 10)
+    assert shop.effects() == list(range(10))
+    assert (await cursor(shop.outbox)).cursor.failures == 0
+    [line] = [record.getMessage() for record in caplog.records if "The next lease shows" in record.getMessage()]
+    assert "the outcome of its commit is not known: ConnectionResetError" in line
 
 
 @pytest.mark.spec("DELIVER-22")

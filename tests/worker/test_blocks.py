@@ -476,6 +476,34 @@ async def test_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.spec("BLOCK-18")
+@pytest.mark.engine("sqlite")
+async def test_a_commit_in_doubt_stays_in_doubt_beyond_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handlers swallow the error and return. The child must not report success, nor its worker store one."""
+    path = tmp_path / "shop.db"
+    monkeypatch.setenv("CHARGING_URL", f"sqlite:///{path}")
+    monkeypatch.setenv("CHARGING_PATH", str(path))
+    monkeypatch.delitem(sys.modules, "tests.worker.apps.charging", raising=False)
+    charging = importlib.import_module("tests.worker.apps.charging")
+    shop = Shop(Site(f"sqlite:///{path}", str(path)), SqliteEngine(path))
+    shop.rows("create table effects (n integer)")
+    async with charging.jobs:
+        made = [await charging.doubtful.enqueue(1, happened=True), await charging.doubtful.enqueue(2, happened=False)]
+        async with working(charging.jobs, {"default": 2}, poll=0.02) as worker:
+            records = [await becomes(one, Status.DONE, Status.DEAD) for one in made]
+            await until(lambda: worker.lost == 1 and worker.counts[Status.DONE] == 1)
+        engine = await charging.jobs.engine()
+        assert (await engine.census()).by_status("later")[Status.PENDING] == 2
+    assert [(one.status, one.attempts, one.result) for one in records] == [
+        (Status.DONE, 1, None),
+        (Status.DONE, 2, None),
+    ]
+    assert "the outcome of its commit is not known" in str(records[1].history)
+    assert shop.effects() == [1, 2]
+
+
+@pytest.mark.spec("BLOCK-18")
 @pytest.mark.engine("memory")
 async def test_a_process_cannot_join_a_store_that_it_does_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHARGING_URL", "memory://")

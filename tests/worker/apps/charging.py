@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 
 from stoker.app import Stoker
 from stoker.context import current
@@ -49,6 +52,29 @@ async def dies_inside(n: int) -> None:
         if current().attempt == 1:
             os._exit(3)
         await ship.enqueue(n)
+
+
+@contextmanager
+def cut(*, happened: bool) -> Iterator[sqlite3.Connection]:
+    """A transaction whose commit happens or not, while its answer is lost."""
+    db = sqlite3.connect(os.environ["CHARGING_PATH"])
+    try:
+        yield db
+        (db.commit if happened else db.rollback)()
+    finally:
+        db.close()
+    raise ConnectionResetError("the answer was lost")
+
+
+@jobs.task(isolation="process")
+def doubtful(n: int, happened: bool) -> str:
+    if current().attempt > 1:
+        plain(n)
+        return "the second run"
+    with suppress(ConnectionResetError), current().transaction(partial(cut, happened=happened)) as db:
+        db.execute("insert into effects values (?)", (n,))
+        ship.enqueue_sync(n)
+    return "fine"
 
 
 @jobs.task(isolation="process", attempts=1)
