@@ -404,7 +404,9 @@ class Dashboard:
     def _sign_in(self, visit: Visit, path: str) -> Response:
         page = visit.request.method in SAFE and not path.startswith(("/api/", "/live"))
         if page and isinstance(self.auth, Key):
-            return sign_in.page(visit, visit.here, status=401)
+            response = sign_in.page(visit, visit.here, status=401)
+            response.headers["www-authenticate"] = "Bearer"
+            return response
         if page and isinstance(self.auth, Tokens):
             return RedirectResponse(visit.url("sign-in", next=visit.here), 303)
         problem = Problem(401, "token", "No token was given, or it is not known or has expired.")

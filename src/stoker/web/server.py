@@ -63,9 +63,15 @@ class PromptHeads(H11Protocol):
 
 def config(board: Any, **options: Any) -> uvicorn.Config:
     """How a dashboard is served by itself."""
+
+    class Heads(PromptHeads):
+        """The connections of this server."""
+
+        _waiting: ClassVar[dict[PromptHeads, asyncio.TimerHandle]] = {}
+
     return uvicorn.Config(
         board,
-        http=PromptHeads,
+        http=Heads,
         ws="none",
         log_level="warning",
         server_header=False,
