@@ -253,18 +253,19 @@ def test_a_clone_has_not_run_yet_and_its_original_names_it() -> None:
     assert msgspec.structs.replace(copy, options=Options()) == Record.drafted(
         Draft(job, "send", b'{"to":1}', queue="mail", priority=3, attempts=7, unique=Unique("k"), tenant="t"), NOW + 1
     )
-    original = dead.retried_as(job)
+    original = dead.retried_as(job, NOW + 1, QUEUE)
     assert (original.status, original.successor, original.last_error) == (Status.RETRIED, job, "x")
+    assert original.expires_at == NOW + 1 + QUEUE.keep_dead
     with pytest.raises(InvalidTransition):
-        record().retried_as(job)
+        record().retried_as(job, NOW, QUEUE)
 
 
 @pytest.mark.spec("RECORD-06")
-def test_discarding_keeps_the_time_of_the_end() -> None:
-    gone = record(status=Status.DEAD, finished_at=5, expires_at=6).discard()
-    assert (gone.status, gone.finished_at, gone.expires_at) == (Status.DISCARDED, 5, 6)
+def test_discarding_keeps_the_time_of_the_end_and_counts_the_retention_anew() -> None:
+    gone = record(status=Status.DEAD, finished_at=5, expires_at=6).discard(NOW, QUEUE)
+    assert (gone.status, gone.finished_at, gone.expires_at) == (Status.DISCARDED, 5, NOW + QUEUE.keep_dead)
     with pytest.raises(InvalidTransition):
-        record().discard()
+        record().discard(NOW, QUEUE)
 
 
 @pytest.mark.spec("RECORD-06")
@@ -355,9 +356,9 @@ def test_a_job_is_restored_only_while_nothing_happened_to_it() -> None:
     assert not later.restorable(former)
     assert not msgspec.structs.replace(canceled, token=3).restorable(former)
     dead = msgspec.structs.replace(canceled, status=Status.DEAD)
-    discarded = dead.discard()
+    discarded = dead.discard(NOW, queue)
     assert not discarded.restorable(former)
     gone = dead.as_former(discarded)
     assert discarded.restorable(gone)
-    assert discarded.restore(gone) == dead
+    assert discarded.restore(gone) == msgspec.structs.replace(dead, expires_at=NOW + queue.keep_dead)
     assert before.as_former(None).ended is None

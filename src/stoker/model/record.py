@@ -252,15 +252,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             tenant=self.tenant,
         )
 
-    def retried_as(self, job: JobId) -> Self:
-        """A dead job of which a copy was enqueued; it keeps the time of its end."""
+    def retried_as(self, job: JobId, now: Instant, queue: Queue) -> Self:
+        """A dead job of which a copy was enqueued; it keeps the time of its end, and its retention counts anew."""
         check_transition(self.status, Status.RETRIED, self.id)
-        return msgspec.structs.replace(self, status=Status.RETRIED, successor=job)
+        expires = expiry(Status.RETRIED, now, None, queue.keep_done, queue.keep_dead)
+        return msgspec.structs.replace(self, status=Status.RETRIED, successor=job, expires_at=expires)
 
-    def discard(self) -> Self:
-        """Off the dead list, not to be run again; it keeps the time of its end."""
+    def discard(self, now: Instant, queue: Queue) -> Self:
+        """Off the dead list, not to be run again; it keeps the time of its end, and its retention counts anew."""
         check_transition(self.status, Status.DISCARDED, self.id)
-        return msgspec.structs.replace(self, status=Status.DISCARDED)
+        expires = expiry(Status.DISCARDED, now, None, queue.keep_done, queue.keep_dead)
+        return msgspec.structs.replace(self, status=Status.DISCARDED, expires_at=expires)
 
     def run_now(self, now: Instant) -> Self:
         """Due at once, if it was not due already."""

@@ -322,7 +322,7 @@ class Alteration:
             case Discard() if not record.counted:
                 self._delete(record, position)
             case Discard():
-                self._put(record.discard(), position)
+                self._put(record.discard(now, unit.queue(record.queue)), position)
             case RunNow():
                 self._put(record.run_now(now), position)
             case Move(queue=queue):
@@ -371,8 +371,9 @@ class Alteration:
         if self._unit.get(job) is not None:
             self.blocked += 1
         elif self._key_is_free(record):
-            self._put(record.retried_as(job), position)
-            _create(self._unit, record.clone(job, self._unit.now))
+            now, queue = self._unit.now, self._unit.queue(record.queue)
+            self._put(record.retried_as(job, now, queue), position)
+            _create(self._unit, record.clone(job, now))
             self.created[position] = job
 
     def _key_is_free(self, record: Record) -> bool:

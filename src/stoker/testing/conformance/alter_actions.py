@@ -24,12 +24,13 @@ from stoker.model.query import (
     Query,
     Requeue,
     Restore,
+    Retention,
     RunNow,
     Selection,
     Tally,
 )
 from stoker.model.retry import Fixed
-from stoker.model.time import HOUR, SECOND
+from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.conformance.alter_helpers import alter, dead_job, each_status, plain, retrying_job
 from stoker.testing.conformance.harness import ARRIVES, Store, needs
@@ -531,7 +532,8 @@ async def test_alter_restore_undoes_a_cancel_and_a_discard(store: Store) -> None
         restored = await alter(store, Restore(done.former), before.id)
         assert plain(restored) == Tally(changed=1, changed_ids=(before.id,))
         after = await store.job(before.id)
-        assert msgspec.structs.replace(after, last_error=None) == msgspec.structs.replace(before, last_error=None)
+        plainly = {"last_error": None, "expires_at": None}  # the retention of a dead job counts anew
+        assert msgspec.structs.replace(after, **plainly) == msgspec.structs.replace(before, **plainly)
         assert (await alter(store, Restore(done.former), before.id)).changed == 0
     store.pass_time(2 * HOUR)
     assert (await store.take(queue=Status.PENDING.value)).id == jobs[Status.PENDING]
@@ -567,3 +569,26 @@ async def test_alter_says_what_each_job_was_before(store: Store) -> None:
     ]
     deleted = await alter(store, Delete(), jobs[Status.DONE])
     assert [(one.status, one.ended) for one in deleted.former] == [(Status.DONE, None)]
+
+
+@pytest.mark.core
+@pytest.mark.spec("ALTER-29")
+@pytest.mark.parametrize("how", ["discard", "clone"])
+async def test_alter_counts_the_retention_of_a_dead_job_anew(store: Store, how: str) -> None:
+    """What an operator dealt with a minute before it would have gone can be looked at for the whole time again."""
+    job = await dead_job(store)
+    before = await store.job(job)
+    assert before.expires_at is not None
+    assert before.finished_at is not None
+    keep = before.expires_at - before.finished_at
+    store.clock.set(before.expires_at - MINUTE)
+    assert (await alter(store, Discard() if how == "discard" else Clone((store.mint(),)), job)).changed == 1
+    after = await store.job(job)
+    assert (after.finished_at, after.expires_at) == (before.finished_at, store.now() + keep)
+    await store.engine.expire(Retention())
+    store.clock.set(store.now() + keep)
+    await store.engine.expire(Retention())
+    assert await store.status(job) is after.status
+    store.pass_time(1)
+    await store.engine.expire(Retention())
+    assert await store.gone(job)
