@@ -238,7 +238,7 @@ async def test_one_job_is_changed_or_the_reason_is_an_error(admin: Admin, app: S
     [job] = await dead(app)
     assert (await admin.jobs.requeue(job)).changed == 1
     assert await status(app, job) is Status.PENDING
-    for call in (admin.jobs.requeue, admin.jobs.discard, admin.jobs.retry):
+    for call in (admin.jobs.discard, admin.jobs.retry):
         with pytest.raises(WrongStatus, match=f"job {job} is pending"):
             await call(job)
     assert (await admin.jobs.move(job, "mail")).changed == 1
@@ -256,9 +256,40 @@ async def test_one_job_is_changed_or_the_reason_is_an_error(admin: Admin, app: S
 async def test_a_scheduled_job_runs_now(admin: Admin, app: Stoker) -> None:
     job = await enqueue(app, delay=3600)
     assert (await admin.jobs.run_now(job)).changed == 1
+    assert not await admin.jobs.run_now(job), "it is due already"
     assert [ids.text(one.id) for one in await claim(app)] == [job]
-    with pytest.raises(WrongStatus, match="running"):
-        await admin.jobs.run_now(job)
+    assert not await admin.jobs.run_now(job), "it runs already"
+
+
+@pytest.mark.spec("ADMIN-05")
+async def test_a_requeue_with_nothing_to_do_answers_false(admin: Admin, app: Stoker) -> None:
+    """A job that waits or runs already is what a requeue is for; one that is done is an error."""
+    [job] = await dead(app)
+    assert await admin.jobs.requeue(job)
+    assert not await admin.jobs.requeue(job)
+    claims = await claim(app)
+    assert not await admin.jobs.requeue(job)
+    await end(app, claims, Status.DONE, None)
+    with pytest.raises(WrongStatus, match="done"):
+        await admin.jobs.requeue(job)
+
+
+@pytest.mark.spec("ADMIN-07")
+async def test_progress_is_called_after_the_last_page_too(
+    admin: Admin, app: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "PAGE", 2)
+    await dead(app, 5)
+    seen: list[int] = []
+    done = await admin.jobs.requeue(Filter.parse("is:dead"), lambda bulk: seen.append(bulk.changed))
+    assert seen[-1] == done.changed == 5
+    [first, *_] = [job.id for job in (await admin.jobs.find("is:ready")).jobs]
+    last = await admin.jobs.cancel([first], progress=lambda _: False)
+    assert (last.changed, last.stopped) == (1, False), "nothing was left to stop"
+    started = await admin.operations.start("cancel", "is:ready")
+    states: list[str] = []
+    await admin.operations.finish(started.id, lambda one: states.append(one.state))
+    assert states[-1] == "done"
 
 
 @pytest.mark.spec("ADMIN-05")
@@ -313,7 +344,7 @@ async def test_a_filter_is_walked_in_pages_that_report(
     seen: list[int] = []
     bulk = await admin.jobs.requeue(Filter.parse("is:dead"), lambda so_far: seen.append(so_far.changed))
     assert (bulk.changed, bulk.stopped) == (10, False)
-    assert seen == [4, 8]
+    assert seen == [4, 8, 10]
     assert {await status(app, job) for job in jobs} == {Status.PENDING}
     assert (await admin.jobs.get(waiting)).job.attempts == 0
 

@@ -32,7 +32,7 @@ from stoker.model.operations import Operation
 from stoker.model.outbox.letters import Clean, LetterFilter, Letters
 from stoker.model.outbox.letters import Count as CountLetters
 from stoker.model.outbox.steering import Resume
-from stoker.model.query import Cancel, Change, Discard, Edit, Former, Move, Prioritize, RunNow, Selection, Tally
+from stoker.model.query import Cancel, Change, Clone, Discard, Edit, Former, Move, Prioritize, RunNow, Selection, Tally
 from stoker.model.schedule import Schedule
 from stoker.model.tokens import AccessToken, digest
 
@@ -58,6 +58,7 @@ def test_who_and_why_are_bounded_texts(wrong: dict[str, Any]) -> None:
         (Edit(payload=b"secret", attempts=4), "jobs.edit", {"attempts": 4, "payload": "6 bytes"}),
         (Edit(at=4), "jobs.edit", {"at": 4}),
         (RunNow(), "jobs.run_now", {}),
+        (Clone((A, B)), "jobs.retry", {}),
         (Discard(), "jobs.discard", {}),
     ],
 )

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, available_timezones
 import pytest
 
 from stoker.model.cron import following, parse
+from stoker.model.errors import InvalidSchedule
 from stoker.model.time import SECOND, Instant
 
 ZONES = (
@@ -205,3 +206,19 @@ def test_leap_days_agree_with_a_walk_over_every_day(zone: str, expression: str) 
                         expected.append(int(wall.replace(tzinfo=place).timestamp()) * SECOND)
         first = int(start.timestamp()) * SECOND
         assert walk(expression, zone, first, first + 20 * 86_400 * SECOND) == expected
+
+
+@pytest.mark.spec("CRON-01")
+@pytest.mark.parametrize(
+    ("expression", "same"),
+    [
+        ("54-54/3 * * * *", "54 * * * *"),
+        ("0 5-5/2,9 * * *", "0 5,9 * * *"),
+        ("0 0 * * mon-mon/2", "0 0 * * mon"),
+        ("7-7/5 1-2/1 * * *", "7 1-2/1 * * *"),
+    ],
+)
+def test_a_range_of_one_value_is_that_value_whatever_its_step(expression: str, same: str) -> None:
+    assert parse(expression) == parse(same)
+    with pytest.raises(InvalidSchedule):
+        parse("54-54/0 * * * *")

@@ -78,6 +78,10 @@ class Bulk:
         self.created += [ids.text(job) for job in tally.created]
         self.former += tally.former[: MOST_FORMER - len(self.former)]
 
+    def __bool__(self) -> bool:
+        """Did it do anything?"""
+        return self.changed + self.cancel_requested > 0
+
     @property
     def seen(self) -> int:
         """How many jobs the action looked at."""

@@ -34,7 +34,7 @@ from stoker.model.errors import CorruptRecord, InvalidInput, KeyHeld, NotFound, 
 from stoker.model.events import Event, EventType, Window
 from stoker.model.explain import Explanation, Line, comes_before, explain, held_by
 from stoker.model.filter import Filter, InvalidFilter
-from stoker.model.job import LARGEST_BATCH
+from stoker.model.job import LARGEST_BATCH, Status
 from stoker.model.operations import bound_of
 from stoker.model.query import (
     LARGEST_PAGE,
@@ -73,6 +73,12 @@ LATEST_EVENT = 15 * SECOND
 
 UNDONE = ("jobs.cancel", "jobs.discard")
 """Entries of the audit log that `restore` undoes."""
+
+NOTHING_TO_DO = {
+    "requeue": frozenset({Status.PENDING, Status.RUNNING}),
+    "run-now": frozenset({Status.RUNNING}),
+}
+"""Statuses in which a job has already what one action on it is for."""
 
 Target: TypeAlias = str | Sequence[str] | Filter
 
@@ -256,7 +262,10 @@ class JobsAdmin(Noun):
     # --- actions ------------------------------------------------------------------------------------------------
 
     async def requeue(self, target: Target, progress: Progress | None = None) -> Bulk:
-        """Put jobs back, due now, under their own ids: attempts go on counting, with a fresh budget."""
+        """Put jobs back, due now, under their own ids: attempts go on counting, with a fresh budget.
+
+        For one id that waits or runs already there is nothing to do, and the answer is false.
+        """
         return await self.act("requeue", target, {}, progress)
 
     async def retry(self, target: Target, progress: Progress | None = None) -> Bulk:
@@ -278,7 +287,7 @@ class JobsAdmin(Noun):
         return await self.act("delete", target, {}, progress)
 
     async def run_now(self, target: Target, progress: Progress | None = None) -> Bulk:
-        """Make scheduled jobs due now."""
+        """Make scheduled jobs due now; for one id that is due or runs already the answer is false."""
         return await self.act("run-now", target, {}, progress)
 
     async def move(self, target: Target, queue: str, progress: Progress | None = None) -> Bulk:
@@ -353,7 +362,10 @@ class JobsAdmin(Noun):
     ) -> Bulk:
         engine = await self._asking.engine()
         if isinstance(target, str):
-            return await self._one(action, await self._asking.stored(target), change(1))
+            found = await self._asking.stored(target)
+            if action == "run-now" and found.status is Status.PENDING and found.scheduled_at <= await engine.now():
+                return Bulk()
+            return await self._one(action, found, change(1))
         if isinstance(target, Filter):
             return await self._walk(engine, target, change, progress, counted_at)
         bulk = Bulk()
@@ -361,7 +373,7 @@ class JobsAdmin(Noun):
         for start in range(0, len(wanted), LARGEST_BATCH):
             portion = tuple(wanted[start : start + LARGEST_BATCH])
             bulk.add(await alter(self._asking, Selection(portion), change(len(portion))))
-            if _stops(progress, bulk):
+            if _stops(progress, bulk, ended=start + LARGEST_BATCH >= len(wanted)):
                 break
         return bulk
 
@@ -372,6 +384,8 @@ class JobsAdmin(Noun):
         if tally.missing:
             raise NotFound.job(job)
         for status in tally.refused:
+            if status in NOTHING_TO_DO.get(action, ()) and before.metadata.get(CORRUPT) is None:
+                break
             if (why := before.metadata.get(CORRUPT)) is not None:
                 raise CorruptRecord(f"job {job} cannot be read: {why}. It is unchanged; delete removes it.")
             raise WrongStatus(job, status, action)
@@ -391,7 +405,7 @@ class JobsAdmin(Noun):
         walk = Walk(self._asking, filter_, change, await _bound(engine, counted_at), None)
         while True:
             await walk.step()
-            if walk.ended or _stops(progress, walk.bulk):
+            if _stops(progress, walk.bulk, ended=walk.ended) or walk.ended:
                 return walk.bulk
 
 
@@ -435,7 +449,8 @@ async def _total(asking: Asking, query: Query, walk: int = LONGEST_WALK) -> tupl
 _OF_EVENTS = ("queues", "but_queues", "kinds", "but_kinds")
 
 
-def _stops(progress: Progress | None, bulk: Bulk) -> bool:
+def _stops(progress: Progress | None, bulk: Bulk, *, ended: bool) -> bool:
+    """Report a page; after the last one there is nothing left to stop."""
     if progress is not None and progress(bulk) is False:
-        bulk.stopped = True
+        bulk.stopped = not ended
     return bulk.stopped

@@ -140,14 +140,17 @@ class OperationsAdmin(Noun):
         return self._begin(stored, None)
 
     async def finish(self, operation: str, progress: Progress | None = None) -> OperationView:
-        """Wait for an operation that this process walks; `progress` is called after each page."""
+        """Wait for an operation that this process walks; `progress` is called now and then, and at its end."""
         task = self._walking.get(operation)
         if task is None:
             return await self.get(operation)
         while True:
             done, _ = await asyncio.wait([task], timeout=0.2)
             if done:
-                return task.result()
+                ended = task.result()
+                if progress is not None:
+                    progress(ended)
+                return ended
             if progress is not None:
                 progress(await self.get(operation))
 

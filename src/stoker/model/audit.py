@@ -127,6 +127,10 @@ def line(entry: AuditEntry) -> str:
     )
 
 
+_CALLED = {"RunNow": "run_now", "Clone": "retry"}
+"""Changes that operators know by another name."""
+
+
 def of_alter(selection: Selection, change: Change, tally: Tally) -> Deed | None:
     """A change of jobs; None when nothing changed."""
     count = tally.changed + tally.cancel_requested
@@ -149,8 +153,10 @@ def of_alter(selection: Selection, change: Change, tally: Tally) -> Deed | None:
             pass
     single = len(selection.ids) == 1
     target = f"job {ids.text(selection.ids[0])}" if single else f"{len(selection.ids)} jobs"
-    name = "run_now" if type(change).__name__ == "RunNow" else type(change).__name__.lower()
-    return Deed(action=f"jobs.{name}", target=target, count=count, after=after, former=tally.former)
+    name = type(change).__name__
+    return Deed(
+        action=f"jobs.{_CALLED.get(name, name.lower())}", target=target, count=count, after=after, former=tally.former
+    )
 
 
 def instant_of(entry: str) -> Instant:
@@ -163,7 +169,7 @@ def instant_of(entry: str) -> Instant:
 _PAST: Final = {
     "cancel": "Canceled",
     "change": "Changed",
-    "clone": "Copied",
+    "retry": "Copied",
     "create": "Created",
     "delete": "Deleted",
     "discard": "Discarded",

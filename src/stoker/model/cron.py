@@ -36,6 +36,9 @@ ALIASES = {
 }
 LONGEST_EXPRESSION = 256
 _EVERY = re.compile(r"@every\s+(\d{1,9})(s|m|h|d)?")
+_ONE = re.compile(r"\b(\w+)-\1/\d+")
+"""A range of one value: with a step it is that value, and not the beginning of steps to the end of the field."""
+
 _UNITS = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
 _LAST: Instant = instant(datetime(9900, 1, 1, tzinfo=UTC))
 _DAY = 86_400
@@ -92,7 +95,7 @@ def parse(expression: str, tz: str = "UTC") -> Timetable:
     except (CronSimError, ValueError) as error:
         why = f"{error}: write minute hour day month weekday, with seconds before them if need be"
         raise InvalidSchedule("expression", expression, why) from error
-    return Cron(" ".join(fields.split()), tz)
+    return Cron(" ".join(_ONE.sub(r"\1", field) for field in fields.split()), tz)
 
 
 def zone(tz: str) -> tzinfo:
