@@ -244,7 +244,7 @@ async def test_schedules_are_listed_and_steered(admin: Admin, app: Stoker) -> No
             await call("nightly")
 
 
-@pytest.mark.spec("ADMIN-38")
+@pytest.mark.spec("ADMIN-45")
 async def test_a_name_that_is_not_known_is_refused_unless_it_is_created(admin: Admin, app: Stoker) -> None:
     """What the code declares is known before a worker has stored it; what only ends something creates nothing."""
     await app.enqueue(app.draft("send", queue="mail"))
@@ -269,7 +269,7 @@ async def test_a_name_that_is_not_known_is_refused_unless_it_is_created(admin: A
     assert [view.name for view in await admin.queues.list()] == ["bulk", "early", "mail"]
 
 
-@pytest.mark.spec("ADMIN-38")
+@pytest.mark.spec("ADMIN-45")
 async def test_a_queue_that_only_code_names_is_shown_with_zeros(admin: Admin, app: Stoker) -> None:
     @app.task(queue="thumbs")
     async def thumb() -> None: ...

@@ -16,6 +16,8 @@ from fcntl import ioctl
 from pathlib import Path
 
 import pytest
+from rich.text import Text
+from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
@@ -233,3 +235,19 @@ def play(command: list[str], size: tuple[int, int]) -> tuple[int, str]:
     _, status = os.waitpid(child, 0)
     os.close(terminal)
     return os.waitstatus_to_exitcode(status), seen.decode(errors="replace")
+
+
+@pytest.mark.spec("TOP-08")
+async def test_titles_are_text(app: Stoker) -> None:
+    """The name of a worker or a kind neither colours the frame nor makes a button of it."""
+    title = "worker a[bold]b [@click=app.quit]c\x1b[2J"
+    top = Top(Admin(app))
+    async with top.run_test(size=(80, 24)) as pilot:
+        top.push_screen(Page(title, Text("x")))
+        await shows(pilot, lambda: isinstance(top.screen, Page) and top.screen.query(VerticalScroll))
+        drawn = top.screen.query_one(VerticalScroll)._border_title
+        assert drawn is not None
+        assert (drawn.plain.strip(), drawn.spans) == ("worker a[bold]b [@click=app.quit]c\\x1b[2J", [])
+        top.push_screen(Question("requeue \x1b[2J?"))
+        await shows(pilot, lambda: isinstance(top.screen, Question) and top.screen.query(Static))
+        assert "\x1b" not in str(top.screen.query_one(Static).content)

@@ -156,7 +156,7 @@ async def test_a_filter_is_text_in_the_address_and_a_mistake_is_explained(
     assert (await client.get("/jobs", params={"q": found["dead"]})).headers["location"] == f"/jobs/{found['dead']}"
 
 
-@pytest.mark.spec("ADMIN-38")
+@pytest.mark.spec("ADMIN-45")
 async def test_a_queue_that_only_a_schedule_names_has_a_page(app: Stoker, client: Client) -> None:
     await app.schedule("nightly", app.draft("send", queue="timed"), cron="0 3 * * *")
     page = await client.get("/queues/timed")

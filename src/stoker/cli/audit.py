@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from stoker.cli.store import ask, on_store, read_time, show
+from stoker.cli.text import say
 from stoker.model.audit import AuditEntry
 from stoker.model.ids import text
 from stoker.model.query import Former
@@ -32,7 +33,7 @@ def audit(since: str, limit: int, as_json: bool, path: str | None, url: str | No
     found = ask(path, url, lambda admin: admin.audit.list(window, limit=limit, **chosen))
     if as_json:
         for entry in found:
-            click.echo(json.dumps(_object(entry)))
+            say(json.dumps(_object(entry)))
     else:
         show(COLUMNS, [_row(entry) for entry in found])
 

@@ -8,6 +8,7 @@ import importlib
 import click
 
 from stoker.cli import ALIASES, COMMANDS
+from stoker.cli.text import say
 
 STORE_OPTIONS = ("--url", "--app")
 
@@ -86,9 +87,9 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
-            click.echo(f"stoker {version('stoker')}")
+            say(f"stoker {version('stoker')}")
         except PackageNotFoundError:
-            click.echo("stoker, from a bare checkout")
+            say("stoker, from a bare checkout")
         ctx.exit()
 
 

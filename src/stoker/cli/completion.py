@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from stoker.cli.text import say
+
 SHELLS = ("bash", "zsh", "fish")
 
 WHERE = """\b
@@ -24,4 +26,4 @@ def completion(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None, "click knows these shells"
     script = found(stoker, {}, "stoker", "_STOKER_COMPLETE").source()
-    click.echo(script)
+    say(script)

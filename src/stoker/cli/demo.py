@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from stoker.app import Stoker
+from stoker.cli.text import say
 from stoker.context import current
 from stoker.engines.base import Description
 from stoker.handle import JobHandle
@@ -249,6 +250,6 @@ def _print(rows: list[tuple[str, str]], notes: tuple[str, ...]) -> None:
     else:
         width = max(len(name) for name, _ in rows)
         for name, value in rows:
-            click.echo(f"{name:<{width}}  {safe(value)}")
+            say(f"{name:<{width}}  {safe(value)}")
     for note in notes:
-        click.echo(f"note: {safe(note)}")
+        say(f"note: {safe(note)}")

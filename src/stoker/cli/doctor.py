@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from stoker.cli.store import find_admin, on_store, reported
-from stoker.cli.text import one_line, safe
+from stoker.cli.text import one_line, safe, say
 from stoker.model.errors import StokerError
 from stoker.model.health.check import Check, Grade, worst
 from stoker.model.words import count
@@ -37,11 +37,11 @@ def doctor(as_json: bool, quiet: bool, path: str | None, url: str | None) -> Non
     shown = [one for one in checks if not quiet or one.verdict in {Grade.WARNING, Grade.WRONG}]
     for check in shown:
         if as_json:
-            click.echo(json.dumps(msgspec.to_builtins(check)))
+            say(json.dumps(msgspec.to_builtins(check)))
         else:
             _show(check)
     if not as_json:
-        click.echo(_summary(checks))
+        say(_summary(checks))
     if worst(checks) is Grade.WRONG:
         raise SystemExit(1)
 
@@ -59,11 +59,11 @@ async def _examined(path: str | None, url: str | None) -> list[Check]:
 
 def _show(check: Check) -> None:
     verdict = click.style(f"{check.verdict:<7}", fg=COLOURS[check.verdict])
-    click.echo(f"{verdict}  {safe(check.name)}: {one_line(check.read, 500)}")
+    say(f"{verdict}  {safe(check.name)}: {one_line(check.read, 500)}")
     if check.meaning:
-        click.echo(f"         {safe(check.meaning)}")
+        say(f"         {safe(check.meaning)}")
     if check.remedy:
-        click.echo(f"         mend: {safe(check.remedy)}")
+        say(f"         mend: {safe(check.remedy)}")
 
 
 def _summary(checks: list[Check]) -> str:

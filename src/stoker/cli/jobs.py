@@ -18,7 +18,7 @@ from stoker.admin.operations import OperationView
 from stoker.cli.command import NearestGroup
 from stoker.cli.operations import finished, tally
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, hinted, on_store, read, read_moment, read_time, said, show
-from stoker.cli.text import one_line, safe
+from stoker.cli.text import one_line, safe, say
 from stoker.codec.signature import display
 from stoker.model.derived import error_line
 from stoker.model.explain import Gate
@@ -64,11 +64,11 @@ def list_(terms: tuple[str, ...], limit: int, count: bool, as_json: bool, path: 
     hinted(first.hint)
     if as_json:
         for job in found:
-            click.echo(json.dumps(as_object(job)))
+            say(json.dumps(as_object(job)))
         return
     show(COLUMNS, [_row(job) for job in found])
     if first.total is not None and len(found) != first.total:
-        click.echo(f"{len(found):,} of {_total(first)} jobs")
+        say(f"{len(found):,} of {_total(first)} jobs")
 
 
 async def _listed(admin: Operators, terms: str, limit: int) -> tuple[list[Job], JobPage]:
@@ -114,12 +114,12 @@ def show_(job: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Show everything about one job: record, arguments, errors, log, events, and what it belongs to."""
     found = detail_object(ask(path, url, lambda admin: admin.jobs.get(job)))
     if as_json:
-        click.echo(json.dumps(found))
+        say(json.dumps(found))
         return
     for name, lines in detail_lines(found):
-        click.echo(f"{name}: {lines[0]}" if len(lines) == 1 and name not in LISTED else f"{name}:")
+        say(f"{name}: {lines[0]}" if len(lines) == 1 and name not in LISTED else f"{name}:")
         if len(lines) > 1 or name in LISTED:
-            click.echo("\n".join(f"  {line}" for line in lines))
+            say("\n".join(f"  {line}" for line in lines))
 
 
 def detail_lines(found: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
@@ -143,15 +143,15 @@ def explain(job: str, as_json: bool, path: str | None, url: str | None) -> None:
     found = ask(path, url, lambda admin: admin.jobs.explain(job))
     if as_json:
         gates = [_gate(one) for one in (found.first, *found.gates)]
-        click.echo(json.dumps({"job": job, "gates": gates, "beside": found.beside}))
+        say(json.dumps({"job": job, "gates": gates, "beside": found.beside}))
         return
-    click.echo(safe(f"{found.reason}: {found.detail}"))
+    say(f"{found.reason}: {found.detail}")
     for gate in found.gates:
-        click.echo(safe(f"also {gate.reason}: {gate.detail}"))
+        say(f"also {gate.reason}: {gate.detail}")
     for line in found.beside:
-        click.echo(safe(line))
+        say(line)
     if found.remedy:
-        click.echo(safe(found.remedy))
+        say(found.remedy)
 
 
 def _gate(one: Gate) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def tail(terms: tuple[str, ...], limit: int | None, as_json: bool, path: str | N
         left = limit
         hinted((await admin.jobs.find(" ".join(terms), limit=1)).hint)
         async for event in admin.jobs.tail(" ".join(terms)):
-            click.echo(_line(event, as_json))
+            say(_line(event, as_json))
             sys.stdout.flush()
             left = None if left is None else left - 1
             if left == 0:
@@ -211,7 +211,7 @@ def enqueue(
     body = None if payload is None else Raw(payload.encode())
     receipt = ask(path, url, lambda admin: admin.jobs.enqueue(kind, body, **options))
     if not as_json and receipt.stored.value != "inserted":
-        click.echo(f"an active job has this key already ({receipt.stored.value})", err=True)
+        say(f"an active job has this key already ({receipt.stored.value})", err=True)
     said(receipt.id, as_json, job=receipt.id, stored=receipt.stored.value)
 
 
@@ -333,11 +333,11 @@ async def _shown_progress(admin: Operators, started: OperationView, count: int) 
 
 def _report_operation(one: OperationView, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({**msgspec.to_builtins(one), "operation": one.id}))
+        say(json.dumps({**msgspec.to_builtins(one), "operation": one.id}))
     else:
-        click.echo(tally(one))
+        say(tally(one))
     if one.state == "failed":
-        click.echo(f"Error: {safe(one.error or '')} `stoker operations resume {one.id}` goes on from there.", err=True)
+        say(f"Error: {safe(one.error or '')} `stoker operations resume {one.id}` goes on from there.", err=True)
         raise SystemExit(1)
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, ParamSpec, TypeAlias, TypeVar
+
+import click
 
 from stoker.cli.text import safe
 from stoker.context import name_jobs_in_logs
 from stoker.observe.logs import ABOUT_JOBS, JsonFormatter, timestamp
 
 Format: TypeAlias = Literal["plain", "json"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Plain(logging.Formatter):
@@ -37,6 +42,22 @@ class _Print(logging.Handler):
             self._out(self.format(record))
         except Exception:  # noqa: BLE001 - as every handler does
             self.handleError(record)
+
+
+def options(command: Callable[P, T]) -> Callable[P, T]:
+    """Give a command the options that say how it logs."""
+    for option in (
+        click.option(
+            "--log-level",
+            type=click.Choice(["debug", "info", "warning", "error"]),
+            default="info",
+            show_default=True,
+            help="Of Stoker's own loggers; others keep theirs.",
+        ),
+        click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True),
+    ):
+        command = option(command)
+    return command
 
 
 def configure(log_format: Format = "plain", level: str = "INFO", out: Callable[[str], object] | None = None) -> None:

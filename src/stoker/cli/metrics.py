@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from stoker.cli.store import find_app, not_listening, on_store, reported, run
+from stoker.cli.text import say
 
 
 @click.command()
@@ -18,7 +19,7 @@ def metrics(port: int | None, host: str, path: str | None, url: str | None) -> N
     except ImportError:
         raise click.ClickException("metrics need prometheus-client: install stoker[prometheus]") from None
     if port is None:
-        click.echo(prometheus.text(run(path, url, prometheus.read)), nl=False)
+        say(prometheus.text(run(path, url, prometheus.read)), nl=False)
         return
     from prometheus_client import CollectorRegistry, start_http_server
 
@@ -29,7 +30,7 @@ def metrics(port: int | None, host: str, path: str | None, url: str | None) -> N
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise click.ClickException(not_listening(host, port, error)) from None
-    click.echo(f"metrics are served at http://{host}:{server.server_port}/metrics", err=True)
+    say(f"metrics are served at http://{host}:{server.server_port}/metrics", err=True)
     try:
         thread.join()
     except KeyboardInterrupt:

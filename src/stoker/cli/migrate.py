@@ -10,6 +10,7 @@ import click
 
 from stoker.app import Stoker
 from stoker.cli.store import EXIT_CODES, as_json_option, named, on_store, reported
+from stoker.cli.text import say
 from stoker.model.words import count
 
 if TYPE_CHECKING:
@@ -35,10 +36,10 @@ def migrate(store: str | None, *, plan: bool, sql: bool, as_json: bool, path: st
         found = named(path, url)
         engine = (found if isinstance(found, Stoker) else found.app).root()
         if sql:
-            click.echo(asyncio.run(engine.migration_script()) or f"-- {_no_schema(engine)}\n", nl=False)
+            say(asyncio.run(engine.migration_script()) or f"-- {_no_schema(engine)}\n", nl=False)
             return
         text, facts = asyncio.run(_migrated(engine, plan=plan))
-    click.echo(json.dumps(facts) if as_json else text)
+    say(json.dumps(facts) if as_json else text)
 
 
 async def _migrated(engine: Engine, *, plan: bool) -> tuple[str, dict[str, Any]]:

@@ -13,7 +13,7 @@ from stoker.admin import Operators
 from stoker.admin.operations import OperationView, Progress
 from stoker.cli.command import NearestGroup
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, objects, on_store, show
-from stoker.cli.text import safe
+from stoker.cli.text import safe, say
 
 COLUMNS = ("operation", "state", "action", "filter", "by", "started", "changed", "left")
 
@@ -78,18 +78,18 @@ async def finished(admin: Operators, operation: str, progress: Progress | None =
         return await admin.operations.finish(operation, progress)
     except asyncio.CancelledError:
         await admin.operations.close()
-        click.echo(f"Stopped. `stoker operations resume {operation}` goes on from there.", err=True)
+        say(f"Stopped. `stoker operations resume {operation}` goes on from there.", err=True)
         raise
 
 
 def _print(one: OperationView, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(msgspec.to_builtins(one)))
+        say(json.dumps(msgspec.to_builtins(one)))
         return
-    click.echo(f"{one.id} {one.state}: {safe(one.action)} {safe(one.filter)}")
-    click.echo(tally(one))
+    say(f"{one.id} {one.state}: {safe(one.action)} {safe(one.filter)}")
+    say(tally(one))
     if one.error is not None:
-        click.echo(safe(one.error))
+        say(one.error)
 
 
 def tally(one: OperationView) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from stoker.admin import Operators
 from stoker.cli.command import NearestGroup
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, read_time, said, show
-from stoker.cli.text import one_line
+from stoker.cli.text import one_line, say
 from stoker.cli.work import EXIT_CODES as WORK_EXIT_CODES
 from stoker.model.errors import NotFound
 from stoker.model.outbox.letters import LARGEST_PAGE, LetterStatus
@@ -79,7 +79,7 @@ def show_(stream: str, as_json: bool, path: str | None, url: str | None) -> None
         _objects([found])
         return
     show(STREAMS, [_stream_row(found)])
-    click.echo("")
+    say("")
     show(CONSUMERS, [_consumer_row(found.name, one) for one in found.consumers])
     rows = [
         _partition_row(one.name, part)
@@ -88,7 +88,7 @@ def show_(stream: str, as_json: bool, path: str | None, url: str | None) -> None
         if part.waiting or part.holder or part.failures or part.parked
     ]
     if rows:
-        click.echo("")
+        say("")
         show(PARTITIONS, rows)
 
 
@@ -188,7 +188,7 @@ def _on_letters(name: str, text: str, *, asks: bool) -> None:
         if as_json:
             _objects([{"action": name, "changed": changed}])
         else:
-            click.echo(f"{name}: {changed:,} letters")
+            say(f"{name}: {changed:,} letters")
 
     decorated: Any = on_store(as_json(chosen(command)))
     for option in (
@@ -401,7 +401,7 @@ def _without_partitions(one: ConsumerState) -> dict[str, Any]:
 
 def _objects(found: list[Any]) -> None:
     for one in found:
-        click.echo(json.dumps(msgspec.to_builtins(one)))
+        say(json.dumps(msgspec.to_builtins(one)))
 
 
 def _check_chosen(stream: StreamState, given: dict[str, Any]) -> None:

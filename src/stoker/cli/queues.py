@@ -30,6 +30,7 @@ from stoker.cli.store import (
     said,
     show,
 )
+from stoker.cli.text import one_line, say
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.job import FINISHED
 from stoker.model.time import SECOND, span
@@ -102,15 +103,15 @@ def show_(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Show one queue."""
     view = ask(path, url, lambda admin: admin.queues.get(queue))
     if as_json:
-        click.echo(json.dumps(msgspec.to_builtins(view)))
+        say(json.dumps(msgspec.to_builtins(view)))
         return
     for name, value in zip((*COLUMNS, *FLOW), (*row(view), *flow(view)), strict=True):
-        click.echo(f"{name}: {value}")
-    click.echo(f"done jobs are kept: {length(view.keep_done)}")
-    click.echo(f"dead jobs are kept: {length(view.keep_dead)}")
+        say(f"{name}: {one_line(str(value), 500)}")
+    say(f"done jobs are kept: {length(view.keep_done)}")
+    say(f"dead jobs are kept: {length(view.keep_dead)}")
     if view.curve is not None:
         base, longest = (length(timedelta(microseconds=span(each))) for each in (view.curve.base, view.curve.max))
-        click.echo(f"waits before retries: {base}, doubled each time, up to {longest}")
+        say(f"waits before retries: {base}, doubled each time, up to {longest}")
 
 
 @queues.command(epilog=EXIT_CODES)

@@ -12,7 +12,7 @@ import msgspec
 from stoker.admin import Operators
 from stoker.cli.command import NearestGroup
 from stoker.cli.store import EXIT_CODES, ago, as_json_option, ask, length, on_store, read_time, said, show
-from stoker.cli.text import one_line, safe
+from stoker.cli.text import one_line, safe, say
 from stoker.codec.signature import display
 from stoker.model.time import SECOND
 from stoker.records import Schedule
@@ -40,7 +40,7 @@ def list_(as_json: bool, path: str | None, url: str | None) -> None:
     found, has_code = ask(path, url, look)
     if as_json:
         for one in found:
-            click.echo(json.dumps(_object(one)))
+            say(json.dumps(_object(one)))
     else:
         show(COLUMNS, [_row(one, has_code=has_code) for one in found])
 
@@ -77,12 +77,12 @@ def show_(schedule: str, as_json: bool, path: str | None, url: str | None) -> No
     """Show one schedule: its timing and policies, its job, its last and its next fire."""
     one = ask(path, url, lambda admin: admin.schedules.get(schedule))
     if as_json:
-        click.echo(json.dumps(_object(one)))
+        say(json.dumps(_object(one)))
         return
     lengths = {"grace": length(one.grace), "jitter": length(one.jitter) if one.jitter else None}
     for name, value in {**_object(one), **lengths}.items():
         if value not in (None, "", {}, False, 0):
-            click.echo(f"{name}: {one_line(value if isinstance(value, str) else json.dumps(value))}")
+            say(f"{name}: {one_line(value if isinstance(value, str) else json.dumps(value))}")
 
 
 @schedules.command("next", epilog=EXIT_CODES)
@@ -148,9 +148,9 @@ def edit(schedule: str, as_json: bool, path: str | None, url: str | None, **give
             options[name] = read_time(f"--{name}", options[name]) / SECOND
     one = ask(path, url, lambda admin: admin.schedules.edit(schedule, **options))
     if as_json:
-        click.echo(json.dumps(_object(one)))
+        say(json.dumps(_object(one)))
     else:
-        click.echo(safe(f"schedule {schedule} is edited: {one.cron} {one.tz}"))
+        say(f"schedule {schedule} is edited: {one.cron} {one.tz}")
 
 
 @schedules.command(epilog=EXIT_CODES)
@@ -161,9 +161,9 @@ def reset(schedule: str, as_json: bool, path: str | None, url: str | None) -> No
     """Give an edited schedule back to the code that declares it; needs the app."""
     one = ask(path, url, lambda admin: admin.schedules.reset(schedule))
     if as_json:
-        click.echo(json.dumps(_object(one)))
+        say(json.dumps(_object(one)))
     else:
-        click.echo(f"schedule {schedule} is as the code declares it: {safe(one.cron)} {safe(one.tz)}")
+        say(f"schedule {schedule} is as the code declares it: {safe(one.cron)} {safe(one.tz)}")
 
 
 @schedules.command(epilog=EXIT_CODES)

@@ -8,8 +8,9 @@ import sys
 
 import click
 
+from stoker.cli import logs
 from stoker.cli.store import find_admin, not_listening, on_store, reported
-from stoker.cli.text import safe
+from stoker.cli.text import safe, say
 from stoker.model.access import is_loopback
 
 VARIABLE = "STOKER_DASHBOARD_KEY"
@@ -36,6 +37,7 @@ WHO = {"open": "everybody on this machine", "tokens": "every holder of a token",
 )
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
 @click.option("--root-path", default="", metavar="PATH", help="The path below which a proxy serves it.")
+@logs.options
 @on_store
 def serve(
     target: str | None,
@@ -48,6 +50,8 @@ def serve(
     color: str,
     read_only: bool,
     root_path: str,
+    log_format: logs.Format,
+    log_level: str,
     path: str | None,
     url: str | None,
 ) -> None:
@@ -78,6 +82,7 @@ def serve(
             f"{safe(host)} can be reached from other machines: name the hosts it answers under, as in "
             "--allow-host stoker.example.com. Nothing was started."
         )
+    logs.configure(log_format, log_level)
     with reported():
         admin = find_admin(target or path, url)
         given = key if key is not None else os.environ.get(VARIABLE) or None
@@ -88,7 +93,7 @@ def serve(
         board = dashboard(admin, auth=sign_in, env=env, color=color, read_only=read_only, hosts=names)
     server = uvicorn.Server(config(board, host=host, port=port, root_path=root_path))
     if not here:
-        click.echo(
+        say(
             "warning: it is served without TLS, so anyone on the network can read tokens and payloads. Put a proxy "
             "that ends TLS in front of it",
             err=True,
@@ -99,7 +104,7 @@ def serve(
     at = f"http://{shown}:{listening.getsockname()[1]}{root_path}/"
     if isinstance(sign_in, Key) and (given is None or sys.stderr.isatty()):  # a log must not keep a key of the user's
         at += f"?key={sign_in.secret}"
-    click.echo(f"the dashboard of {admin.app.root().where} is at {at} for {WHO[auth]}", err=True)
+    say(f"the dashboard of {admin.app.root().where} is at {at} for {WHO[auth]}", err=True)
     try:
         server.run([listening])
     except SystemExit:  # it said why on standard error; its own code means something else here

@@ -14,7 +14,7 @@ from stoker.admin.workers import RunningJob
 from stoker.cli.jobs import as_object
 from stoker.cli.queues import COLUMNS, row
 from stoker.cli.store import ask, objects, on_store, said, show
-from stoker.cli.text import safe
+from stoker.cli.text import say
 from stoker.engines.base import Description, Feature
 from stoker.model.derived import error_line
 from stoker.model.errors import NotFound
@@ -42,19 +42,19 @@ def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str |
     found, failures, store = ask(path, url, look)
     if as_json:
         parts = {"failures": failures.groups, "warnings": store.warnings}
-        click.echo(json.dumps({**msgspec.to_builtins(found), **msgspec.to_builtins(parts)}))
+        say(json.dumps({**msgspec.to_builtins(found), **msgspec.to_builtins(parts)}))
     elif quiet:
         _attention(found)
     else:
-        click.echo(found.verdict)
+        say(found.verdict)
         _attention(found)
-        click.echo()
+        say()
         show(COLUMNS, [row(view) for view in found.queues])
         running = sum(one.state == "running" for one in found.workers)
-        click.echo(f"\n{running} workers at work, {len(found.workers) - running} silent or stopped")
+        say(f"\n{running} workers at work, {len(found.workers) - running} silent or stopped")
         _wrong(failures)
         for note in store.warnings:
-            click.echo(safe(f"note: {note}"))
+            say(f"note: {note}")
     if check and found.needs_attention:
         raise SystemExit(1)
 
@@ -68,12 +68,12 @@ async def _letters(admin: Operators) -> dict[str, int]:
 
 def _attention(found: Overview) -> None:
     for finding in found.findings:
-        click.echo(safe(f"{MARKS[finding.tone]}: {finding}"))
+        say(f"{MARKS[finding.tone]}: {finding}")
 
 
 def _wrong(failures: Failures) -> None:
     if failures.groups:
-        click.echo()
+        say()
         rows = [(one.count, one.kind, one.error, moment(one.last)) for one in failures.groups[:GROUPS]]
         show(("jobs", "kind", "error", "last"), rows)
 

@@ -22,7 +22,7 @@ import msgspec
 
 from stoker.admin import Admin, Operators
 from stoker.app import Stoker
-from stoker.cli.text import one_line, safe
+from stoker.cli.text import one_line, safe, say
 from stoker.model.errors import (
     EngineUnavailable,
     InvalidInput,
@@ -185,7 +185,7 @@ def reported() -> Generator[None, None, None]:
     try:
         yield
     except StokerError as error:
-        click.echo(f"Error: {safe(str(error))}", err=True)
+        say(f"Error: {safe(str(error))}", err=True)
         raise SystemExit(next((code for kinds, code in _CODES if isinstance(error, kinds)), 1)) from None
 
 
@@ -210,18 +210,18 @@ def create_option(command: Callable[P, T]) -> Callable[P, T]:
 def hinted(text: str) -> None:
     """Say beside the output that a name is not known."""
     if text:
-        click.echo(safe(f"note: {text}"), err=True)
+        say(f"note: {text}", err=True)
 
 
 def said(text: str, as_json: bool, **facts: Any) -> None:
     """Say what was done, in a sentence or as an object."""
-    click.echo(json.dumps(facts) if as_json else safe(text))
+    say(json.dumps(facts) if as_json else safe(text))
 
 
 def objects(found: Iterable[Any]) -> None:
     """Print values as one object per line."""
     for one in found:
-        click.echo(json.dumps(msgspec.to_builtins(one)))
+        say(json.dumps(msgspec.to_builtins(one)))
 
 
 def read(what: Callable[[], T]) -> T:
@@ -281,12 +281,12 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool
     """Print rows: a table on a terminal, tab-separated in a pipe, one object per line as JSON."""
     if as_json:
         for row in rows:
-            click.echo(json.dumps(dict(zip(columns, map(_plain, row), strict=True))))
+            say(json.dumps(dict(zip(columns, map(_plain, row), strict=True))))
         return
     texts = [[one_line(_text(cell)) for cell in row] for row in rows]
     if not on_terminal():
         for row in (columns, *texts):
-            click.echo("\t".join(row))
+            say("\t".join(row))
         return
     from rich.console import Console
     from rich.table import Table

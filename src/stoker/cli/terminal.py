@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from rich.markup import escape
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
@@ -76,7 +77,7 @@ class Page(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """A scrolling box."""
         with VerticalScroll() as box:
-            box.border_title = self._title
+            box.border_title = escape(one_line(self._title))
             yield Static(self._text)
 
 
@@ -98,7 +99,7 @@ class Question(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         """A box with the question."""
-        yield Static(Text(f"{self._text} (y/n)"))
+        yield Static(Text(f"{one_line(self._text, 400)} (y/n)"))
 
     def action_answer(self, yes: bool) -> None:
         """Close with the answer."""
@@ -283,7 +284,7 @@ class Top(App[None]):
                 one.worker,
                 one.host,
                 str(one.pid),
-                Text(one.state, style=style),
+                Text(one_line(one.state), style=style),
                 one.running,
                 one.slots,
                 seen,

@@ -10,6 +10,7 @@ import click
 from stoker.admin import Operators
 from stoker.cli.command import NearestGroup
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, read_time, said, show
+from stoker.cli.text import say
 from stoker.model.access import ROLES
 from stoker.model.time import SECOND, Instant, moment
 from stoker.model.tokens import AccessToken
@@ -36,7 +37,7 @@ def create(
     lasts = None if expires is None else read_time("--expires", expires) / SECOND
     secret = ask(path, url, lambda admin: admin.tokens.create(name, role, queues=queues, expires=lasts))
     said(secret, as_json, name=name, role=role, token=secret)
-    click.echo("Keep it now: it cannot be shown again.", err=True)
+    say("Keep it now: it cannot be shown again.", err=True)
 
 
 @tokens.command("list")
@@ -62,7 +63,7 @@ def list_(as_json: bool, path: str | None, url: str | None) -> None:
     ]
     if as_json:
         for one in found:
-            click.echo(json.dumps(_public(one) | {"state": one.state(now)}))
+            say(json.dumps(_public(one) | {"state": one.state(now)}))
     else:
         show(COLUMNS, rows)
 

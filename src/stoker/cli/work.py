@@ -81,14 +81,7 @@ def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
     "--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Prometheus metrics of all processes."
 )
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address of that port.")
-@click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="Of Stoker's own loggers; others keep theirs.",
-)
+@logs.options
 def work(
     app: str,
     queues: dict[str, int | None] | None,

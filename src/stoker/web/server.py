@@ -73,6 +73,7 @@ def config(board: Any, **options: Any) -> uvicorn.Config:
         board,
         http=Heads,
         ws="none",
+        log_config=None,  # its loggers speak through the handlers of the command line
         log_level="warning",
         server_header=False,
         limit_concurrency=MOST_CONNECTIONS,

@@ -242,3 +242,34 @@ def test_retry_after_is_seconds_or_a_date_of_at_most_a_day() -> None:
     assert pause("Tue, 01 Jan 2030 00:00:05 -0000", NOW) == 5 * SECOND
     assert pause(format_datetime(datetime(2029, 1, 1, tzinfo=UTC)), NOW) == 0
     assert pause(format_datetime(datetime(2040, 1, 1, tzinfo=UTC)), NOW) == DAY
+
+
+@pytest.mark.spec("RELAY-16")
+def test_errors_name_scheme_and_host_of_a_url_alone() -> None:
+    """The path of a webhook is often its password."""
+    made = endpoint("https://hooks.example:8443/services/T0/xoxsecret?token=xoxsecret")
+    assert made.shown == "https://hooks.example:8443"
+    assert endpoint("http://10.0.0.1/xoxsecret", ["10.0.0.0/8"]).shown == "http://10.0.0.1"
+    for addresses in (["10.0.0.1"], []):
+        with pytest.raises(StokerError, match=r"https://hooks\.example:8443 is not called") as refused:
+            made.choose(addresses)
+        assert "xoxsecret" not in str(refused.value)
+
+
+@pytest.mark.spec("RELAY-16")
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://10.0.0.1/xoxsecret", "https://10.0.0.1"),
+        ("https://shop.example/xoxsecret#a", "https://shop.example"),
+        ("http://shop.example/xoxsecret", "http://shop.example"),
+        ("https://xoxsecret:pw@shop.example", "https://shop.example"),
+        ("https://shop.example:99999/xoxsecret", "a text that is not shown"),
+        ("shop.example/xoxsecret", "a text that is not shown"),
+    ],
+)
+def test_a_url_that_is_refused_is_shown_without_its_path(url: str, shown: str) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        endpoint(url)
+    assert refused.value.value == shown
+    assert "xoxsecret" not in str(refused.value)

@@ -45,6 +45,8 @@ _NEVER: Final = tuple(map(ip_network, ("192.88.99.0/24", "3fff::/20", "5f00::/16
 LONGEST_HEADER: Final = {ID: LONGEST_KEY, TIMESTAMP: 12, SIGNATURE: 2_000}
 """Characters of each header of a request; an id is one that an inbox can keep."""
 LARGEST_BODY: Final = 16 << 20
+HIDDEN: Final = "a text that is not shown"
+"""Stands for a URL whose scheme and host cannot be told from the rest."""
 _PORTS: Final = {"https": 443, "http": 80}
 
 
@@ -66,6 +68,11 @@ class Endpoint(msgspec.Struct, frozen=True):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS["https" if self.encrypted else "http"] else f"{host}:{self.port}"
 
+    @property
+    def shown(self) -> str:
+        """Scheme and host, as errors and logs name it: the rest of the URL is often a secret."""
+        return f"{'https' if self.encrypted else 'http'}://{self.authority}"
+
     def admits(self, address: str) -> bool:
         """May a request go to this address? Unencrypted only into a network that is allowed by name."""
         found = _plain(ip_address(address))
@@ -79,11 +86,11 @@ class Endpoint(msgspec.Struct, frozen=True):
             if not self.admits(one):
                 what = "an address of a private network" if self.encrypted else "reached without encryption"
                 raise StokerError(
-                    f"the webhook {self.url} is not called: its host {self.host} is {one}, {what}. Messages wait. "
+                    f"the webhook {self.shown} is not called: its host {self.host} is {one}, {what}. Messages wait. "
                     "Correct the URL or its DNS entry, or name the network: ToWebhook(..., allow=['10.1.0.0/16'])"
                 )
         if not addresses:
-            raise StokerError(f"the webhook {self.url} is not called: its host {self.host} has no address")
+            raise StokerError(f"the webhook {self.shown} is not called: its host {self.host} has no address")
         return addresses[0]
 
 
@@ -95,24 +102,25 @@ def endpoint(url: str, allow: Iterable[str] = ()) -> Endpoint:
         parts = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme, 0)
     except ValueError as error:
-        raise InvalidOption("url", url, f"is no URL: {error}") from None
+        raise InvalidOption("url", HIDDEN, f"is no URL: {error}") from None
+    shown = f"{parts.scheme}://{parts.hostname}" if parts.scheme in _PORTS and parts.hostname else HIDDEN
     if parts.scheme not in _PORTS or not parts.hostname:
-        raise InvalidOption("url", url, "must begin with https:// and name a host")
+        raise InvalidOption("url", shown, "must begin with https:// and name a host")
     if parts.username is not None or parts.password is not None:
-        raise InvalidOption("url", f"{parts.scheme}://…@{parts.hostname}", "must not contain a user or a password")
+        raise InvalidOption("url", shown, "must not contain a user or a password")
     if parts.fragment or not url.isascii() or not url.isprintable() or " " in url:
-        raise InvalidOption("url", url, "must be printable ASCII without spaces and without #")
+        raise InvalidOption("url", shown, "must be printable ASCII without spaces and without #")
     networks = tuple(_network(one) for one in allow)
     made = Endpoint(url, parts.hostname, port, parts.scheme == "https", networks)
     if not made.encrypted and not networks:
-        raise InvalidOption("url", url, "must begin with https://; http:// needs allow=, the networks it may lead to")
+        raise InvalidOption("url", shown, "must begin with https://; http:// needs allow=, the networks it may lead to")
     try:
         literal = ip_address(parts.hostname)
     except ValueError:
         return made
     if not made.admits(str(literal)):
         raise InvalidOption(
-            "url", url, "is an address of a private network; name the network with allow= if you mean it"
+            "url", shown, "is an address of a private network; name the network with allow= if you mean it"
         )
     return made
 

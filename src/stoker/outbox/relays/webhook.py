@@ -86,11 +86,11 @@ class ToWebhook:
             async with asyncio.timeout(self._timeout):
                 status, after, text = await post(self._pool, self._endpoint, headers, message.payload)
         except TimeoutError:
-            raise StokerError(f"the webhook {self._endpoint.url} did not answer in {self._timeout:g} s") from None
+            raise StokerError(f"the webhook {self._endpoint.shown} did not answer in {self._timeout:g} s") from None
         meaning = rules.answer(status)
         if meaning == "accepted":
             return
-        why = f"the webhook {self._endpoint.url} answered {status} to message {message.id}: {text!r}"
+        why = f"the webhook {self._endpoint.shown} answered {status} to message {message.id}: {text!r}"
         if meaning == "never":
             raise Reject(why)
         pause = rules.pause(after, now * SECOND)
