@@ -9,25 +9,30 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from stoker.web.api import types as t
 from stoker.web.api.endpoint import ROOT, Endpoint, refuse_parameters
 from stoker.web.api.endpoints import ENDPOINTS
 from stoker.web.problems import TITLES, ProblemDetails
 from stoker.web.visit import Visit
 
-ALWAYS = (400, 401, 403, 404, 405, 413, 415, 421, 422, 429, 500, 503)
+ALWAYS = (400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 429, 500, 503)
 """Refusals that every call may answer with."""
 
-OF_CHANGES = (408, 409)
+OF_CHANGES = (408,)
 """Refusals of calls that send a body, besides."""
 
 PLACES: dict[str, dict[str, Any]] = {
     "id": {"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[0-9A-Za-z-]+$"},
+    "worker": {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[A-Za-z0-9_.:@-]+$"},
     **{
-        name: {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[A-Za-z0-9_.:@-]+$"}
-        for name in ("name", "stream", "consumer", "limit", "worker")
+        name: {"type": "string", "minLength": 1, "maxLength": 128, "pattern": t.NAME}
+        for name in ("name", "stream", "consumer", "limit")
     },
 }
 """The parts of an address."""
+
+
+_COMPONENT = "#/components/schemas/{name}"
 
 
 @cache
@@ -35,7 +40,7 @@ def document() -> dict[str, Any]:
     """The whole document; it does not depend on the store."""
     used = {one for endpoint in ENDPOINTS for one in (endpoint.answer, endpoint.given) if one is not None}
     ordered = sorted(used | {ProblemDetails}, key=lambda one: one.__name__)
-    _, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    _, components = msgspec.json.schema_components(ordered, ref_template=_COMPONENT)
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
         paths.setdefault(f"{ROOT}{endpoint.path}", {})[endpoint.method.lower()] = _operation(endpoint)
@@ -64,7 +69,7 @@ def document() -> dict[str, Any]:
 
 
 def _ref(kind: type) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{kind.__name__}"}
+    return {"$ref": _COMPONENT.format(name=kind.__name__)}
 
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
@@ -95,15 +100,17 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _query(given: type) -> list[dict[str, Any]]:
-    schema = msgspec.json.schema(given)
-    fields = schema["$defs"][given.__name__]["properties"]
+    _, components = msgspec.json.schema_components([given], ref_template=_COMPONENT)
+    schema = components[given.__name__]
     found = []
-    for name, one in fields.items():
-        plain = {key: value for key, value in one.items() if key not in {"default", "anyOf"}}
+    for name, one in schema["properties"].items():
+        plain = {key: value for key, value in one.items() if key != "anyOf"}
         for choice in one.get("anyOf", ()):
             if choice.get("type") != "null":
                 plain |= choice
-        found.append({"name": name, "in": "query", "required": False, "schema": plain})
+        if plain.get("default", "") is None:
+            del plain["default"]
+        found.append({"name": name, "in": "query", "required": name in schema["required"], "schema": plain})
     return found
 
 

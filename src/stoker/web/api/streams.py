@@ -10,6 +10,8 @@ from msgspec import Meta, Struct
 from stoker.engines.base import Feature
 from stoker.model.errors import NotFound
 from stoker.model.outbox.letters import LetterStatus
+from stoker.model.outbox.stream import LONGEST_TYPE
+from stoker.model.unique import LONGEST_KEY
 from stoker.outbox.letters import Letter
 from stoker.outbox.steering import ConsumerState, PartitionState, StreamHandle, StreamState
 from stoker.web.api import types as t
@@ -22,7 +24,8 @@ from stoker.web.visit import Visit
 
 api = Noun("streams")
 
-Key = Annotated[str, Meta(min_length=1, max_length=1_000)]
+Key = Annotated[str, Meta(min_length=1, max_length=LONGEST_KEY)]
+Type = Annotated[str, Meta(min_length=1, max_length=LONGEST_TYPE)]
 Chosen = Annotated[list[t.Uuid], Meta(min_length=1, max_length=1_000)]
 
 
@@ -45,7 +48,7 @@ class LettersQuery(t.Strict):
     consumer: t.Name | None = None
     status: LetterStatus | None = None
     key: Key | None = None
-    type: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    type: Type | None = None
     limit: t.Limit = 50
     after: Annotated[str, Meta(max_length=400)] | None = None
 
@@ -64,7 +67,7 @@ class LettersPreview(t.Strict, kw_only=True):
     stream: t.Name | None = None
     consumer: t.Name | None = None
     key: Key | None = None
-    type: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    type: Type | None = None
 
     def fields(self) -> dict[str, str]:
         """The filter, without what is not set."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:@/-]+$")]
+from stoker.model.time import LONGEST, SECOND
+
+NAME: Final = r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}$"
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, pattern=NAME)]
 FilterText: TypeAlias = Annotated[str, Meta(max_length=2_000, description="a filter, such as is:dead queue:mail")]
 Cursor: TypeAlias = Annotated[str, Meta(max_length=64, description="`after` of the page before")]
 Uuid: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
-Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=315_000_000)]
-Lasting: TypeAlias = Annotated[float, Meta(gt=0, le=315_000_000)]
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=LONGEST / SECOND)]
+Lasting: TypeAlias = Annotated[float, Meta(gt=0, le=LONGEST / SECOND)]
 Priority: TypeAlias = Annotated[int, Meta(ge=-1_000, le=1_000)]
 Payload: TypeAlias = Annotated[
     Raw,
