@@ -17,7 +17,7 @@ from stoker.engines.memory import MemoryEngine
 from stoker.model import ids
 from stoker.model.errors import EngineUnavailable
 from stoker.model.events import Transition
-from stoker.model.job import Demand, Status
+from stoker.model.job import Demand, Renewal, Status
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Lost
 from stoker.model.time import SECOND
@@ -237,8 +237,6 @@ async def test_orphans_are_left_alone_while_a_claim_is_under_way(engine: Engine)
     async with app:
         job = await app.enqueue(app.draft("work"))
         async with working(app, ["default"]) as worker:
-            from stoker.model.job import Renewal
-
             [claim] = await (await app.engine()).claim(Demand(worker.id, (("elsewhere", 1),)))
             worker.store_loop.asking = True
             worker.lease_reports.renewed(Renewal(True, orphaned=[claim]))
@@ -281,3 +279,29 @@ async def test_a_claim_that_waited_past_its_lease_is_handed_back_and_not_run(
             await becomes(handle, Status.DONE)
         assert sorted(n for n, _ in runs) == [0, 1, 2, 3, 4]
         assert min(token for n, token in runs if n) >= clock(), "each ran under a claim of its own"
+
+
+@pytest.mark.spec("KEEPER-08")
+async def test_the_safe_end_of_a_lease_counts_from_before_the_renewal_was_sent(
+    jobs: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reply arrives a day late: by then the lease of an hour is over, of the first renewal and of later ones."""
+    late, left = 0.0, list[float]()
+    monkeypatch.setattr(state, "lease_clock", lambda: time.monotonic() + late)
+    engine = await jobs.engine()
+    worker = Worker(jobs, lease=3600)
+    renew = type(engine).renew
+
+    async def slow(self: Engine, *args: Any, **more: Any) -> Renewal:
+        nonlocal late
+        left.append(worker.claims.safe_until - state.lease_clock())
+        renewal = await renew(self, *args, **more)
+        late += 86_400
+        return renewal
+
+    monkeypatch.setattr(type(engine), "renew", slow)
+    async with worker:
+        for renewals in (2, 3):
+            await engine.wake([CONTROL])
+            await until(lambda wanted=renewals: len(left) == wanted)  # type: ignore[misc]
+    assert all(seconds < 0 for seconds in left[1:3]), left

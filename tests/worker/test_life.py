@@ -94,6 +94,28 @@ async def test_a_job_that_ends_within_the_grace_ends_as_usual(jobs: Stoker) -> N
 
 
 @pytest.mark.spec("WORKER-13")
+@pytest.mark.parametrize(("setting", "grace"), [(0, PATIENCE), (3600, 0.01)])
+async def test_the_grace_of_a_stop_counts_and_not_the_setting(jobs: Stoker, setting: float, grace: float) -> None:
+    """A longer one lets the job end although the setting allows nothing, a shorter one ends it at once."""
+    started = asyncio.Event()
+
+    @jobs.task
+    async def work() -> None:
+        started.set()
+        await current().stopping
+        for _ in range(20 if grace > 1 else 1_000_000):  # a few turns of the loop, or for ever
+            await asyncio.sleep(0.005)
+
+    job = await work.enqueue()
+    worker = Worker(jobs, shutdown_grace=setting)
+    await worker.start()
+    await started.wait()
+    await asyncio.wait_for(worker.stop(grace=grace), PATIENCE)
+    record = await job.refresh()
+    assert (record.status, record.attempts) == ((Status.DONE, 1) if grace > 1 else (Status.PENDING, 0))
+
+
+@pytest.mark.spec("WORKER-13")
 async def test_what_does_not_end_in_time_is_handed_back_with_its_attempt(jobs: Stoker) -> None:
     started, reasons = asyncio.Semaphore(0), []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections import Counter
@@ -67,6 +68,26 @@ def test_quiet_claims_nothing_more_but_finishes(scene: Scene) -> None:
         command.send(signal.SIGTERM)
         assert command.wait() == 0
     assert [job.status for job in scene.records()] == [Status.DONE, Status.PENDING]
+
+
+@pytest.mark.parallel_scene
+@pytest.mark.spec("SUPERVISOR-18")
+def test_hup_after_quiet_claims_again(scene: Scene) -> None:
+    """The fresh process is not quiet, and neither is one that follows a death later."""
+    with scene.work() as command:
+        [first] = command.children
+        command.send(signal.SIGTSTP)
+        until(lambda: not scene.ready_file.exists())
+        scene.enqueue("quick", {"n": 1})
+        command.send(signal.SIGHUP)
+        [mark] = until(lambda: scene.marks("start"))
+        assert mark.pid != first
+        until(scene.ready_file.exists)
+        os.kill(mark.pid, signal.SIGKILL)
+        scene.enqueue("quick", {"n": 2})
+        until(lambda: len({mark.job for mark in scene.marks("start")}) == 2)
+        command.send(signal.SIGTERM)
+        assert command.wait() == 0
 
 
 @pytest.mark.parallel_scene

@@ -76,6 +76,19 @@ def test_a_handlers_own_process_dies_with_its_worker(scene: Scene) -> None:
 
 
 @pytest.mark.parallel_scene
+@pytest.mark.spec("SUPERVISOR-17")
+def test_exit_code_0_without_a_report_is_a_death(scene: Scene) -> None:
+    """The job is released with a crash-end, and another process takes the place, also while draining."""
+    scene.enqueue("vanish", {}, attempts=1)
+    with scene.work("--drain", *LONG, ready=False) as command:
+        assert command.wait() == 0
+        assert "died: exit code 0" in command.log
+    [job] = scene.records()
+    assert (job.status, job.crashes) == (Status.DEAD, 1)
+    assert "exit code 0" in (job.last_error or "")
+
+
+@pytest.mark.parallel_scene
 @pytest.mark.spec("SUPERVISOR-03")
 def test_three_crash_ends_are_the_end(scene: Scene) -> None:
     scene.enqueue("segfault", {})
