@@ -114,6 +114,7 @@ async def test_a_census_does_not_read_dead_entries_again_and_again(
     first = await dear(engine, clock)
     assert [full for full, _ in reads] == [True, True]
     assert min(dead for _, dead in reads) >= DEAD
+    assert max(dead for _, dead in reads) < DEAD * 3 // 2, "those of jobs once, and those of leases"
     for _ in range(3):
         assert await engine.census() == first
     assert [full for full, _ in reads[2:]] == [False] * 3

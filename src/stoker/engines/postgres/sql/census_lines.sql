@@ -2,7 +2,8 @@
 -- and how many due ones were read. $1 to $5 are places to read: queue, from which to which priority, from which instant,
 -- and how many pending jobs the queue has if they are few (`CensusBounds`).
 -- Priorities of a range are found by hopping along the index, never by reading all its jobs. A range of one priority is
--- not searched: its row says so when there is no job.
+-- not searched: its row says so when there is no job. A hop passes over the dead entries before the first job; where
+-- that job is due, the oldest one is looked for from there on, so that no dead entry is read twice.
 -- Dead entries are before the oldest job. Where jobs are few the newest is read first, and the last one that there can
 -- be is the oldest: no dead entry before it is read.
 WITH RECURSIVE place AS MATERIALIZED (
@@ -13,25 +14,26 @@ WITH RECURSIVE place AS MATERIALIZED (
     SELECT
         p.queue, p.high, p.since, p.few,
         (
-            SELECT f.priority FROM stoker.ready AS f
+            SELECT ARRAY[f.priority, f.due] FROM stoker.ready AS f
             WHERE f.queue = p.queue AND f.priority >= p.low AND f.priority <= p.high AND f.due >= p.since
-            ORDER BY f.queue, f.priority LIMIT 1
-        ) AS priority
+            ORDER BY f.queue, f.priority, f.due LIMIT 1
+        ) AS first
     FROM place AS p WHERE p.low < p.high
     UNION ALL
     SELECT
         l.queue, l.high, l.since, l.few,
         (
-            SELECT f.priority FROM stoker.ready AS f
-            WHERE f.queue = l.queue AND f.priority > l.priority AND f.priority <= l.high AND f.due >= l.since
-            ORDER BY f.queue, f.priority LIMIT 1
+            SELECT ARRAY[f.priority, f.due] FROM stoker.ready AS f
+            WHERE
+                f.queue = l.queue AND f.priority > l.first[1]::smallint AND f.priority <= l.high AND f.due >= l.since
+            ORDER BY f.queue, f.priority, f.due LIMIT 1
         )
-    FROM level AS l WHERE l.priority IS NOT NULL
+    FROM level AS l WHERE l.first IS NOT NULL
 )
 SELECT l.queue, l.priority, s.later, o.due, o.read
 FROM
     (
-        SELECT queue, priority, since, few FROM level WHERE priority IS NOT NULL
+        SELECT queue, first[1]::smallint AS priority, first[2] AS since, few FROM level WHERE first IS NOT NULL
         UNION ALL
         SELECT queue, low, since, few FROM place WHERE low = high
     ) AS l
