@@ -42,6 +42,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
 
 
 @pytest.fixture
+def oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues are read as if many jobs waited in them."""
+    monkeypatch.setattr(census_bounds, "MOST_NEWEST_FIRST", 0)
+
+
+@pytest.fixture
 def held(postgres_url: str) -> Iterator[psycopg.Connection]:
     """A session that holds a snapshot from before the case, until it is rolled back."""
     with psycopg.connect(postgres_url) as connection:
@@ -107,7 +113,7 @@ async def dear(engine: PostgresEngine, clock: VirtualClock) -> Census:
 
 
 @pytest.mark.spec("PGOP-19")
-@pytest.mark.usefixtures("held")
+@pytest.mark.usefixtures("held", "oldest_first")
 async def test_a_census_does_not_read_dead_entries_again_and_again(
     engine: PostgresEngine, clock: VirtualClock, reads: list[tuple[bool, int]]
 ) -> None:
@@ -122,6 +128,7 @@ async def test_a_census_does_not_read_dead_entries_again_and_again(
 
 
 @pytest.mark.spec("PGOP-19")
+@pytest.mark.usefixtures("oldest_first")
 async def test_a_census_of_a_store_that_is_cleaned_up_reads_from_the_start(
     engine: PostgresEngine,
     held: psycopg.Connection,
@@ -143,7 +150,7 @@ async def test_a_census_of_a_store_that_is_cleaned_up_reads_from_the_start(
 
 
 @pytest.mark.spec("PGOP-19")
-@pytest.mark.usefixtures("held", "reads")
+@pytest.mark.usefixtures("held", "reads", "oldest_first")
 async def test_counts_are_exact_and_only_the_oldest_job_lags(engine: PostgresEngine, clock: VirtualClock) -> None:
     """Jobs are put before the bounds: a handed back one, and one of a priority that had none."""
     await put(engine, priority=-5)
@@ -165,17 +172,10 @@ async def test_counts_are_exact_and_only_the_oldest_job_lags(engine: PostgresEng
 
 
 @pytest.mark.spec("PGOP-19")
-@pytest.mark.usefixtures("held")
-@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.usefixtures("held", "oldest_first")
 async def test_bounds_follow_what_is_taken_and_what_becomes_due(
-    engine: PostgresEngine,
-    clock: VirtualClock,
-    reads: list[tuple[bool, int]],
-    newest_first: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    engine: PostgresEngine, clock: VirtualClock, reads: list[tuple[bool, int]]
 ) -> None:
-    if not newest_first:
-        monkeypatch.setattr(census_bounds, "MOST_NEWEST_FIRST", 0)
     await dear(engine, clock)
     await put(engine, delay=2 * SECOND)
     for _ in range(3):
@@ -188,6 +188,30 @@ async def test_bounds_follow_what_is_taken_and_what_becomes_due(
         assert (await engine.census()).oldest_ready["default"] > clock() - 3 * SECOND
     assert [full for full, _ in reads[2:]] == [False] * 5
     assert max(dead for _, dead in reads[2:]) < DEAD
+
+
+@pytest.mark.spec("PGOP-19")
+@pytest.mark.usefixtures("held")
+async def test_the_first_census_of_an_engine_reads_few_dead_entries(
+    engine: PostgresEngine, make: Make, clock: VirtualClock, reads: list[tuple[bool, int]]
+) -> None:
+    """A command or a new process knows no bounds: where few jobs wait it needs none."""
+    await run(engine, DEAD)
+    clock.advance(1)
+    since = clock()
+    await put(engine, 2)
+    clock.advance(1)
+    await put(engine, 2, delay=HOUR)
+    found = await (await make(clock=clock)).census()
+    assert (found.ready("default"), found.scheduled, found.oldest_ready) == (2, {"default": 2}, {"default": since})
+    assert reads[-1] == (True, min(reads[-1][1], DEAD // 10 + FEW)), "each tenth was a lease"
+    for priority in (4, -4, -4):
+        await put(engine, priority=priority)
+    found = await (await make(clock=clock)).census()
+    assert (found.ready("default"), found.scheduled, found.oldest_ready) == (5, {"default": 2}, {"default": since})
+    await engine.settle([conclude(claim, Done()) for claim in await take(engine, 4)])
+    found = await (await make(clock=clock)).census()
+    assert (found.ready("default"), found.oldest_ready) == (1, {"default": clock()})
 
 
 @pytest.mark.spec("PGOP-19")
@@ -255,6 +279,6 @@ def test_queues_with_few_waiting_jobs_are_read_newest_first() -> None:
     look = bounds.begin(1_000 * SECOND)
     most = census_bounds.MOST_NEWEST_FIRST
     waiting = {"large": most, "small": 2, "middle": most - 2}
-    assert {queue: few for queue, *_, few in bounds.ranges(look, waiting)} == dict.fromkeys(waiting), "from the start"
-    found = bounds.ranges(look._replace(full=False), waiting)
-    assert {queue: few for queue, *_, few in found} == {"small": 2, "middle": most - 2, "large": None}
+    for full in (True, False):
+        found = bounds.ranges(look._replace(full=full), waiting)
+        assert {queue: few for queue, *_, few in found} == {"small": 2, "middle": most - 2, "large": None}

@@ -4,14 +4,15 @@ Index entries of taken jobs and settled leases stay until the server cleans up, 
 an old snapshot. A census that reads from the start reads all of them, and takes longer with every job that runs. So
 an engine remembers, per queue and priority, the oldest job that its last census found, and begins there.
 
-What was taken since the last census lies between that bound and the oldest job. A queue in which few jobs wait is
-therefore read from its newest due job backwards, until as many were found as the counters say: that one is the oldest.
+A queue in which few jobs wait is read from its newest due job backwards, until as many were found as the counters say:
+that one is the oldest, and no dead entry before it is read, also by the first census of an engine.
 
-It does both only while reading from the start is dear: when two such censuses in a row read many dead entries. Where
-the server can clean up the first one marks the dead entries, and the second one is cheap. Even then every `FULL_EVERY`
-a census reads from the start. A job that was put before the bounds in between (handed back, enqueued with a time of the
-past, committed late) is missing from `oldest_ready` until then, a lease that was committed late from `oldest_running`.
-Counts are exact in any case: they come from counters, and jobs that are not due are never before a bound.
+The bounds are used only while reading from the start is dear: when two such censuses in a row read many dead entries.
+Where the server can clean up the first one marks the dead entries, and the second one is cheap. Even then every
+`FULL_EVERY` a census reads from the start. A job that was put before the bounds in between (handed back, enqueued with
+a time of the past, committed late) is missing from `oldest_ready` until then, a lease that was committed late from
+`oldest_running`. Counts are exact in any case: they come from counters, and jobs that are not due are never before a
+bound.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class CensusBounds:
     def ranges(self, look: Look, waiting: Mapping[str, int]) -> list[Range]:
         """Return what to read of the waiting jobs of these queues."""
         found: list[Range] = []
-        left = 0 if look.full else MOST_NEWEST_FIRST
+        left = MOST_NEWEST_FIRST
         for queue, n in sorted(waiting.items(), key=lambda item: item[1]):
             left -= n
             few = n if left >= 0 else None
