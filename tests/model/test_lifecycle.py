@@ -44,6 +44,7 @@ from stoker.model.outcome import (
     Panicked,
     Rejected,
     Snoozed,
+    Throttle,
     Throttled,
     TimedOut,
     Unfit,
@@ -339,6 +340,28 @@ def test_a_throttle_waits_and_cools(outcome: Throttled, after: int, cool: Cool |
     settlement = conclude(claimed(cool_count=2), outcome)
     assert (settlement.status, settlement.after, settlement.cool) == (Status.PENDING, after, cool)
     assert (settlement.refund, settlement.throttled, settlement.error) == (True, True, None)
+
+
+@pytest.mark.spec("COOL-02")
+@pytest.mark.parametrize(
+    ("throttle", "after", "cools"),
+    [
+        (Throttle(60), 4 * MINUTE, True),
+        (Throttle(300), 5 * MINUTE, True),
+        (Throttle(0), 4 * MINUTE, True),
+        (Throttle(), 4 * MINUTE, True),
+        (Throttle(60, queue=False), MINUTE, False),
+        (Throttle(300, queue=False), 5 * MINUTE, False),
+        (Throttle(queue=False), 4 * MINUTE, False),
+    ],
+)
+def test_of_a_named_time_and_the_queue_s_curve_the_longer_one_counts(
+    throttle: Throttle, after: int, cools: bool
+) -> None:
+    """The curve says 4 minutes. Where only the job waits, the named time counts, be it shorter or longer."""
+    claim = claimed(curve=Curve(on=True, base=MINUTE, max=HOUR), cool_count=2)
+    settlement = conclude(claim, throttle.outcome(0, str))
+    assert (settlement.after, settlement.cool) == (after, Cool(2, after) if cools else None)
 
 
 @pytest.mark.spec("BUDGET-12")

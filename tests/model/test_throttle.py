@@ -29,6 +29,7 @@ from stoker.model.throttle import (
     level,
     retuned,
     spend,
+    take,
     until_token,
     wait_hint,
 )
@@ -168,6 +169,19 @@ def test_a_budget_refills_with_time_up_to_its_capacity() -> None:
     bucket, grant = spend(empty, 10, NOW + DAY)
     assert grant.granted
     assert bucket.tokens == 0
+
+
+@pytest.mark.spec("THROTTLE-05")
+def test_a_bucket_refills_evenly_and_counts_no_time_twice() -> None:
+    bucket = take(full(Rate(2, burst=10), NOW), 10, NOW)
+    assert [level(bucket, NOW + n * SECOND // 2) for n in range(4)] == [0, 1, 2, 3]
+    bucket = take(bucket, 2, NOW + SECOND)
+    assert level(bucket, NOW + SECOND) == 0
+    assert level(bucket, NOW + 3 * SECOND // 2) == 1, "the second before has been spent"
+    assert (level(bucket, NOW + 6 * SECOND), level(bucket, NOW + HOUR)) == (10, 10)
+    half = take(bucket, 3, NOW + 3 * SECOND)
+    assert (half.tokens, level(half, NOW)) == (1, 1), "a clock that steps back takes none away"
+    assert level(half, NOW + 3 * SECOND + SECOND // 4) == 1.5
 
 
 @pytest.mark.spec("THROTTLE-05")

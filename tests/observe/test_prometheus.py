@@ -257,3 +257,30 @@ def test_a_store_that_lives_in_one_process_has_no_port() -> None:
     )
     assert done.returncode == 2
     assert "--metrics-port" in done.stderr
+
+
+@pytest.mark.spec("METRIC-01")
+async def test_an_idle_consumer_is_not_behind_however_long_it_is_idle(tmp_path: Path) -> None:
+    """Neither before the first message nor after the last one was delivered; the next one counts from its own time."""
+    clock = VirtualClock()
+    app = Stoker(make_engine("sqlite", tmp_path, clock))
+    engine = await app.engine()
+    orders = await Orders.begin(Store(engine, clock, lambda _: engine))
+
+    async def lag() -> tuple[float, float]:
+        found = values(prometheus.text(await prometheus.read(app)))
+        [place] = [key[1:] for key in found if key[0] == "stoker_outbox_lag"]
+        return found["stoker_outbox_lag", *place], found["stoker_outbox_lag_seconds", *place]
+
+    clock.advance(600)
+    assert await lag() == (0, 0)
+    await orders.add("p", "q")
+    clock.advance(30)
+    assert await lag() == (2, 30)
+    await orders.drain()
+    clock.advance(3600)
+    assert await lag() == (0, 0)
+    await orders.add("p")
+    clock.advance(5)
+    assert await lag() == (1, 5)
+    await app.close()
