@@ -18,6 +18,7 @@ import pytest
 import redis
 
 from tests import services
+from tests.harness.absent import absent
 from tests.services import binaries
 from tests.services.keeper import PATIENCE
 
@@ -350,3 +351,13 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.mark.parametrize(("ci", "end"), [("true", "failed"), ("", "skipped")])
+def test_a_server_or_browser_that_is_absent_fails_the_run_under_ci(
+    monkeypatch: pytest.MonkeyPatch, ci: str, end: str
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(BaseException, match="no Chromium") as ended:
+        absent("no Chromium: it is not installed")
+    assert isinstance(ended.value, pytest.fail.Exception if end == "failed" else pytest.skip.Exception)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import re
-import shutil
 import threading
 import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
@@ -26,6 +25,8 @@ from stoker.model.job import Demand, Note, Settlement, Status
 from stoker.model.throttle import Rate
 from stoker.web import Limits, Open, dashboard, hub
 from stoker.web.hub import Reading
+from tests import services
+from tests.harness.absent import absent
 from tests.web.serving import Served
 
 T = TypeVar("T")
@@ -48,9 +49,10 @@ def shop() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    try:
+        found = services.chromium_binary()
+    except services.Unavailable as why:
+        absent(f"no Chromium: {why}")
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])

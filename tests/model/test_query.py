@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import InvalidInput, InvalidName, InvalidOption
 from stoker.model.ids import minted_at
-from stoker.model.job import Job, Status
+from stoker.model.job import Draft, Job, Status
 from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.query import (
     ALLOWED,
@@ -25,7 +26,6 @@ from stoker.model.query import (
     Edit,
     Expired,
     Move,
-    Page,
     Prioritize,
     Query,
     Requeue,
@@ -189,8 +189,21 @@ def test_text_is_found_wherever_it_stands_and_in_any_case(before: str, text: str
     assert matches(found, Query(text=text.casefold()), NOW)
 
 
-def test_a_page_holds_jobs_a_cursor_and_what_it_cost() -> None:
-    assert Page([], None, 0) == Page(jobs=[], cursor=None, scanned=0)
+@pytest.mark.spec("FIND-04")
+async def test_a_page_holds_jobs_a_cursor_and_what_it_cost() -> None:
+    engine = MemoryEngine()
+    await engine.open()
+    drafts = [Draft(number.to_bytes(16), "work", tenant="odd" if number % 2 else "even") for number in range(1, 11)]
+    await engine.insert(drafts)
+    first = await engine.find(Query(tenant="even", limit=3))
+    second = await engine.find(Query(tenant="even", limit=3, cursor=first.cursor))
+    assert [len(page.jobs) for page in (first, second)] == [3, 2]
+    assert {job.id for page in (first, second) for job in page.jobs} == {draft.job_id for draft in drafts[1::2]}
+    assert first.cursor is not None
+    assert second.cursor is None
+    assert first.scanned >= 3
+    assert first.scanned + second.scanned >= 5
+    await engine.close()
 
 
 # --- changes ----------------------------------------------------------------------------------------------------

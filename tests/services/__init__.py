@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from tests.services.binaries import Unavailable, apt, pgbouncer_binary, redis_binary, wheel
+from tests.services.binaries import Unavailable, apt, chromium_binary, pgbouncer_binary, redis_binary, wheel
 from tests.services.handles import PostgresServer, RedisServer, Server, WrongClock, kept, spawn
 from tests.services.recipes import free_port
 
@@ -30,6 +30,7 @@ __all__ = [
     "Unavailable",
     "WrongClock",
     "apt",
+    "chromium_binary",
     "cluster",
     "free_port",
     "kept",

@@ -93,6 +93,15 @@ def nats_binary() -> Path:
     return installed("nats-server") or _from_apt("nats-server", lambda: installed("nats-server"))
 
 
+def chromium_binary() -> Path:
+    """A browser for the tests of the dashboard."""
+
+    def found() -> Path | None:
+        return next(filter(None, map(installed, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+    return found() or _from_apt("chromium", found)
+
+
 def _from_apt(package: str, found: Callable[[], Path | None]) -> Path:
     apt(package)
     if program := found():

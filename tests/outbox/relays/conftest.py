@@ -13,6 +13,7 @@ from stoker.model.time import instant
 from stoker.outbox import Message
 from stoker.registry import mint
 from tests import services
+from tests.harness.absent import absent
 from tests.services import Server, Unavailable
 
 Make: TypeAlias = Callable[..., Message[Any]]
@@ -24,7 +25,7 @@ def rabbitmq() -> Iterator[Server]:
         with services.rabbitmq_server() as server:
             yield server
     except Unavailable as why:
-        pytest.skip(f"no RabbitMQ: {why}")
+        absent(f"no RabbitMQ: {why}")
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +34,7 @@ def nats_server() -> Iterator[Server]:
         with services.nats_server() as server:
             yield server
     except Unavailable as why:
-        pytest.skip(f"no NATS: {why}")
+        absent(f"no NATS: {why}")
 
 
 @pytest.fixture

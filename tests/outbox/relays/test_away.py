@@ -20,6 +20,7 @@ from stoker.app import Stoker
 from stoker.outbox import Outbox, Pace, Relay, ToNats, ToRabbit, ToRedisStream
 from stoker.outbox.failed_turns import PAUSE
 from tests import services
+from tests.harness.absent import absent
 from tests.harness.apps import working
 from tests.services import Server, Unavailable
 
@@ -54,7 +55,7 @@ async def on_nats(_request: pytest.FixtureRequest) -> AsyncIterator[Target]:
         try:
             running = stack.enter_context(services.nats_server())
         except Unavailable as why:
-            pytest.skip(f"no NATS: {why}")
+            absent(f"no NATS: {why}")
         async with await nats.connect(running.url) as client:
             await client.jetstream().add_stream(name="orders", subjects=["orders.>"])
 
