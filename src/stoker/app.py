@@ -430,7 +430,10 @@ class Stoker(Registry):
         """Emit an operator's change that the store accepted to the timeline and the listeners."""
         await self.emit_events(of_alter(change, tally, wall()))
         if self.listeners:
-            for transition in transitions_of_alter(change, tally):
+            engine = await self.engine()
+            changed = await engine.get([one.id for one in tally.former])
+            copies = await engine.get(tally.created) if tally.created else []
+            for transition in transitions_of_alter(change, tally, [*changed, *copies]):
                 self.listeners.emit(transition)
 
     def handle(self, job: str | JobId) -> JobHandle[Any]:

@@ -29,7 +29,7 @@ from stoker.model.groups import GROUP, into_group
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, PARENT, Claim, Draft, Note, Settlement, check_metadata
 from stoker.model.lifecycle import Rules
-from stoker.model.origin import CORRELATION, origin
+from stoker.model.origin import origin
 from stoker.model.outcome import Held, OutOfTokens
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.throttle import Grant
@@ -378,9 +378,7 @@ class Context:
     def correlation(self) -> str | None:
         """What the job belongs to: `correlation_id`, else `request_id`, of its metadata, else of its arguments."""
         if self._correlation is _UNREAD:
-            metadata = self.claim.options.metadata or {}
-            noted = next((metadata[key] for key in CORRELATION if metadata.get(key)), None)
-            self._correlation = noted or origin(self.claim.payload).correlation
+            self._correlation = origin(self.claim.payload, self.claim.options.metadata).correlation
         return self._correlation
 
     def progress(self, fraction: float) -> None:

@@ -331,6 +331,20 @@ async def test_listeners_get_the_true_former_status_of_a_cancel(admin: Admin, ap
     }
 
 
+@pytest.mark.spec("ADMIN-06")
+async def test_listeners_get_tenant_and_metadata_of_what_an_operator_changed(admin: Admin, app: Stoker) -> None:
+    """Also of a copy; of a deleted job they are not known any more."""
+    changes: list[Transition] = []
+    [job] = await dead(app, tenant="acme", metadata={"trace": "t"})
+    app.listener(changes.append)
+    await admin.jobs.retry(job)
+    copy = next(one for one in changes if one.before is None)
+    for one in changes:
+        assert (one.tenant, one.metadata["trace"], one.group) == ("acme", "t", None)
+    await admin.jobs.delete(copy.job)
+    assert (changes[-1].after, changes[-1].tenant, changes[-1].metadata) == (None, None, {})
+
+
 # --- many jobs ---
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stoker.admin import Admin, InvalidFilter, Operators
+from stoker.admin.history import EventPage
 from stoker.app import Stoker
 from stoker.engines.base import Engine, Feature, outbox_of
 from stoker.model import ids
@@ -69,6 +70,8 @@ async def test_a_job_is_shown_with_everything_it_belongs_to(admin: Admin, app: S
         "7",
         "r",
     )
+    noted = await app.enqueue(app.draft("send", {"request_id": "r"}, metadata={"correlation_id": "c"}))
+    assert (await admin.jobs.get(noted.id)).correlation == "c", "metadata go first, as in logs"
     assert found.group is not None
     assert (found.group.id, found.group.total, found.group.members) == (group.id, 1, (found.job.id,))
     assert [(one.type, one.attempt) for one in found.events if one.type == "started"] == [("started", 1)]
@@ -409,9 +412,14 @@ async def test_events_and_run_times_of_a_window(admin: Admin, app: Stoker, clock
     done = Event(clock(), EventType.COMPLETED, job, "default", "send", 1, 2 * SECOND, 3 * SECOND)
     await engine.record([done], now=clock())
     later(clock, MINUTE)
-    [event] = [one for one in await admin.history.events(3600, job=ids.text(job)) if one.type == "completed"]
+    whole = await admin.history.events(3600, job=ids.text(job))
+    [event] = [one for one in whole.events if one.type == "completed"]
+    assert whole.complete
+    assert (await admin.history.events(3600, limit=len(whole.events))).complete
+    cut = await admin.history.events(3600, limit=len(whole.events) - 1)
+    assert (cut.events, cut.complete) == (whole.events[:-1], False)
     assert (event.job, event.seconds) == (ids.text(job), 2.0)
-    assert await admin.history.events(30) == []
+    assert await admin.history.events(30) == EventPage([])
     [latency] = await admin.history.latencies(60)
     assert (latency.processing, latency.total) == (timedelta(seconds=2), timedelta(seconds=3))
     assert await admin.history.latencies(59) == []

@@ -134,6 +134,19 @@ def test_listeners_hear_one_transition_per_settlement() -> None:
     assert (fresh.before, fresh.attempt, fresh.error) == (None, 0, None)
 
 
+@pytest.mark.spec("EVENT-13")
+def test_listeners_get_tenant_metadata_and_group() -> None:
+    options = Options(metadata={"trace": "t"}, group=b"2" * 16)
+    group = "32323232-3232-3232-3232-323232323232"
+    run = msgspec.structs.replace(claim(), tenant="acme", options=options)
+    draft = Draft(b"1" * 16, "send", tenant="acme", options=options)
+    heard = (transition_of(run, settlement(Status.DONE)), transition_to_running(run), transition_to_pending(draft))
+    for one in heard:
+        assert (one.tenant, one.metadata, one.group) == ("acme", {"trace": "t"}, group)
+    plain = transition_to_running(claim())
+    assert (plain.tenant, plain.metadata, plain.group) == (None, {}, None)
+
+
 def test_windows_points_and_timings_are_plain_values() -> None:
     window = Window(1, 2)
     assert (window.queue, window.job, window.limit) == (None, None, 10_000)

@@ -26,3 +26,12 @@ from stoker.model.origin import Origin, origin
 )
 def test_the_first_usable_value_is_taken(payload: bytes, found: Origin) -> None:
     assert origin(payload) == found
+
+
+@pytest.mark.spec("PEOPLE-02")
+def test_metadata_go_before_arguments_for_the_correlation() -> None:
+    payload = b'{"user_id": 3, "correlation_id": "of the payload"}'
+    assert origin(payload, {"request_id": "r", "user_id": "7"}) == Origin("3", "r")
+    assert origin(payload, {"correlation_id": "c", "request_id": "r"}) == Origin("3", "c")
+    assert origin(payload, {"correlation_id": ""}) == origin(payload, {}) == Origin("3", "of the payload")
+    assert origin(b"[]", {"request_id": "r"}) == Origin(None, "r")

@@ -245,3 +245,10 @@ async def test_failures_health_groups_and_the_snapshot_are_read(app: Stoker, cli
     checks = (await client.get("/api/v1/health")).json()
     assert {one["name"] for one in checks["checks"]} >= {"schema", "version"}
     assert checks["notes"] == ["Everybody on this machine may use this dashboard: auth=Open()."]
+
+
+@pytest.mark.spec("PEOPLE-02")
+async def test_the_correlation_is_that_of_the_metadata_before_the_arguments(app: Stoker, client: Client) -> None:
+    job = await app.enqueue(app.draft("send", {"request_id": "r"}, metadata={"correlation_id": "c-17"}))
+    assert (await client.get(f"/api/v1/jobs/{job.id}")).json()["correlation"] == "c-17"
+    assert "c-17" in (await client.get(f"/jobs/{job.id}")).text

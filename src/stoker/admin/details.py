@@ -97,7 +97,7 @@ def _made(
     asking: Asking, found: stored.Job, now: int, events: list[Event], group: Group | None, place: Presence | None
 ) -> JobDetail:
     shown = asking.job(found)
-    named = origin(shown.payload)
+    named = origin(shown.payload, asking.redact.values(found.options.metadata or {}))
     return JobDetail(
         job=shown,
         view=found.view(now),

@@ -62,6 +62,13 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
     worst: ErrorGroup | None = None
 
 
+class EventPage(msgspec.Struct, frozen=True):
+    """Events, oldest first. If it is not `complete` there are later ones: ask for less time, or with a higher limit."""
+
+    events: list[EventView]
+    complete: bool = True
+
+
 class HistoryAdmin(Noun):
     """Questions about the past."""
 
@@ -107,13 +114,13 @@ class HistoryAdmin(Noun):
         job: str | None = None,
         until: datetime | None = None,
         limit: int = 1_000,
-    ) -> list[EventView]:
-        """Events of a window that ends now (or at `until`), oldest first."""
+    ) -> EventPage:
+        """Events of a window that ends now (or at `until`), oldest first: the first `limit` of them."""
         engine = await self._asking.engine()
         end = await engine.now() + 1 if until is None else instant(until, "until")
         one = None if job is None else ids.parse(job)
-        found = await engine.events(Window(end - span(window, "window"), end, queue, one, limit))
-        return [event_view(event) for event in found]
+        found = await engine.events(Window(end - span(window, "window"), end, queue, one, limit + 1))
+        return EventPage([event_view(event) for event in found[:limit]], len(found) <= limit)
 
     async def latencies(
         self, window: Seconds = 3600, *, queue: str | None = None, until: datetime | None = None, limit: int = 1_000

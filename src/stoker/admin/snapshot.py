@@ -164,7 +164,7 @@ async def _read(engine: Engine, query: Query, reach: int) -> tuple[list[Job], bo
 
 def _entry(asking: Asking, job: Job) -> Entry:
     shown = asking.redact.job(job)
-    named = origin(shown.payload)
+    named = origin(shown.payload, shown.options.metadata)
     return Entry(
         id=ids.text(job.id),
         kind=job.kind,

@@ -279,7 +279,9 @@ def with_record(events: Sequence[Event], job: Job) -> list[Event]:
 class Transition(msgspec.Struct, frozen=True, gc=False):
     """A change of status that the store accepted, as listeners receive it.
 
-    `job` is the job's id as text. `before` is None for a new job, `after` for one that an operator deleted.
+    `job` is the job's id as text. `before` is None for a new job, `after` for one that an operator deleted. `metadata`
+    is what the job was enqueued with, `group` the id of its group as text. Of a deleted job only the first five are
+    known.
     """
 
     job: str
@@ -289,22 +291,36 @@ class Transition(msgspec.Struct, frozen=True, gc=False):
     after: Status | None
     attempt: int = 0
     error: str | None = None
+    tenant: str | None = None
+    metadata: dict[str, str] = {}
+    group: str | None = None
+
+
+def _about(job: Claim | Draft | Job | None) -> tuple[str | None, dict[str, str], str | None]:
+    """Tenant, metadata and group of a job, as far as it is known."""
+    if job is None:
+        return None, {}, None
+    options = job.options
+    return job.tenant, options.metadata or {}, None if options.group is None else text(options.group)
 
 
 def transition_of(claim: Claim, settlement: Settlement) -> Transition:
     """What a settlement that applied means to a listener."""
-    job = text(claim.id)
-    return Transition(job, claim.kind, claim.queue, Status.RUNNING, settlement.status, claim.attempt, settlement.error)
+    after, error = settlement.status, settlement.error
+    job, about = text(claim.id), _about(claim)
+    return Transition(job, claim.kind, claim.queue, Status.RUNNING, after, claim.attempt, error, *about)
 
 
 def transition_to_pending(draft: Draft) -> Transition:
     """What a stored draft means to a listener."""
-    return Transition(text(draft.job_id), draft.kind, draft.queue, None, Status.PENDING)
+    job, about = text(draft.job_id), _about(draft)
+    return Transition(job, draft.kind, draft.queue, None, Status.PENDING, 0, None, *about)
 
 
 def transition_to_running(claim: Claim) -> Transition:
     """What a claim means to a listener."""
-    return Transition(text(claim.id), claim.kind, claim.queue, claim.before, Status.RUNNING, claim.attempt)
+    job, about = text(claim.id), _about(claim)
+    return Transition(job, claim.kind, claim.queue, claim.before, Status.RUNNING, claim.attempt, None, *about)
 
 
 # --- what operators did ---------------------------------------------------------------------------------------------
@@ -328,17 +344,23 @@ def _ran(one: Former, at: Instant) -> Span | None:
     return None if one.status is not Status.RUNNING or one.started_at is None else max(0, at - one.started_at)
 
 
-def transitions_of_alter(change: Change, tally: Tally) -> list[Transition]:
-    """What an operator's change means to a listener, with the status that each job really had before."""
+def transitions_of_alter(change: Change, tally: Tally, jobs: Iterable[Job | None] = ()) -> list[Transition]:
+    """What an operator's change means to a listener, with the status that each job really had before.
+
+    `jobs` are the changed ones and the copies as they are stored now.
+    """
     found: list[Transition] = []
+    stored = {one.id: one for one in jobs if one is not None}
     restored = {one.id: one.status for one in change.former} if isinstance(change, Restore) else {}
     for one in tally.former:
         after = restored.get(one.id) or _BECOMES.get(type(change))
         if after is not None or isinstance(change, Delete):
             error = change.reason if isinstance(change, Cancel) else None
-            found.append(Transition(text(one.id), one.kind, one.queue, one.status, after, one.attempts, error))
-    for job, one in zip(tally.created, tally.former, strict=False):
-        found.append(Transition(text(job), one.kind, one.queue, None, Status.PENDING))
+            job, about = text(one.id), _about(stored.get(one.id))
+            found.append(Transition(job, one.kind, one.queue, one.status, after, one.attempts, error, *about))
+    for copy, one in zip(tally.created, tally.former, strict=False):
+        about = _about(stored.get(copy))
+        found.append(Transition(text(copy), one.kind, one.queue, None, Status.PENDING, 0, None, *about))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Who a job is for: the principal and the correlation id that its payload names.
+"""Who a job is for: the principal that its payload names, and the correlation id of its metadata, else its payload.
 
 Only top-level keys of an object payload count. The first usable value of a list of keys is taken: a text that is not
 empty, a number or a boolean; null, empty text, lists and objects are passed over.
@@ -6,6 +6,7 @@ empty, a number or a boolean; null, empty text, lists and objects are passed ove
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -17,19 +18,20 @@ _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Origin(NamedTuple):
-    """Who a job is for, and which request it belongs to; None where the payload does not say."""
+    """Who a job is for, and which request it belongs to; None where the job does not say."""
 
     principal: str | None = None
     correlation: str | None = None
 
 
-def origin(payload: bytes) -> Origin:
-    """Read both from a payload; a payload that is no object has neither."""
+def origin(payload: bytes, metadata: Mapping[str, str] | None = None) -> Origin:
+    """Read both of a job: `metadata`, which it was enqueued with, go before the payload for the correlation."""
+    noted = next((metadata[key] for key in CORRELATION if metadata.get(key)), None) if metadata else None
     try:
         parts = _decode(payload)
-        return Origin(_first(parts, PRINCIPAL), _first(parts, CORRELATION))
+        return Origin(_first(parts, PRINCIPAL), noted or _first(parts, CORRELATION))
     except (msgspec.MsgspecError, ValueError):
-        return Origin()
+        return Origin(None, noted)
 
 
 def _first(parts: dict[str, msgspec.Raw], keys: tuple[str, ...]) -> str | None:

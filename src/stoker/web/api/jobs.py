@@ -297,7 +297,7 @@ async def read(visit: Visit) -> JobRecord:
     reading = await visit.board.hub.reading()
     raw = await job_facts.stored(visit)
     job = records.job(visit.board.redact.job(raw))
-    whose = origin(job.payload)
+    whose = origin(job.payload, visit.board.redact.values(raw.options.metadata or {}))
     return JobRecord(
         **_summary(job, reading.census.at),
         principal=whose.principal,

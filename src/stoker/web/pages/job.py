@@ -121,7 +121,7 @@ def live_context(visit: Visit, reading: Reading, facts: Facts) -> dict[str, Any]
 def _facts(visit: Visit, job: Job, record: records.Job, reading: Reading) -> list[tuple[str, str | Markup, str]]:
     """Name, text and link of what is set; nothing for what is not."""
     place = next((one for one in reading.presences if one.worker == job.worker), None)
-    whose = origin(job.payload)
+    whose = origin(job.payload, job.options.metadata)
     kept: str | Markup = ""
     if record.expires_at is not None:
         kept = Markup("until {}").format(time(record.expires_at))
