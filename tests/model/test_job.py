@@ -398,3 +398,10 @@ def test_a_caller_s_draft_has_no_id_that_stoker_derives() -> None:
     for draft in bad:
         with pytest.raises(InvalidInput, match="version 8"):
             check_ids(draft)
+
+
+@pytest.mark.spec("MODEL-03")
+@pytest.mark.parametrize("wrong", ["ab", 7, ["a"]])
+def test_metadata_are_a_map(wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match="metadata: must map text to text"):
+        Options(metadata=wrong)
