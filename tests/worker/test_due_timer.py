@@ -77,8 +77,12 @@ class Counting:
     """Counts what a worker asks of its engine."""
 
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.claims = self.looks = 0
-        claim, ahead = engine.claim, engine.ahead
+        self.claims = self.looks = self.waits = 0
+        claim, ahead, wait = engine.claim, engine.ahead, engine.wait
+
+        async def counted_wait(topics: Sequence[str], timeout: float) -> frozenset[str]:
+            self.waits += "default" in topics
+            return await wait(topics, timeout)
 
         async def counted_claim(demand: Demand) -> list[Claim]:
             self.claims += 1
@@ -90,6 +94,7 @@ class Counting:
 
         monkeypatch.setattr(engine, "claim", counted_claim)
         monkeypatch.setattr(engine, "ahead", counted_ahead)
+        monkeypatch.setattr(engine, "wait", counted_wait)
 
 
 @pytest.mark.spec("WORKER-36")
@@ -114,15 +119,50 @@ async def test_no_claim_is_spent_on_a_closed_queue(jobs: Stoker, monkeypatch: py
     counting = Counting(engine, monkeypatch)
     async with working(jobs, poll=0.01) as worker:
         await until(lambda: worker.due_timer.open == frozenset())
-        claims, looks = counting.claims, counting.looks
-        await until(lambda: counting.looks > looks + 3)
+        await until(lambda: closed == "paused" or worker.due_timer.sleeps)
+        claims, looks, waits = counting.claims, counting.looks, counting.waits
+        await until(lambda: counting.waits > waits + 20)
         assert counting.claims == claims
+        if closed == "paused":
+            assert counting.looks > looks, "a lost wake-up must not keep it closed"
+        else:
+            assert counting.looks <= looks + 1, "it knows when the queue opens; its settings were read once meanwhile"
         if closed == "paused":
             await engine.tune("default", Tuning(paused=False))
             await until(lambda: runs == [1])
         else:
             await asyncio.wait_for(worker.stop(), PATIENCE)
     assert runs == [1]
+
+
+@pytest.mark.spec("WORKER-36")
+async def test_a_queue_that_was_reopened_is_noticed_without_a_wake_up(
+    jobs: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker reads the settings of its queues every few seconds anyway."""
+    runs: list[int] = []
+
+    @jobs.task
+    async def work() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            raise Throttle(NEVER)
+
+    engine = await jobs.engine()
+
+    async def never_woken(_topics: Sequence[str], _timeout: float) -> frozenset[str]:
+        await asyncio.sleep(0.005)
+        return frozenset()
+
+    monkeypatch.setattr(engine, "wait", never_woken)
+    await work.enqueue()
+    handle = await work.enqueue()
+    async with working(jobs, {"default": 1}, poll=0.01) as worker:
+        await until(lambda: worker.due_timer.sleeps)
+        await worker.maintenance.show_and_tune()
+        await engine.tune("default", Tuning(reopen=True))
+        await worker.maintenance.show_and_tune()
+        await handle.result(PATIENCE)
 
 
 @pytest.mark.spec("WORKER-35")

@@ -51,6 +51,11 @@ class DueTimer:
         """Seconds until the timer fires; None when it is not set."""
         return None if self._timer is None else self._timer.when() - self._loop.time()
 
+    @property
+    def sleeps(self) -> bool:
+        """Are all queues closed until a known time, the end of a cool-down for instance? Then a poll finds nothing."""
+        return self.open == frozenset() and self._timer is not None
+
     def reset(self) -> None:
         """Ask the store again: the next due time may have changed."""
         self._changed.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import random
 from typing import TYPE_CHECKING
@@ -177,6 +177,7 @@ class Maintenance:
         self._presence = presence
         self._keep = keep
         self._keeps = keeps
+        self._gates: Mapping[str, object] = {}
         self._tend_now = asyncio.Event()
         self._warned: set[JobId] = set()
         self._entangled: set[tuple[str, str]] = set()
@@ -186,8 +187,8 @@ class Maintenance:
         """Ask for jobs after a wake-up and at every poll: a lost wake-up delays a job by one poll at most.
 
         A poll reaches every open queue, whatever is woken at the same time. It skips queues that are paused or cooling
-        down: a wake-up or the due timer opens them. The same loop reaps and starts the rounds of maintenance, so that
-        an idle worker wakes as seldom as possible.
+        down: a wake-up, a changed setting or the due timer opens them. The same loop reaps and starts the rounds of
+        maintenance, so that an idle worker wakes as seldom as possible.
         """
         queues = [queue for lane in self._fetcher.lanes for queue in lane.queues]
         poll = self._settings.poll / SECOND
@@ -202,7 +203,7 @@ class Maintenance:
             except StokerError:
                 await asyncio.sleep(nap)
                 woken = frozenset()
-            polls, known = look.is_due(), self._due_timer.open
+            polls, known = look.is_due() and not self._due_timer.sleeps, self._due_timer.open
             if polls or woken:
                 self._fetcher.wake(woken if not polls else None if known is None else known | woken)
                 await self._store_loop.answer()
@@ -263,6 +264,10 @@ class Maintenance:
             own = {queue.name for queue in queues if queue.keep_done != self._engine.keep_done}
             self._keeps.clear()
             self._keeps.update(dict.fromkeys(served - own, self._keep))
+        gates = {queue.name: (queue.pause, queue.cooldown, queue.bucket and queue.bucket.rate) for queue in queues}
+        if gates != self._gates:  # a wake-up for it may have been lost
+            self._gates = gates
+            self._due_timer.reset()
         limited = any(queue.workers is not None for queue in queues)
         if self._limits.learn(self._state.id, queues, await self._engine.workers() if limited else ()):
             self._store_loop.hand_back(self._limits.surplus(self._fetcher.lanes))
