@@ -42,6 +42,7 @@ def app() -> Stoker:
         ("sqlite:///jobs.db?busy_timeout=-1", "busy_timeout: must be 0 to"),
         ("memory://?capacity=many", "capacity"),
         ("redis://host/0?prefix=a%20b", "prefix"),
+        ("redis://host/0?prefix=a:b", "prefix: must not contain a colon"),
         ("postgresql://host/db?migrate=maybe", "migrate"),
     ],
 )

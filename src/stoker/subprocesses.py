@@ -182,6 +182,7 @@ class Parent:
         descriptor, self.pid = int(sys.argv[3]), int(sys.argv[4])
         sys.argv[1:] = []
         _die_with_parent(self.pid, death)
+        os.set_inheritable(descriptor, False)  # a program that a handler starts could send messages in its name
         self._socket = socket.socket(fileno=descriptor)
         self._lines = self._socket.makefile("rb")
         self._lock = threading.Lock()

@@ -135,6 +135,7 @@ SQLITE = SqliteFacts(
         ({"free_bytes": 1 << 20}, [("disk space", "wrong")]),
         ({"free_bytes": 200 << 20}, [("disk space", "warning")]),
         ({"mode": 0o644}, [("file rights", "note")]),
+        ({"owner": "ada"}, [("file rights", "note")]),
         ({"log_bytes": 100 << 20}, [("write-ahead log", "warning")]),
         ({"log_bytes": 300 << 20}, [("write-ahead log", "wrong")]),
     ],

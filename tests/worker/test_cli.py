@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,35 @@ def test_a_bad_environment_variable_is_one_sentence(tmp_path: Path, monkeypatch:
     assert done.exit_code == 2
     assert "the environment variable STOKER_EVENT_BUFFER: must be a whole number" in done.output
     assert "Traceback" not in done.output
+
+
+@pytest.mark.spec("CLI-32")
+@pytest.mark.parametrize("user", [0, 1000])
+def test_work_as_root_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, user: int
+) -> None:
+    (tmp_path / "idle_app.py").write_text("from stoker import Stoker\njobs = Stoker('memory://')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    done = call("work", "idle_app:jobs", "--processes", "2")
+    assert done.exit_code == 2
+    assert ("runs as root" in done.output + caplog.text) == (user == 0)
+
+
+@pytest.mark.spec("PROCESS-15")
+def test_a_program_started_by_a_handler_does_not_inherit_the_workers_socket() -> None:
+    script = (
+        "import os, signal, sys; descriptor = int(sys.argv[3]); from stoker.subprocesses import Parent; "
+        "before = os.get_inheritable(descriptor); parent = Parent(signal.SIGTERM); "
+        "print(before, os.get_inheritable(descriptor))"
+    )
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-c", script, "path", "module", str(theirs.fileno()), str(os.getpid())]
+        done = subprocess.run(
+            command, pass_fds=[theirs.fileno()], capture_output=True, text=True, check=True, cwd=ROOT, timeout=120
+        )
+    assert done.stdout == "True False\n"
 
 
 @pytest.mark.spec("SUPERVISOR-30")

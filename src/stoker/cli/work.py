@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -115,6 +117,10 @@ def work(
     settings = {key: value for key, value in given.items() if value is not None}
     live = sys.stderr.isatty() and log_format == "plain"
     logs.configure(log_format, log_level)
+    if os.geteuid() == 0:
+        logging.getLogger("stoker.cli").warning(
+            "this worker runs as root, and so does every handler. Run it as a user of its own, as in User= of systemd"
+        )
     found = load_app(app)
     served = _slots(found, queues, settings)
     if not _shared(found):

@@ -7,6 +7,7 @@ rule is tested by facts. Which version SQLite has is not ours to choose.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -41,6 +42,10 @@ async def test_the_version_rights_and_the_log(tmp_path: Path, monkeypatch: pytes
         path.chmod(0o644)
         assert (await complaints(engine))["file rights"].verdict is Grade.NOTE
         path.chmod(0o600)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "geteuid", lambda: 4_000_000_000)
+            if os.getuid() != 0:
+                assert "owned by" in (await complaints(engine))["file rights"].read
         monkeypatch.setattr(sqlite, "LONG_LOG", 1 << 20)
         reader = sqlite3.connect(path)
         reader.execute("BEGIN")

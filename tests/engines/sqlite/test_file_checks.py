@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import sqlite3
 import stat
 import tempfile
@@ -134,6 +135,30 @@ def test_a_link_is_refused(tmp_path: Path, end: str) -> None:
     with pytest.raises(EngineRefused, match="symbolic link"):
         inspect_path(tmp_path / "jobs.db")
     assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.spec("SQLITE-53")
+def test_a_file_that_a_foreign_member_of_its_group_can_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "jobs.db"
+    path.touch()
+    path.chmod(0o660)
+    us = {0, os.geteuid()}
+    monkeypatch.setattr(file_checks, "members", lambda _group: us)
+    file_checks.inspect_path(path)
+    monkeypatch.setattr(file_checks, "members", lambda _group: us | {4_000_000_000})
+    with pytest.raises(EngineRefused, match=r"writable for other users of this host \(uid 4000000000\).*chmod g-w"):
+        file_checks.inspect_path(path)
+    path.chmod(0o640)
+    file_checks.inspect_path(path)
+
+
+def test_the_members_of_a_group_are_those_of_this_host() -> None:
+    user = pwd.getpwuid(os.geteuid())
+    assert user.pw_uid in file_checks.members(user.pw_gid)
+    assert file_checks.members(4_000_000_000) == set()
+    assert file_checks.user_name(user.pw_uid) == user.pw_name
 
 
 @pytest.mark.spec("SQLITE-53")

@@ -45,7 +45,7 @@ from stoker.engines.shared.schedules import fire
 from stoker.model.ahead import Ahead
 from stoker.model.audit import AuditEntry, AuditQuery, By, Deed
 from stoker.model.control import Budget, Presence, Queue, Tuning
-from stoker.model.errors import EngineRefused, InvalidOption
+from stoker.model.errors import EngineRefused, InvalidName, InvalidOption
 from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
 from stoker.model.groups import Closing, Group, Swept
 from stoker.model.health.facts import Facts
@@ -133,6 +133,8 @@ class RedisEngine(Documents):
         if patience is None:
             patience = _seconds("patience", given["patience"])
         check_name("prefix", prefix)
+        if ":" in prefix:
+            raise InvalidName("prefix", prefix, "must not contain a colon: keys of one store would be those of another")
         self.call_times = CallTimes()
         self.history = history_of(given["history"] if history is None else history)
         self._build(Options(address, prefix, clock, timeout, patience))

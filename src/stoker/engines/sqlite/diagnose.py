@@ -11,7 +11,7 @@ from stoker.engines.sql import damage
 from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.connection import LEVELS, VERSION
 from stoker.engines.sqlite.describe import log_size
-from stoker.engines.sqlite.file_checks import version_warning
+from stoker.engines.sqlite.file_checks import user_name, version_warning
 from stoker.engines.sqlite.statements import sql
 from stoker.model.health.facts import MOST_COUNTED, Counted, Facts, SqliteFacts
 
@@ -39,6 +39,7 @@ def facts(path: str, asked: str, pragmas: dict[str, str], found: tuple[list[Row]
     log = log_size(path)
     journal = pragmas["journal_mode"]
     version = tuple(int(part) for part in VERSION.split("."))
+    found_file = os.stat(path)  # noqa: PTH116 - no Path for a number
     return Facts(
         idle_keys=keys,
         counters=tuple(Counted(queue or "all queues", what, counter, count) for what, queue, counter, count in rows),
@@ -52,7 +53,8 @@ def facts(path: str, asked: str, pragmas: dict[str, str], found: tuple[list[Row]
             bytes=int(pragmas["page_size"]) * int(pragmas["page_count"]) + log,
             log_bytes=log,
             free_bytes=_free(path),
-            mode=stat.S_IMODE(os.stat(path).st_mode),  # noqa: PTH116 - no Path for a number
+            mode=stat.S_IMODE(found_file.st_mode),
+            owner=None if found_file.st_uid in {0, os.geteuid()} else user_name(found_file.st_uid),
         ),
     )
 

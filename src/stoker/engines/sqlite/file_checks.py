@@ -9,7 +9,9 @@ on it, also those of the user's own connections.
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import re
 import stat
 import sys
@@ -99,9 +101,32 @@ def inspect_file(path: Path) -> None:
         raise EngineRefused(
             f"{path} is writable for all users of this host, who could forge jobs in it. Take the right away: chmod o-w"
         )
+    if found.st_mode & stat.S_IWGRP and (others := members(found.st_gid) - {0, found.st_uid, os.geteuid()}):
+        raise EngineRefused(
+            f"{path} is writable for other users of this host ({', '.join(sorted(map(user_name, others))[:5])}), who "
+            "could forge jobs in it. Take the right away: chmod g-w"
+        )
     # SQLite may remove a journal between the two checks: one that is gone by now is no error.
     if not os.access(path, os.R_OK | os.W_OK) and os.path.lexists(path):
         raise EngineReadOnly(f"{path} is not readable and writable for this user (uid {os.geteuid()})")
+
+
+def members(group: int) -> set[int]:
+    """Return the ids of the users in a group, as far as this host knows them."""
+    users = {user.pw_name: user for user in pwd.getpwall()}
+    try:
+        named = set(grp.getgrgid(group).gr_mem)
+    except KeyError:
+        named = set()
+    return {user.pw_uid for name, user in users.items() if user.pw_gid == group or name in named}
+
+
+def user_name(user: int) -> str:
+    """Return the name of a user, or the number of one without a name."""
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"uid {user}"
 
 
 def create(path: Path) -> None:

@@ -82,7 +82,10 @@ class PostgresFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SqliteFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What SQLite and the file system say. `mode` are the rights of the file; `affected`: it has the WAL-reset bug."""
+    """What SQLite and the file system say. `affected`: it has the WAL-reset bug.
+
+    `mode` are the rights of the file. `owner` names its owner where that is neither this user nor root.
+    """
 
     version: str
     affected: bool
@@ -93,6 +96,7 @@ class SqliteFacts(msgspec.Struct, frozen=True, kw_only=True):
     log_bytes: int
     free_bytes: int | None
     mode: int
+    owner: str | None = None
 
 
 class Replica(msgspec.Struct, frozen=True):

@@ -58,6 +58,10 @@ def _space(facts: SqliteFacts) -> Check:
 
 def _rights(facts: SqliteFacts) -> Check:
     read = f"mode {facts.mode:04o}"
+    if facts.owner is not None:
+        meaning = "Its owner can read and change every job."
+        remedy = "Run Stoker as that user, or give the file to the user who runs it: chown"
+        return note("file rights", f"{read}, owned by {facts.owner}", meaning, remedy)
     if facts.mode & 0o044:
         meaning = "Other users of this host can read payloads and errors."
         return note("file rights", read, meaning, "chmod 600 the file, if they should not")
