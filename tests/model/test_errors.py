@@ -79,6 +79,17 @@ def test_refused_input_names_field_value_and_reason() -> None:
 
 
 @pytest.mark.spec("ERROR-02")
+@pytest.mark.parametrize(
+    ("stored", "shape"),
+    [(b' {"card": 4242}', "an object"), (b"[4242]", "a list"), (b'"4242"', "text"), (b"4242", "a number")]
+    + [(b"true", "a boolean"), (b"null", "null"), (b"", "nothing")],
+)
+def test_a_payload_that_does_not_fit_is_named_by_its_shape(stored: bytes, shape: str) -> None:
+    error = PayloadMismatch("call", stored, "must be two numbers")
+    assert str(error) == f"call: must be two numbers; got {shape}. What is stored is unchanged."
+
+
+@pytest.mark.spec("ERROR-02")
 @pytest.mark.parametrize(("job", "whose"), [(None, "a job"), ("0190", "job 0190")])
 def test_a_refused_transition_names_both_ends_and_the_job(job: str | None, whose: str) -> None:
     error = InvalidTransition("done", "pending", job)
