@@ -206,11 +206,3 @@ def test_an_error_names_its_thing_and_what_became_of_it() -> None:
     assert str(wrong) == "operation 7 is done, which 'stop' does not apply to. Nothing was changed."
     assert str(LockLost("nightly")).startswith("lock 'nightly' was no longer held")
     assert str(LostClaim("job 7")).startswith("job 7 is no longer this worker's")
-
-
-@pytest.mark.parametrize(
-    ("payload", "form"),
-    [(b' {"a":1}', "an object"), (b"[1]", "a list"), (b'"x"', "text"), (b"7", "a number"), (b"", "nothing")],
-)
-def test_a_payload_that_does_not_fit_is_named_by_its_form_and_never_shown(payload: bytes, form: str) -> None:
-    assert PayloadMismatch("payload", payload, "must be an order").got(payload) == form

@@ -238,7 +238,6 @@ def test_impossible_options_are_refused_by_name(field: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("metadata", "why"),
     [
-        ("ab", "text to text"),
         ({"a": 1}, "text to text"),
         ({1: "a"}, "text to text"),
         ({"a": None}, "text to text"),
