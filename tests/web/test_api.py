@@ -133,7 +133,7 @@ async def test_an_operation_acts_on_what_its_preview_counted(app: Stoker, client
     for missing in ("count", "counted_at"):
         less = {name: value for name, value in body.items() if name != missing}
         assert (await send(client, "POST", "/operations", less)).status_code == 422, missing
-    for wrong in ("2030-01-01T00:00:00", "9999-12-31T23:59:59Z", "soon"):
+    for wrong in ("2030-01-01T00:00:00", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "soon"):
         assert (await send(client, "POST", "/operations", {**body, "counted_at": wrong})).status_code == 422, wrong
     clock.advance(1)
     later = [await enqueue(app) for _ in range(2)]

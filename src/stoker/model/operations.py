@@ -14,7 +14,7 @@ import msgspec
 from stoker.model.errors import InvalidInput
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import Status
-from stoker.model.time import MINUTE, SECOND, Instant, Span, moment
+from stoker.model.time import LATEST, MINUTE, SECOND, Instant, Span, rfc3339
 
 State: TypeAlias = Literal["running", "stopping", "stopped", "done", "failed"]
 
@@ -75,6 +75,7 @@ def bound_of(counted_at: Instant | None, now: Instant) -> Instant:
     """The moment of a bulk action: that of its preview, else of its start, by the store's clock."""
     if counted_at is None:
         return now
-    if counted_at > now + CLOCKS_APART:
-        raise InvalidInput("counted_at", moment(counted_at).isoformat(), "must be the moment of a preview, not later")
+    if not 0 <= counted_at <= now + CLOCKS_APART:
+        shown = rfc3339(counted_at) if 0 <= counted_at <= LATEST else f"{counted_at / SECOND:.0f} s from 1970"
+        raise InvalidInput("counted_at", shown, "must be the moment of a preview, since 1970 and not later than now")
     return min(counted_at, now)
