@@ -62,6 +62,7 @@ def test_an_error_quotes_the_beginning_of_a_long_text() -> None:
         (PayloadMismatch("f", b"4111", "why"), "a number"),
         (PayloadMismatch("f", b"{}", "why"), "an object"),
         (PayloadMismatch("f", b"", "why"), "nothing"),
+        (PayloadMismatch("f", "OrderPlaced", "why"), "str"),
         (PayloadTooLarge("f", 5, "why"), "5"),
     ],
 )

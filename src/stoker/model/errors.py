@@ -68,8 +68,10 @@ class PayloadMismatch(InvalidPayload):
     aftermath = "What is stored is unchanged."
 
     def got(self, value: Any) -> str:
-        """Return the type of a JSON text."""
-        return _FORMS.get(bytes(value).lstrip()[:1], "a number") if value else "nothing"
+        """Return the type of the value, of JSON that of its content."""
+        if not isinstance(value, bytes):
+            return super().got(value)
+        return _FORMS.get(value.lstrip()[:1], "a number") if value else "nothing"
 
 
 _FORMS = {b"{": "an object", b"[": "a list", b'"': "text", b"t": "a boolean", b"f": "a boolean", b"n": "null"}

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from stoker.codec.to_json import PLAIN, encode_value, reason, revive
-from stoker.model.errors import InvalidInput, PayloadMismatch
+from stoker.model.errors import InvalidInput, PayloadMismatch, shown
 from stoker.model.outbox.stream import LARGEST_MESSAGE
 from stoker.outbox.message import Reader
 
@@ -67,7 +67,9 @@ def reader(hint: Any, owner: str) -> Reader:
             raise PayloadMismatch(owner, payload, f"the message is raw bytes of type {kind!r}, not JSON")
         decode = by_type.get(kind, whole)
         if decode is None:
-            raise PayloadMismatch(owner, kind, f"the type of the message must be one of {', '.join(sorted(members))}")
+            raise PayloadMismatch(
+                owner, kind, f"the type of the message is {shown(kind)} and must be one of {', '.join(sorted(members))}"
+            )
         try:
             return decode(payload)
         except Exception as error:
