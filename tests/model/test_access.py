@@ -44,6 +44,13 @@ def test_an_identity_may_be_limited_to_queues() -> None:
     assert (Identity("ann").reaches("mail"), Identity("ann").reaches_all) == (True, True)
 
 
+@pytest.mark.spec("SEARCH-06")
+def test_an_identity_that_is_limited_to_queues_searches_as_operate_at_most() -> None:
+    assert [Identity("ann", role).searches_as for role in ROLES] == ["read", "operate", "admin"]
+    limited = [Identity("ann", role, frozenset({"mail"})).searches_as for role in ROLES]
+    assert limited == ["read", "operate", "operate"]
+
+
 @pytest.mark.spec("ACCESS-03")
 @pytest.mark.parametrize("given", [("",), ("x" * 201,), (7,), ("ann", "root"), ("ann", "READ")])
 def test_what_is_no_identity_is_refused(given: Any) -> None:

@@ -113,3 +113,26 @@ async def test_a_search_does_not_tell_a_right_digit_from_a_wrong_one(app: Stoker
     assert "payload:" not in (await client.get("/jobs")).text or role == "operate"
     await board.close()
     await client.close()
+
+
+@pytest.mark.spec("SEARCH-06")
+@pytest.mark.parametrize("role", ["operate", "admin"])
+@pytest.mark.parametrize("words", ["payload:{}", "{}"])
+async def test_a_search_looks_into_no_payload_of_a_queue_that_the_visitor_may_not_reveal(
+    app: Stoker, role: Any, words: str
+) -> None:
+    """A right guess at an argument without a telling name answers as a wrong one does; its own queue is searched."""
+    own = await enqueue(app, payload={"city": "Turin"}, queue="mail")
+    await enqueue(app, payload=["Turin", CARD], queue="billing")
+    limited = Identity("ann", role, frozenset({"mail"}))
+    board = dashboard(app, auth=lambda _: limited, limits=Limits(seconds=30))
+    client = Client(board)
+    for guess in (CARD[:6], "411112"):
+        answer = await client.get("/api/v1/jobs", params={"q": words.format(guess), "total": "true"})
+        assert (answer.json()["jobs"], answer.json()["total"]) == ([], 0)
+        refused = await client.get("/api/v1/preview", params={"q": words.format(guess)})
+        assert refused.status_code == 403
+    answer = await client.get("/api/v1/jobs", params={"q": words.format("turin")})
+    assert [one["id"] for one in answer.json()["jobs"]] == [own]
+    await board.close()
+    await client.close()

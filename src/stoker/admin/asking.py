@@ -30,7 +30,8 @@ class Asking(NamedTuple):
 
     `by` is a name, `way` how it came here (code, command line, page, token), `request` the id of its request; they are
     in the audit log with every change. Code without a name writes no entries. `redact` masks what it is shown, and
-    below the `role` admin a search finds only what it leaves.
+    below the `role` admin a search finds only what it leaves. `queues` are those whose payloads a search looks into;
+    none means all.
     """
 
     app: Stoker
@@ -39,6 +40,7 @@ class Asking(NamedTuple):
     redact: Redaction
     request: str | None = None
     role: Role = "admin"
+    queues: frozenset[str] = frozenset()
 
     def signed(self, reason: str | None = None) -> By | None:
         """Who makes a change, for the audit log; None: code without a name."""

@@ -51,8 +51,11 @@ async def search(asking: Asking, query: Query) -> Page:
 
 
 def _shows(asking: Asking, job: Job, query: Query) -> bool:
-    """Does a job have the texts, both as it is stored and as it is shown?"""
-    errors_only = asking.role == "read"
+    """Does a job have the texts, both as it is stored and as it is shown?
+
+    Payloads that the asker may not reveal, because of its role or the job's queue, have none.
+    """
+    errors_only = asking.role == "read" or bool(asking.queues and job.queue not in asking.queues)
     if not has_texts(job, query, errors_only=errors_only):
         return False
     mask = asking.redact

@@ -72,6 +72,11 @@ class Identity(msgspec.Struct, frozen=True):
         return not self.queues or queue in self.queues
 
     @property
+    def searches_as(self) -> Role:
+        """The role that bounds its searches: what is masked is hidden from an identity that is limited to queues."""
+        return "operate" if self.queues and self.role == "admin" else self.role
+
+    @property
     def reaches_all(self) -> bool:
         """May it change what belongs to no single queue?"""
         return not self.queues

@@ -186,8 +186,10 @@ class Dashboard:
     def admin_for(self, visit: Visit) -> Operators:
         """The operator's questions and actions, signed with the visitor's name and the request's id."""
         who = visit.identity
-        name, role = (None, LEAST) if who is None else (who.name, who.role)
-        return visited(self._admin, Asking(self.store, name, visit.way, self.redact, visit.id, role))
+        asking = Asking(self.store, None, visit.way, self.redact, visit.id, LEAST)
+        if who is not None:
+            asking = asking._replace(by=who.name, role=who.searches_as, queues=who.queues)
+        return visited(self._admin, asking)
 
     @property
     def signs_in(self) -> bool:
