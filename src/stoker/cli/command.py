@@ -8,7 +8,6 @@ import importlib
 import click
 
 from stoker.cli import ALIASES, COMMANDS
-from stoker.cli.text import say
 
 STORE_OPTIONS = ("--url", "--app")
 
@@ -85,6 +84,8 @@ class LazyGroup(NearestGroup):
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         from importlib.metadata import PackageNotFoundError, version
+
+        from stoker.cli.text import say
 
         try:
             say(f"stoker {version('stoker')}")

@@ -58,8 +58,8 @@ async def _examined(path: str | None, url: str | None) -> list[Check]:
 
 
 def _show(check: Check) -> None:
-    verdict = click.style(f"{check.verdict:<7}", fg=COLOURS[check.verdict])
-    say(f"{verdict}  {safe(check.name)}: {one_line(check.read, 500)}")
+    say(f"{check.verdict:<7}", nl=False, fg=COLOURS[check.verdict])
+    say(f"  {safe(check.name)}: {one_line(check.read, 500)}")
     if check.meaning:
         say(f"         {safe(check.meaning)}")
     if check.remedy:
