@@ -298,6 +298,15 @@ def test_an_unknown_command_names_the_nearest(words: list[str], says: str) -> No
     assert says in done.output
 
 
+@pytest.mark.spec("CLI-61")
+@pytest.mark.parametrize("words", [("delete", "--yes"), ("requeue",), ("cancel", "-y"), ("move", "--to", "mail")])
+@pytest.mark.parametrize("empty", [("",), (" ", "")])
+def test_an_action_over_an_empty_filter_is_refused(url: str, words: tuple[str, ...], empty: tuple[str, ...]) -> None:
+    before = call("jobs", "list", "--json").stdout
+    assert "the filter is empty" in call("jobs", *words, *empty, code=2).output
+    assert call("jobs", "list", "--json").stdout == before
+
+
 @pytest.mark.spec("CLI-20")
 def test_every_other_name_leads_to_a_command() -> None:
     for name, words in ALIASES.items():

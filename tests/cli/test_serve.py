@@ -22,6 +22,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stoker.app import Stoker
+from stoker.cli import serve
 from stoker.cli.command import stoker
 from stoker.web import view
 
@@ -68,6 +69,20 @@ def test_a_key_that_can_be_guessed_or_is_not_used_is_refused(url: str, monkeypat
     refused = call("serve", code=2).output
     assert "16 to 200 letters" in refused
     assert "letmein" not in refused
+    assert "got 7 characters. Nothing was started." in refused
+
+
+@pytest.mark.spec("CLI-62")
+def test_the_name_that_is_printed_is_answered_under() -> None:
+    assert serve._name("127.0.0.1", ("stoker.example",)) == "127.0.0.1"
+    assert serve._name("::1", ()) == "[::1]"
+    assert serve._name("0.0.0.0", ("stoker.example", "b.example")) == "stoker.example"
+
+
+@pytest.mark.spec("CLI-62")
+@pytest.mark.parametrize("path", ["jobs", "/a/../b", "/a//b", "/a b", "/?x", "/."])
+def test_a_root_path_that_is_none_is_refused(url: str, path: str) -> None:
+    assert "is not a path, as in /jobs" in call("serve", "--root-path", path, code=2).output
 
 
 OWN = """
@@ -230,3 +245,4 @@ def test_tokens_are_made_listed_and_revoked(url: str) -> None:
     call("tokens", "revoke", "nobody", code=3)
     call("tokens", "create", "ci", code=2)
     call("tokens", "create", "x", "--expires", "soon", code=2)
+    assert "would never be good" in call("tokens", "create", "x", "--expires", "0s", code=2).output

@@ -37,6 +37,24 @@ def test_say_makes_control_and_direction_characters_visible(capsys: pytest.Captu
     assert capsys.readouterr() == ("a\tb\\x1b[2J\\u202ec\n", "beside")
 
 
+@pytest.mark.spec("CLI-60")
+def test_colours_are_for_terminals_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Stoker("sqlite:///jobs.db").run(_opened())
+    words = ["doctor", "--url", "sqlite:///jobs.db"]
+    piped = CliRunner().invoke(command, words).output
+    assert "ok       schema: up to date" in piped
+    assert "x1b" not in piped
+    assert "\x1b" not in piped
+    shown = CliRunner().invoke(command, words, color=True).output
+    assert "\x1b[32mok     \x1b[0m  schema: up to date" in shown
+
+
+async def _opened() -> None:
+    async with Stoker("sqlite:///jobs.db") as app:
+        await app.engine()
+
+
 @pytest.mark.spec("CLI-58")
 @pytest.mark.parametrize("words", [("queues", "show", "mail"), ("queues", "list"), ("status",), ("audit",)])
 def test_a_reason_for_a_pause_forges_nothing(

@@ -238,7 +238,7 @@ def test_order_tenant_key_and_text_reach_the_query() -> None:
         ("since:soon", "must be like 15m"),
         ("id:seven", "must be a job's id"),
         ("-kind:sned", "matches no kind that is known, so nothing can be left out. Did you mean send?"),
-        ("-kind:zzz", "Known are billing.charge, send, send_all."),
+        ("-kind:zzz", "Known are billing.charge, send, send_all; got"),
         ("-queue:[a", "matches no queue"),
         ("queue:mail -queue:maill", "Did you mean mail?"),
         ("kind:zzz -queue:maill", "Did you mean mail?"),

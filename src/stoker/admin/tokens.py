@@ -27,6 +27,9 @@ class TokensAdmin(Noun):
         self, name: str, role: Role = "read", *, queues: Iterable[str] = (), expires: Seconds | None = None
     ) -> str:
         """Make a token and return its secret, which cannot be read again. A name that is taken is refused."""
+        lasts = None if expires is None else span(expires, "expires")
+        if lasts == 0:
+            raise InvalidInput("expires", expires, "must be more than 0: the token would never be good")
         engine = await self._asking.engine()
         now = await engine.now()
         secret = PREFIX + secrets.token_urlsafe(ENTROPY)
@@ -36,7 +39,7 @@ class TokensAdmin(Noun):
             role=role,
             queues=tuple(queues),
             created=now,
-            expires=None if expires is None else now + span(expires, "expires"),
+            expires=None if lasts is None else now + lasts,
         )
         if not await engine.put_token(token, by=self._asking.signed()):
             raise InvalidInput("token", name, "is the name of another token; revoked ones keep theirs")

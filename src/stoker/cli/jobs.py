@@ -271,6 +271,8 @@ def _action(name: str, text: str, *, asks: bool = False, params: tuple[Any, ...]
         terms: tuple[str, ...], yes: bool, dry_run: bool, as_json: bool, path: str | None, url: str | None, **given: Any
     ) -> None:
         filter_ = read(lambda: Filter.parse(" ".join(terms)))
+        if filter_ == Filter():  # most likely a variable of a script that is not set
+            raise click.UsageError(f"the filter is empty: name the jobs to {name}, as in is:dead, or kind:* for all")
         wanted = {key: value for key, value in given.items() if value not in (None, False)}
 
         async def call(admin: Operators) -> Bulk | OperationView | None:

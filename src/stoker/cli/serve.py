@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 
@@ -77,6 +78,9 @@ def serve(
         )
     if auth != "key" and key is not None:
         raise click.UsageError(f"--key is for --auth key, and this is --auth {auth}. Nothing was started.")
+    root_path = root_path.rstrip("/")
+    if not re.fullmatch(r"(/(?!\.{1,2}(/|$))[\w.~-]+)*", root_path, re.ASCII):
+        raise click.UsageError(f"--root-path {safe(root_path)} is not a path, as in /jobs. Nothing was started.")
     if not here and not hosts:
         raise click.UsageError(
             f"{safe(host)} can be reached from other machines: name the hosts it answers under, as in "
@@ -100,8 +104,7 @@ def serve(
         )
     prepare()
     listening = _listening(host, port)
-    shown = f"[{host}]" if ":" in host else host
-    at = f"http://{shown}:{listening.getsockname()[1]}{root_path}/"
+    at = f"http://{_name(host, hosts)}:{listening.getsockname()[1]}{root_path}/"
     if isinstance(sign_in, Key) and (given is None or sys.stderr.isatty()):  # a log must not keep a key of the user's
         at += f"?key={sign_in.secret}"
     say(f"the dashboard of {admin.app.root().where} is at {at} for {WHO[auth]}", err=True)
@@ -111,6 +114,12 @@ def serve(
         raise SystemExit(1) from None
     if not server.started:
         raise SystemExit(1)
+
+
+def _name(host: str, hosts: tuple[str, ...]) -> str:
+    """The name under which it answers: of a server for other machines its address alone is refused."""
+    near = host if is_loopback(host) else hosts[0]
+    return f"[{near}]" if near.count(":") > 1 and not near.startswith("[") else near
 
 
 def _outside(host: str, hosts: tuple[str, ...], root_path: str, near: frozenset[str]) -> str:

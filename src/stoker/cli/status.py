@@ -80,7 +80,7 @@ def _wrong(failures: Failures) -> None:
 
 @click.command()
 @click.argument("worker", required=False)
-@click.option("--take-back", is_flag=True, help="Hand the jobs of WORKER back now, to run elsewhere.")
+@click.option("--take-back", is_flag=True, help="Hand the jobs of WORKER back now, for any live worker.")
 @click.option("--reason", help="Why they are taken back, for the audit log.")
 @click.option("--json", "as_json", is_flag=True, help="One object per line.")
 @on_store

@@ -166,7 +166,10 @@ def _check_exists(app: Stoker) -> None:
     """Refuse a SQLite file that is not there: opening it would make an empty store of a typing error."""
     engine = app.root()
     if engine.name == "sqlite" and not Path(engine.where).exists():
-        raise EngineUnavailable(f"there is no store at {engine.where}. Nothing was created.")
+        raise EngineUnavailable(
+            f"there is no store at {engine.where}. Nothing was created. Is the path right? "
+            "`stoker migrate` makes a store, and so does the first worker or enqueue of the app."
+        )
 
 
 def _in_pyproject() -> str | None:

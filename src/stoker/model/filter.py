@@ -425,7 +425,7 @@ def _chosen(word: str, wanted: Sequence[str], without: Sequence[str], known: Ite
         spared = _matching(pattern, known)
         if not spared:
             why = f"matches no {word} that is known, so nothing can be left out. {hint(pattern, known)}"
-            raise InvalidFilter("filter", f"-{word}:{pattern}", why)
+            raise InvalidFilter("filter", f"-{word}:{pattern}", why.removesuffix("."))
         chosen -= spared
     return chosen
 

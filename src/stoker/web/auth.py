@@ -49,7 +49,17 @@ class Key:
         given = self.secret
         if not isinstance(given, str) or not SHORTEST_KEY <= len(given) <= LONGEST_KEY or not _plain(given):
             why = f"must be {SHORTEST_KEY} to {LONGEST_KEY} letters, digits, - or _, so that it cannot be guessed"
-            raise InvalidInput("key", "…", why)
+            raise _WeakKey("key", given, why)
+
+
+class _WeakKey(InvalidInput):
+    """A key that is refused; the message does not show it."""
+
+    aftermath = "Nothing was started."
+
+    def got(self, value: object) -> str:
+        """Return how long it is."""
+        return f"{len(value)} characters" if isinstance(value, str) else type(value).__name__
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ MOST_RANGES = 20
 """Of how many ranges the bars of queues are kept for live pages."""
 LEAST = ROLES[0]
 """What a visitor who is not known yet may do."""
+WRONG_HOST = "This dashboard does not answer under that name. Allow it with --allow-host, in code with hosts=[...]."
 ACTION_LIMIT = 10.0
 """Seconds for a change, whose outcome is not known when it is given up."""
 
@@ -379,7 +380,7 @@ class Dashboard:
             return
         host = re.sub(r":\d+$", "", request.headers.get("host", "")).lower()
         if host not in self._hosts:
-            raise Problem(421, "host", "This dashboard does not answer under that name. Allow it with hosts=[...].")
+            raise Problem(421, "host", WRONG_HOST)
 
     async def _identify(self, visit: Visit) -> Identity | None:
         if isinstance(self.auth, Open):
