@@ -283,6 +283,16 @@ async def test_a_lock_object_is_for_one_block_at_a_time(jobs: Stoker) -> None:
     assert repr(nightly) == "<LockHandle nightly>"
 
 
+@pytest.mark.spec("LOCK-06")
+async def test_a_lease_of_no_length_is_refused(timed_jobs: Stoker) -> None:
+    with pytest.raises(InvalidInput, match="lease: must be more than 0"):
+        timed_jobs.lock("nightly", lease=0)
+    async with timed_jobs.lock("nightly") as held:
+        assert held
+        with pytest.raises(InvalidInput, match="lease: must be more than 0"):
+            await timed_jobs.lock("nightly").extend(timedelta(0))
+
+
 @pytest.mark.spec("LOCK-08")
 async def test_a_lock_can_be_extended_while_it_is_held(timed_jobs: Stoker, clock: VirtualClock) -> None:
     nightly = timed_jobs.lock("nightly", lease=30)

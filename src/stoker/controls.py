@@ -262,6 +262,14 @@ class BudgetHandle:
         return self._app.run(self.drain(), instead=f"`await jobs.budget({self.name!r}).drain()`")
 
 
+def _lease(given: Seconds) -> Span:
+    """How long a lock is held. One of no length guards nothing, so it is refused."""
+    length = span(given, "lease")
+    if length == 0:
+        raise InvalidInput("lease", given, "must be more than 0, else the lock guards nothing")
+    return length
+
+
 class LockHandle:
     """A named lock that never waits: `async with` and `with` return whether it is held.
 
@@ -274,7 +282,7 @@ class LockHandle:
     def __init__(self, app: Stoker, name: str, lease: Seconds) -> None:
         check_name("lock", name)
         self._app = app
-        self._lease = span(lease, "lease")
+        self._lease = _lease(lease)
         self._owner: str | None = None
         self._until = 0.0
         self.name = name
@@ -292,7 +300,7 @@ class LockHandle:
 
         False: it lapsed and another process took it, or the block never had it.
         """
-        length = self._lease if lease is None else span(lease, "lease")
+        length = self._lease if lease is None else _lease(lease)
         if self._owner is None:
             return False
         engine = await self._app.engine()

@@ -191,6 +191,13 @@ def test_several_tokens_or_none() -> None:
     assert spend(bucket, 5, NOW)[0].tokens == 0
 
 
+@pytest.mark.spec("BUDGET-02")
+@pytest.mark.parametrize("n", [0, -1, 0.5, math.nan, -math.inf, "5", None])
+def test_what_is_no_number_of_tokens_is_refused(n: Any) -> None:
+    with pytest.raises(InvalidInput, match="must be a number, at least 1"):
+        spend(Bucket(Rate(5), 5.0, NOW), n, NOW)
+
+
 @pytest.mark.spec("THROTTLE-06")
 @given(RATES, st.floats(0, 1), st.integers(-DAY, DAY), st.integers(1, 100))
 def test_tokens_stay_within_bounds_and_time_never_goes_back(rate: Rate, share: float, offset: int, n: int) -> None:

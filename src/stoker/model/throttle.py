@@ -148,8 +148,8 @@ def take(bucket: Bucket, n: int, now: Instant) -> Bucket:
 
 def spend(bucket: Bucket, n: int, now: Instant) -> tuple[Bucket, Grant]:
     """Take `n` tokens or none. A refusal leaves the bucket as it was."""
-    if n < 1:
-        raise InvalidInput("tokens", n, "must be at least 1")
+    if not isinstance(n, int | float) or not n >= 1:  # NaN is no number of tokens, and would spoil the bucket
+        raise InvalidInput("tokens", n, "must be a number, at least 1")
     if level(bucket, now) < n:
         return bucket, Grant(granted=False, wait=wait_hint(bucket.rate), capacity=bucket.rate.capacity)
     return take(bucket, n, now), Grant(granted=True)
