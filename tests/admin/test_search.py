@@ -202,3 +202,23 @@ async def test_operations_do_not_show_what_they_looked_for(app: Stoker) -> None:
     assert (done.changed, done.filter) == (1, "is:dead payload:[hidden]")
     [entry] = await admin.audit.list(action="operations.start")
     assert entry.deed.after["filter"] == "is:dead payload:[hidden]"
+
+
+@pytest.mark.spec("SEARCH-07")
+@pytest.mark.parametrize("role", [*BELOW, "admin"])
+async def test_the_same_error_does_not_tell_the_same_secret(app: Stoker, role: Role) -> None:
+    """A person who may enqueue could try one password after the other until the jobs are one group."""
+    engine = await app.engine()
+    await engine.renew("w", [], first=True)
+    for _ in range(3):
+        await app.enqueue(app.draft("send", {}))
+    guesses = ("hunter", "hunter", "wrongo")
+    for one, guess in zip(await engine.claim(Demand("w", (("default", 9),), 9)), guesses, strict=True):
+        error = f"RuntimeError: password={guess} rejected"
+        await engine.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error=error)])
+    admin = asking(app, role)
+    jobs = [one.id for one in (await admin.jobs.find("is:dead")).jobs]
+    for job in jobs:
+        assert [one.id for one in (await admin.jobs.find(f"same_error:{job}")).jobs] == jobs
+    [group] = (await admin.jobs.errors("is:dead")).groups
+    assert group.count == 3

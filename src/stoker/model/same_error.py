@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+from stoker.model.redact import Redaction
+
+_MASK = Redaction()
 _VARYING = re.compile(
     r"""(?ix) [0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}  # a UUID
         | "[^"]*" | (?<!\w)'[^']*' | `[^`]*`               # what is quoted
@@ -21,6 +24,7 @@ def error_line(error: str | None) -> str:
 def normalized_error(error: str | None) -> str:
     """The first line of an error, with what varies replaced by `…`: ids, numbers, hex, quoted text.
 
-    Jobs of one kind whose errors agree in this have the same error.
+    Jobs of one kind whose errors agree in this have the same error. Secrets are masked first: whether two jobs have
+    the same error must not say whether they have the same password.
     """
-    return _VARYING.sub(ELLIPSIS, error_line(error))
+    return _VARYING.sub(ELLIPSIS, _MASK.text(error_line(error)))
