@@ -153,7 +153,9 @@ async def test_budgets_and_limits_by_key_are_set(app: Stoker, client: Client) ->
     assert (key["limit"], key["key"], key["running"], key["most"]) == ("account", "acme", 1, 1)
     assert key["holders"] == [ids.text(held.id)]
     assert (await client.get("/api/v1/at-limit")).json()["keys"] == [key]
-    assert (await client.get("/api/v1/at-limit?queue=gone")).status_code == 404
+    unknown = await client.get("/api/v1/at-limit?queue=mial")
+    assert (unknown.status_code, unknown.json()["keys"]) == (200, [])
+    assert "mail" in unknown.json()["hint"]
     await end(app, [plain, held])
     assert (await send(client, "POST", "/queues/mail/reopen")).json()["cooling_until"] is None
     tuned = (await send(client, "PATCH", "/queues/mail", {"fair": True, "keep_done": 60})).json()

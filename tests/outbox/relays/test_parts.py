@@ -15,7 +15,7 @@ from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.outcome import Reject
 from stoker.outbox import Message, Partial, To
 from stoker.outbox.relays.headers import ascii_headers, content_type, headers_of
-from stoker.outbox.relays.in_key_order import publish_in_key_order
+from stoker.outbox.relays.in_key_order import LONGEST, publish_in_key_order
 from stoker.outbox.relays.library import needs
 from tests.outbox.relays.conftest import Make
 
@@ -97,12 +97,17 @@ async def test_a_failure_says_how_many_before_it_were_accepted(make: Make, error
 
 
 @pytest.mark.spec("RELAY-02")
-async def test_nothing_more_is_sent_after_the_time_is_over(make: Make) -> None:
+async def test_nothing_more_is_sent_after_the_time_is_over(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    real, passed = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: real() + passed)
+
     async def slow(message: Message[Any]) -> None:
-        await asyncio.sleep(0.01)
+        nonlocal passed
+        passed += LONGEST + 1
 
     with pytest.raises(Partial) as partial:
-        await publish_in_key_order([make() for _ in range(9)], slow, at_once=1, longest=0.001)
+        await publish_in_key_order([make() for _ in range(9)], slow, at_once=1)
     assert partial.value.n == 1
     assert partial.value.__cause__ is None
 

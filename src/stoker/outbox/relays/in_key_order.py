@@ -19,7 +19,6 @@ async def publish_in_key_order(
     send: Callable[[Message[Any]], Awaitable[None]],
     *,
     at_once: int,
-    longest: float = LONGEST,
 ) -> None:
     """Send messages, at most `at_once` side by side, those of one key one after the other.
 
@@ -31,7 +30,7 @@ async def publish_in_key_order(
         by_key.setdefault(one.key, []).append(place)
     accepted: set[int] = set()
     errors: dict[int, BaseException] = {}
-    until = asyncio.get_running_loop().time() + longest
+    until = asyncio.get_running_loop().time() + LONGEST
     waiting = iter(by_key.values())
 
     async def work() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from stoker.admin.limits import BudgetView, KeyView
+from stoker.model.filter import Filter
 from stoker.model.throttle import Rate
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
@@ -45,9 +46,10 @@ class AtLimitQuery(t.Strict):
 
 
 class AtLimit(Struct, kw_only=True):
-    """Keys by queue and name, with the jobs that hold their places."""
+    """Keys by queue and name, with the jobs that hold their places. `hint` is about a queue that is not known."""
 
     keys: list[KeyView]
+    hint: str = ""
 
 
 @api.get("/limits")
@@ -82,9 +84,10 @@ async def drain(visit: Visit, given: t.NoBody) -> t.Done:  # noqa: ARG001 - noth
 @api.get("/at-limit")
 async def at_limit(visit: Visit, given: AtLimitQuery) -> AtLimit:
     """List keys whose places are all taken while jobs wait."""
-    if given.queue is not None:
-        await visit.admin.queues.get(given.queue)
-    return AtLimit(keys=list(await visit.admin.limits.at_limit(given.queue, limit=given.limit)))
+    keys = list(await visit.admin.limits.at_limit(given.queue, limit=given.limit))
+    if keys or given.queue is None:
+        return AtLimit(keys=keys)
+    return AtLimit(keys=[], hint=(await visit.admin.jobs.find(Filter(queues=(given.queue,)), limit=1)).hint)
 
 
 def _record(one: BudgetView) -> BudgetRecord:
