@@ -144,6 +144,14 @@ def test_facts_about_sqlite(changes: dict[str, Any], expected: list[tuple[str, s
     assert complaints(sqlite.judge(replace(SQLITE, **changes))) == expected
 
 
+@pytest.mark.spec("SQLITE-55")
+def test_an_affected_sqlite_is_said_to_be_safe_for_stoker_first() -> None:
+    check = next(sqlite.judge(replace(SQLITE, affected=True)))
+    assert check.meaning.startswith(
+        "What Stoker writes through its own connections is safe. A job enqueued with tx= is"
+    )
+
+
 NODE = RedisNode(
     name="redis:6379",
     product="Redis",

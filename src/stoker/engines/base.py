@@ -87,6 +87,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the log that the store writes ahead of its data, where it can tell."""
 
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What is worth knowing and harms nothing of Stoker's: a worker logs it once, and no other command prints it."""
 
 
 class Jobs(Protocol):

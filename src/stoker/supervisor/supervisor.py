@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker.app_path import load
+from stoker.engines import notices
 from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
 from stoker.settings import WorkerSettings, resolve
@@ -143,6 +144,7 @@ class Supervisor:
             self._open_metrics()
             self._health.show()
             if await self._wait_for_store():
+                notices.log_kept(self.app.root().where)
                 await self._lease.renew()
                 await self._pool.fill()
                 self._spawn(self._watch())

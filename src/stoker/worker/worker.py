@@ -19,6 +19,7 @@ import msgspec
 
 from stoker.block import running_loop
 from stoker.context import Stopping, name_jobs_in_logs
+from stoker.engines import notices
 from stoker.engines.base import outbox_of
 from stoker.engines.call_times import CallTimes
 from stoker.executors import Executors
@@ -240,6 +241,7 @@ class Worker:
             len(self.app.tasks),
             version(),
         )
+        notices.log_kept(self.engine.where)
         with suppress(StokerError):  # advice only: a store that is away is noticed elsewhere
             await self.maintenance.advice.look_at_start()
         if self._stop_asked:

@@ -281,6 +281,7 @@ def test_versions_with_the_wal_reset_bug_are_named(version: tuple[int, ...], aff
         assert "?journal=delete" in warning
         assert len(warning) <= 200
         assert "\n" not in warning
+        assert warning.startswith("What Stoker writes through its own connections is safe. A job enqueued with tx= is")
 
 
 @pytest.mark.spec("SQLITE-56")

@@ -58,6 +58,7 @@ def described(resources: OpenResources, path: str, options: Options, pragmas: di
         size=size,
         log_size=log,
         warnings=tuple(warnings),
+        notes=resources.notes,
     )
 
 

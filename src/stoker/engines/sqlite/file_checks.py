@@ -1,7 +1,7 @@
 """Checks before a database is opened: its file system, its rights, and the version of SQLite.
 
-The engine calls `inspect_path` at every open, before SQLite sees the file, and shows `version_warning` at open and in
-`describe`.
+The engine calls `inspect_path` at every open, before SQLite sees the file. `version_warning` is for `describe` and for
+the log of a worker.
 
 Rule: nothing here ever opens an existing database. Closing any descriptor of a file drops all locks the process has
 on it, also those of the user's own connections.
@@ -169,12 +169,13 @@ def filesystem(folder: Path) -> str | None:
 
 
 def version_warning(version: tuple[int, ...]) -> str | None:
-    """Return a warning if this SQLite has the WAL-reset bug, which can lose commits."""
+    """Return what to know about a SQLite with the WAL-reset bug, which can lose commits of other programs."""
     version = tuple(version[:3])
     fixed = version >= FIXED_IN[-1] or any(version[:2] == fix[:2] and version >= fix for fix in FIXED_IN)
     if fixed or version < FIRST_AFFECTED:
         return None
     return (
-        f"SQLite {'.'.join(map(str, version))} has the WAL-reset bug: commits of other programs can be lost; "
-        "use SQLite 3.51.3+, 3.50.7+ or 3.44.6+, or ?journal=delete"
+        "What Stoker writes through its own connections is safe. A job enqueued with tx= is as safe as your commits, "
+        f"which SQLite {'.'.join(map(str, version))} can lose (WAL-reset bug): "
+        "use 3.51.3, 3.50.7, 3.44.6 or ?journal=delete"
     )

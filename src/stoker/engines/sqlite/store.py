@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stoker.engines.base import CONTROL, Clock, Transaction
-from stoker.engines.notices import warn_once
+from stoker.engines.notices import keep_for_workers, warn_once
 from stoker.engines.shared.ends import Ends, Interest, Message, topics_of
 from stoker.engines.shared.waiters import Hub
 from stoker.engines.sql.steps import Steps
@@ -99,6 +99,8 @@ class Store:
             )
         for warning in self._resources.warnings:
             warn_once(log, self.path, warning)
+        for note in self._resources.notes:
+            keep_for_workers(log, self.path, note)
 
     async def close(self) -> None:
         resources, self._resources = self._resources, None
@@ -317,7 +319,8 @@ class OpenResources:
     wake_socket: WakeSocket
     hub: Hub
     write_queue: WriteQueue
-    warnings: list[str] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     transactions: list[Connection] = field(default_factory=list)
     """Idle connections of the engine's own transactions, with their prepared statements."""
     watching: bool = False
@@ -372,9 +375,8 @@ async def open_resources(
     file_checks.inspect_path(path)
     write_lock = WriteLock(side_folder.write_lock)
     connection, reader = await asyncio.to_thread(_connect, path, journal, side_folder, write_lock, patience, read_limit)
-    warnings = [file_checks.version_warning(VERSION_INFO)] if connection.journal == "wal" else []
-    if connection.journal != journal:
-        warnings.append(f"the journal of {path} is {connection.journal} although {journal} was asked for")
+    known = file_checks.version_warning(VERSION_INFO) if connection.journal == "wal" else None
+    other = f"the journal of {path} is {connection.journal} although {journal} was asked for"
     return OpenResources(
         pid=os.getpid(),
         loop=loop,
@@ -393,7 +395,8 @@ async def open_resources(
             wake_here=wake_here,
             emit_closing=emit_closing,
         ),
-        warnings=[warning for warning in warnings if warning],
+        warnings=() if connection.journal == journal else (other,),
+        notes=() if known is None else (known,),
     )
 
 

@@ -29,7 +29,10 @@ def judge(facts: SqliteFacts) -> Iterator[Check]:
 def _version(facts: SqliteFacts) -> Check:
     read = f"SQLite {facts.version}"
     if facts.affected:
-        meaning = "It has the WAL-reset bug: commits of other programs that write to this file can be lost."
+        meaning = (
+            "What Stoker writes through its own connections is safe. A job enqueued with tx= is as safe as the "
+            "program's own commits, and those this version can lose in a rare race (WAL-reset bug)."
+        )
         remedy = "Use SQLite 3.51.3, 3.50.7 or 3.44.6, or open the store with ?journal=delete"
         return warning("version", read, meaning, remedy)
     return ok("version", read)
