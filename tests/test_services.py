@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -155,6 +156,58 @@ def test_a_machine_without_any_binary_raises(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr("tests.services.binaries.find_spec", lambda name: None)
     with pytest.raises(services.Unavailable, match="STOKER_TEST_REDIS_URL"):
         services.redis_binary(tmp_path)
+
+
+APT = """#!/bin/sh
+mkdir "$BOX/busy" 2>/dev/null || { echo "Could not get lock /var/lib/apt/lists/lock" >&2; exit 100; }
+sleep 0.05
+for last; do :; done
+[ "$1" = update ] || { cp "$0" "$BOX/bin/$last" && echo "$last" >>"$BOX/installed"; }
+rmdir "$BOX/busy"
+"""
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A Debian machine without any program but a small apt-get, which like the real one bears no other beside it."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "state").mkdir()
+    program = tmp_path / "bin" / "apt-get"
+    program.write_text(APT)
+    program.chmod(0o755)
+    for name in ("sh", "mkdir", "rmdir", "sleep", "cp"):
+        found = binaries.installed(name)
+        assert found is not None
+        (tmp_path / "bin" / name).symlink_to(found)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("BOX", str(tmp_path))
+    monkeypatch.delenv("STOKER_TEST_FORCE_WHEEL", raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(binaries, "APT_STATE", tmp_path / "state")
+    monkeypatch.setattr(binaries, "SERVICE_POLICY", tmp_path / "policy-rc.d")
+    return tmp_path
+
+
+def test_a_bare_machine_gets_its_browser_while_other_rooms_get_their_servers(bare: Path) -> None:
+    with ThreadPoolExecutor(4) as rooms:
+        others = [rooms.submit(binaries.apt, name) for name in ("rabbitmq-server", "nats-server", "valkey")]
+        assert rooms.submit(services.chromium_binary).result() == bare / "bin" / "chromium"
+        for one in others:
+            one.result()
+    assert sorted((bare / "installed").read_text().split()) == ["chromium", "nats-server", "rabbitmq-server", "valkey"]
+    assert not (bare / "policy-rc.d").exists()
+
+
+def test_an_installed_browser_is_taken_as_it_is(bare: Path) -> None:
+    (bare / "bin" / "google-chrome").symlink_to("apt-get")
+    assert services.chromium_binary() == bare / "bin" / "google-chrome"
+    assert not (bare / "installed").exists()
+
+
+def test_without_root_the_missing_browser_is_named(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(services.Unavailable, match=r"^chromium is not installed, and .* Install it$"):
+        services.chromium_binary()
 
 
 def pretend_installed(monkeypatch: pytest.MonkeyPatch, folder: Path, when_shifted: str) -> Path:

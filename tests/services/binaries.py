@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +24,13 @@ POSTGRES_HOMES = (
     "usr/local/opt/postgresql@*/bin",
     "usr/local/pgsql/bin",
 )
+
+APT_STATE = Path("/var/lib/apt")
+SERVICE_POLICY = Path("/usr/sbin/policy-rc.d")
+"""What a package asks whether it may start its service; 101 is no."""
+
+ADDRESSES = {"postgresql": "STOKER_TEST_POSTGRES_URL", "redis-server": "STOKER_TEST_REDIS_URL"}
+"""Variables that name a server for tests instead of one from this package."""
 
 LONGEST_VERSION = 5.0
 """Seconds in which a server that starts at all has printed its version."""
@@ -213,24 +222,39 @@ def apt_redis() -> Path:
 def apt(package: str) -> None:
     """Install a package without starting its service."""
     if os.geteuid() != 0 or not shutil.which("apt-get") or forced_wheel():
-        raise Unavailable(
-            f"found no installed server and no wheel with its binaries. Install {package}, or point "
-            "STOKER_TEST_POSTGRES_URL / STOKER_TEST_REDIS_URL at a server for tests."
-        )
-    print(f"stoker: installing {package} with apt-get", file=sys.stderr)
-    policy = Path("/usr/sbin/policy-rc.d")
-    ours = not policy.exists()
-    if ours:
-        policy.write_text("#!/bin/sh\nexit 101\n")
-        policy.chmod(0o755)
+        other = f", or point {ADDRESSES[package]} at a server for tests" if package in ADDRESSES else ""
+        raise Unavailable(f"{package} is not installed, and apt-get cannot be used here. Install it{other}")
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    options = ["-o", "Dpkg::Options::=--force-confold", "-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::Retries=0"]
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *options, package]
+    with _one_at_a_time(), _no_service_starts():
+        print(f"stoker: installing {package} with apt-get", file=sys.stderr)
+        try:
+            for command in (["apt-get", "update", "-qq"], install):
+                subprocess.run(command, env=quiet, stdout=sys.stderr, check=True)
+        except subprocess.CalledProcessError as error:
+            raise Unavailable(f"apt-get could not install {package}") from error
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Wait for the other rooms of a run: an `apt-get update` beside another one fails at once, timeout or not."""
+    folder = os.open(APT_STATE, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        options = ["-o", "Dpkg::Options::=--force-confold", "-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::Retries=0"]
-        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *options, package]
-        for command in (["apt-get", "update", "-qq"], install):
-            subprocess.run(command, env=quiet, stdout=sys.stderr, check=True)
-    except subprocess.CalledProcessError as error:
-        raise Unavailable(f"apt-get could not install {package}") from error
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _no_service_starts() -> Iterator[None]:
+    ours = not SERVICE_POLICY.exists()
+    if ours:
+        SERVICE_POLICY.write_text("#!/bin/sh\nexit 101\n")
+        SERVICE_POLICY.chmod(0o755)
+    try:
+        yield
     finally:
         if ours:
-            policy.unlink(missing_ok=True)
+            SERVICE_POLICY.unlink(missing_ok=True)
