@@ -67,9 +67,11 @@ def check(package: Path) -> list[str]:
 
 
 def declared(project: Path) -> set[str]:
-    """The libraries that a `pyproject.toml` names, extras included."""
-    table = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
-    wanted = [*table["dependencies"], *(one for extra in table["optional-dependencies"].values() for one in extra)]
+    """The libraries that a `pyproject.toml` names, extras and groups included."""
+    tables = tomllib.loads(project.read_text(encoding="utf-8"))
+    table = tables["project"]
+    lists = [table["dependencies"], *table["optional-dependencies"].values(), *tables["dependency-groups"].values()]
+    wanted = [one for some in lists for one in some]
     return {_plain(re.split(r"[^\w.-]", one, maxsplit=1)[0]) for one in wanted}
 
 

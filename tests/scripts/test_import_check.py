@@ -45,10 +45,13 @@ def test_types_only_imports_and_our_own_modules_are_free(tmp_path: Path) -> None
 
 def test_a_library_that_only_came_along_is_found(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
-        '[project]\ndependencies = ["click>=8"]\n[project.optional-dependencies]\ndev = ["pytest[x]>=8; a"]\n'
+        '[project]\ndependencies = ["click>=8"]\n[project.optional-dependencies]\nx = ["rich"]\n'
+        '[dependency-groups]\ndev = ["pytest[x]>=8; a"]\n'
     )
     (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_a.py").write_text("import os\nimport click, pytest\nimport hypothesis\nimport mine\n")
+    (tmp_path / "tests" / "test_a.py").write_text(
+        "import os\nimport click, pytest, rich\nimport hypothesis\nimport mine\n"
+    )
     assert import_check.undeclared(tmp_path, ["tests"]) == [
         "tests/test_a.py:3: hypothesis is not named in pyproject.toml"
     ]

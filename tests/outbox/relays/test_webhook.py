@@ -7,7 +7,7 @@ import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpcore
+import httpcore2
 import pytest
 
 from stoker.model.errors import InvalidInput, InvalidOption, StokerError
@@ -136,7 +136,7 @@ async def test_a_receiver_that_was_away_gets_what_comes_next(make: Make) -> None
     async with listening() as first:
         relay = ToWebhook(f"http://127.0.0.1:{first.port}", OLD, allow=LOOPBACK)
         await relay.publish([make()])
-    with pytest.raises((httpcore.NetworkError, httpcore.ProtocolError)):
+    with pytest.raises((httpcore2.NetworkError, httpcore2.ProtocolError)):
         await relay.publish([make()])
     async with listening(port=first.port) as again:
         await relay.publish([make()])
@@ -166,12 +166,12 @@ async def test_the_address_that_was_checked_is_the_one_that_is_called(receiver: 
         return ["127.0.0.1"] if len(asked) == 1 else ["127.0.0.2"]
 
     target = endpoint("http://shop.example/", ["127.0.0.1/32"])
-    async with httpcore.AsyncConnectionPool(network_backend=CheckedAddresses(target, rebinding)) as pool:
+    async with httpcore2.AsyncConnectionPool(network_backend=CheckedAddresses(target, rebinding)) as pool:
         url = f"http://shop.example:{receiver.port}/"
         answer = await pool.request("POST", url, headers={"host": "shop.example", "content-length": "0"})
         assert answer.status == 200
         assert asked == ["shop.example"]
-    async with httpcore.AsyncConnectionPool(network_backend=CheckedAddresses(target, rebinding)) as pool:
+    async with httpcore2.AsyncConnectionPool(network_backend=CheckedAddresses(target, rebinding)) as pool:
         with pytest.raises(StokerError, match=r"is 127\.0\.0\.2"):
             await pool.request("POST", url)
     assert receiver.connections == 1
@@ -186,7 +186,7 @@ async def test_tls_goes_by_the_name_and_its_certificate_is_checked(tmp_path: Pat
         await trusting.close()
         assert receiver.names == ["localhost"]
         strict = ToWebhook(f"https://localhost:{receiver.port}/", OLD, allow=LOOPBACK)
-        with pytest.raises(httpcore.ConnectError, match=r"(?i)certificate"):
+        with pytest.raises(httpcore2.ConnectError, match=r"(?i)certificate"):
             await strict.publish([make()])
         await strict.close()
         assert len(receiver.requests) == 1

@@ -18,7 +18,7 @@ from stoker.outbox.relays.in_key_order import publish_in_key_order
 from stoker.outbox.relays.library import needs, seconds
 
 if TYPE_CHECKING:
-    import httpcore
+    import httpcore2
 
 AT_ONCE: Final = 8
 
@@ -47,12 +47,12 @@ class ToWebhook:
         allow: Iterable[str] = (),
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        needs(self, "httpcore", "webhook")
+        needs(self, "httpcore2", "webhook")
         self._endpoint = rules.endpoint(url, allow)
         self._keys = rules.secrets(secrets)
         self._timeout = seconds(timeout)
         self._tls = tls
-        self._pool: httpcore.AsyncConnectionPool | None = None
+        self._pool: httpcore2.AsyncConnectionPool | None = None
 
     def __repr__(self) -> str:
         return f"<ToWebhook {self._endpoint.host}>"

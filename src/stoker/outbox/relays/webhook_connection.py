@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-import httpcore
+import httpcore2
 
 from stoker.model.outbox.webhook import Endpoint
 
@@ -23,7 +23,7 @@ SHOWN: Final = 200
 Resolver: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
 
 
-class CheckedAddresses(httpcore.AsyncNetworkBackend):
+class CheckedAddresses(httpcore2.AsyncNetworkBackend):
     """Resolves a name once, refuses it unless all its addresses are allowed, and connects to one of them.
 
     A name that is resolved a second time may stand for another address by then, which was not checked. TLS still
@@ -33,7 +33,7 @@ class CheckedAddresses(httpcore.AsyncNetworkBackend):
     def __init__(self, endpoint: Endpoint, resolve: Resolver | None = None) -> None:
         self._endpoint = endpoint
         self._resolve = resolve or system_addresses
-        self._inner = httpcore.AnyIOBackend()
+        self._inner = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
         self,
@@ -42,7 +42,7 @@ class CheckedAddresses(httpcore.AsyncNetworkBackend):
         timeout: float | None = None,
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> httpcore2.AsyncNetworkStream:
         """Connect to an address of the host that is allowed."""
         address = self._endpoint.choose(await self._resolve(host, port))
         return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
@@ -54,13 +54,13 @@ async def system_addresses(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
-def pool(endpoint: Endpoint, tls: ssl.SSLContext, most: int) -> httpcore.AsyncConnectionPool:
+def pool(endpoint: Endpoint, tls: ssl.SSLContext, most: int) -> httpcore2.AsyncConnectionPool:
     """At most so many connections to a webhook, each made when it is needed and kept for further requests."""
-    return httpcore.AsyncConnectionPool(tls, max_connections=most, network_backend=CheckedAddresses(endpoint))
+    return httpcore2.AsyncConnectionPool(tls, max_connections=most, network_backend=CheckedAddresses(endpoint))
 
 
 async def post(
-    connections: httpcore.AsyncConnectionPool, endpoint: Endpoint, headers: Mapping[str, str], body: bytes
+    connections: httpcore2.AsyncConnectionPool, endpoint: Endpoint, headers: Mapping[str, str], body: bytes
 ) -> tuple[int, str | None, str]:
     """Status, `Retry-After` and the beginning of the answer, of which no more than a limit is read."""
     given = [*headers.items(), ("host", endpoint.authority), ("content-length", str(len(body)))]

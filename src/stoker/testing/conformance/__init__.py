@@ -18,7 +18,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-import pytest
+try:
+    import pytest
+except ImportError as error:
+    raise ImportError("the conformance suite needs pytest: pip install 'stoker[conformance]'") from error
 
 from stoker.testing.conformance import harness
 from stoker.testing.conformance.harness import MakeEngine, Miscount, Store, clock, needs, store
