@@ -15,8 +15,9 @@ from stoker.model.errors import EngineUnavailable
 from stoker.model.events import EventType, Transition, Window
 from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN, Swept
 from stoker.model.job import Status
+from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.outcome import Reject
-from stoker.model.time import DAY, SECOND
+from stoker.model.time import DAY, HOUR, SECOND
 from stoker.records import Progress
 from stoker.services import ServiceContext
 from stoker.testing.clock import VirtualClock
@@ -347,6 +348,40 @@ async def test_memory_keeps_as_many_closed_groups_as_finished_jobs() -> None:
         await groups[0].progress()
     assert (await groups[2].progress()).total == 0
     await jobs.close()
+
+
+@pytest.mark.spec("GROUP-33")
+async def test_memory_keeps_a_closed_group_whose_job_is_kept() -> None:
+    """Beyond the history too, until that job is gone."""
+    jobs = Stoker(MemoryEngine(history=2))
+    tasks = Tasks(jobs)
+    kept = await jobs.group([], then=tasks.report.draft("waits"))
+    groups = [await jobs.group([]) for _ in range(20)]
+    assert (await kept.progress()).total == 0
+    with pytest.raises(NotFound):
+        await groups[0].progress()
+    await drain(jobs)
+    for _ in range(3):
+        await jobs.enqueue(tasks.work.draft())
+        await drain(jobs)
+    groups = [await jobs.group([]) for _ in range(20)]
+    with pytest.raises(NotFound):
+        await kept.progress()
+    await jobs.close()
+
+
+@pytest.mark.spec("GROUP-10")
+async def test_a_group_is_kept_as_long_as_the_app_keeps_what_is_done(clock: VirtualClock) -> None:
+    """Made whole and by a block; without a word of the app, by the engine's default."""
+    for keep, kept in ((3 * 3600, 3 * HOUR), (None, KEEP_DONE)):
+        jobs = Stoker(MemoryEngine(clock), keep=keep)
+        whole = await jobs.group([])
+        async with jobs.group() as block:
+            pass
+        for group in await (await jobs.engine()).groups([ids.parse(whole.id), ids.parse(block.id)]):
+            assert group is not None
+            assert group.expires_at == clock() + kept
+        await jobs.close()
 
 
 @pytest.mark.spec("GROUP-09")

@@ -457,7 +457,8 @@ class Stoker(Registry):
         they come (`await group.add(...)`). When every member is finished, `then` is stored if all are done, else
         `on_failure`; `on_finish` in both cases.
         """
-        group = new_group(self.mint(), then=then, on_failure=on_failure, on_finish=on_finish)
+        keep = self.defaults.keep
+        group = new_group(self.mint(), then=then, on_failure=on_failure, on_finish=on_finish, keep=keep)
         return NewGroup(self, drafts, tx, group)
 
     def group_handle(self, group: str | JobId) -> GroupHandle:

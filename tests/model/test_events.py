@@ -165,7 +165,7 @@ def test_occurrences_that_made_no_job_are_one_event() -> None:
 @pytest.mark.spec("GROUP-31")
 def test_a_group_that_closed_is_an_event_and_so_are_the_callbacks_that_it_stored() -> None:
     plain, keyed = Draft(b"1" * 16, "then", queue="mail"), Draft(b"2" * 16, "tidy", unique=Unique("k"))
-    group = new_group(b"g" * 16, then=plain, on_finish=keyed, sealed=True).made(5).close(9, 100)
+    group = new_group(b"g" * 16, then=plain, on_finish=keyed, sealed=True).made(5).close(9, None, 100)
     closed = Event(20, EventType.GROUP_CLOSED, b"g" * 16, "default", "group", duration=4)
     then = Event(20, EventType.ENQUEUED, plain.job_id, "mail", "then")
     tidy = Event(20, EventType.ENQUEUED, keyed.job_id, "default", "tidy")

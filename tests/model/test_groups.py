@@ -7,15 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.model.control import Queue
 from stoker.model.errors import GroupClosed, GroupFailed, InvalidInput, NotFound
 from stoker.model.groups import (
     GROUP,
+    LEAST_KEPT,
+    LOOKED_AGAIN,
     MOST_KNOWN,
     Group,
     GroupChange,
     Standing,
     changes,
     into_group,
+    kept_until,
     new_group,
     pack_callbacks,
     pack_members,
@@ -39,6 +43,7 @@ from stoker.model.job import (
 )
 from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.record import Record
+from stoker.model.time import DAY, HOUR
 
 ONE, TWO = b"1" * 16, b"2" * 16
 
@@ -132,8 +137,50 @@ def test_a_group_is_complete_when_it_is_sealed_and_all_are_finished(
     success = set(members) <= {"done"} and not (sealed and abandoned)
     assert group.succeeded == success
     assert [one.kind for one in group.callbacks] == (["job1", "job3"] if success else ["job2", "job3"])
-    closed = group.close(6, 10)
-    assert (closed.closed_at, closed.expires_at, closed.complete, closed.created_at) == (6, 16, False, 4)
+    closed = group.close(6, None, DAY)
+    assert (closed.closed_at, closed.expires_at, closed.complete, closed.created_at) == (6, 6 + DAY, False, 4)
+
+
+@pytest.mark.spec("GROUP-10")
+@pytest.mark.parametrize(
+    ("app", "queue", "kept"),
+    [
+        (None, None, DAY),
+        (HOUR, None, HOUR),
+        (None, Queue(name="q", keep_done=DAY), DAY),
+        (HOUR, Queue(name="q", keep_done=DAY), HOUR),
+        (None, Queue(name="q", keep_done=2 * DAY), 2 * DAY),
+        (HOUR, Queue(name="q", keep_done=2 * DAY), 2 * DAY),
+        (0, None, LEAST_KEPT),
+        (HOUR, Queue(name="q", keep_done=0), LEAST_KEPT),
+    ],
+)
+def test_a_closed_group_is_kept_as_its_queue_was_tuned_else_as_its_app_says(
+    app: int | None, queue: Queue | None, kept: int
+) -> None:
+    """The engine's default is a day here: a queue that was tuned to it counts as not tuned."""
+    assert new_group(ONE, keep=app).close(6, queue, DAY).expires_at == 6 + kept
+
+
+@pytest.mark.spec("GROUP-33")
+@pytest.mark.parametrize(
+    ("total", "dead", "kept"), [(MOST_KNOWN, 1, DAY), (MOST_KNOWN + 1, 0, DAY), (MOST_KNOWN + 1, 1, 9 * DAY)]
+)
+def test_a_large_group_that_failed_is_kept_like_a_dead_job(total: int, dead: int, kept: int) -> None:
+    group = Group(id=ONE, sealed=True, total=total, dead=dead, done=total - dead)
+    queue = Queue(name="q", keep_done=DAY, keep_dead=9 * DAY)
+    assert group.close(6, queue, DAY).expires_at == 6 + kept
+    assert group.close(6, msgspec.structs.replace(queue, keep_dead=HOUR), DAY).expires_at == 6 + DAY
+
+
+@pytest.mark.spec("GROUP-33")
+def test_a_group_stays_for_the_last_of_its_jobs() -> None:
+    assert kept_until([], 10) is None
+    assert kept_until([9, 8], 10) is None
+    assert kept_until([9, 10], 10) == 10
+    assert kept_until([12, 11], 10) == 12
+    assert kept_until([12, None], 10) == 10 + LOOKED_AGAIN
+    assert kept_until([None, 11 + LOOKED_AGAIN], 10) == 11 + LOOKED_AGAIN
 
 
 @pytest.mark.spec("GROUP-02")
@@ -167,9 +214,10 @@ def test_changes_add_up() -> None:
 
 @pytest.mark.spec("GROUP-02")
 def test_a_group_survives_being_stored() -> None:
-    group = new_group(ONE, then=draft(1, payload=b"\xff"), on_finish=chain(draft(2), draft(3)))
+    group = new_group(ONE, then=draft(1, payload=b"\xff"), on_finish=chain(draft(2), draft(3)), keep=5)
     found = unpack_callbacks(pack_callbacks(group))
-    assert (found.then, found.on_failure, found.on_finish) == (group.then, None, group.on_finish)
+    assert (found.then, found.on_failure, found.on_finish, found.keep) == (group.then, None, group.on_finish, 5)
+    assert unpack_callbacks(b"{}").keep is None
     assert unpack_members(pack_members([ONE, TWO])) == (ONE, TWO)
     assert unpack_members(b"") == ()
 

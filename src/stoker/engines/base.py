@@ -295,7 +295,9 @@ class Groups(Protocol):
         """Do what no other call will do, for up to `limit` groups each.
 
         Abandon groups that stayed unsealed for `ABANDONED_AFTER` since the last member joined, close those whose last
-        end was written by a process that died before it closed them, and remove those past their retention.
+        end was written by a process that died before it closed them, and remove those past their retention. One that
+        has a known member or a stored callback which is kept for longer stays: its `expires_at` becomes what
+        `groups.kept_until` says.
         """
         ...
 

@@ -14,17 +14,24 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from stoker.model.control import Queue
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import JobId, text
 from stoker.model.job import ACTIVE, LARGEST_BATCH, Draft, Status
 from stoker.model.record import Record
-from stoker.model.time import HOUR, Instant, Span
+from stoker.model.time import HOUR, MINUTE, Instant, Span
 
 ABANDONED_AFTER: Span = HOUR
 """How long a group may stay unsealed after its last member was added; then the janitor abandons it."""
 
 MOST_KNOWN = LARGEST_BATCH
 """The ids of a group's members are kept up to this number of members."""
+
+LEAST_KEPT: Span = MINUTE
+"""A closed group stays at least so long, so that a caller who waits for it can read how it ended."""
+
+LOOKED_AGAIN: Span = HOUR
+"""How long a sweep leaves a closed group alone that has a member or a callback which has not ended."""
 
 GROUP = "stoker.group"
 """Metadata key: the group whose end stored this job."""
@@ -67,15 +74,16 @@ class GroupChange(msgspec.Struct):
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A group as it is stored; `new_group` makes one.
 
-    `abandoned`: its maker raised or died before it was sealed. `members` are the ids of all that joined, empty when
-    they are more than `MOST_KNOWN`. `queue` is that of its first member, whose retention decides how long the group is
-    kept. `touched_at` is when the last member joined.
+    `abandoned`: its maker raised or died before it was sealed. `keep` is how long its app keeps
+    what is done. `members` are the ids of all that joined, empty when they are more than `MOST_KNOWN`. `queue` is that
+    of its first member. `touched_at` is when the last member joined. A sweep may put `expires_at` off (`kept_until`).
     """
 
     id: JobId
     then: Draft | None = None
     on_failure: Draft | None = None
     on_finish: Draft | None = None
+    keep: Span | None = None
     sealed: bool = False
     abandoned: bool = False
     total: int = 0
@@ -131,9 +139,17 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         """No more members are awaited. An abandoned group fails."""
         return replace(self, sealed=True, abandoned=abandoned)
 
-    def close(self, now: Instant, keep: Span) -> Group:
-        """Final, and kept for so long."""
-        return replace(self, closed_at=now, expires_at=now + keep)
+    def close(self, now: Instant, queue: Queue | None, keep_done: Span) -> Group:
+        """Final, and kept like a done job of its first member's queue: as that was tuned, else as its app says.
+
+        `queue` is None for a group without members, `keep_done` is the engine's default. Of a large group the ids of
+        the members are not known: if it did not succeed, it is kept at least as long as a dead job of that queue.
+        """
+        tuned = queue is not None and queue.keep_done != keep_done
+        keep = queue.keep_done if queue is not None and tuned else keep_done if self.keep is None else self.keep
+        if queue is not None and self.total > MOST_KNOWN and not self.succeeded:
+            keep = max(keep, queue.keep_dead)
+        return replace(self, closed_at=now, expires_at=now + max(keep, LEAST_KEPT))
 
 
 class Closing(msgspec.Struct, frozen=True):
@@ -148,11 +164,12 @@ def ignore(closing: Closing) -> None:
 
 
 class Callbacks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a group stores when it closes, as engines keep it."""
+    """What a group stores when it closes, and how long its app keeps it, as engines store it."""
 
     then: Draft | None = None
     on_failure: Draft | None = None
     on_finish: Draft | None = None
+    keep: Span | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -161,8 +178,8 @@ unpack_callbacks = msgspec.json.Decoder(Callbacks).decode
 
 
 def pack_callbacks(group: Group) -> bytes:
-    """The callbacks of a group as engines store them."""
-    return _encode(Callbacks(group.then, group.on_failure, group.on_finish))
+    """The callbacks of a group, and its app's `keep`, as engines store them."""
+    return _encode(Callbacks(group.then, group.on_failure, group.on_finish, group.keep))
 
 
 def pack_members(members: Iterable[JobId]) -> bytes:
@@ -182,6 +199,15 @@ def known_members(before: tuple[JobId, ...], total: int, joined: Sequence[JobId]
     return (*before, *joined) if len(before) + len(joined) <= MOST_KNOWN else ()
 
 
+def kept_until(expiries: Iterable[Instant | None], now: Instant) -> Instant | None:
+    """Until when a closed group stays for the sake of its members and callbacks; None: it can be removed.
+
+    `expiries` are those of the jobs that are stored, None for one that has not ended.
+    """
+    latest = max((now + LOOKED_AGAIN if one is None else one for one in expiries), default=None)
+    return None if latest is None or latest < now else latest
+
+
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
     """What one sweep of the groups did. `closed`: complete groups that the write of the last end had left open."""
 
@@ -196,6 +222,7 @@ def new_group(
     then: Draft | None = None,
     on_failure: Draft | None = None,
     on_finish: Draft | None = None,
+    keep: Span | None = None,
     sealed: bool = False,
 ) -> Group:
     """A group that is not stored yet, without members."""
@@ -204,6 +231,7 @@ def new_group(
         then=_callback("then", then, group),
         on_failure=_callback("on_failure", on_failure, group),
         on_finish=_callback("on_finish", on_finish, group),
+        keep=keep,
         sealed=sealed,
     )
 

@@ -192,7 +192,8 @@ class LockStep(Laws):
         then, on_failure, on_finish = (
             self.draft({"kind": kind, "queue": QUEUES[0], "delay": 1}) for kind in ("then", "on_failure", "on_finish")
         )
-        made = new_group(group, then=then, on_failure=on_failure, on_finish=on_finish, sealed=sealed)
+        keep = (None, 0, HOUR, 9 * DAY)[len(self.group_ids) % 4]
+        made = new_group(group, then=then, on_failure=on_failure, on_finish=on_finish, keep=keep, sealed=sealed)
         self.insert_both(into_group(group, drafts), made)
 
     @precondition(lambda self: self.group_ids)

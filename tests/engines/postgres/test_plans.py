@@ -94,6 +94,7 @@ BY_ID = (
         "known",
         "get",
         "ended",
+        "group_kept",
         "ready_drop",
         "done_drop",
         "expire_take",

@@ -97,6 +97,10 @@ PLANS = {
     ],
     "events_latest": ["SEARCH b USING INDEX stoker_events_first (first>? AND first<?)"],
     "events_removed": ["SEARCH r USING PRIMARY KEY (job=?)"],
+    "group_kept": [
+        "SEARCH b USING COVERING INDEX sqlite_autoindex_stoker_body_1 (id=?)",
+        "SEARCH d USING PRIMARY KEY (id=?)",
+    ],
     "remove_events": ["SEARCH stoker_events"],
     "expire_removed": ["SEARCH r USING INDEX stoker_removed_block (block<?)"],
     "outbox_head": [MESSAGES],
@@ -157,6 +161,7 @@ MAY_SCAN = {
     "diagnose_groups": "a check-up by a person, to its limit",
     "census_subqueues": "the states of subqueues and what waits in them",
     "events_removed": "the places of the ids that are given",
+    "group_kept": "the places of the ids that are given",
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from stoker.engines.memory.store import Store
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.groups import ABANDONED_AFTER, Group, Swept
@@ -26,12 +28,18 @@ def seal(store: Store, unit: UnitOfWork, group: JobId, *, abandoned: bool) -> bo
 
 
 def sweep(store: Store, unit: UnitOfWork, limit: int) -> Swept:
-    """Abandon groups that stayed unsealed, and remove those past their retention."""
+    """Abandon groups that stayed unsealed, and remove those past their retention that no job of theirs keeps."""
     now = unit.now
     late = [one.id for one in store.groups.values() if not one.sealed and one.touched_at < now - ABANDONED_AFTER]
-    old = [one.id for one in store.groups.values() if one.expires_at is not None and one.expires_at < now]
+    old = [one for one in store.groups.values() if one.expires_at is not None and one.expires_at < now]
     for group in late[:limit]:
         seal(store, unit, group, abandoned=True)
-    for group in old[:limit]:
-        del store.groups[group]
-    return Swept(abandoned=len(late[:limit]), removed=len(old[:limit]))
+    removed = 0
+    for one in old[:limit]:
+        until = store.group_kept_until(one, now)
+        if until is None:
+            del store.groups[one.id]
+            removed += 1
+        else:
+            store.groups[one.id] = replace(one, expires_at=until)
+    return Swept(abandoned=len(late[:limit]), removed=removed)

@@ -28,7 +28,7 @@ from stoker.engines.shared.ends import Ends, Interest
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.audit import AuditEntry, By, Deed
 from stoker.model.control import Budget, NamedLock, Presence, Queue
-from stoker.model.groups import Closing, Group
+from stoker.model.groups import Closing, Group, kept_until
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Status
 from stoker.model.lifecycle import KEEP_DONE
@@ -45,6 +45,9 @@ log = logging.getLogger("stoker.engines.memory")
 MOST_STALE = 1_000
 """How many outdated entries of `_ends` are tolerated before it is compacted."""
 
+
+PRUNED_AT_ONCE = 10
+"""How many closed groups beyond the history one write looks at: those with a job that is kept are met again."""
 
 FURTHEST_AHEAD: Span = MINUTE
 """How far the store's clock may be ahead of the system's before it follows it back."""
@@ -160,7 +163,7 @@ class Store:
         """Count what the unit changes about groups; a group that closes stores its callbacks."""
         while unit.group_changes:
             self.load(unit, Wanted(groups=frozenset(unit.group_changes)))
-            closed = careful.count_groups(unit, lambda queue: self.queue(queue).keep_done, self.keep_done)
+            closed = careful.count_groups(unit, self.queue, self.keep_done)
             self.load(unit, careful.wanted_by_drafts(careful.callbacks_of(closed)))
             unit.closings += careful.store_callbacks(unit, closed)
 
@@ -297,6 +300,21 @@ class Store:
             del self.jobs[record.id]
             self.event_log.hide(record.id)
 
+    def _prune_groups(self, n: int) -> None:
+        """Look at so many of the groups that closed first: one with a job that is kept stays, the others go."""
+        now = self.now() if n > 0 else 0
+        for _ in range(n):
+            group = self.groups.get(self.closed_groups.popleft())
+            if group is not None and self.group_kept_until(group, now) is None:
+                del self.groups[group.id]
+            elif group is not None:
+                self.closed_groups.append(group.id)
+
+    def group_kept_until(self, group: Group, now: Instant) -> Instant | None:
+        """Until when a closed group stays for the sake of its jobs."""
+        jobs = (*group.members, *(draft.job_id for draft in group.callbacks))
+        return kept_until((self.jobs[job].record.expires_at for job in jobs if job in self.jobs), now)
+
     def _is_end(self, end: tuple[Instant, int, JobId]) -> bool:
         """Whether this entry of `_ends` is valid; requeued and removed jobs leave theirs behind."""
         entry = self.finished.get(end[2])
@@ -306,8 +324,8 @@ class Store:
         """Finish a write: prune the history, let the next insert that waits for room try, wake waiters."""
         while self.history is not None and len(self.finished) > self.history:
             self._prune()
-        while self.history is not None and len(self.closed_groups) > self.history:
-            self.groups.pop(self.closed_groups.popleft(), None)
+        if self.history is not None:
+            self._prune_groups(min(len(self.closed_groups) - self.history, PRUNED_AT_ONCE))
         if len(self._ends) > 2 * len(self.finished) + MOST_STALE:
             self._ends = [end for end in self._ends if self._is_end(end)]
             heapq.heapify(self._ends)

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from stoker.model.groups import (
     GroupChange,
     Swept,
     ignore,
+    kept_until,
 )
 from stoker.model.ids import JobId
 from stoker.model.job import Draft
@@ -55,10 +57,14 @@ FOLDED_AFTER: Span = SECOND
 LOCK_WAIT = 0.2
 """Seconds a closing waits for the key of a callback that another open transaction has taken."""
 
+EXPIRED_AT_ONCE = 50
+"""Groups past their retention whose jobs one transaction looks for: up to 1,000 members each."""
+
 _GROUPS, _LOCK, _TAKE_CHANGES = sql("groups"), sql("group_lock"), sql("group_take_changes")
 _WRITE, _KNOWN, _SEAL = sql("group_write"), sql("group_known"), sql("group_seal")
 _COMPLETE, _TO_SWEEP = sql("groups_complete"), sql("groups_to_sweep")
-_EXPIRE, _DROP_CHANGES = sql("groups_expire"), sql("group_changes_drop")
+_EXPIRED, _EXPIRE, _PUT_OFF = sql("groups_expired"), sql("groups_expire"), sql("groups_put_off")
+_KEPT, _DROP_CHANGES = sql("group_kept"), sql("group_changes_drop")
 
 _WIDTH = 13
 """Columns of a group without its members; those and a change stand behind them."""
@@ -207,9 +213,8 @@ def _fold(unit: Unit, groups: Sequence[JobId]) -> Steps[tuple[Swept, list[Closin
             abandoned += 1
         if group.complete:
             # A member may have ended while this transaction waited for the lock.
-            group = group.close(
-                max(unit.now, latest), KEEP_DONE if group.queue is None else unit.queue(group.queue).keep_done
-            )
+            queue = None if group.queue is None else unit.queue(group.queue)
+            group = group.close(max(unit.now, latest), queue, KEEP_DONE)
             closed.append(group)
             late += locked[id_].sealed
         if group != locked[id_]:
@@ -272,5 +277,22 @@ async def sweep(store: Store, limit: int) -> Swept:
     if old := sorted(found.get("old", set()) | found.get("unsealed", set())):
         swept = await store.looks.fold(old)
         await store.once("desk", _DROP_CHANGES, (old,))
-    removed = await store.once("desk", _EXPIRE, (sorted(found["expired"]),)) if "expired" in found else []
-    return Swept(abandoned=swept.abandoned, closed=swept.closed + closed, removed=len(removed))
+    removed = 0
+    expired = sorted(found.get("expired", ()))
+    for start in range(0, len(expired), EXPIRED_AT_ONCE):
+        part = partial(_expire, groups=expired[start : start + EXPIRED_AT_ONCE])
+        removed += await store.write(part, lane="desk", lax=True)
+    return Swept(abandoned=swept.abandoned, closed=swept.closed + closed, removed=removed)
+
+
+def _expire(unit: Unit, groups: Sequence[JobId]) -> Steps[int]:
+    """Remove groups past their retention, but put that off for those with a job that is kept; returns how many went."""
+    rows: list[Row] = yield _EXPIRED, (list(groups), unit.now)
+    jobs = {row[0]: {*row[_WIDTH], *(draft.job_id for draft in read(row).callbacks)} for row in rows}
+    stored: list[Row] = yield _KEPT, (sorted(set().union(*jobs.values())),)
+    expiries: dict[JobId, Instant | None] = dict(stored)
+    until = {id_: kept_until((expiries[job] for job in of & expiries.keys()), unit.now) for id_, of in jobs.items()}
+    put_off = {id_: at for id_, at in until.items() if at is not None}
+    if put_off:
+        yield _PUT_OFF, (list(put_off), list(put_off.values()))
+    return len((yield _EXPIRE, ([id_ for id_ in until if id_ not in put_off],)))

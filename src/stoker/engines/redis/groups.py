@@ -16,6 +16,7 @@ import msgspec
 
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.keys import DAMAGE, GROUPS, Shard
+from stoker.engines.redis.scripts import script
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.errors import CorruptRecord, EngineRefused, GroupClosed, NotFound, StokerError
@@ -24,6 +25,7 @@ from stoker.model.groups import (
     Closing,
     Group,
     Swept,
+    kept_until,
     pack_callbacks,
     unpack_callbacks,
     unpack_members,
@@ -37,6 +39,11 @@ if TYPE_CHECKING:
     from stoker.engines.redis.unit_of_work import Unit
 
 log = logging.getLogger("stoker.engines.redis")
+
+LOOKED_AT_ONCE = 250
+"""Members whose expiry one script looks up; while it runs, the server does nothing else."""
+
+_KEPT = script("kept")
 
 GROUPED = "grouped"
 """Only on a cluster, in the home shard: group → queue of its members."""
@@ -215,7 +222,7 @@ def _callbacks(stored: bytes) -> dict[str, Any]:
 
 
 async def sweep(store: Store, limit: int) -> Swept:
-    """Store callbacks that are missing, abandon groups that stayed unsealed, remove those past their retention."""
+    """Store missing callbacks, abandon unsealed groups, remove those past their retention that no job keeps."""
     store.connection.inside()
     abandoned = closed = removed = 0
     for shard in [store.home, *(await store.shards() if store.connection.cluster else ())]:
@@ -226,8 +233,10 @@ async def sweep(store: Store, limit: int) -> Swept:
                 state, pending, expires = await store.connection.call("HMGET", key, "s", "p", "expires")
                 if pending is not None:
                     closed += await close_one(store, shard, key)
-                elif state is None or (expires is not None and int(expires) < now):
+                elif state is None:
                     removed += await _remove(store, shard, key)
+                elif expires is not None and int(expires) < now:
+                    removed += await _expire(store, shard, key, expires, now)
                 elif expires is None:
                     abandoned += await seal(store, _id_of(key), abandoned=True)
             except (CorruptRecord, ValueError) as error:
@@ -243,6 +252,36 @@ async def _due(store: Store, shard: Shard, limit: int) -> tuple[Instant, list[st
     now = await store.now()
     found = await store.connection.call("ZRANGEBYSCORE", agenda, "-inf", f"({now}", "LIMIT", 0, limit)
     return now, [key.decode() for key in found]
+
+
+async def _expire(store: Store, shard: Shard, key: str, expires: bytes, now: Instant) -> int:
+    """Remove a group, or put that off if one of its jobs is kept; one that cannot be read keeps no job in mind."""
+    try:
+        group = await read(store, key)
+    except CorruptRecord:
+        group = None
+    jobs = [] if group is None else [*group.members, *(draft.job_id for draft in group.callbacks)]
+    until = kept_until(await _expiries(store, jobs), now)
+    if until is None:
+        return await _remove(store, shard, key)
+
+    async def put_off(unit: Unit) -> None:
+        if await store.connection.call("HGET", key, "expires") == expires:
+            unit.expect_hash(key, "expires", expires)
+            unit.write("HSET", key, "expires", until)
+            unit.write("ZADD", shard.key(GROUPS), until, key)
+
+    await store.work(shard, put_off, repeat=True)
+    return 0
+
+
+async def _expiries(store: Store, jobs: Sequence[JobId]) -> list[Instant | None]:
+    """When those of the jobs expire that are stored, wherever they are; None for one that has not ended."""
+    found: list[bytes] = []
+    for shard in await store.shards() if jobs else ():
+        for start in range(0, len(jobs), LOOKED_AT_ONCE):
+            found += await store.run(_KEPT, shard, jobs[start : start + LOOKED_AT_ONCE])
+    return [int(one) if one else None for one in found]
 
 
 async def _remove(store: Store, shard: Shard, key: str) -> int:

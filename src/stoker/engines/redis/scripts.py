@@ -16,8 +16,9 @@ from importlib.resources import files
 
 from stoker.engines.redis.keys import stride
 from stoker.engines.redis.record_format import STATE, STATE_FORMAT
-from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN
+from stoker.model.groups import ABANDONED_AFTER, LEAST_KEPT, MOST_KNOWN
 from stoker.model.job import LEASE
+from stoker.model.lifecycle import KEEP_DEAD
 from stoker.model.throttle import LONGEST_SLEEP
 from stoker.model.time import HOUR, Span
 
@@ -36,7 +37,9 @@ _PLACEHOLDERS = {
     "$LEASE$": str(LEASE),
     "$ABANDONED_AFTER$": str(ABANDONED_AFTER),
     "$MOST_KNOWN$": str(MOST_KNOWN),
+    "$LEAST_KEPT$": str(LEAST_KEPT),
     "$KEEP_DONE$": str(KEEP_DONE),
+    "$KEEP_DEAD$": str(KEEP_DEAD),
     "$STATE_FORMAT$": ">" + "".join(_LUA_CODES[field.code] for field in STATE),
     "$STATE_FIELDS$": ", ".join(f"r.{field.name}" for field in STATE),
     "$STATE_SIZE$": str(STATE_FORMAT.size),

@@ -14,6 +14,7 @@ import msgspec
 
 from stoker.engines.base import CONTROL
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
+from stoker.model.control import Queue
 from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, NotFound
 from stoker.model.groups import Closing, Group
 from stoker.model.ids import JobId, text
@@ -207,10 +208,10 @@ def set_aside(unit: UnitOfWork, record: Record, why: str, *, started: bool) -> N
     unit.last_errors[aside.kind] = aside.last_error
 
 
-def count_groups(unit: UnitOfWork, keep_of: Callable[[str], Span], keep_done: Span) -> list[Group]:
+def count_groups(unit: UnitOfWork, queue_of: Callable[[str], Queue], keep_done: Span) -> list[Group]:
     """Count what the unit changed about groups and close those that are complete; returns these.
 
-    `keep_of` is the retention of a queue, `keep_done` that of a group without members.
+    `queue_of` returns a queue by its name, `keep_done` is the engine's default.
     """
     closed: list[Group] = []
     changes, unit.group_changes = unit.group_changes, {}
@@ -220,7 +221,8 @@ def count_groups(unit: UnitOfWork, keep_of: Callable[[str], Span], keep_done: Sp
             continue
         counted = stored.counted(change, unit.now)
         if counted.complete:
-            counted = counted.close(unit.now, keep_done if counted.queue is None else keep_of(counted.queue))
+            queue = None if counted.queue is None else queue_of(counted.queue)
+            counted = counted.close(unit.now, queue, keep_done)
             closed.append(counted)
         unit.store_group(counted)
     return closed

@@ -25,6 +25,7 @@ from stoker.model.groups import (
     Group,
     GroupChange,
     Swept,
+    kept_until,
     known_members,
     pack_callbacks,
     pack_members,
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("stoker.engines.sqlite")
 
+MOST_LOOKED = 10_000
+"""About so many members and callbacks does one sweep look for, for it holds the write lock; the next one goes on."""
+
 _GROUP = sql("group")
 _MAKE = sql("group_make")
 _JOBS_MAKE = sql("group_jobs_make")
@@ -50,6 +54,7 @@ _SEAL = sql("group_seal")
 _CLOSE = sql("group_close")
 _UNSEALED = sql("groups_unsealed")
 _EXPIRED = sql("groups_expired")
+_KEPT = sql("group_kept")
 _ERASE = (sql("delete_group"), sql("delete_group_jobs"))
 _QUEUE_NAME = sql("queue_by_qid")
 
@@ -136,15 +141,15 @@ def _count(unit: Unit, group: JobId, change: GroupChange) -> Steps[Group | None]
         yield _MEMBERS, (group, pack_members(members))
     if not counted.complete:
         return None
-    keep = KEEP_DONE if rows[0][7] is None else (yield from unit.queue_of(rows[0][7])).queue.keep_done
-    closed = counted.close(unit.now, keep)
-    yield _CLOSE, (group, closed.closed_at, closed.expires_at)
     callbacks, _ = yield from _jobs(group)
     try:
-        return msgspec.structs.replace(closed, **damage.callbacks(callbacks))
+        counted = msgspec.structs.replace(counted, **damage.callbacks(callbacks))
     except CorruptRecord as error:
         log.warning("%s", damage.uncalled(group, error))
-        return closed
+    queue = None if rows[0][7] is None else (yield from unit.queue_of(rows[0][7])).queue
+    closed = counted.close(unit.now, queue, KEEP_DONE)
+    yield _CLOSE, (group, closed.closed_at, closed.expires_at)
+    return closed
 
 
 def _jobs(group: JobId) -> Steps[tuple[bytes | None, bytes]]:
@@ -180,12 +185,24 @@ def to_sweep(now: Instant) -> Steps[bool]:
 
 
 def sweep(unit: Unit, limit: int) -> Steps[Swept]:
-    """Abandon groups that stayed unsealed, and delete those past their retention."""
+    """Abandon groups that stayed unsealed, and delete those past their retention that no job of theirs keeps."""
     late = yield _UNSEALED, (unit.now - ABANDONED_AFTER, limit)
     for (group,) in late:
         yield from seal(unit, group, abandoned=True)
-    old = yield _EXPIRED, (unit.now, limit)
-    for (group,) in old:
-        for statement in _ERASE:
-            yield statement, (group,)
-    return Swept(abandoned=len(late), removed=len(old))
+    removed = looked = 0
+    for (group,) in (yield _EXPIRED, (unit.now, limit)):
+        [found] = yield from groups((group,))
+        assert found is not None
+        jobs = (*found.members, *(draft.job_id for draft in found.callbacks))
+        expiries: list[Row] = yield _KEPT, (pack_members(jobs),)
+        until = kept_until((expires for (expires,) in expiries), unit.now)
+        if until is None:
+            for statement in _ERASE:
+                yield statement, (group,)
+            removed += 1
+        else:
+            yield _CLOSE, (group, found.closed_at, until)
+        looked += len(jobs)
+        if looked >= MOST_LOOKED:
+            break
+    return Swept(abandoned=len(late), removed=removed)

@@ -69,7 +69,7 @@ async def test_race_of_the_last_members_closes_a_group_once(store: Store) -> Non
     group = store.mint()
     calls = {kind: store.draft(kind, queue="after") for kind in ("then", "on_finish")}
     await store.engine.insert(
-        into_group(group, [store.draft() for _ in range(8)]), group=new_group(group, sealed=True, **calls)
+        into_group(group, [store.draft() for _ in range(8)]), group=new_group(group, keep=None, sealed=True, **calls)
     )
     claims = [await store.take(f"w{n}") for n in range(8)]
 

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from stoker.engines.base import LEASE, Feature
-from stoker.model.control import Tuning
 from stoker.model.groups import ABANDONED_AFTER, GROUP, Swept, into_group, new_group
 from stoker.model.ids import JobId, text
 from stoker.model.job import Demand, Draft, Options, Status, Verdict
@@ -31,7 +30,7 @@ from stoker.model.outcome import (
     Unfit,
 )
 from stoker.model.query import Cancel, Delete, Discard, Move, Prioritize, Retention, RunNow, Selection
-from stoker.model.time import DAY, HOUR, MINUTE, SECOND
+from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.conformance.group_helpers import AFTER, add, called, close, counts_of, each_callback, look, make
 from stoker.testing.conformance.harness import QUEUE, Store, needs
@@ -349,24 +348,6 @@ async def test_a_group_that_stays_unsealed_is_abandoned(store: Store) -> None:
     assert (found.abandoned, found.closed_at) == (True, store.now())
     assert await called(store) == ["on_failure", "on_finish"]
     assert (await store.engine.sweep_groups()) == Swept()
-
-
-@pytest.mark.spec("GROUP-10")
-async def test_a_closed_group_is_kept_like_a_finished_job(store: Store) -> None:
-    """By the retention of its first member's queue; an open one is kept for ever."""
-    await store.engine.tune(QUEUE, Tuning(keep_done=HOUR))
-    group, _ = await make(store, store.draft())
-    other, _ = await make(store, store.draft())
-    await store.finish(await store.take(), Done())
-    assert (await look(store, group)).expires_at == store.now() + HOUR
-    store.pass_time(HOUR)
-    assert (await store.engine.sweep_groups()) == Swept()
-    store.pass_time(1)
-    assert (await store.engine.sweep_groups()).removed == 1
-    assert await store.engine.groups([group]) == [None]
-    store.pass_time(400 * DAY)
-    assert (await store.engine.sweep_groups()) == Swept()
-    assert (await look(store, other)).waiting == 1
 
 
 # --- around ---------------------------------------------------------------------------------------------------------

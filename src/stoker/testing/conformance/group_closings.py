@@ -38,7 +38,7 @@ async def _make(store: Store, *drafts: Draft, sealed: bool = True, **callbacks: 
     chosen = callbacks or {name: store.draft(name, queue=AFTER) for name in ("then", "on_failure")}
     reported: list[Closing] = []
     store.engine.watch_closings(reported.append)
-    await store.engine.insert(members, group=new_group(group, sealed=sealed, **chosen))
+    await store.engine.insert(members, group=new_group(group, keep=None, sealed=sealed, **chosen))
     return _Made(group, members, reported)
 
 

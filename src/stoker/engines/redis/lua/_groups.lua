@@ -19,13 +19,17 @@ end
 
 -- model.groups.Group.close and Group.callbacks.
 local function close_group(key, agenda, succeeded)
-  local g = call('HMGET', key, 'q', 'f', 'at')
+  local g = call('HMGET', key, 'q', 'f', 'at', 't')
   local sound, callbacks = pcall(cjson.decode, g[2] or '')
   if not sound or type(callbacks) ~= 'table' or not tonumber(g[3]) then
     return damaged_group(key, 'its callbacks or its creation are damaged')
   end
-  local keep = g[1] and call('HGET', QUEUES, g[1] .. '/keep_done')
-  local expires = int(now + tonumber(keep or $KEEP_DONE$))
+  local tuned = g[1] and call('HMGET', QUEUES, g[1] .. '/keep_done', g[1] .. '/keep_dead') or {}
+  local keep = tonumber(tuned[1] or nil) or tonumber(callbacks.keep) or $KEEP_DONE$
+  if not succeeded and tonumber(g[4]) > $MOST_KNOWN$ then
+    keep = math.max(keep, tonumber(tuned[2] or nil) or $KEEP_DEAD$)
+  end
+  local expires = int(now + math.max(keep, $LEAST_KEPT$))
   call('HSET', key, 'closed', int(now), 'expires', expires)
   if callbacks.on_finish or (succeeded and callbacks['then']) or (not succeeded and callbacks.on_failure) then
     call('HSET', key, 'p', '1')
