@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ from msgspec.structs import replace
 from stoker import Exponential, Limit, Rate, Stoker, Unique
 from stoker.engines.base import Engine, outbox_of
 from stoker.engines.sqlite import SqliteEngine
+from stoker.engines.sqlite.file_checks import SIDE_FILES
+from stoker.engines.sqlite.side_folder import END
 from stoker.model import ids
 from stoker.model.audit import By, Deed
 from stoker.model.control import Presence, Tuning
@@ -505,10 +508,17 @@ async def alive(path: Path, port: int) -> None:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def remove(path: Path) -> None:
+    """Remove a store with all that lies beside it; a process that was killed leaves the folder too."""
+    for end in ("", *SIDE_FILES):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+    if (folder := path.with_name(path.name + END)).is_dir():
+        shutil.rmtree(folder)
+
+
 def main(arguments: list[str]) -> None:
     path = Path(arguments[0])
-    for old in path.parent.glob(f"{path.name}*"):
-        old.unlink()
+    remove(path)
     asyncio.run(fill(path))
     if "--serve" in arguments:
         asyncio.run(alive(path, int(arguments[arguments.index("--serve") + 1])))

@@ -41,6 +41,12 @@ def test_the_script_runs_the_demo() -> None:
     assert 'exec python -m stoker demo "$@"' in (ROOT / "scripts" / "demo").read_text()
 
 
+def test_the_help_of_the_script_names_the_shop() -> None:
+    done = subprocess.run([ROOT / "scripts" / "demo", "--help"], capture_output=True, text=True, check=True)
+    assert "--jobs" in done.stdout
+    assert "scripts/demo --serve [PORT]" in done.stdout
+
+
 @pytest.mark.spec("DEMO-03")
 def test_the_demo_shop_prints_the_address_with_its_key(tmp_path: Path) -> None:
     assert 'python scripts/shop.py "$folder/shop.db" --serve' in (ROOT / "scripts" / "demo").read_text()
