@@ -130,6 +130,7 @@ async def test_an_operation_acts_on_what_its_preview_counted(app: Stoker, client
     seen = (await client.get("/api/v1/preview?q=is:dead")).json()
     assert (seen["count"], seen["complete"]) == (3, True)
     body = {"action": "requeue", "q": "is:dead", "count": 3, "counted_at": seen["counted_at"]}
+    assert (await send(client, "POST", "/operations", {**body, "count": 0})).status_code == 422
     for missing in ("count", "counted_at"):
         less = {name: value for name, value in body.items() if name != missing}
         assert (await send(client, "POST", "/operations", less)).status_code == 422, missing
