@@ -193,6 +193,18 @@ async def test_a_store_that_cannot_be_used_is_one_check_without_a_drivers_words(
 
 
 @pytest.mark.spec("HEALTH-08")
+async def test_a_file_that_is_no_database_is_named_as_the_cause(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").write_bytes(b"Dear diary, " * 1_000)
+    app = Stoker(f"sqlite:///{tmp_path / 'jobs.db'}")
+    [check] = await Admin(app).health.check()
+    await app.close()
+    assert (check.verdict, str(tmp_path / "jobs.db") in check.read) == (Grade.WRONG, True)
+    assert "it is damaged, or no store of Stoker's" in check.read
+    assert "server" not in str(check)
+    assert "file is not a database" not in str(check)
+
+
+@pytest.mark.spec("HEALTH-08")
 async def test_a_schema_of_another_version_is_wrong(tmp_path: Path, postgres_url: str, postgres_schema: str) -> None:
     newer = "INSERT INTO {} (number, name, checksum) VALUES (999, 'later', '')"
     file = make_engine("sqlite", tmp_path)

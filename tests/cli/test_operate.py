@@ -179,10 +179,21 @@ def test_a_name_that_is_not_known_is_changed_only_with_create(url: str, words: t
 @pytest.mark.parametrize("words", [("queues", "resume"), ("queues", "reopen"), ("limits", "clear", "maill", "call")])
 def test_what_only_ends_something_creates_nothing(url: str, words: tuple[str, ...]) -> None:
     name = () if "maill" in words else ("maill",)
-    assert "Did you mean mail?" in call(*words, *name, code=3).stderr
+    assert call(*words, *name, code=3).stderr.endswith("Did you mean mail? Nothing was changed.\n")
     for reading in ("keys", "full"):
         assert call("limits", reading, "maill").stderr.endswith("Did you mean mail?\n")
     assert [one["name"] for one in rows("queues", "list")] == ["mail"]
+
+
+@pytest.mark.spec("CLI-63")
+def test_a_mistyped_task_is_not_found_and_the_nearest_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("typed.py").write_text(
+        f"from stoker import Stoker\njobs = Stoker({url!r})\n@jobs.task\ndef charge() -> None: ...\n"
+    )
+    monkeypatch.syspath_prepend(".")
+    refused = call("enqueue", "chrage", "--app", "typed:jobs", code=3)
+    assert refused.stderr.startswith("Error: task 'chrage' is neither registered nor declared")
+    assert "Did you mean charge? Nothing was stored." in refused.stderr
 
 
 @pytest.mark.spec("CLI-46")
@@ -333,7 +344,7 @@ def test_a_job_is_enqueued_from_a_shell(url: str, tmp_path: Path, monkeypatch: p
         f"from stoker import Stoker\njobs = Stoker({url!r})\n@jobs.task\nasync def send(to: str) -> None: ...\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert "'sned' is neither registered" in call("enqueue", "sned", "--app", "strict_app:jobs", code=1).output
+    assert "'sned' is neither registered" in call("enqueue", "sned", "--app", "strict_app:jobs", code=3).output
 
 
 @pytest.mark.spec("CLI-22")

@@ -102,6 +102,8 @@ def test_an_unknown_task_lists_the_known_ones() -> None:
     assert "known: a, b" in str(UnknownTask("c", ("b", "a")))
     assert "known: none" in str(UnknownTask("c"))
     assert UnknownTask("c").kind == "c"
+    assert "(known: charge). Did you mean charge? Nothing" in str(UnknownTask("chrage", ("charge",)))
+    assert "(known: charge). Nothing" in str(UnknownTask("mail", ("charge",)))
 
 
 @pytest.mark.spec("ERROR-02")

@@ -52,9 +52,7 @@ def test_a_silent_worker_that_holds_jobs_is_named() -> None:
 
 @pytest.mark.spec("NEED-03")
 def test_ready_jobs_without_a_worker_are_named_by_queue_and_kind() -> None:
-    assert told(presences=[]) == [
-        "mail has 3 ready jobs and no worker. No worker serves it. Start `stoker work app:jobs -q mail`."
-    ]
+    assert told(presences=[]) == ["mail has 3 ready jobs and no worker. Start `stoker work app:jobs -q mail`."]
     assert told(presences=[], census=Census(at=NOW)) == []
     assert told(presences=[], census=Census(at=NOW, counts=(Count("mail", "send", Status.DEAD, 3),))) == []
     assert told(census=census(1, kind="legacy")) == [

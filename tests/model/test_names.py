@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stoker.model.control import Presence, Queue
+from stoker.model.errors import nearest
 from stoker.model.job import Draft, Status
-from stoker.model.names import Names, hint, in_use, known, nearest
+from stoker.model.names import Names, hint, in_use, known
 from stoker.model.query import Census, Count, Totals
 from stoker.model.schedule import Schedule
 from stoker.model.time import HOUR, MINUTE

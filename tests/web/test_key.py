@@ -114,6 +114,10 @@ async def test_programs_send_the_key_in_a_header(visitor: Client) -> None:
     for wrong in (f"Basic {SECRET}", f"Bearer {SECRET}x", f"Bearer {SECRET[:-1]}", "Bearer", "Bearer \u00e9", SECRET):
         assert await status(wrong) == 401, wrong
     assert (await visitor.get("/api/v1/jobs", params={"key": SECRET})).status_code == 401
+    token = {"authorization": f"Bearer stk_{'x' * 43}"}
+    detail = (await visitor.http.get("/api/v1/jobs", headers=token)).json()["detail"]
+    assert "asks for the key" in detail
+    assert "tokens only with --auth tokens" in detail
 
 
 @pytest.mark.spec("WEBSEC-21")

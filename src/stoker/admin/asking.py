@@ -22,7 +22,8 @@ UNNAMED = "unnamed"
 """Who is in the audit log when the caller gave no name."""
 
 
-CREATE = " Nothing was changed. With create=True, --create on the command line, it is set up ahead of its first use."
+UNCHANGED = " Nothing was changed."
+CREATE = f"{UNCHANGED} With create=True, --create on the command line, it is set up ahead of its first use."
 
 
 class Asking(NamedTuple):

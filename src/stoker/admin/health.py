@@ -12,6 +12,7 @@ from stoker.engines.base import Description, Engine, Feature, outbox_of
 from stoker.event_buffer import wall
 from stoker.model import ids
 from stoker.model.errors import (
+    CorruptRecord,
     EngineError,
     EngineFull,
     EngineReadOnly,
@@ -161,6 +162,9 @@ def _unusable(where: str, error: EngineError) -> Check:
     if isinstance(error, _OWN_WORDS):
         name = "schema" if isinstance(error, SchemaMismatch) else "store"
         return wrong(name, str(error), meaning, "Do what it says, then run this again")
+    if isinstance(error, CorruptRecord):
+        remedy = "Is the path or address right? If it is, restore a backup. Then run this again"
+        return wrong("store", f"{where} cannot be used: it is damaged, or no store of Stoker's", meaning, remedy)
     remedy = "Is the server up, and the address right? Then run this again"
     reached = "cannot be reached" if isinstance(error, EngineUnavailable) else "cannot be used"
     return wrong("store", f"{where} {reached}", meaning, remedy)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stoker.admin.asking import CREATE, Noun
+from stoker.admin.asking import CREATE, UNCHANGED, Noun
 from stoker.admin.audit import audited
 from stoker.model.control import Budget, Tuning
 from stoker.model.errors import InvalidInput, NotFound
@@ -107,7 +107,7 @@ class LimitsAdmin(Noun):
 
     async def clear(self, queue: str, name: str) -> None:
         """Give a limit back to the number that its jobs bring. Raises `NotFound` for a queue that is not known."""
-        await self._asking.known_queue(queue)
+        await self._asking.known_queue(queue, more=UNCHANGED)
         engine = await self._asking.engine()
         await engine.tune(queue, Tuning(limits=((name, None),)), by=self._asking.signed())
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stoker.admin.asking import Noun
+from stoker.admin.asking import UNCHANGED, Noun
 from stoker.admin.bulk import Bulk, Walk, making, query_to_change
 from stoker.admin.history import RECENT, closed
 from stoker.model.control import Presence, Queue, Tuning, live
@@ -114,11 +114,15 @@ class QueuesAdmin(Noun):
 
     async def resume(self, name: str) -> None:
         """Let workers claim jobs of a queue again."""
-        await self.tune(name, Tuning(paused=False))
+        await self._end(name, Tuning(paused=False))
 
     async def reopen(self, name: str) -> None:
         """End the cool-down of a queue: its workers claim again at once."""
-        await self.tune(name, Tuning(reopen=True))
+        await self._end(name, Tuning(reopen=True))
+
+    async def _end(self, name: str, tuning: Tuning) -> None:
+        await self._asking.known_queue(name, more=UNCHANGED)
+        await self.tune(name, tuning, create=True)
 
     async def tune(self, name: str, tuning: Tuning, *, create: bool = False) -> None:
         """Change settings, pause or resume; what the tuning does not name stays as it is.

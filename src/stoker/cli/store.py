@@ -30,6 +30,7 @@ from stoker.model.errors import (
     KeyHeld,
     NotFound,
     StokerError,
+    UnknownTask,
     WrongState,
 )
 from stoker.model.throttle import Rate
@@ -56,7 +57,7 @@ Exit codes:
 """
 
 
-_CODES = ((NotFound, 3), (InvalidTransition, 4), (KeyHeld, 4), (WrongState, 4), (InvalidInput, 2))
+_CODES = ((NotFound, 3), (UnknownTask, 3), (InvalidTransition, 4), (KeyHeld, 4), (WrongState, 4), (InvalidInput, 2))
 """Exit codes by error; every other one is 1."""
 
 

@@ -7,7 +7,9 @@ The signals a handler raises (`Snooze`, `Throttle`, `Retry`, `Reject`) are not e
 
 from __future__ import annotations
 
+import difflib
 import uuid
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Self
 
@@ -154,10 +156,12 @@ class UnknownTask(StokerError, LookupError):
 
     def __init__(self, kind: str, known: tuple[str, ...] = ()) -> None:
         self.kind = kind
-        listed = ", ".join(sorted(known)) or "none"
+        name, listed = shown(kind), ", ".join(sorted(known)) or "none"
+        near = nearest(name.strip("'"), known)
         super().__init__(
-            f"task {shown(kind)} is neither registered nor declared in this app (known: {listed}). "
-            f"Nothing was stored. Register it with @jobs.task, or jobs.declare({shown(kind)}) if it runs elsewhere."
+            f"task {name} is neither registered nor declared in this app (known: {listed}). "
+            f"{f'{near} ' if near else ''}Nothing was stored. "
+            f"Register it with @jobs.task, or jobs.declare({name}) if it runs elsewhere."
         )
 
 
@@ -381,6 +385,12 @@ def shown(value: Any, limit: int = 80) -> str:
 
 LONGEST_PART = 2_000
 """Characters of the field, and of the reason, that an error shows."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A question after the name that was probably meant; empty when none is near."""
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"Did you mean {near[0]}?" if near else ""
 
 
 def cut(text: str) -> str:

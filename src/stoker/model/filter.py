@@ -17,9 +17,9 @@ from typing import Final, Self
 import msgspec
 
 from stoker.model import ids
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidInput, nearest
 from stoker.model.job import ACTIVE, FINISHED, Job, Status
-from stoker.model.names import Names, hint, listed, nearest
+from stoker.model.names import Names, hint, listed
 from stoker.model.query import ORDERS, WAITING, Due, Order, Query
 from stoker.model.redact import MASK
 from stoker.model.same_error import normalized_error

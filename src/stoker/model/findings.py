@@ -146,7 +146,7 @@ def _unserved(given: Situation) -> Iterator[Finding]:
             continue
         serving = [one for one in present if name in one.queues]
         if not serving:
-            detail = f"No worker serves it. Start `stoker work app:jobs -q {name}`."
+            detail = f"Start `stoker work app:jobs -q {name}`."
             yield Finding("bad", "queue", name, f"has {count(ready, 'ready job')} and no worker", detail)
             continue
         known = {kind for one in serving for kind in one.kinds}

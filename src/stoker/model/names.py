@@ -5,12 +5,12 @@ A name is known if jobs have or had it, or if settings, a schedule, a live worke
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 import msgspec
 
 from stoker.model.control import Presence, Queue, live
+from stoker.model.errors import nearest
 from stoker.model.query import Census
 from stoker.model.schedule import Schedule
 
@@ -48,12 +48,6 @@ def known(
         ),
         frozenset((*(one.kind for one in templates), *(name for one in working for name in one.kinds))),
     )
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A question after the name that was probably meant; empty when none is near."""
-    near = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"Did you mean {near[0]}?" if near else ""
 
 
 def listed(names: Iterable[str]) -> str:

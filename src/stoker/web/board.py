@@ -72,6 +72,10 @@ MOST_RANGES = 20
 LEAST = ROLES[0]
 """What a visitor who is not known yet may do."""
 WRONG_HOST = "This dashboard does not answer under that name. Allow it with --allow-host, in code with hosts=[...]."
+_NO_KEY = (
+    "No key was given, or another one. This dashboard asks for the key that was printed or set when it was started; it "
+    "takes tokens only with --auth tokens."
+)
 ACTION_LIMIT = 10.0
 """Seconds for a change, whose outcome is not known when it is given up."""
 
@@ -412,7 +416,8 @@ class Dashboard:
             return response
         if page and isinstance(self.auth, Tokens):
             return RedirectResponse(visit.url("sign-in", next=visit.here), 303)
-        problem = Problem(401, "token", "No token was given, or it is not known or has expired.")
+        by_key = isinstance(self.auth, Key)
+        problem = Problem(401, "token", _NO_KEY if by_key else "No token was given, or it is not known or has expired.")
         problem.headers["www-authenticate"] = "Bearer"
         raise problem
 
