@@ -26,9 +26,11 @@ from stoker.model.job import (
     Status,
 )
 from stoker.model.lifecycle import SETTLED, TRANSITIONS
+from stoker.model.limit import Slot
 from stoker.model.query import CANCEL_REASON, Cancel, Edit
 from stoker.model.record import TOTALS, WAITING, Record, due_at
 from stoker.model.retry import Curve
+from stoker.model.subqueues import keeps_slot
 from stoker.model.throttle import Cooldown
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.model.unique import SUPERSEDED, Holder, Unique
@@ -299,6 +301,16 @@ def test_a_replaced_job_keeps_its_id_its_age_and_its_history() -> None:
     )  # fmt: skip
     assert (after.payload, after.queue, after.priority, after.budget) == (b"2", "q", 1, 3)
     assert (after.scheduled_at, after.unique) == (NOW + 10 + SECOND, Unique("k"))
+
+
+@pytest.mark.spec("HOLD-13")
+def test_a_newer_limit_holds_no_slot_of_an_earlier_run() -> None:
+    slot = Slot("api", "a", 1, "retrying")
+    brought = Draft(compose(5, 5), "send", options=Options(limit=slot))
+    for before in (record(settled=Status.PENDING), record(settled=Status.RETRYING, options=Options(limit=slot))):
+        for draft in (brought, Draft(compose(5, 5), "send")):
+            assert not keeps_slot(before.replace(draft, NOW))
+    assert record(settled=Status.PENDING).replace(Draft(compose(5, 5), "send"), NOW).settled is Status.PENDING
 
 
 @pytest.mark.spec("RECORD-09")

@@ -32,6 +32,7 @@ from stoker.model.job import (
     shown_error,
 )
 from stoker.model.lifecycle import check_transition, deletes, due_again, expiry
+from stoker.model.limit import Slot
 from stoker.model.query import Cancel, Edit, Former
 from stoker.model.time import Instant, Span
 from stoker.model.unique import SUPERSEDED, Holder, Unique
@@ -348,13 +349,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             options=draft.options,
             unique=draft.unique,
             tenant=draft.tenant,
-            settled=self._without_slot(),
+            settled=self._without_slot(draft.options.limit),
         )
 
-    def _without_slot(self) -> Status | None:
-        """What `settled` is once a waiting job gave up the slot it kept: `subqueues.keeps_slot` reads it there."""
-        slot = self.options.limit
-        return None if slot is not None and slot.hold == "retrying" and self.settled in WAITING else self.settled
+    def _without_slot(self, newer: Slot | None = None) -> Status | None:
+        """What `settled` is once a waiting job keeps no slot, neither of its limit nor of a `newer` one.
+
+        `subqueues.keeps_slot` reads it there.
+        """
+        keeps = any(slot is not None and slot.hold == "retrying" for slot in (self.options.limit, newer))
+        return None if keeps and self.settled in WAITING else self.settled
 
     # --- what leaves the store ----------------------------------------------------------------------------------
 

@@ -179,8 +179,15 @@ class LockStep(Laws):
         if isinstance(receipts, list):
             self.told += of_insert(drafts, receipts, self.clock())
 
-    @rule(options=st.lists(values.drafts, max_size=3), sealed=st.booleans(), link=values.linked)
-    def make_group(self, options: list[dict[str, Any]], sealed: bool, link: dict[str, Any] | None) -> None:
+    @rule(
+        options=st.lists(values.drafts, max_size=3),
+        sealed=st.booleans(),
+        link=values.linked,
+        keep=st.sampled_from([None, 0, HOUR, 9 * DAY]),
+    )
+    def make_group(
+        self, options: list[dict[str, Any]], sealed: bool, link: dict[str, Any] | None, keep: int | None
+    ) -> None:
         """A group with its first members, and a callback of each sort, due a moment after the closing."""
         if not options and Feature.ACROSS_QUEUES not in self.engine.features:
             return  # the engine refuses members of a group that was stored without any
@@ -192,7 +199,6 @@ class LockStep(Laws):
         then, on_failure, on_finish = (
             self.draft({"kind": kind, "queue": QUEUES[0], "delay": 1}) for kind in ("then", "on_failure", "on_finish")
         )
-        keep = (None, 0, HOUR, 9 * DAY)[len(self.group_ids) % 4]
         made = new_group(group, then=then, on_failure=on_failure, on_finish=on_finish, keep=keep, sealed=sealed)
         self.insert_both(into_group(group, drafts), made)
 

@@ -147,3 +147,20 @@ async def test_a_canceled_holder_that_comes_back_waits_for_its_turn(store: Store
     await store.finish(other, Done())
     assert ids(await store.claim(n=9)) == jobs[:1]
     assert await running(store) == {"api/a": 1}
+
+
+@pytest.mark.core
+@pytest.mark.spec("HOLD-13")
+@pytest.mark.parametrize("outcome", [HandedBack(), Snoozed(0)], ids=["handed back", "snoozed"])
+async def test_a_limit_that_a_newer_draft_brings_holds_no_slot_before_a_run(store: Store, outcome: Outcome) -> None:
+    """A job that ran without a limit and waits again gets one by `replace`: its key is free until it starts."""
+    key = Unique("nightly", mode="replace")
+    [job] = await store.insert(store.draft(unique=key))
+    await store.finish(await store.take("w1"), outcome)
+    [receipt] = await store.engine.insert([held(store, unique=key)])
+    assert (receipt.id, receipt.stored) == (job, Stored.REPLACED)
+    assert await running(store) == {"api/a": 0}
+    [other] = await store.insert(held(store, priority=-9))
+    assert ids(await store.claim("w1", n=9)) == [other]
+    await alter(store, Delete(), job)
+    assert await running(store) == {"api/a": 1}, "the slot of the other job stays"
