@@ -1,8 +1,8 @@
 """Checks that the spec and the tests speak of the same behaviours.
 
-`docs/spec.md` gives each behaviour an id in bold, such as CLAIM-03. A test cites it with `@pytest.mark.spec("…")`, with
-`spec: …` in a docstring or comment, or by writing the id anywhere. An id without a test is a promise without proof;
-a cited id that the spec does not know is a typo or a promise that was dropped. Both fail.
+`tests/spec.md` gives each behaviour an id in bold, such as CLAIM-03. A test cites it with `@pytest.mark.spec("…")`,
+with `spec: …` in a docstring or comment, or by writing the id anywhere. An id without a test is a promise without
+proof; a cited id that the spec does not know is a typo or a promise that was dropped. Both fail.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def check(spec: str, sources: Iterable[tuple[str, str]]) -> list[str]:
     """All complaints about a spec and the named sources of its tests."""
     ids = defined(spec)
     known = set(ids)
-    complaints = [f"docs/spec.md: {name} is defined {n} times" for name, n in Counter(ids).items() if n > 1]
+    complaints = [f"tests/spec.md: {name} is defined {n} times" for name, n in Counter(ids).items() if n > 1]
     proven: set[str] = set()
     for name, source in sources:
         mentioned = cited(source, known)
         proven |= mentioned
         complaints += [
-            f"{name}: cites {unknown}, which docs/spec.md does not define" for unknown in sorted(mentioned - known)
+            f"{name}: cites {unknown}, which tests/spec.md does not define" for unknown in sorted(mentioned - known)
         ]
-    return complaints + [f"docs/spec.md: {name} is not cited by any test" for name in ids if name not in proven]
+    return complaints + [f"tests/spec.md: {name} is not cited by any test" for name in ids if name not in proven]
 
 
 def sources(root: Path) -> Iterable[tuple[str, str]]:
@@ -62,6 +62,6 @@ def sources(root: Path) -> Iterable[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    found = check((ROOT / "docs" / "spec.md").read_text(encoding="utf-8"), sources(ROOT))
+    found = check((ROOT / "tests" / "spec.md").read_text(encoding="utf-8"), sources(ROOT))
     print("\n".join(found), end="\n" if found else "")
     sys.exit(1 if found else 0)

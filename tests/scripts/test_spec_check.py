@@ -26,7 +26,7 @@ def test_every_way_to_cite_counts(source: str) -> None:
 
 
 def test_an_id_without_a_test_fails() -> None:
-    assert spec_check.check(SPEC, [("t.py", "spec: CLAIM-01")]) == ["docs/spec.md: CLAIM-02 is not cited by any test"]
+    assert spec_check.check(SPEC, [("t.py", "spec: CLAIM-01")]) == ["tests/spec.md: CLAIM-02 is not cited by any test"]
 
 
 @pytest.mark.parametrize("unknown", ["CLAIM-09", 'spec("OTHER-01")', "spec: OTHER-01"])
@@ -36,7 +36,7 @@ def test_a_cited_id_that_does_not_exist_fails(unknown: str) -> None:
 
 
 def test_an_id_defined_twice_fails() -> None:
-    assert spec_check.check("**A-1** **A-1**", [("t.py", "A-1")]) == ["docs/spec.md: A-1 is defined 2 times"]
+    assert spec_check.check("**A-1** **A-1**", [("t.py", "A-1")]) == ["tests/spec.md: A-1 is defined 2 times"]
 
 
 def test_words_of_the_same_shape_are_left_alone() -> None:

@@ -9,7 +9,7 @@ A third party's engine passes it with a five-line test module:
     @pytest.fixture
     def make_engine(tmp_path): return lambda clock: MyEngine(tmp_path / "jobs", clock=clock)
 
-Every case is an async function named `test_…`, cites the ids of `docs/spec.md` it proves, and moves time only through
+Every case is an async function named `test_…`, cites the ids of `tests/spec.md` it proves, and moves time only through
 the injected clock. The cases are grouped by what they are about, one module each.
 """
 
