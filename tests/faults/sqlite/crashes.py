@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.engines.sql import migrations
+from stoker.engines.sql.migrations import Migration
 from stoker.engines.sqlite import SqliteEngine
 from tests.faults.sqlite import scenes
 from tests.faults.sqlite.audit import audit, dump
@@ -155,7 +156,7 @@ async def drain(path: Path) -> None:
 
 
 def explore_migration(folder: str, every: int) -> dict[str, Any]:
-    """Die at the n-th statement of the migration; the next open must finish it."""
+    """Die at the n-th statement of the schema and of a made-up second version; the next open must finish both."""
     place = Path(folder)
     whole = place / "whole.db"
     total, _ = migrate(whole, 0)
@@ -177,8 +178,10 @@ def migrate(path: Path, n: int) -> tuple[int, int]:
     out, into = os.pipe()
 
     def work() -> None:
-        from stoker.engines.sqlite import connection
+        from stoker.engines.sqlite import connection, schema
 
+        text = "CREATE TABLE stoker_next (a); CREATE INDEX stoker_by_a ON stoker_next (a)"
+        schema.MIGRATIONS = (*schema.MIGRATIONS, Migration(len(schema.MIGRATIONS) + 1, "next", text))
         run, seen = connection.Connection.run, 0
 
         def counted(self: Any, statement: str, values: Any = ()) -> Any:
