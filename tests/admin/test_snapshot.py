@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -117,3 +118,20 @@ async def test_a_purge_removes_what_ended_strictly_before(admin: Admin, app: Sto
     with pytest.raises(InvalidInput, match="must be one of canceled, dead"):
         await admin.queues.purge("default", status="running", older_than=0)
     assert (await admin.snapshot()).completed.total == 1
+
+
+@pytest.mark.spec("ADMIN-25")
+async def test_a_purge_counts_from_the_moment_of_its_preview(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    """What has become old enough since then stays."""
+    await ran(app, Status.DONE)
+    clock.advance(timedelta(days=1))
+    await ran(app, Status.DONE)
+    shown = await admin.jobs.preview("is:done finished:9d..1h")
+    assert shown.count == 1
+    clock.advance(timedelta(days=1))
+    purged = partial(admin.queues.purge, None, older_than=timedelta(hours=1))
+    assert (await purged(counted_at=shown.counted_at)).changed == 1
+    assert (await purged(counted_at=shown.counted_at)).changed == 0
+    with pytest.raises(InvalidInput, match="counted_at"):
+        await purged(counted_at=shown.counted_at + timedelta(days=3))
+    assert (await purged()).changed == 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
+import os
+import pty
 import re
 import subprocess
 import sys
@@ -444,6 +446,42 @@ def test_a_purge_counts_and_asks(url: str) -> None:
     assert "say --yes" in call("queues", "purge", "--older-than", "0s", code=2).output
     assert call("queues", "purge", "--older-than", "0s", "--yes").stdout == "removed 1 done jobs of all queues\n"
     assert json.loads(call("queues", "purge", "mail", "--older-than", "1d", "--json").stdout)["removed"] == 0
+
+
+@pytest.mark.spec("CLI-13", "CLI-25")
+@pytest.mark.parametrize(
+    "words",
+    [["jobs", "delete", "is:dead"], ["queues", "purge", "mail", "--status", "dead", "--older-than", "0s"]],
+    ids=["jobs delete", "queues purge"],
+)
+def test_what_ends_while_the_question_stands_is_left_alone(url: str, words: list[str]) -> None:
+    """Two dead jobs were counted and shown; the third dies before the operator says yes."""
+    app = Stoker(url)
+
+    @app.task(queue="mail", attempts=1)
+    async def send(to: str) -> None:
+        raise ValueError(to)
+
+    async def fail() -> None:
+        async with app:
+            await send.enqueue("too late")
+            await drain(app)
+
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "stoker", *words]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, text=True) as process:
+        os.close(theirs)
+        assert process.stdout is not None
+        asked = ""
+        while not asked.endswith("[y/N]:") and (piece := process.stdout.read(1)):
+            asked += piece
+        assert "2 " in asked
+        app.run(fail())
+        os.write(ours, b"y\n")
+        process.communicate(timeout=PATIENCE)
+        os.close(ours)
+    assert process.returncode == 0
+    assert [job["payload"]["to"] for job in rows("jobs", "list", "is:dead")] == ["too late"]
 
 
 @pytest.mark.spec("CLI-26")

@@ -11,18 +11,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from stoker.admin.asking import Asking
 from stoker.admin.search import noted
+from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.access import check_search, check_search_to_change
 from stoker.model.errors import InvalidInput
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import Status
 from stoker.model.names import Names, in_use
+from stoker.model.operations import bound_of
 from stoker.model.query import (
     Cancel,
     Change,
@@ -41,7 +44,7 @@ from stoker.model.query import (
     read_cursor,
     write_cursor,
 )
-from stoker.model.time import Instant
+from stoker.model.time import Instant, instant
 
 PAGE = 500
 """How many jobs of a filter one step of an action looks at."""
@@ -191,6 +194,11 @@ async def query_to_change(asking: Asking, filter_: Filter, limit: int, now: Inst
     if hint:
         raise InvalidFilter("filter", str(filter_), hint.removesuffix("."))
     return query
+
+
+async def bound_at(engine: Engine, counted_at: datetime | None) -> Instant:
+    """The one moment of a preview or an action."""
+    return bound_of(None if counted_at is None else instant(counted_at, "counted_at"), await engine.now())
 
 
 class Walk:

@@ -18,7 +18,7 @@ from msgspec import Raw
 from stoker import records
 from stoker.admin.asking import Asking, Noun
 from stoker.admin.audit import AuditAdmin, audited
-from stoker.admin.bulk import Bulk, Given, Making, Walk, alter, making, query_to_change, question_of
+from stoker.admin.bulk import Bulk, Given, Making, Walk, alter, bound_at, making, query_to_change, question_of
 from stoker.admin.details import EventView, JobDetail, detail, event_view
 from stoker.admin.history import RECENT, closed, flows
 from stoker.admin.search import search
@@ -35,7 +35,6 @@ from stoker.model.events import Event, EventType, Window
 from stoker.model.explain import Explanation, Line, comes_before, explain, held_by
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import LARGEST_BATCH, Status
-from stoker.model.operations import bound_of
 from stoker.model.query import (
     LARGEST_PAGE,
     LONGEST_WALK,
@@ -197,7 +196,7 @@ class JobsAdmin(Noun):
         """
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
         engine = await self._asking.engine()
-        bound = await _bound(engine, counted_at)
+        bound = await bound_at(engine, counted_at)
         if filter_.id is not None:
             [found] = await engine.get([ids.parse(filter_.id)])
             return Preview(int(found is not None), True, moment(bound))
@@ -402,16 +401,11 @@ class JobsAdmin(Noun):
         if filter_.id is not None:
             return await self._act("change", [filter_.id], change, progress)
         await query_to_change(self._asking, filter_, 1)
-        walk = Walk(self._asking, filter_, change, await _bound(engine, counted_at), None)
+        walk = Walk(self._asking, filter_, change, await bound_at(engine, counted_at), None)
         while True:
             await walk.step()
             if _stops(progress, walk.bulk, ended=walk.ended) or walk.ended:
                 return walk.bulk
-
-
-async def _bound(engine: Engine, counted_at: datetime | None) -> Instant:
-    """The one moment of a preview or an action."""
-    return bound_of(None if counted_at is None else instant(counted_at, "counted_at"), await engine.now())
 
 
 async def _line(engine: Engine, job: stored.Job, now: Instant) -> Line | None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from stoker.admin.asking import UNCHANGED, Noun
-from stoker.admin.bulk import Bulk, Walk, making, query_to_change
+from stoker.admin.bulk import Bulk, Walk, bound_at, making, query_to_change
 from stoker.admin.history import RECENT, closed
 from stoker.model.control import Presence, Queue, Tuning, live
 from stoker.model.derived import Flow
@@ -19,7 +19,7 @@ from stoker.model.job import FINISHED, Status, check_name
 from stoker.model.query import Census
 from stoker.model.stats import COUNTS, TIMES
 from stoker.model.throttle import Rate
-from stoker.model.time import LATEST, MINUTE, Instant, Seconds, Span, instant, moment, span
+from stoker.model.time import MINUTE, Instant, Seconds, Span, instant, moment, span
 from stoker.records import Curve, curve_of
 
 MEASURED = (*sorted(COUNTS), *TIMES)
@@ -134,11 +134,17 @@ class QueuesAdmin(Noun):
         engine = await self._asking.engine()
         await engine.tune(name, tuning, by=self._asking.signed(tuning.reason))
 
-    async def purge(self, name: str | None, *, status: str = "done", older_than: Seconds) -> Bulk:
-        """Remove the jobs of one status, of a queue or of all, that ended strictly before so long ago."""
-        filter_ = purged(name, status, span(older_than, "older_than"), await (await self._asking.engine()).now())
+    async def purge(
+        self, name: str | None, *, status: str = "done", older_than: Seconds, counted_at: datetime | None = None
+    ) -> Bulk:
+        """Remove the jobs of one status, of a queue or of all, that ended strictly before so long ago.
+
+        `counted_at` is the moment from which that is counted: that of a preview, now without one.
+        """
+        bound = await bound_at(await self._asking.engine(), counted_at)
+        filter_ = purged(name, status, span(older_than, "older_than"), bound)
         await query_to_change(self._asking, filter_, 1)
-        walk = Walk(self._asking, filter_, making(self._asking, "delete", {}), LATEST, None)
+        walk = Walk(self._asking, filter_, making(self._asking, "delete", {}), bound, None)
         while not walk.ended:
             await walk.step()
         return walk.bulk

@@ -33,7 +33,7 @@ from stoker.cli.store import (
 from stoker.cli.text import one_line, say
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.job import FINISHED
-from stoker.model.time import SECOND, span
+from stoker.model.time import SECOND, moment, span
 
 COLUMNS = ("queue", "ready", "scheduled", "running", "retrying", "dead", "oldest waits", "workers", "slots", "state")
 FLOW = ("in/min", "out/min", "clear in", "95 % done in")
@@ -235,7 +235,7 @@ def purge(
 
     async def call(admin: Operators) -> int | None:
         now = await (await admin.app.engine()).now()
-        found = await admin.jobs.preview(purged(queue, status, age, now))
+        found = await admin.jobs.preview(purged(queue, status, age, now), counted_at=moment(now))
         number = f"{'' if found.complete else 'more than '}{found.count:,}"
         shown = f"{number} {status} jobs of {where} ended over {older_than} ago"
         if dry_run or not found.count:
@@ -245,7 +245,8 @@ def purge(
             if not sys.stdin.isatty():
                 raise click.UsageError(f"{shown}; say --yes to remove them")
             click.confirm(f"{shown}. Remove them?", abort=True)
-        return (await admin.queues.purge(queue, status=status, older_than=age / SECOND)).changed
+        done = await admin.queues.purge(queue, status=status, older_than=age / SECOND, counted_at=found.counted_at)
+        return done.changed
 
     removed = ask(path, url, call)
     if removed is not None:
