@@ -26,6 +26,7 @@ from stoker.model.errors import (
     InvalidName,
     InvalidOption,
     InvalidPayload,
+    NotFound,
     UnknownTask,
 )
 from stoker.model.events import Transition, Window
@@ -640,6 +641,43 @@ async def test_a_synchronous_handle_needs_no_loop_not_even_inside_one(tmp_path: 
         assert await (await app.engine()).get([ids.parse(lost.id)]) == [None]
         with connected(tmp_path / "other.db") as other, pytest.raises(EngineRefused):
             work.using(tx=other).enqueue_sync(3)
+
+
+@pytest.mark.spec("SYNC-04")
+async def test_many_drafts_join_a_synchronous_transaction(tmp_path: Path) -> None:
+    app = Stoker(SqliteEngine(tmp_path / "jobs.db", durability="process"))
+
+    @app.task
+    async def work(n: int) -> int:
+        return n
+
+    async with app:
+        with connected(tmp_path / "jobs.db") as connection:
+            with connection:
+                kept = app.enqueue_many_sync((work.draft(n) for n in range(1_500)), tx=connection)
+                single = app.enqueue_sync(work.draft(-1), tx=connection)
+            lost = app.enqueue_many_sync([work.draft(2)], tx=connection)
+            connection.rollback()
+        assert (await app.handle(kept[-1].id).refresh()).payload == b'{"n":1499}'
+        assert (await single.refresh()).payload == b'{"n":-1}'
+        with pytest.raises(NotFound):
+            await app.handle(lost[0].id).refresh()
+    with pytest.raises(InvalidInput, match="must be a list"):
+        app.enqueue_many_sync(work.draft(1))  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("API-11")
+def test_many_drafts_are_stored_from_code_without_a_loop(tmp_path: Path) -> None:
+    app = Stoker(f"sqlite:///{tmp_path}/jobs.db", durability="process")
+
+    @app.task
+    async def work(n: int) -> int:
+        return n
+
+    receipts = app.enqueue_many_sync(work.draft(n) for n in range(3))
+    assert [app.handle(one.id).refresh_sync().payload for one in receipts] == [b'{"n":%d}' % n for n in range(3)]
+    assert app.enqueue_sync(work.draft(7)).refresh_sync().payload == b'{"n":7}'
+    app.run(app.close())
 
 
 @pytest.mark.spec("SYNC-04")

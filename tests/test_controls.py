@@ -251,13 +251,13 @@ def test_queues_budgets_and_locks_have_sync_forms() -> None:
 @pytest.mark.spec("API-25")
 async def test_sync_forms_inside_a_loop_name_the_async_one(jobs: Stoker) -> None:
     for call, form in (
-        (jobs.queue("mail").pause_sync, r"await jobs\.queue\('mail'\)\.pause\(\)"),
-        (jobs.queue("mail").resume_sync, r"await jobs\.queue\('mail'\)\.resume\(\)"),
-        (jobs.queue("mail").tune_sync, r"await jobs\.queue\('mail'\)\.tune\(\.\.\.\)"),
-        (jobs.queue("mail").clear_sync, r"await jobs\.queue\('mail'\)\.clear\(\.\.\.\)"),
-        (jobs.queue("mail").settings_sync, r"await jobs\.queue\('mail'\)\.settings\(\)"),
-        (jobs.budget("sms").spend_sync, r"await jobs\.budget\('sms'\)\.spend\(\)"),
-        (jobs.budget("sms").drain_sync, r"await jobs\.budget\('sms'\)\.drain\(\)"),
+        (jobs.queue("mail").pause_sync, r"await pause\(\.\.\.\)` of <QueueHandle mail>"),
+        (jobs.queue("mail").resume_sync, r"await resume\(\.\.\.\)` of <QueueHandle mail>"),
+        (jobs.queue("mail").tune_sync, r"await tune\(\.\.\.\)` of <QueueHandle mail>"),
+        (jobs.queue("mail").clear_sync, r"await clear\(\.\.\.\)` of <QueueHandle mail>"),
+        (jobs.queue("mail").settings_sync, r"await settings\(\.\.\.\)` of <QueueHandle mail>"),
+        (jobs.budget("sms").spend_sync, r"await spend\(\.\.\.\)` of <BudgetHandle sms>"),
+        (jobs.budget("sms").drain_sync, r"await drain\(\.\.\.\)` of <BudgetHandle sms>"),
         (jobs.lock("x").__enter__, r"async with jobs\.lock\('x'\)"),
     ):
         with pytest.raises(StokerError, match=form):

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -148,3 +149,24 @@ async def test_a_result_that_no_longer_fits_its_hint_raises(jobs: Stoker) -> Non
     await drain(jobs)
     with pytest.raises(PayloadMismatch, match="work result"):
         await job.result()
+
+
+@pytest.mark.spec("HANDLE-08")
+def test_code_without_a_loop_waits_reads_and_cancels(tmp_path: Path) -> None:
+    app = Stoker(f"sqlite:///{tmp_path}/jobs.db", durability="process")
+
+    @app.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    job, late = double.enqueue_sync(4), double.using(delay=60).enqueue_sync(5)
+    assert job.refresh_sync().status is Status.PENDING
+    with pytest.raises(TimeoutError):
+        job.result_sync(timeout=0)
+    assert late.cancel_sync(reason="not needed")
+    assert not late.cancel_sync()
+    with pytest.raises(JobCanceled, match="not needed"):
+        late.result_sync()
+    app.run(drain(app))
+    assert job.result_sync(timeout=5) == 8
+    app.run(app.close())

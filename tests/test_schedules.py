@@ -460,9 +460,9 @@ def test_every_action_has_a_sync_form() -> None:
 async def test_sync_forms_inside_a_loop_name_the_async_one(jobs: Stoker) -> None:
     handle = jobs.schedule_handle("report")
     for call, form in (
-        (handle.pause_sync, r"await jobs\.schedule_handle\('report'\)\.pause\(\)"),
-        (jobs.schedules_sync, r"await jobs\.schedules\(\)"),
-        (lambda: jobs.unschedule_sync("report"), r"await jobs\.unschedule\('report'\)"),
+        (handle.pause_sync, r"await pause\(\.\.\.\)` of <ScheduleHandle report>"),
+        (jobs.schedules_sync, r"await schedules\(\.\.\.\)` of <Stoker"),
+        (lambda: jobs.unschedule_sync("report"), r"await unschedule\(\.\.\.\)` of <Stoker"),
     ):
         with pytest.raises(StokerError, match=form):
             call()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 import time
@@ -10,8 +11,15 @@ import pytest
 
 from stoker import sync
 from stoker.app import Stoker
+from stoker.context import Context
+from stoker.controls import BudgetHandle, LockHandle, QueueHandle
 from stoker.engines.memory import MemoryEngine
+from stoker.groups import GroupHandle
+from stoker.handle import JobHandle
 from stoker.model.errors import StokerError
+from stoker.model.job import Draft
+from stoker.schedules import ScheduleHandle
+from stoker.task import Task
 from tests.harness.apps import PATIENCE, working
 
 
@@ -44,6 +52,33 @@ async def test_inside_a_loop_it_is_refused_and_names_the_await_form() -> None:
     with pytest.raises(StokerError, match="use `await` here"):
         app.run(job.result())
     await app.close()
+
+
+@pytest.mark.spec("SYNC-02")
+async def test_every_sync_form_is_refused_inside_a_loop_and_names_its_await_form() -> None:
+    app = Stoker(MemoryEngine())
+    with pytest.raises(StokerError, match=r"use `await pause\(\.\.\.\)` of <QueueHandle mail> here"):
+        app.queue("mail").pause_sync(for_=60)
+    with pytest.raises(StokerError, match=r"use `await jobs\.enqueue_many\(\.\.\.\)` here"):
+        app.enqueue_many_sync([Draft(app.mint(), "resize", b"[]")])
+    with pytest.raises(StokerError, match=r"use `await jobs\.enqueue\(\.\.\.\)` here"):
+        app.enqueue_sync(Draft(app.mint(), "resize", b"[]"))
+    await app.close()
+
+
+@pytest.mark.spec("SYNC-06")
+@pytest.mark.parametrize(
+    "owner", [Stoker, JobHandle, GroupHandle, QueueHandle, BudgetHandle, LockHandle, ScheduleHandle, Context, Task]
+)
+def test_a_sync_form_has_the_arguments_of_its_async_form(owner: type) -> None:
+    forms = [name for name in vars(owner) if name.endswith("_sync") and not name.startswith("_")]
+    assert forms
+    for name in forms:
+        form, original = getattr(owner, name), getattr(owner, name.removesuffix("_sync"))
+        assert inspect.signature(form) == inspect.signature(original), name
+        assert not inspect.iscoroutinefunction(form)
+        assert (form.__name__, form.__qualname__) == (name, f"{owner.__name__}.{name}")
+        assert form.__doc__.startswith(f"`{name.removesuffix('_sync')}` ")
 
 
 @pytest.mark.spec("SYNC-01")

@@ -58,6 +58,7 @@ from stoker.schedules import ScheduleHandle, ScheduleOptions, plan
 from stoker.schedules import parse as read_options
 from stoker.services import Services
 from stoker.settings import TimelineSettings, check_known, resolve
+from stoker.sync import in_sync
 
 T = TypeVar("T")
 
@@ -216,9 +217,7 @@ class Stoker(Registry):
         """Take `n` tokens from a budget or none; a refusal says how long to wait."""
         return await self.budget(budget).spend(n)
 
-    def spend_sync(self, budget: str, n: int = 1) -> Grant:
-        """`spend` for code without a loop."""
-        return self.budget(budget).spend_sync(n)
+    spend_sync = in_sync(spend)
 
     def lock(self, name: str, *, lease: Seconds = 30) -> LockHandle:
         """A lock across every process on the store: `async with` or `with` gives whether it is held.
@@ -265,17 +264,9 @@ class Stoker(Registry):
         """A stored schedule as the user reads it."""
         return records.schedule(found, declared=found.name in self.declared_schedules)
 
-    def schedule_sync(self, name: str, draft: Draft, **options: Unpack[ScheduleOptions]) -> ScheduleHandle:
-        """`schedule` for code without a loop."""
-        return self.run(self.schedule(name, draft, **options), instead=f"`await jobs.schedule({name!r}, ...)`")
-
-    def unschedule_sync(self, name: str) -> bool:
-        """`unschedule` for code without a loop."""
-        return self.run(self.unschedule(name), instead=f"`await jobs.unschedule({name!r})`")
-
-    def schedules_sync(self) -> list[Schedule]:
-        """`schedules` for code without a loop."""
-        return self.run(self.schedules(), instead="`await jobs.schedules()`")
+    schedule_sync = in_sync(schedule)
+    unschedule_sync = in_sync(unschedule)
+    schedules_sync = in_sync(schedules)
 
     # --- enqueueing ---------------------------------------------------------------------------------------------
 
@@ -283,6 +274,12 @@ class Stoker(Registry):
         """Store one draft."""
         check_drafts("draft", [draft])
         return await self.enqueue_draft(draft, self.signature_of(draft.kind), tx=tx)
+
+    def enqueue_sync(self, draft: Draft, *, tx: Transaction | None = None) -> JobHandle[Any]:
+        """`enqueue` for code without a loop; a synchronous `tx` of yours needs no loop at all."""
+        check_drafts("draft", [draft])
+        [receipt] = self._insert_drafts_sync([draft], tx, "`await jobs.enqueue(...)`")
+        return JobHandle(self, receipt.id, self.signature_of(draft.kind), receipt.stored)
 
     async def enqueue_draft(
         self, draft: Draft, signature: Signature | None, *, tx: Transaction | None = None
@@ -295,16 +292,7 @@ class Stoker(Registry):
         self, draft: Draft, signature: Signature | None, *, tx: Transaction | None = None
     ) -> JobHandle[Any]:
         """`enqueue_draft` without a loop; a synchronous `tx` of the user's needs no loop at all."""
-        block = joined(self, tx)
-        if tx is None and block is None:
-            return self.run(self.enqueue_draft(draft, signature), instead=f"`await {draft.kind}.enqueue(...)`")
-        with self._naming_the_holder():
-            if block is None:
-                drafts = self._untold([draft])
-                [receipt] = self.drive(lambda engine: self._insert(engine, drafts, tx))
-            else:
-                [receipt] = block.join_sync(lambda engine, tx: self._insert(engine, [draft], tx), wakes=[draft.queue])
-                block.inserted([draft], [receipt])
+        [receipt] = self._insert_drafts_sync([draft], tx, f"`await {draft.kind}.enqueue(...)`")
         return JobHandle(self, receipt.id, signature, receipt.stored)
 
     def drive(self, call: Callable[[Engine], Awaitable[T]]) -> T:
@@ -319,23 +307,23 @@ class Stoker(Registry):
         Up to 1,000 drafts are one atomic step (on Redis up to 8 MiB of payload). Longer lists are stored in several
         steps, and an error carries a note that names the first draft that was not stored.
         """
-        if not isinstance(drafts, Iterable):
-            raise InvalidInput(
-                "drafts", drafts, "must be a list or another iterable of drafts, such as task.draft(...)"
-            )
-        waiting = list(drafts)
-        check_drafts("drafts", waiting)
-        receipts: list[Receipt] = []
+        waiting = _checked(drafts)
         engine = await self.engine()
+        receipts: list[stored.Receipt] = []
         for portion in portions(waiting, engine.most_bytes):
-            start = portion.start
-            try:
-                receipts += records.receipts(await self.insert_drafts(waiting[start : portion.stop], tx))
-            except Exception as error:
-                error.add_note(f"drafts 0 to {start - 1} were stored" if start else "no draft was stored")
-                error.add_note(f"draft {start} (job {waiting[start].id}) and all after it were not stored")
-                raise
-        return receipts
+            with _naming_the_rest(waiting, portion.start):
+                receipts += await self.insert_drafts(waiting[portion.start : portion.stop], tx)
+        return records.receipts(receipts)
+
+    def enqueue_many_sync(self, drafts: Iterable[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
+        """`enqueue_many` for code without a loop; a synchronous `tx` of yours needs no loop at all."""
+        waiting = _checked(drafts)
+        receipts: list[stored.Receipt] = []
+        for portion in portions(waiting, self.root().most_bytes):
+            with _naming_the_rest(waiting, portion.start):
+                part = waiting[portion.start : portion.stop]
+                receipts += self._insert_drafts_sync(part, tx, "`await jobs.enqueue_many(...)`")
+        return records.receipts(receipts)
 
     async def insert_drafts(
         self, drafts: Sequence[Draft], tx: Transaction | None = None, group: Group | None = None
@@ -357,6 +345,22 @@ class Stoker(Registry):
             receipts = await self._insert(member.engine, given, tx, group)
         if tx is None:
             self._emit_inserted(member, drafts, receipts)
+        return receipts
+
+    def _insert_drafts_sync(
+        self, drafts: Sequence[Draft], tx: Transaction | None, instead: str
+    ) -> list[stored.Receipt]:
+        """`insert_drafts` without a loop, which a synchronous `tx` of the user's does not need."""
+        block = joined(self, tx)
+        if tx is None and block is None:
+            return self.run(self.insert_drafts(drafts), instead=instead)
+        with self._naming_the_holder():
+            if block is None:
+                untold = self._untold(drafts)
+                return self.drive(lambda engine: self._insert(engine, untold, tx))
+            queues = {draft.queue for draft in drafts}
+            receipts = block.join_sync(lambda engine, tx: self._insert(engine, drafts, tx), wakes=queues)
+        block.inserted(drafts, receipts)
         return receipts
 
     def _untold(self, drafts: Sequence[Draft]) -> list[Draft]:
@@ -564,6 +568,26 @@ def _announced(engine: Engine, url: str) -> Engine:
         text = "no URL was given and STOKER_URL is not set: jobs are kept in %s. Give Stoker a URL to choose the place."
         logger.warning(text, engine.where)
     return engine
+
+
+def _checked(drafts: Iterable[Draft]) -> list[Draft]:
+    """The drafts as a list; anything else is refused."""
+    if not isinstance(drafts, Iterable):
+        raise InvalidInput("drafts", drafts, "must be a list or another iterable of drafts, such as task.draft(...)")
+    found = list(drafts)
+    check_drafts("drafts", found)
+    return found
+
+
+@contextmanager
+def _naming_the_rest(drafts: Sequence[Draft], start: int) -> Iterator[None]:
+    """Note on an error which drafts are stored and which are not."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"drafts 0 to {start - 1} were stored" if start else "no draft was stored")
+        error.add_note(f"draft {start} (job {drafts[start].id}) and all after it were not stored")
+        raise
 
 
 def _log_superseded(draft: Draft, loser: JobId) -> None:

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, overload
 
-from stoker.block import Block, Factory, OwnSyncTransaction, OwnTransaction
+from stoker.block import Block, Factory
 from stoker.codec.error_text import safe, text_of
 from stoker.codec.signature import Call
 from stoker.job_part import Commit, JobPart
@@ -34,6 +34,7 @@ from stoker.model.outcome import Held, OutOfTokens
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.throttle import Grant
 from stoker.model.time import SECOND, moment
+from stoker.sync import in_sync
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -232,6 +233,9 @@ class Context:
         self._metadata: RunMetadata | None = None
         self._correlation: str | None = _UNREAD
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.kind}>"
+
     @property
     def id(self) -> str:
         """The job's id."""
@@ -421,7 +425,7 @@ class Context:
     def transaction(self, factory: Factory[H]) -> Block[H, H]: ...
 
     @overload
-    def transaction(self, factory: None = None) -> Block[OwnTransaction, OwnSyncTransaction]: ...
+    def transaction(self, factory: None = None) -> Block[Any, Any]: ...  # the app's factory decides
 
     def transaction(self, factory: Factory[Any] | None = None) -> Block[Any, Any]:
         """A block whose writes are committed together with this job's success, or not at all.
@@ -447,17 +451,12 @@ class Context:
         """
         _or_snooze(budget, n, *await self.runtime.app.budget(budget).request(n))
 
-    def spend_sync(self, budget: str, n: int = 1) -> None:
-        """`spend` for a plain function."""
-        _or_snooze(budget, n, *self.runtime.app.budget(budget).request_sync(n))
-
     async def drain(self, budget: str) -> bool:
         """Empty a budget, because the real limiter refused. False when there is none of that name."""
         return await self.runtime.app.budget(budget).drain()
 
-    def drain_sync(self, budget: str) -> bool:
-        """`drain` for a plain function."""
-        return self.runtime.app.budget(budget).drain_sync()
+    spend_sync = in_sync(spend)
+    drain_sync = in_sync(drain)
 
     def executed(self) -> dict[str, str] | None:
         """The run's metadata as it is stored: values as text; a warning instead if it is too large."""

@@ -7,10 +7,10 @@ has an async form and, for code without a loop, a sync one that ends in `_sync` 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -22,12 +22,11 @@ from stoker.model.job import check_name
 from stoker.model.throttle import Rate
 from stoker.model.time import SECOND, Seconds, Span, instant, span
 from stoker.records import Curve, Grant, QueueSettings
+from stoker.sync import in_sync
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
     from stoker.engines.base import Engine
-
-T = TypeVar("T")
 
 logger = logging.getLogger("stoker.lock")
 
@@ -160,46 +159,11 @@ class QueueHandle:
         engine = await self._app.engine()
         await engine.tune(self.name, tuning)
 
-    def pause_sync(
-        self,
-        *,
-        for_: Seconds | None = None,
-        until: datetime | None = None,
-        reason: str | None = None,
-        by: str | None = None,
-    ) -> None:
-        """`pause` for code without a loop."""
-        self._run(self.pause(for_=for_, until=until, reason=reason, by=by), "pause()")
-
-    def resume_sync(self) -> None:
-        """`resume` for code without a loop."""
-        self._run(self.resume(), "resume()")
-
-    def tune_sync(
-        self,
-        *,
-        workers: int | None = None,
-        fair: bool | None = None,
-        rate: Rate | None = None,
-        keep_done: Seconds | None = None,
-        keep_dead: Seconds | None = None,
-        curve: Curve | None = None,
-    ) -> None:
-        """`tune` for code without a loop."""
-        kept = {"keep_done": keep_done, "keep_dead": keep_dead}
-        tuned = self.tune(workers=workers, fair=fair, rate=rate, curve=curve, **kept)
-        self._run(tuned, "tune(...)")
-
-    def clear_sync(self, *settings: str) -> None:
-        """`clear` for code without a loop."""
-        self._run(self.clear(*settings), "clear(...)")
-
-    def settings_sync(self) -> QueueSettings:
-        """`settings` for code without a loop."""
-        return self._run(self.settings(), "settings()")
-
-    def _run(self, call: Awaitable[T], form: str) -> T:
-        return self._app.run(call, instead=f"`await jobs.queue({self.name!r}).{form}`")
+    pause_sync = in_sync(pause)
+    resume_sync = in_sync(resume)
+    tune_sync = in_sync(tune)
+    clear_sync = in_sync(clear)
+    settings_sync = in_sync(settings)
 
 
 class BudgetHandle:
@@ -240,26 +204,14 @@ class BudgetHandle:
             declared = next((one.declared for one in await engine.budgets() if one.name == self.name), None)
         return given, refusal(self.name, n, given.capacity, declared)
 
-    def request_sync(self, n: int) -> tuple[throttle.Grant, Refusal | None]:
-        """`request` for code without a loop."""
-        return self._app.run(self.request(n), instead=f"`await jobs.budget({self.name!r}).spend()`")
-
     async def drain(self) -> bool:
         """Empty the budget, because the real limiter refused. False when there is none of that name."""
         engine = await self._app.engine()
         return await engine.drain(self.name)
 
-    def tune_sync(self, rate: Rate) -> None:
-        """`tune` for code without a loop."""
-        self._app.run(self.tune(rate), instead=f"`await jobs.budget({self.name!r}).tune(...)`")
-
-    def spend_sync(self, n: int = 1) -> Grant:
-        """`spend` for code without a loop."""
-        return self._app.run(self.spend(n), instead=f"`await jobs.budget({self.name!r}).spend()`")
-
-    def drain_sync(self) -> bool:
-        """`drain` for code without a loop."""
-        return self._app.run(self.drain(), instead=f"`await jobs.budget({self.name!r}).drain()`")
+    tune_sync = in_sync(tune)
+    spend_sync = in_sync(spend)
+    drain_sync = in_sync(drain)
 
 
 def _lease(given: Seconds) -> Span:
@@ -309,9 +261,7 @@ class LockHandle:
             return False
         return await self._take(engine, self._owner, length)
 
-    def extend_sync(self, lease: Seconds | None = None) -> bool:
-        """`extend` for code without a loop."""
-        return self._app.run(self.extend(lease), instead=f"`await` of extend() of lock {self.name!r}")
+    extend_sync = in_sync(extend)
 
     async def _take(self, engine: Engine, owner: str, lease: Span) -> bool:
         asked = monotonic()

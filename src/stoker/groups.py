@@ -26,6 +26,7 @@ from stoker.model.job import FINISHED, LARGEST_BATCH, Draft, Job, Status, portio
 from stoker.model.query import LONGEST_REASON, Cancel, Selection
 from stoker.model.time import Seconds, span
 from stoker.records import Progress, Receipt
+from stoker.sync import in_sync
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -122,21 +123,10 @@ class GroupHandle:
 
     # --- without a loop -----------------------------------------------------------------------------------------
 
-    def add_sync(self, *drafts: Draft | Iterable[Draft]) -> list[Receipt]:
-        """`add` for code without a loop."""
-        return self._app.run(self.add(*drafts), instead="`await group.add(...)`")
-
-    def progress_sync(self) -> Progress:
-        """`progress` for code without a loop."""
-        return self._app.run(self.progress(), instead="`await group.progress()`")
-
-    def wait_sync(self, timeout: Seconds | None = None) -> Progress:
-        """`wait` for code without a loop."""
-        return self._app.run(self.wait(timeout), instead="`await group.wait()`")
-
-    def cancel_sync(self, *, reason: str = "canceled with its group") -> int:
-        """`cancel` for code without a loop."""
-        return self._app.run(self.cancel(reason=reason), instead="`await group.cancel()`")
+    add_sync = in_sync(add)
+    progress_sync = in_sync(progress)
+    wait_sync = in_sync(wait)
+    cancel_sync = in_sync(cancel)
 
     # --- the store ----------------------------------------------------------------------------------------------
 

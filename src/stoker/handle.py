@@ -24,6 +24,7 @@ from stoker.model.lifecycle import RESULT_WARNING
 from stoker.model.query import LONGEST_REASON, Cancel, Selection
 from stoker.model.time import Seconds, span
 from stoker.records import Job
+from stoker.sync import in_sync
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -131,6 +132,10 @@ class JobHandle(Generic[R_co]):
         tally = await engine.alter(Selection((self._id,)), change)
         await self._app.emit_altered(change, tally)
         return tally.changed + tally.cancel_requested > 0
+
+    result_sync = in_sync(result)
+    refresh_sync = in_sync(refresh)
+    cancel_sync = in_sync(cancel)
 
 
 async def why_not_ended(app: Stoker, job: ids.JobId) -> str:

@@ -8,9 +8,9 @@ belongs to: every action reads or changes what is stored, and has a sync form fo
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 from stoker.model import schedule as stored
 from stoker.model.cron import every as interval
@@ -22,13 +22,12 @@ from stoker.model.time import Instant, Seconds, moment, span
 from stoker.model.unique import Unique
 from stoker.records import Schedule
 from stoker.settings import check_known
+from stoker.sync import in_sync
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
     from stoker.handle import JobHandle
     from stoker.task import Task
-
-T = TypeVar("T")
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -168,36 +167,13 @@ class ScheduleHandle:
 
     # --- without a loop -----------------------------------------------------------------------------------------
 
-    def info_sync(self) -> Schedule:
-        """`info` for code without a loop."""
-        return self._run(self.info(), "info()")
-
-    def next_sync(self, n: int = 5) -> list[datetime]:
-        """`next` for code without a loop."""
-        return self._run(self.next(n), "next()")
-
-    def pause_sync(self) -> None:
-        """`pause` for code without a loop."""
-        self._run(self.pause(), "pause()")
-
-    def resume_sync(self) -> None:
-        """`resume` for code without a loop."""
-        self._run(self.resume(), "resume()")
-
-    def run_now_sync(self) -> JobHandle[Any]:
-        """`run_now` for code without a loop."""
-        return self._run(self.run_now(), "run_now()")
-
-    def edit_sync(self, draft: Draft | None = None, **options: Unpack[ScheduleOptions]) -> Schedule:
-        """`edit` for code without a loop."""
-        return self._run(self.edit(draft, **options), "edit(...)")
-
-    def reset_sync(self) -> Schedule:
-        """`reset` for code without a loop."""
-        return self._run(self.reset(), "reset()")
-
-    def _run(self, awaitable: Awaitable[T], call: str) -> T:
-        return self._app.run(awaitable, instead=f"`await jobs.schedule_handle({self.name!r}).{call}`")
+    info_sync = in_sync(info)
+    next_sync = in_sync(next)  # noqa: A003 - the method above
+    pause_sync = in_sync(pause)
+    resume_sync = in_sync(resume)
+    run_now_sync = in_sync(run_now)
+    edit_sync = in_sync(edit)
+    reset_sync = in_sync(reset)
 
     # --- what is stored -----------------------------------------------------------------------------------------
 

@@ -1,20 +1,24 @@
 """One loop in a thread per process, for callers that have none.
 
-`jobs.run(awaitable)` and `enqueue_sync` go through here. The thread starts on first use and is made anew after a fork,
-where threads do not survive.
+`jobs.run(awaitable)` and every method that ends in `_sync` go through here. `in_sync` makes such a method of an async
+one: `pause_sync = in_sync(pause)`. The thread starts on first use and is made anew after a fork, where threads do not
+survive.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import os
 import threading
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from stoker.model.errors import StokerError
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -74,3 +78,16 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
 shared = LoopThread()
 if hasattr(os, "register_at_fork"):  # there is no fork on Windows
     os.register_at_fork(after_in_child=shared.__init__)  # type: ignore[misc]
+
+
+def in_sync(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[S, P], T]:
+    """The same method for code without a loop, under its name with `_sync`."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def waiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return shared.run(method(self, *args, **kwargs), f"`await {name}(...)` of {self!r}")
+
+    waiting.__name__, waiting.__qualname__ = f"{name}_sync", f"{method.__qualname__}_sync"
+    waiting.__doc__ = f"`{name}` for code without a loop."
+    return waiting
