@@ -94,9 +94,35 @@ class Registry:
     # --- tasks --------------------------------------------------------------------------------------------------
 
     @overload
-    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    def task(  # type: ignore[overload-overlap]
+        self,
+        fn: Callable[P, Coroutine[Any, Any, R]],
+        /,
+        *,
+        name: str | None = None,
+        retry_on: Errors | None = None,
+        give_up_on: Errors | None = None,
+        retry_if: Callable[[BaseException], bool] | None = None,
+        crashes: int | None = DEFAULT_CRASHES,
+        validate: bool = True,
+        replace: bool = False,
+        **options: Unpack[TaskOptions[KeyFunction]],
+    ) -> AsyncTask[P, R]: ...
     @overload
-    def task(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
+    def task(
+        self,
+        fn: Callable[P, R],
+        /,
+        *,
+        name: str | None = None,
+        retry_on: Errors | None = None,
+        give_up_on: Errors | None = None,
+        retry_if: Callable[[BaseException], bool] | None = None,
+        crashes: int | None = DEFAULT_CRASHES,
+        validate: bool = True,
+        replace: bool = False,
+        **options: Unpack[TaskOptions[KeyFunction]],
+    ) -> SyncTask[P, R]: ...
     @overload
     def task(
         self,

@@ -7,22 +7,28 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, assert_type
 
+from starlette.requests import HTTPConnection, Request
+
 from stoker import (
     Chunk,
     Curve,
     Exponential,
     Inbox,
+    Job,
     JobHandle,
     Limit,
     Outbox,
     Rate,
+    Receipt,
     Stoker,
     Task,
     Unique,
     chain,
     current,
 )
+from stoker.block import Block
 from stoker.outbox import Batch, Message, Pace
+from stoker.web import Identity, dashboard
 
 jobs = Stoker("memory://", modules=["app.tasks"], router={"mail.": "mail"}, give_up_on=KeyError, keep_dead=60)
 
@@ -82,6 +88,7 @@ def poll() -> bool:
 twice = jobs.cron("@daily", name="second")(poll)
 registered = jobs.task(plain)
 renamed = jobs.task(name="other")(plain)
+at_once = jobs.task(plain, name="third", queue="mail", retry_on=OSError)
 
 
 async def main() -> None:
@@ -91,6 +98,8 @@ async def main() -> None:
     assert_type(send("a"), bool)
     assert_type(registered(1.5), list[float])
     assert_type(renamed(1.5), list[float])
+    assert_type(at_once(1.5), list[float])
+    assert_type(await at_once.enqueue(n=1.5), JobHandle[list[float]])
 
     job = await resize.enqueue(7, width=200)
     assert_type(job, JobHandle[str])
@@ -98,6 +107,11 @@ async def main() -> None:
     assert_type(await (await registered.enqueue(1)).result(), list[float])
     assert_type(send.enqueue_sync("a"), JobHandle[bool])
     assert_type(jobs.run(send.enqueue_sync("a").result()), bool)
+    assert_type(send.enqueue_sync("a").result_sync(timeout=timedelta(seconds=3)), bool)
+    assert_type(job.refresh_sync(), Job)
+    assert_type(job.cancel_sync(force=True, reason="late"), bool)
+    assert_type(jobs.enqueue_sync(send.draft("a"), tx=object()), JobHandle[Any])
+    assert_type(jobs.enqueue_many_sync(send.draft(one) for one in "ab"), list[Receipt])
 
     assert_type(await index.enqueue(7), JobHandle[str])
     assert_type(await index([7]), Sequence[str | BaseException] | None)
@@ -205,9 +219,10 @@ async def steer() -> None:
 async def exactly_once() -> None:
     async with current().transaction(session) as handle:
         assert_type(handle, Pool)
-    async with current().transaction() as tx:
-        assert_type(await tx.execute("select ?", 1), list[tuple[Any, ...]])
-        tx.result(1)
+    assert_type(current().transaction(), Block[Any, Any])
+    async with current().transaction() as tx:  # the app's factory opens it: `tx` may be a session of the user's
+        await tx.execute("select ?", 1)
+        tx.add(Pool())
 
 
 def exactly_once_in_a_thread() -> None:
@@ -215,4 +230,16 @@ def exactly_once_in_a_thread() -> None:
         assert_type(handle, Pool)
         block.result(1)
     with current().transaction() as tx:
-        assert_type(tx.execute("select ?", 1), list[tuple[Any, ...]])
+        tx.add(Pool())
+
+
+def by_session(request: Request) -> Identity | None:
+    return Identity(request.session["name"], role="read") if "name" in request.session else None
+
+
+async def by_header(request: HTTPConnection) -> Identity | None:
+    return None
+
+
+dashboard(jobs, auth=by_session, login_url="/login")
+dashboard(jobs, auth=by_header)

@@ -52,6 +52,12 @@ async def main() -> None:
     await resize.enqueue(7, wdith=200)  # E: call-arg | reportCallIssue
     await resize.enqueue()  # E: call-arg | reportCallIssue
     resize.draft(None)  # E: arg-type | reportArgumentType
+    jobs.task(print, nmae="show")  # E: call-overload | reportCallIssue
+    jobs.enqueue_sync("send")  # E: arg-type | reportArgumentType
+    (await resize.enqueue(7)).result_sync(timeout="soon")  # E: arg-type | reportArgumentType
+    (await resize.enqueue(7)).cancel_sync(forced=True)  # E: call-arg | reportCallIssue
+    jobs.queue("mail").pause_sync(60)  # E: call-arg | reportCallIssue
+    jobs.schedule_sync("nightly", resize.draft(7), corn="@daily")  # E: call-arg | reportCallIssue
     send.enqueue_sync(7)  # E: arg-type | reportArgumentType
     await resize.using(quue="mail").enqueue(7)  # E: call-arg | reportCallIssue
     await resize.using(priority="high").enqueue(7)  # E: arg-type | reportArgumentType

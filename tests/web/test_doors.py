@@ -203,6 +203,36 @@ async def test_the_host_app_signs_people_in(app: Stoker, made: Any) -> None:
     assert (await made(auth=wrong).get("/")).status_code == 500
 
 
+BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+@pytest.mark.spec("WEBSEC-27")
+async def test_a_browser_that_the_host_app_does_not_know_is_sent_to_its_sign_in(made: Any) -> None:
+    def nobody(request: Any) -> None: ...
+
+    client = made(auth=nobody, login_url="/login?from=jobs")
+    sent = await client.get("/jobs?q=is:dead", headers=BROWSER)
+    assert (sent.status_code, sent.headers["location"]) == (303, "/login?from=jobs&next=%2Fjobs%3Fq%3Dis%3Adead")
+    for path, headers in (("/api/v1/jobs", BROWSER), ("/live?page=overview", BROWSER), ("/jobs", {})):
+        program = await client.get(path, headers=headers)
+        assert (program.status_code, "location" in program.headers) == (401, False), path
+    with pytest.raises(InvalidInput, match="goes with a function as auth="):
+        made(auth=Tokens(), login_url="/login")
+
+
+@pytest.mark.spec("WEBSEC-27")
+async def test_without_a_sign_in_a_browser_gets_a_page_and_a_program_problem_details(made: Any) -> None:
+    def nobody(request: Any) -> None: ...
+
+    client = made(auth=nobody)
+    page = await client.get("/jobs", headers=BROWSER)
+    assert (page.status_code, page.headers["content-type"]) == (401, "text/html; charset=utf-8")
+    assert "The app around this dashboard does not know you." in page.text
+    assert "<nav" not in page.text, "nothing of the store is shown"
+    program = await client.get("/jobs")
+    assert (program.status_code, program.json()["code"]) == (401, "stranger")
+
+
 @pytest.mark.spec("WEBSEC-07")
 async def test_roles_open_exactly_their_routes(app: Stoker, made: Any) -> None:
     id_ = await enqueue(app)

@@ -116,6 +116,30 @@ class Trouble(Exception):
     pass
 
 
+@pytest.mark.spec("BLOCK-26")
+@pytest.mark.parametrize("store", [STORES[0]])
+async def test_a_handler_may_return_the_result_of_its_block(
+    shop: Shop, store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is stored already, so nothing is lost and nothing is logged; another value is."""
+
+    @shop.jobs.task
+    async def charge(returned: list[int]) -> list[int]:
+        async with current().transaction() as tx:
+            tx.result([7])
+        return returned
+
+    same = await charge.enqueue([7])
+    await drain(shop.jobs)
+    assert await same.result(0) == [7]
+    assert "is not stored" not in caplog.text
+    other = await charge.enqueue([8])
+    await drain(shop.jobs)
+    assert await other.result(0) == [7]
+    assert caplog.text.count("is not stored: the job was settled by its transaction before") == 1
+    await shop.jobs.close()
+
+
 @pytest.mark.spec("BLOCK-13")
 @pytest.mark.parametrize(("store", "name"), handles(PLAIN))
 async def test_a_plain_handler_with_every_handle(shop: Shop, store: str, name: str) -> None:

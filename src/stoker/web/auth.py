@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 
 from stoker.model.access import Identity, Role, is_loopback
 from stoker.model.errors import InvalidInput
@@ -26,7 +26,7 @@ PROXY_HEADERS = frozenset({"forwarded", "x-real-ip", "via"})
 
 SHORTEST_KEY, LONGEST_KEY = 16, 200
 
-SignIn: TypeAlias = Callable[[HTTPConnection], Identity | Awaitable[Identity | None] | None]
+SignIn: TypeAlias = Callable[[Request], Identity | Awaitable[Identity | None] | None]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def travels_open(request: HTTPConnection) -> bool:
     return request.url.scheme not in {"https", "wss"} and (client is None or not is_loopback(client.host))
 
 
-async def ask(sign_in: SignIn, request: HTTPConnection) -> Identity | None:
+async def ask(sign_in: SignIn, request: Request) -> Identity | None:
     """Ask the host app who this is; what it answers must be an `Identity` or None."""
     found = sign_in(request)
     if inspect.isawaitable(found):

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette._utils import get_route_path
 from starlette.datastructures import MutableHeaders
@@ -76,6 +76,7 @@ _NO_KEY = (
     "No key was given, or another one. This dashboard asks for the key that was printed or set when it was started; it "
     "takes tokens only with --auth tokens."
 )
+_STRANGER = "The app around this dashboard does not know you. Sign in there first, then load this page again."
 ACTION_LIMIT = 10.0
 """Seconds for a change, whose outcome is not known when it is given up."""
 
@@ -136,6 +137,7 @@ class Dashboard:
         jobs: Stoker | Operators,
         *,
         auth: Auth | None = None,
+        login_url: str | None = None,
         env: str | None = None,
         color: str = "grey",
         read_only: bool = False,
@@ -151,6 +153,9 @@ class Dashboard:
         self._admin = jobs if isinstance(jobs, Operators) else Admin(jobs)
         self.jobs = jobs = self._admin.app
         self.auth: Auth = Tokens() if auth is None else auth
+        if login_url is not None and isinstance(self.auth, Open | Key | Tokens):
+            raise InvalidInput("login_url", login_url, "goes with a function as auth=: others have their own sign-in")
+        self.login_url = login_url
         self.env = env
         self.color = color
         self.read_only = read_only
@@ -416,6 +421,11 @@ class Dashboard:
             return response
         if page and isinstance(self.auth, Tokens):
             return RedirectResponse(visit.url("sign-in", next=visit.here), 303)
+        if self.door is None:
+            if page and visit.is_browser and self.login_url is not None:
+                mark = "&" if "?" in self.login_url else "?"
+                return RedirectResponse(f"{self.login_url}{mark}{urlencode({'next': visit.here})}", 303)
+            raise Problem(401, "stranger", _STRANGER)
         by_key = isinstance(self.auth, Key)
         problem = Problem(401, "token", _NO_KEY if by_key else "No token was given, or it is not known or has expired.")
         problem.headers["www-authenticate"] = "Bearer"
@@ -520,6 +530,7 @@ def dashboard(
     jobs: Stoker | Operators,
     *,
     auth: Auth | None = None,
+    login_url: str | None = None,
     env: str | None = None,
     color: str = "grey",
     read_only: bool = False,
@@ -532,8 +543,9 @@ def dashboard(
 
     `jobs` is the app, or an admin of your own on it: what pages and the REST API do and find goes through that, signed
     with the name of the visitor.
-    `auth` is `Tokens()` (default), `Key()`, a function that returns an `Identity` or None, or `Open()` for this machine
-    only.
+    `auth` is `Tokens()` (default), `Key()`, a function of the request that returns an `Identity` or None, or `Open()`
+    for this machine only. With a function, a browser that it does not know is sent to `login_url`, where your app signs
+    people in, with the address it came for as `next`; without `login_url` it gets a page that says so.
     `env` and `color` name the environment on every page. `read_only` refuses every change. `hosts` are the names it
     answers under; None leaves that to the app around it. A queue whose oldest due job waits longer than `late_after`
     seconds is falling behind. `redact` says which names make a value secret.
@@ -541,6 +553,7 @@ def dashboard(
     return Dashboard(
         jobs,
         auth=auth,
+        login_url=login_url,
         env=env,
         color=color,
         read_only=read_only,

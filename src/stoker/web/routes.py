@@ -110,14 +110,15 @@ def is_api(request: Request, root: str) -> bool:
 
 async def refusal(visit: Visit, problem: Problem) -> Response:
     """A refusal as a page, or as problem details for programs."""
-    if is_api(visit.request, visit.root) or visit.identity is None:
+    known = visit.identity is not None
+    if is_api(visit.request, visit.root) or not (known or visit.is_browser):
         body = msgspec.json.encode(details(problem, visit.id))
         return Response(body, problem.status, problem.headers, media_type="application/problem+json")
-    if problem.code == "store_unavailable":
+    if known and problem.code == "store_unavailable":
         return _store_down(visit, problem)
     title = "Nothing is here" if problem.status == 404 else TITLES.get(problem.status, "Refused")
     context = view.common(visit, "", title) | {"problem": problem, "live_url": ""}
-    response = view.page(visit, "refusal.html", context, problem.status)
+    response = view.page(visit, "refusal.html" if known else "stranger.html", context, problem.status)
     response.headers.update(problem.headers)
     return response
 

@@ -71,6 +71,11 @@ class Visit:
         """The address of this page, with its parameters."""
         return self.request.url.path + (f"?{self.request.url.query}" if self.request.url.query else "")
 
+    @property
+    def is_browser(self) -> bool:
+        """Does it ask for a page, as browsers do?"""
+        return "text/html" in self.request.headers.get("accept", "")
+
     def cookie(self, name: str) -> str:
         """The value of one of our cookies as it was sent; empty without it."""
         return self.request.cookies.get(self.cookie_name(name), "")

@@ -96,15 +96,18 @@ class FailureLog:
         if failure is not None and self._hooks and settlement.status in FAILURES:
             self._hooks.emit(_failed_run(claim, failure, exception))
 
-    def after_block(self, claim: Claim, outcome: Outcome) -> None:
-        """Log what a handler still did after its block had settled the job: an error, or, once, a lost result."""
+    def after_block(self, claim: Claim, outcome: Outcome, settled: Settlement) -> None:
+        """Log what a handler still did after its block had settled the job: an error, or, once, a lost result.
+
+        A handler that returns the result of its block has lost nothing.
+        """
         self.lost(claim)
         if not isinstance(outcome, Done):
             error = str(getattr(outcome, "error", None) or getattr(outcome, "why", None) or type(outcome).__name__)
             if self._admits(claim.kind, dead=False):
                 event = "ended otherwise after its transaction was committed"
                 _log(claim, FailureReport(False, event, error, "It is done all the same, and does not run again."))
-        elif outcome.result is not None and claim.kind not in self._returned:
+        elif outcome.result not in (None, settled.result) and claim.kind not in self._returned:
             self._returned.add(claim.kind)
             logger.warning(
                 "the value that %s returned for job %s is not stored: the job was settled by its transaction before. "

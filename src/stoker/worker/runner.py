@@ -201,7 +201,7 @@ class Runner:
         if slot.abandoned:
             return
         if commit.settled is not None:
-            self._failures.after_block(context.claim, outcome)
+            self._failures.after_block(context.claim, outcome, commit.settled)
             await self._store_loop.settled_already(context.claim, commit.settled)
             return
         settlement = conclude(context.claim, outcome_after_block(context, outcome), rules, context.executed())
