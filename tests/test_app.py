@@ -557,15 +557,20 @@ async def test_a_producer_without_a_worker_writes_its_events_by_itself() -> None
 
 
 class Deaf(MemoryEngine):
+    error: Exception = EngineUnavailable("no answer.")
+
     async def record(self, events: Any, points: Any = (), *, now: int, chunk: bytes | None = None) -> int:
-        raise EngineUnavailable("no answer.")
+        raise self.error
 
 
 @pytest.mark.spec("API-17")
+@pytest.mark.parametrize("error", [EngineUnavailable("no answer."), ConnectionResetError("reset by peer")])
 async def test_events_that_cannot_be_written_do_not_keep_the_app_from_closing(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    app = Stoker(Deaf(), event_flush=0.01)
+    deaf = Deaf()
+    deaf.error = error
+    app = Stoker(deaf, event_flush=0.01)
 
     @app.task
     async def work() -> None: ...
@@ -601,6 +606,22 @@ def test_closing_an_app_with_two_loops_warns_of_events_once(caplog: pytest.LogCa
     asyncio.run(both())
     [line] = caplog.messages
     assert "2 events could not be written" in line
+
+
+@pytest.mark.spec("API-17")
+async def test_a_worker_that_cannot_write_events_leaves_that_to_its_app(caplog: pytest.LogCaptureFixture) -> None:
+    """It has released its lease: that is not in doubt, and the one warning is about the events."""
+    app = Stoker(Deaf())
+
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await work.enqueue()
+        await drain(app)
+        assert [one.state for one in await (await app.engine()).workers()] == ["stopped"]
+    [line] = caplog.messages
+    assert "3 events could not be written" in line
 
 
 @pytest.mark.spec("API-18")

@@ -22,7 +22,7 @@ import msgspec
 
 from stoker.engines.base import Timeline
 from stoker.model import events
-from stoker.model.errors import StokerError
+from stoker.model.errors import EngineUnavailable, StokerError
 from stoker.model.events import Event, EventType
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Verdict
@@ -170,8 +170,10 @@ class EventBuffer:
                 try:
                     await store.record(events, now=wall(), chunk=chunk)
                     written += len(events)
-                except (StokerError, OSError):
+                except StokerError:
                     raise
+                except OSError as error:
+                    raise EngineUnavailable(f"{error}.") from error
                 except Exception:
                     logger.exception("%d events cannot be written and are missing from the timeline", len(events))
                 chunks.popleft()

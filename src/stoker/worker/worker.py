@@ -467,7 +467,8 @@ class Worker:
     async def _leave(self) -> None:
         await self.engine.renew(self.id, [], lease=0)
         await self.engine.beat(msgspec.structs.replace(presence(self), state="stopped"))
-        await self._publisher.flush()
+        with suppress(StokerError):  # the app keeps what cannot be written, tries again, and warns when it closes
+            await self._publisher.flush()
 
     async def __aenter__(self) -> Self:
         await self.start()
