@@ -368,7 +368,9 @@ def test_a_number_of_people_is_kept_by_name_until_it_is_cleared() -> None:
     [
         (5, 10, Rate(10), False, False, "budget 'llm' has fewer than 5 tokens now"),
         (10, 10, None, False, False, "budget 'llm' has fewer than 10 tokens now"),
-        (5, None, Rate(1), False, False, "budget 'llm' is declared and not stored yet: a worker stores it"),
+        (5, None, Rate(5), False, False, "budget 'llm' is declared and not stored yet: a worker stores it"),
+        (5, None, Rate(1), True, True, "declared to hold at most 1 tokens, which is below the 5 asked for"),
+        (50, 60, Rate(10), False, False, "budget 'llm' has fewer than 50 tokens now"),
         (50, 10, Rate(100), True, False, "was tuned to hold at most 10 tokens (its code declares 100), which is below"),
         (50, 10, None, True, False, "was tuned to hold at most 10 tokens, which is below the 50 asked for"),
         (

@@ -284,18 +284,16 @@ def refusal(name: str, n: int, capacity: float | None, declared: Rate | None) ->
     if capacity is None and declared is None:
         why = f"no app declares this budget and none is stored: jobs.budget({name!r}, Rate(...)) declares it"
         return Refusal(why, lasting=True, mistaken=True)
+    below = f"which is below the {n:,} asked for"
+    if declared is not None and n > max(declared.capacity, capacity or 0):
+        why = f"budget {name!r} is declared to hold at most {declared.capacity:,.12g} tokens, {below}"
+        return Refusal(why, lasting=True, mistaken=True)
     if capacity is None:
         return Refusal(f"budget {name!r} is declared and not stored yet: a worker stores it when it starts")
     if n <= capacity:
         return Refusal(f"budget {name!r} has fewer than {n:,} tokens now")
-    below = f"which is below the {n:,} asked for"
-    if declared is None or n <= declared.capacity:
-        before = "" if declared is None else f" (its code declares {declared.capacity:,.12g})"
-        return Refusal(
-            f"budget {name!r} was tuned to hold at most {capacity:,.12g} tokens{before}, {below}", lasting=True
-        )
-    why = f"budget {name!r} is declared to hold at most {declared.capacity:,.12g} tokens, {below}"
-    return Refusal(why, lasting=True, mistaken=True)
+    before = "" if declared is None else f" (its code declares {declared.capacity:,.12g})"
+    return Refusal(f"budget {name!r} was tuned to hold at most {capacity:,.12g} tokens{before}, {below}", lasting=True)
 
 
 def _at_rate(bucket: Bucket | None, rate: Rate, now: Instant) -> Bucket:
