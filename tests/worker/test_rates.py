@@ -92,7 +92,7 @@ async def test_a_handler_drains_a_budget_that_the_real_limiter_refused(timed_job
     assert (grant.granted, grant.wait) == (False, timedelta(seconds=1))
 
 
-@pytest.mark.spec("RATE-11")
+@pytest.mark.spec("RATE-11", "BUDGET-12")
 async def test_handlers_spend_on_the_loop_in_threads_and_in_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +112,7 @@ async def test_handlers_spend_on_the_loop_in_threads_and_in_processes(
             record = await becomes(job, Status.PENDING)
             while record.scheduled_at == record.created_at:
                 record = await becomes(job, Status.PENDING)
-            assert (record.attempts, record.history) == (0, ())
+            assert (record.attempts, record.history, record.metadata["stoker.held_by"]) == (0, (), "sms")
 
 
 @pytest.mark.engine("redis")
