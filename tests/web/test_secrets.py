@@ -5,28 +5,35 @@ from __future__ import annotations
 import logging
 import re
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
 
+from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.engines.postgres import PostgresEngine
 from stoker.model.access import Identity
 from stoker.model.job import Settlement, Status
 from stoker.web import Limits, Open, dashboard
+from stoker.web.live import PAGES as LIVE
 from tests.web.conftest import Client, claim, enqueue
-from tests.web.test_pages import PAGES
 
+SCHEDULE = "nightly"
 PAYLOAD, RESULT, SECRET = "canary-in-a-payload", "canary-in-a-result", "canary-of-a-password"
 
 
 async def everything(client: Client, id_: str) -> dict[str, str]:
-    """Every page and every answer of the API to a question, by path."""
-    paths = [*PAGES, f"/jobs/{id_}", "/queues/default", "/jobs?q=is:dead&group=error", "/operations/new?q=is:dead"]
-    paths += [f"/pieces?page={page}" for page in ("overview", "jobs", "queues", "kinds")]
-    for path, item in (await client.get("/api/v1/openapi.json")).json()["paths"].items():
-        if "get" in item:
-            paths.append(path.format(id=id_, name="default", stream="none"))
+    """Every page, every live part and every answer of the API to a question, by path."""
+    places = {"id": id_, "stream": "none", "consumer": "none"}
+    paths = ["/jobs?q=is:dead&group=error", "/operations/new?q=is:dead"]
+    for way in client.board.ways:
+        if way.method == "GET" and way.kind != "open" and way.path not in {"/live", "/pieces"}:
+            name = SCHEDULE if "/schedules/" in way.path else "default"
+            paths.append(way.path.format(**places, name=name))
+    for page in LIVE:
+        name = "default" if page == "queue" else SCHEDULE
+        paths.append(f"/pieces?{urlencode({'page': page, 'name': name, **places})}")
     return {path: (await client.get(path)).text for path in paths}
 
 
@@ -36,7 +43,10 @@ async def test_payloads_and_secrets_are_in_no_page_and_no_answer(
     app: Stoker, role: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    id_ = await enqueue(app, payload={"note": PAYLOAD, "password": SECRET}, metadata={"api_key": SECRET})
+    payload, metadata = {"note": PAYLOAD, "password": SECRET}, {"api_key": SECRET}
+    draft = app.draft("send", payload, metadata=metadata)
+    await Admin(app).schedules.create(SCHEDULE, draft, cron="0 3 * * *")
+    id_ = await Admin(app).schedules.run_now(SCHEDULE)
     [held] = await claim(app)
     engine = await app.engine()
     error = f"LoginError: password={SECRET}\n  in postgresql://shop:{SECRET}@db/shop"
@@ -44,9 +54,11 @@ async def test_payloads_and_secrets_are_in_no_page_and_no_answer(
     await engine.settle([end])
     board = dashboard(app, auth=lambda _: Identity("ann", role), limits=Limits(seconds=30))
     client = Client(board)
-    for path, body in (await everything(client, id_)).items():
+    found = await everything(client, id_)
+    for path, body in found.items():
         for canary in (PAYLOAD, RESULT, SECRET):
             assert canary not in body, path
+    assert "LoginError" in found[f"/schedules/{SCHEDULE}"]
     token = {"x-csrf-token": await client.csrf()}
     revealed = await client.http.post(f"/api/v1/jobs/{id_}/reveal", json={}, headers=token)
     if role == "read":
@@ -111,6 +123,27 @@ async def test_a_search_does_not_tell_a_right_digit_from_a_wrong_one(app: Stoker
     refused = 403 if role == "read" and "payload:" in words else 200
     assert [status for status, _ in right] == [refused, refused, refused, 403, 403]
     assert "payload:" not in (await client.get("/jobs")).text or role == "operate"
+    await board.close()
+    await client.close()
+
+
+@pytest.mark.spec("SEARCH-01")
+@pytest.mark.parametrize("role", ["read", "operate"])
+@pytest.mark.parametrize("words", ["payload:{}", "error:{}", "{}"])
+async def test_what_stands_for_a_secret_is_not_found_whatever_the_secret_is(app: Stoker, role: Any, words: str) -> None:
+    """Else a text of the mask, which is on every page, would be found where the secret has it too, and only there."""
+    board = dashboard(app, auth=lambda _: Identity("ann", role), limits=Limits(seconds=30))
+    client, engine = Client(board), await app.engine()
+    for secret in ("[hidden]", "0000"):
+        await enqueue(app, payload={"pass": secret})
+        [held] = await claim(app)
+        error = Settlement(held.id, held.worker, held.token, Status.DEAD, error=f"Lost: pass={secret}")
+        await engine.settle([error])
+    for guess in ("[hidden]", "hidden", "dd", "[h", "N]"):
+        answer = await client.get("/api/v1/jobs", params={"q": words.format(guess), "total": "true"})
+        refused = role == "read" and "payload:" in words
+        assert answer.status_code == (403 if refused else 200)
+        assert refused or (answer.json()["jobs"], answer.json()["total"]) == ([], 0), guess
     await board.close()
     await client.close()
 

@@ -93,4 +93,6 @@ class SchedulesAdmin(Noun):
         return self._asking.app.schedule_handle(name)
 
     def _shown(self, one: Schedule) -> Schedule:
-        return msgspec.structs.replace(one, payload=self._asking.redact.json(one.payload))
+        redact = self._asking.redact
+        error = None if one.last_error is None else redact.text(one.last_error)
+        return msgspec.structs.replace(one, payload=redact.json(one.payload), last_error=error)

@@ -19,10 +19,14 @@ from stoker.model.errors import EngineBusy, EngineReadOnly, EngineRefused
 from stoker.model.filter import Filter
 from stoker.model.job import Job
 from stoker.model.query import LARGEST_PAGE, LONGEST_WALK, Page, Query, cursor_behind, has_texts
+from stoker.model.redact import MASK
 from stoker.model.time import MINUTE
 
 PATIENCE = 0.5
 """Seconds that a search waits for its entry in the audit log: another process may write for long."""
+
+CUT = "\0"
+"""In the place of a mask: no payload and no filter has this letter."""
 
 logger = logging.getLogger("stoker.audit")
 
@@ -51,17 +55,19 @@ async def search(asking: Asking, query: Query) -> Page:
 
 
 def _shows(asking: Asking, job: Job, query: Query) -> bool:
-    """Does a job have the texts, both as it is stored and as it is shown?
+    """Does a job have the texts where nothing of it is masked?
 
-    Payloads that the asker may not reveal, because of its role or the job's queue, have none.
+    Payloads that the asker may not reveal, because of its role or the job's queue, have none. What stands for a secret
+    is not looked into: else it would be found where the secret has the same letters, and only there. What is shown is
+    stored too, so that few jobs need masking.
     """
     errors_only = asking.role == "read" or bool(asking.queues and job.queue not in asking.queues)
     if not has_texts(job, query, errors_only=errors_only):
         return False
     mask = asking.redact
-    error = None if job.last_error is None else mask.text(job.last_error)
-    shown = replace(job, payload=mask.json(job.payload), last_error=error)
-    return has_texts(shown, query, errors_only=errors_only)
+    error = None if job.last_error is None else mask.text(job.last_error).replace(MASK, CUT)
+    payload = mask.json(job.payload).replace(MASK.encode(), CUT.encode())
+    return has_texts(replace(job, payload=payload, last_error=error), query, errors_only=errors_only)
 
 
 async def noted(asking: Asking, filter_: Filter) -> None:
