@@ -15,6 +15,7 @@ from stoker.model.query import (
     ALLOWED,
     CANCEL_REASON,
     LARGEST_PAGE,
+    LATEST,
     LONGEST_REASON,
     Cancel,
     Census,
@@ -395,6 +396,10 @@ def test_a_cursor_is_good_for_its_own_kind_of_order() -> None:
     for wrong in ({"order": "due", "cursor": job}, {"order": "oldest", "cursor": timed}, {"cursor": b"x"}):
         with pytest.raises(InvalidInput, match="begin without one"):
             Query(**wrong)
+    assert Query(order="finished", cursor=cursor_at(LATEST, job)).start(0) == (LATEST, job)
+    for order in ("finished", "due"):
+        with pytest.raises(InvalidInput, match="begin without one"):
+            Query(order=order, cursor=cursor_at(LATEST + 1, job))
     assert read_cursor(write_cursor(timed)) == timed
     assert read_cursor("00010203-0405-0607-0809-0a0b0c0d0e0f") == job
     with pytest.raises(InvalidInput, match="the page before"):

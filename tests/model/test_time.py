@@ -125,6 +125,15 @@ def test_an_instant_survives_the_way_to_a_datetime_and_back(at: int) -> None:
     assert instant(moment(at)) == at
 
 
+@pytest.mark.spec("TIME-06")
+@given(st.integers(-(1 << 63), 1 << 63))
+def test_an_instant_beyond_the_calendar_is_its_nearest_end(at: int) -> None:
+    """The time inside an id that a caller chose may be of any year up to 10889."""
+    first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    assert first <= moment(at) <= last
+    assert moment(at) == (first if at < instant(first) else last if at > instant(last) else moment(at))
+
+
 @pytest.mark.spec("TIME-04", "INPUT-02")
 @pytest.mark.parametrize(
     ("given_", "why"),

@@ -99,7 +99,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput("order", self.order, f"must be one of {', '.join(ORDERS)}")
         if self.due not in (None, "now", "later"):
             raise InvalidInput("due", self.due, "must be now or later")
-        if self.cursor is not None and len(self.cursor) != (TIMED_CURSOR if self.timed else ID_CURSOR):
+        if self.cursor is not None and not _fits(self.cursor, timed=self.timed):
             raise InvalidInput("cursor", self.cursor.hex(), f"is none of the order {self.order}; begin without one")
         if not self.wanted:
             raise InvalidInput("order" if self.timed else "finished", self.order, f"no job that {_asked(self)} has it")
@@ -147,6 +147,13 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         if self.order == "due":
             return self.due == "now" and at > now
         return self.finished_since is not None and at < self.finished_since
+
+
+def _fits(cursor: bytes, *, timed: bool) -> bool:
+    """Can it be the cursor of such an order?"""
+    if not timed:
+        return len(cursor) == ID_CURSOR
+    return len(cursor) == TIMED_CURSOR and cursor_time(cursor) <= LATEST
 
 
 def _asked(query: Query) -> str:

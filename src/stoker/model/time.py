@@ -34,6 +34,8 @@ LATEST: Instant = 1 << 53
 """The year 2255: the last instant that every engine, also one that counts in doubles, carries exactly."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST: Instant = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+_LAST: Instant = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 
 
 def span(value: Seconds, field: str = "duration") -> Span:
@@ -64,8 +66,8 @@ def instant(value: datetime, field: str = "at") -> Instant:
 
 
 def moment(at: Instant) -> datetime:
-    """The same instant as a UTC datetime."""
-    return EPOCH + timedelta(microseconds=at)
+    """The same instant as a UTC datetime; beyond the calendar its nearest end."""
+    return EPOCH + timedelta(microseconds=min(max(at, _FIRST), _LAST))
 
 
 def rfc3339(at: Instant) -> str:

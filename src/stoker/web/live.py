@@ -82,7 +82,7 @@ async def stream(visit: Visit) -> Response:
         raise Problem(429, "streams", "Too many live pages are open. This one asks from time to time instead.")
     place.take()  # before anything is awaited, so that as many as may be are as many as are
     try:
-        await board.hub.reading()
+        await _parts(shown, page, page.wants(shown))  # what the address names wrongly is refused before it begins
         return Stream(shown, page, place)
     except BaseException:
         place.leave()
