@@ -236,22 +236,23 @@ async def test_an_operation_that_fails_says_why_and_can_be_resumed(
 
 @pytest.mark.spec("BULK-05")
 @pytest.mark.parametrize(
-    "action, filter_, given",
+    "action, filter_, given, field",
     [
-        ("explode", "is:ready", {}),
-        ("move", "is:ready", {}),
-        ("requeue", "is:ready", {"queue": "x"}),
-        ("prioritize", "is:ready", {"priority": "high"}),
-        ("prioritize", "is:ready", {"priority": 5_000}),
-        ("requeue", "0193b0f0-0000-7000-8000-000000000001", {}),
-        ("requeue", "is:daed", {}),
+        ("explode", "is:ready", {}, "action"),
+        ("move", "is:ready", {}, "queue"),
+        ("requeue", "is:ready", {"queue": "x"}, "queue"),
+        ("prioritize", "is:ready", {"priority": "high"}, "priority"),
+        ("prioritize", "is:ready", {"priority": 5_000}, "priority"),
+        ("requeue", "0193b0f0-0000-7000-8000-000000000001", {}, "filter"),
+        ("requeue", "is:daed", {}, "is"),
     ],
 )
 async def test_what_cannot_be_done_is_refused_before_it_is_stored(
-    admin: Admin, action: str, filter_: str, given: dict[str, Any]
+    admin: Admin, action: str, filter_: str, given: dict[str, Any], field: str
 ) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput) as refused:
         await admin.operations.start(action, filter_, given)
+    assert refused.value.field == field
     assert await admin.operations.list() == []
     for call in (admin.operations.get, admin.operations.stop, admin.operations.resume):
         with pytest.raises(NotFound):

@@ -19,7 +19,7 @@ from stoker.model.events import (
     of_insert,
     of_missed,
     of_repair,
-    of_settlement,
+    of_settlements,
     off_by,
     transition_of,
     transition_to_pending,
@@ -81,29 +81,29 @@ def test_a_fresh_claim_is_a_start_and_a_reaped_one_is_not() -> None:
     ],
 )
 def test_a_settlement_that_applied_is_one_event(status: Status, kind: EventType) -> None:
-    event = of_settlement(claim(), settlement(status), Verdict.APPLIED, NOW + 30)
+    [event] = of_settlements([claim()], [settlement(status)], [Verdict.APPLIED], NOW + 30)
     total = 40 if status is Status.DONE else None
     assert event == Event(NOW + 30, kind, b"1" * 16, "mail", "send", 2, 30, total)
 
 
 @pytest.mark.spec("EVENT-03")
 def test_every_settlement_has_an_event() -> None:
-    kinds = {of_settlement(claim(), settlement(status), Verdict.APPLIED, NOW) for status in SETTLED}
-    assert len({event.type for event in kinds if event}) == len(SETTLED)
+    settled = [settlement(status) for status in SETTLED]
+    told = of_settlements([claim()] * len(settled), settled, [Verdict.APPLIED] * len(settled), NOW)
+    assert len({event.type for event in told}) == len(SETTLED)
 
 
 @pytest.mark.spec("EVENT-03")
 @pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.APPLIED])
 @pytest.mark.parametrize("status", sorted(SETTLED))
 def test_a_settlement_that_did_not_apply_is_silent(status: Status, verdict: Verdict) -> None:
-    assert of_settlement(claim(), settlement(status), verdict, NOW) is None
+    assert of_settlements([claim()], [settlement(status)], [verdict], NOW) == []
 
 
 @pytest.mark.spec("EVENT-03")
 @pytest.mark.spec("STATS-02")
 def test_a_clock_that_stepped_back_makes_no_negative_duration() -> None:
-    event = of_settlement(claim(), settlement(Status.DONE), Verdict.APPLIED, NOW - 11)
-    assert event is not None
+    [event] = of_settlements([claim()], [settlement(Status.DONE)], [Verdict.APPLIED], NOW - 11)
     assert (event.duration, event.total) == (0, 0)
 
 
@@ -113,10 +113,8 @@ def test_starts_and_ends_balance_over_a_life_with_retries() -> None:
     for attempt, status in enumerate((Status.RETRYING, Status.PENDING, Status.RETRYING, Status.DONE), 1):
         run = claim(attempt=attempt)
         told += of_claims([run])
-        ended = of_settlement(run, settlement(status), Verdict.APPLIED, NOW + attempt)
-        assert ended is not None
-        told.append(ended)
-        assert of_settlement(run, settlement(status), Verdict.LOST, NOW + attempt) is None
+        told += of_settlements([run], [settlement(status)], [Verdict.APPLIED], NOW + attempt)
+        told += of_settlements([run], [settlement(status)], [Verdict.LOST], NOW + attempt)
     starts = sum(event.type is EventType.STARTED for event in told)
     assert starts == len(told) - starts == 4
 
@@ -244,10 +242,8 @@ def test_a_clock_that_is_wrong_changes_no_duration() -> None:
     assert off_by([reaped], one.claimed_at - HOUR) is None
     [started] = of_claims([one], -HOUR)
     assert started.at == one.claimed_at - HOUR
-    right = of_settlement(one, settlement(Status.DONE), Verdict.APPLIED, one.claimed_at + 7)
-    wrong = of_settlement(one, settlement(Status.DONE), Verdict.APPLIED, one.claimed_at + 7 - HOUR, -HOUR)
-    assert right is not None
-    assert wrong is not None
+    [right] = of_settlements([one], [settlement(Status.DONE)], [Verdict.APPLIED], one.claimed_at + 7)
+    [wrong] = of_settlements([one], [settlement(Status.DONE)], [Verdict.APPLIED], one.claimed_at + 7 - HOUR, -HOUR)
     assert (wrong.duration, wrong.total) == (right.duration, right.total)
     assert right.duration == 7
 

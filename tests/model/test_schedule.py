@@ -42,7 +42,6 @@ from stoker.model.schedule import (
     key,
     met,
     nap,
-    next_after,
     pack,
     put,
     template,
@@ -69,6 +68,10 @@ OTHER = Draft(NO_ID, "mail", queue="slow")
 
 def plan(expression: str = "0 * * * *", **more: Any) -> Schedule:
     return Schedule(**{"name": "digest", "expression": expression, "template": MAIL, **more})
+
+
+def next_after(schedule: Schedule, at: Instant) -> Instant | None:
+    return next(iter(upcoming(schedule, at, 1)), None)
 
 
 def seeded(expression: str, next_fire: Instant, **more: Any) -> Schedule:

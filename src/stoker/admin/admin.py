@@ -7,7 +7,8 @@ Scripts without a loop use `jobs.run(admin.jobs.get(...))`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from functools import cached_property
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
@@ -88,6 +89,14 @@ class Operators(Protocol):
         ...
 
 
+N = TypeVar("N", bound=Noun)
+
+
+def _noun(kind: type[N]) -> cached_property[N]:
+    """A noun of an admin, made when it is first used."""
+    return cached_property(lambda admin: kind(admin._asking))  # noqa: SLF001 - it is one of us
+
+
 class Admin(Noun):
     """The questions and actions, by noun.
 
@@ -95,6 +104,19 @@ class Admin(Noun):
     `redact` masks secrets in everything that is shown, by the names beside them; None shows everything. `role` bounds
     what a search may find: below admin only what is shown, as read errors alone.
     """
+
+    jobs = _noun(JobsAdmin)
+    queues = _noun(QueuesAdmin)
+    schedules = _noun(SchedulesAdmin)
+    limits = _noun(LimitsAdmin)
+    workers = _noun(WorkersAdmin)
+    kinds = _noun(KindsAdmin)
+    history = _noun(HistoryAdmin)
+    operations = _noun(OperationsAdmin)
+    audit = _noun(AuditAdmin)
+    health = _noun(HealthAdmin)
+    outbox = _noun(OutboxAdmin)
+    tokens = _noun(TokensAdmin)
 
     def __init__(
         self,
@@ -113,18 +135,6 @@ class Admin(Noun):
         self.app = app
         asking = Asking(app, by, way, EVERYTHING_SHOWN if redact is None else redact, request, role)
         super().__init__(asking)
-        self.jobs = JobsAdmin(asking)
-        self.queues = QueuesAdmin(asking)
-        self.schedules = SchedulesAdmin(asking)
-        self.limits = LimitsAdmin(asking)
-        self.workers = WorkersAdmin(asking)
-        self.kinds = KindsAdmin(asking)
-        self.history = HistoryAdmin(asking)
-        self.operations = OperationsAdmin(asking)
-        self.audit = AuditAdmin(asking)
-        self.health = HealthAdmin(asking)
-        self.outbox = OutboxAdmin(asking)
-        self.tokens = TokensAdmin(asking)
 
     async def overview(self, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
         """Everything on one screen: what needs a person, queues, workers, kinds, and rates over a window.
@@ -159,7 +169,8 @@ def visited(admin: Operators, asking: Asking) -> Operators:
     twin: Any = admin.under(asking) if isinstance(admin, Noun) else _Visited(admin)
     twin.app = asking.app
     for name in Operators.__annotations__:
-        noun = getattr(admin, name)
+        # A noun that an admin of ours has not made yet is made for the visitor when it is used.
+        noun = vars(admin).get(name) if isinstance(admin, Admin) else getattr(admin, name)
         if isinstance(noun, Noun):
             setattr(twin, name, noun.under(asking))
     return cast("Operators", twin)

@@ -101,9 +101,9 @@ def making(asking: Asking, action: str, given: Given) -> Making:
     if needs is None:
         raise InvalidInput("action", action, f"must be one of {', '.join(ACTIONS)}")
     if unknown := sorted(given.keys() - {*needs, *OPTIONAL.get(action, ())}):
-        raise InvalidInput(action, unknown[0], f"takes only {', '.join(needs) or 'no options'}")
+        raise InvalidInput(unknown[0], given[unknown[0]], f"does not belong to {action}")
     if missing := [name for name in needs if given.get(name) is None]:
-        raise InvalidInput(action, None, f"needs {missing[0]}")
+        raise InvalidInput(missing[0], None, f"is needed by {action}")
     if action == "retry":
         mint = asking.app.mint
         return lambda n: Clone(tuple(mint() for _ in range(n)))

@@ -185,15 +185,13 @@ def _told(claim: Claim) -> bool:
     return claim.metadata is not None and TOLD in claim.metadata
 
 
-def of_settlement(claim: Claim, settlement: Settlement, verdict: Verdict, at: Instant, off: Span = 0) -> Event | None:
-    """What a settlement means on the timeline; nothing unless it applied. `off` as in `of_claims`."""
-    return next(iter(of_settlements([claim], [settlement], [verdict], at, off)), None)
-
-
 def of_settlements(
-    claims: Sequence[Claim], settlements: Sequence[Settlement], verdicts: Sequence[Verdict], at: Instant, off: Span
+    claims: Sequence[Claim], settlements: Sequence[Settlement], verdicts: Sequence[Verdict], at: Instant, off: Span = 0
 ) -> list[Event]:
-    """The same of many, in their order. On the hot path of a worker: no call for each of them."""
+    """What settlements mean on the timeline, in their order; nothing for one that did not apply.
+
+    `off` as in `of_claims`. On the hot path of a worker: no call for each of them.
+    """
     stored = at - off
     found: list[Event] = []
     for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):

@@ -315,11 +315,6 @@ def _carried(stored: Schedule, wanted: Schedule, now: Instant) -> Schedule:
 # --- ticking --------------------------------------------------------------------------------------------------------
 
 
-def next_after(schedule: Schedule, at: Instant) -> Instant | None:
-    """The first occurrence strictly after an instant, None if there is none; an unreadable expression raises."""
-    return following(parse(schedule.expression, schedule.tz), at)
-
-
 def upcoming(schedule: Schedule, after: Instant, count: int) -> list[Instant]:
     """The next few occurrences, to check an expression."""
     return list(islice(_occurrences(parse(schedule.expression, schedule.tz), after), count))

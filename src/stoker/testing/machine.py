@@ -22,7 +22,7 @@ from stoker.engines.base import LEASE, ORPHANED_AFTER, Engine, Feature, outbox_o
 from stoker.model.audit import AuditQuery, By, pack
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, LostClaim, NotFound
-from stoker.model.events import Window, of_alter, of_claims, of_insert, of_settlement
+from stoker.model.events import Window, of_alter, of_claims, of_insert, of_settlements
 from stoker.model.groups import Group, into_group, new_group
 from stoker.model.ids import JobId
 from stoker.model.job import (
@@ -299,8 +299,7 @@ class LockStep(Laws):
             claim = pair[0]
             assert (claim.id, claim.token) not in self.ended, "a claim ended twice"
             self.ended.add((claim.id, claim.token))
-            event = of_settlement(claim, conclude(claim, Done(result)), Verdict.APPLIED, self.clock())
-            self.told += [] if event is None else [event]
+            self.told += of_settlements([claim], [conclude(claim, Done(result))], [Verdict.APPLIED], self.clock())
 
     @rule(slot=st.integers(0, SLOTS - 1), options=values.few, outcomes=st.lists(values.good, min_size=1, max_size=4))
     def work_well(self, slot: int, options: list[dict[str, Any]], outcomes: list[Outcome]) -> None:
@@ -338,9 +337,8 @@ class LockStep(Laws):
         self.close_groups()
         assert _told(theirs.verdicts) == _told(mine.verdicts)
         claims = {(claim.id, claim.token): claim for claim, _ in self.claims}
-        for settlement, verdict in zip(settlements[0], mine.verdicts, strict=True):
-            event = of_settlement(claims[settlement.id, settlement.token], settlement, verdict, self.clock())
-            self.told += [] if event is None else [event]
+        settled = [claims[settlement.id, settlement.token] for settlement in settlements[0]]
+        self.told += of_settlements(settled, settlements[0], mine.verdicts, self.clock())
         for settlement, *verdicts in zip(settlements[0], mine.verdicts, theirs.verdicts, strict=True):
             fence = (settlement.id, settlement.token)
             if Verdict.APPLIED in verdicts:

@@ -109,7 +109,7 @@ class DueTimer:
 
     def _arm(self, delay: float) -> None:
         """Fire after so many seconds, unless the timer is set to an earlier time."""
-        if self._timer is not None and self._timer.when() <= self._loop.time() + delay:
+        if self.fires_in is not None and self.fires_in <= delay:
             return
         self._disarm()
         self._timer = self._loop.call_later(delay, self._fire)

@@ -193,7 +193,7 @@ class Maintenance:
         queues = [queue for lane in self._fetcher.lanes for queue in lane.queues]
         poll = self._settings.poll / SECOND
         detects_death = Feature.SIGN_OF_LIFE in self._engine.features
-        pause = min(PROMPT_REAP if detects_death else REAP_EVERY, self._settings.lease / 3 / SECOND)
+        pause = min(PROMPT_REAP if detects_death else REAP_EVERY, self._settings.renew_every / SECOND)
         nap = min(poll, pause, TEND_EVERY)
         look, tend = Interval(poll, nap), Interval(TEND_EVERY, nap)
         reap = Interval(pause * (0.9 + 0.1 * random()), nap, first=random())  # so that workers do not reap in step

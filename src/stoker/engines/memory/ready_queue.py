@@ -4,7 +4,7 @@ Jobs that are not due yet are in a heap by time and move to a run when they are 
 may not take. There is one run of due jobs per priority and status. A run is a deque with a heap beside it: most jobs
 arrive in the order they leave and cost a constant, the others cost a logarithm.
 
-A job that leaves from the middle (canceled, moved, reitemd) leaves its queue item behind: an item is valid only while
+A job that leaves from the middle (canceled, moved, requeued) leaves its queue item behind: an item is valid only while
 the entry carries its ticket. Invalid items are skipped, and removed when they are the majority.
 """
 

@@ -396,11 +396,6 @@ class Connection:
             raise translated(error) from error
         return {node.name: reply for node, reply in zip(nodes, replies, strict=True)}
 
-    def server_of(self, key: str) -> str:
-        """The name of the server that has the key, as far as the client knows; '' for a single Redis."""
-        node = None if self._cluster is None else self._cluster.get_node_from_key(key)
-        return "" if node is None else str(node.name)
-
     async def dedicated(self, key: str) -> Socket:
         """A new connection to the server that has the key. The caller closes it."""
         self.inside()

@@ -135,15 +135,6 @@ def advance(execute: Execute, available: Sequence[Migration], table: str = LEDGE
 # --- as text ----------------------------------------------------------------------------------------------------
 
 
-def plan_text(current: int, todo: Sequence[Migration]) -> str:
-    """The output of `migrate --plan`."""
-    if not todo:
-        return f"The schema is at version {current}. Nothing to do."
-    lines = [f"The schema is at version {current}, this Stoker needs {todo[-1].number}. To apply:"]
-    lines += [f"  {migration} ({len(migration.statements)} statements)" for migration in todo]
-    return "\n".join(lines)
-
-
 def sql_text(
     todo: Sequence[Migration],
     table: str = LEDGER,

@@ -18,7 +18,7 @@ from stoker.model.events import (
     Window,
     of_alter,
     of_claims,
-    of_settlement,
+    of_settlements,
     transitions_of_alter,
 )
 from stoker.model.ids import JobId
@@ -577,8 +577,8 @@ async def test_operators_changes_are_told_with_the_status_inside_the_write(store
         (scheduled, Status.PENDING, None),
         (doomed, Status.DISCARDED, None),
     ]
-    lost = (await store.engine.settle([conclude(running, Done())])).verdicts[0]
-    assert of_settlement(running, conclude(running, Done()), lost, store.now()) is None
+    late = [conclude(running, Done())]
+    assert of_settlements([running], late, (await store.engine.settle(late)).verdicts, store.now()) == []
 
 
 @pytest.mark.core

@@ -279,16 +279,11 @@ async def act_on_many(visit: Visit, given: BulkBody) -> TallyView:
 
 
 def needs(visit: Visit, given: Acting) -> dict[str, Any]:
-    """What an action needs, of what was sent; a field of another action is refused."""
-    wanted = {"move": ("queue",), "prioritize": ("priority",), "cancel": ("reason", "force")}.get(given.action, ())
-    for name in ("queue", "priority", "reason", "force"):
-        if name not in wanted and getattr(given, name) not in (None, False):
-            raise Problem(422, "invalid", f"{name} does not belong to {given.action}. Nothing was changed.", field=name)
-        if name in wanted and name in {"queue", "priority"} and getattr(given, name) is None:
-            raise Problem(422, "invalid", f"{given.action} needs {name}. Nothing was changed.", field=name)
+    """What was sent with an action; the admin refuses a field that is missing or belongs to another action."""
     if given.queue is not None:
         shared.check_queue(visit, given.queue)
-    return {name: getattr(given, name) for name in wanted}
+    sent = {name: getattr(given, name) for name in ("queue", "priority", "reason", "force")}
+    return {name: value for name, value in sent.items() if value is not None and value is not False}
 
 
 @api.get("/jobs/{id}")
