@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from typing import Any
@@ -122,6 +123,26 @@ async def test_a_worker_taken_for_dead_stops_its_handlers_says_so_and_goes_on_un
         assert await job.result(PATIENCE) == worker.id, "and it works as before"
         await until(lambda: not worker.claims.tokens)
     assert reasons == ["the worker's lease was lost"]
+
+
+@pytest.mark.spec("KEEPER-02")
+async def test_a_lost_lease_is_replaced_once_however_late_the_loop_takes_notice(jobs: Stoker) -> None:
+    engine = await jobs.engine()
+    async with working(jobs) as worker:
+        keeper, former, taken = worker.lease_keeper, worker.id, list[str]()
+        worker._state.on_identity = taken.append
+        await engine.renew("rival", [], first=True)
+        await engine.reap("rival", 10, dead=[former])
+        for _ in range(3):  # the loop is blocked meanwhile, as by a handler
+            before, end = keeper.renewed_at, time.monotonic() + PATIENCE
+            assert keeper._loop is not None
+            keeper._loop.call_soon_threadsafe(keeper._wake)
+            while keeper.renewed_at == before and time.monotonic() < end:
+                time.sleep(0.002)
+        assert worker.claims.safe_until == -math.inf, "the worker has not dropped its claims yet"
+        await until(lambda: worker.ready and worker.id != former)
+        assert taken == [worker.id]
+        assert worker.claims.safe_until > 0
 
 
 @pytest.mark.spec("KEEPER-03")

@@ -56,6 +56,7 @@ class LeaseKeeper:
         self._engine = engine
         self._lease = lease
         self._state = state
+        self._id = state.id  # ahead of the worker's own id after a lost lease, until its loop takes notice
         self._claims = claims
         self._running_jobs = running_jobs
         self._reports = reports
@@ -109,7 +110,7 @@ class LeaseKeeper:
         try:
             await self._engine.open()
             asked_at = worker_state.lease_clock()
-            await self._engine.renew(self._state.id, [], lease=self._lease, first=True)
+            await self._engine.renew(self._id, [], lease=self._lease, first=True)
             self._claims.safe_until = self._end_of(asked_at)
             # From here on the engine remembers a wake-up, also one that comes before `_listen` waits.
             await self._engine.wait([CONTROL], 0)
@@ -161,21 +162,22 @@ class LeaseKeeper:
 
     async def _renew(self) -> bool:
         held = list(self._claims.tokens.copy().items())
-        asked = self._state.id
-        fresh = self._state.next_id()
+        asked, fresh = self._id, self._state.next_id()
         asked_at = worker_state.lease_clock()
         try:
             renewal = await self._engine.renew(asked, held, lease=self._lease)
             if not renewal.known:
                 self._claims.safe_until = -inf  # other workers have the prefetched claims
                 await self._engine.renew(fresh, [], lease=self._lease, first=True)
+                self._id = fresh
             reasons = await self._cancel_reasons(renewal)
         except StokerError as error:
             self._call_worker(self._reports.renewal_failed, error)
             return False
         self.renewed_at = time.monotonic()
         if renewal.known:
-            self._claims.safe_until = self._end_of(asked_at)
+            if asked == self._state.id:  # else the worker has yet to drop the claims that other workers have
+                self._claims.safe_until = self._end_of(asked_at)
             self._call_worker(self._reports.renewed, renewal, reasons)
         else:
             self._call_worker(self._reports.lease_lost, asked, fresh, self._end_of(asked_at))
