@@ -27,7 +27,7 @@ async def logged(admin: Admin) -> list[tuple[str, str, int]]:
 @pytest.mark.spec("ADMIN-29")
 async def test_every_change_by_a_person_is_logged(admin: Admin, app: Stoker) -> None:
     jobs = [await app.enqueue(app.draft("send", {"password": "hunter2"}, delay=60)) for _ in range(2)]
-    await admin.jobs.move(jobs[0].id, "mail")
+    await admin.jobs.move(jobs[0].id, "mail", create=True)
     await admin.jobs.edit(jobs[0].id, priority=3)
     await admin.jobs.cancel(Filter.parse("is:scheduled"))
     await admin.queues.pause("mail", reason="a migration")

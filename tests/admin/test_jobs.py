@@ -241,7 +241,7 @@ async def test_one_job_is_changed_or_the_reason_is_an_error(admin: Admin, app: S
     for call in (admin.jobs.discard, admin.jobs.retry):
         with pytest.raises(WrongStatus, match=f"job {job} is pending"):
             await call(job)
-    assert (await admin.jobs.move(job, "mail")).changed == 1
+    assert (await admin.jobs.move(job, "mail", create=True)).changed == 1
     assert (await admin.jobs.prioritize(job, -5)).changed == 1
     record = (await admin.jobs.get(job)).job
     assert (record.queue, record.priority) == ("mail", -5)
@@ -257,8 +257,32 @@ async def test_a_scheduled_job_runs_now(admin: Admin, app: Stoker) -> None:
     job = await enqueue(app, delay=3600)
     assert (await admin.jobs.run_now(job)).changed == 1
     assert not await admin.jobs.run_now(job), "it is due already"
-    assert [ids.text(one.id) for one in await claim(app)] == [job]
+    claims = await claim(app)
+    assert [ids.text(one.id) for one in claims] == [job]
     assert not await admin.jobs.run_now(job), "it runs already"
+    await end(app, claims, Status.RETRYING)
+    assert not await admin.jobs.run_now(job), "its retry is due already"
+
+
+@pytest.mark.spec("ADMIN-45")
+async def test_jobs_move_to_a_queue_that_is_known(admin: Admin, app: Stoker) -> None:
+    """One id, a list, a filter and an operation: a typing error would leave jobs where no worker looks."""
+    job = await enqueue(app)
+    await enqueue(app, queue="mail")
+    for refused in (
+        admin.jobs.move(job, "maill"),
+        admin.jobs.move([job], "maill"),
+        admin.jobs.move(Filter.parse("queue:default"), "maill"),
+        admin.jobs.act("move", job, {"queue": "maill"}),
+        admin.operations.start("move", "queue:default", {"queue": "maill"}),
+    ):
+        with pytest.raises(NotFound, match=r"queue 'maill' is not known.* Did you mean mail\?"):
+            await refused
+    assert (await admin.jobs.get(job)).job.queue == "default"
+    assert not await admin.operations.list()
+    assert (await admin.jobs.move(job, "mail")).changed == 1
+    assert (await admin.jobs.move(job, "default")).changed == 1, "a queue that was used stays known"
+    assert (await admin.jobs.move(job, "maill", create=True)).changed == 1
 
 
 @pytest.mark.spec("ADMIN-05")

@@ -55,7 +55,7 @@ async def test_an_operation_walks_to_its_end(app: Stoker, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "action, given, left",
     [
-        ("move", {"queue": "bulk"}, {"pending": 2}),
+        ("move", {"queue": "bulk", "create": True}, {"pending": 2}),
         ("prioritize", {"priority": 5}, {"pending": 2}),
         ("delete", {}, {}),
         ("run-now", {}, {"pending": 2}),

@@ -164,6 +164,7 @@ def test_what_a_store_warns_of_is_no_line_of_every_command(url: str) -> None:
         ("queues", "tune", "maill", "--workers", "3"),
         ("limits", "set", "maill", "call", "3"),
         ("limits", "tune", "mailler", "--rate", "5/1m"),
+        ("jobs", "move", "queue:mail", "--to", "maill"),
     ],
 )
 def test_a_name_that_is_not_known_is_changed_only_with_create(url: str, words: tuple[str, ...]) -> None:

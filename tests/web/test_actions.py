@@ -115,7 +115,7 @@ async def test_a_running_job_is_asked_to_stop_after_a_question(app: Stoker, clie
 @pytest.mark.spec("WEBACT-04")
 async def test_move_and_priority_are_undone(app: Stoker, client: Client) -> None:
     id_ = await enqueue(app)
-    moved = told(await client.post(f"/jobs/{id_}/move", {"queue": "mail"}))
+    moved = told(await client.post(f"/jobs/{id_}/move", {"queue": "mail", "create": "yes"}))
     assert (await app.handle(id_).refresh()).queue == "mail"
     await undo(client, moved)
     assert (await app.handle(id_).refresh()).queue == "default"
@@ -299,7 +299,13 @@ async def test_what_is_undone_is_in_the_audit_log_too(app: Stoker, client: Clien
     }
     for path, action in acts.items():
         before = [one.deed.action for one in await Admin(app).audit.list(3_600)]
-        fields = {"queue": "mail"} if path.endswith("move") else {"payload": "{}"} if path.endswith("edit") else {}
+        fields = (
+            {"queue": "mail", "create": "yes"}
+            if path.endswith("move")
+            else {"payload": "{}"}
+            if path.endswith("edit")
+            else {}
+        )
         await undo(client, told(await client.post(path, fields)))
         done = [one.deed.action for one in await Admin(app).audit.list(3_600)]
         assert len(done) == len(before) + 2, path
@@ -390,8 +396,17 @@ async def test_jobs_are_moved_to_another_queue_by_a_form(app: Stoker, client: Cl
     preview = await client.post("/operations/new", [("do", "move"), *(("id", one) for one in made)])
     assert "Move 2 jobs?" in text(preview)
     assert 'name="queue"' in preview.text
-    told(await client.post("/operations", [("do", "move"), ("queue", "bulk"), *(("id", one) for one in made)]))
+    chosen = [("do", "move"), *(("id", one) for one in made)]
+    for refused in (
+        await client.post("/operations", [*chosen, ("queue", "bullk")]),
+        await client.post(f"/jobs/{made[0]}/move", {"queue": "bullk"}),
+    ):
+        assert (refused.status_code, "Did you mean bulk?" in text(refused)) == (404, True)
+    told(await client.post("/operations", [*chosen, ("queue", "bulk")]))
     assert {(await app.handle(one).refresh()).queue for one in made} == {"bulk"}
+    told(await client.post("/operations", [*chosen, ("queue", "bullk"), ("create", "yes")]))
+    assert {(await app.handle(one).refresh()).queue for one in made} == {"bullk"}
+    told(await client.post("/operations", [*chosen, ("queue", "bulk")]))
     by_filter = await client.get("/operations/new", params={"do": "move", "q": "queue:bulk"})
     assert "Move 3 jobs?" in text(by_filter)
 

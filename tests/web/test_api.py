@@ -53,7 +53,9 @@ async def test_jobs_are_enqueued_found_read_and_changed(app: Stoker, client: Cli
     assert shown == {"part": "payload", "text": '{"to":"ada"}'}
     why = (await client.get(f"/api/v1/jobs/{UNKNOWN}/explain")).json()
     assert why["gates"][0]["reason"] == "no_worker"
-    moved = await send(client, "POST", f"/jobs/{UNKNOWN}/move", {"queue": "bulk"})
+    refused = await send(client, "POST", f"/jobs/{UNKNOWN}/move", {"queue": "bulk"})
+    assert (refused.status_code, "queue 'bulk' is not known" in refused.json()["detail"]) == (404, True)
+    moved = await send(client, "POST", f"/jobs/{UNKNOWN}/move", {"queue": "bulk", "create": True})
     assert moved.json()["changed"] == 1
     await send(client, "POST", f"/jobs/{UNKNOWN}/prioritize", {"priority": -5})
     assert (await client.get(f"/api/v1/jobs/{UNKNOWN}")).json()["priority"] == -5

@@ -55,7 +55,7 @@ async def test_a_job_is_edited_restored_and_told(app: Stoker, client: Client, cl
 @pytest.mark.parametrize("engine_name", ENGINES)
 async def test_a_list_of_jobs_is_changed_at_once(app: Stoker, client: Client) -> None:
     made = [await enqueue(app) for _ in range(3)]
-    body = {"action": "move", "ids": [*made, UNKNOWN], "queue": "bulk"}
+    body = {"action": "move", "ids": [*made, UNKNOWN], "queue": "bulk", "create": True}
     assert (await send(client, "POST", "/jobs/bulk", body)).json() | {"created": []} == {
         "changed": 3,
         "cancel_requested": 0,
@@ -81,7 +81,8 @@ async def test_operations_move_stop_and_go_on(app: Stoker, client: Client) -> No
     seen = (await client.get("/api/v1/preview?q=is:ready queue:default")).json()
     body = {"action": "move", "q": "is:ready queue:default", "count": 3, "counted_at": seen["counted_at"]}
     assert (await send(client, "POST", "/operations", body)).status_code == 422
-    begun = (await send(client, "POST", "/operations", {**body, "queue": "bulk"})).json()
+    assert (await send(client, "POST", "/operations", {**body, "queue": "bulk"})).status_code == 404
+    begun = (await send(client, "POST", "/operations", {**body, "queue": "bulk", "create": True})).json()
     while begun["state"] == "running":
         begun = (await client.get(f"/api/v1/operations/{begun['id']}")).json()
         await asyncio.sleep(0)

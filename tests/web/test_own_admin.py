@@ -76,7 +76,7 @@ async def own(request: pytest.FixtureRequest, app: Stoker) -> AsyncIterator[Dash
 @pytest.mark.spec("ADMIN-24")
 async def test_pages_and_calls_go_through_the_users_own_admin(app: Stoker, own: Dashboard) -> None:
     client = Client(own)
-    first, second, third = [await enqueue(app) for _ in range(3)]
+    first, second, third, fourth = [await enqueue(app) for _ in range(4)]
     await Admin(app).schedules.create("nightly", app.draft("send"), cron="0 3 * * *")
     assert (await client.get("/jobs?q=is:ready")).status_code == 200
     assert (await client.get("/api/v1/jobs?q=is:ready")).status_code == 200
@@ -84,9 +84,11 @@ async def test_pages_and_calls_go_through_the_users_own_admin(app: Stoker, own: 
     token = {"x-csrf-token": await client.csrf()}
     assert (await client.http.post(f"/api/v1/jobs/{second}/cancel", json={}, headers=token)).status_code == 200
     assert (await client.post("/operations", [("do", "cancel"), ("id", third)])).status_code == 303
+    body = {"action": "cancel", "ids": [fourth]}
+    assert (await client.http.post("/api/v1/jobs/bulk", json=body, headers=token)).status_code == 200
     assert (await client.post("/schedules/nightly/reset")).status_code == 303
     assert [name for name, _ in ASKED].count("find") == 2
-    canceled = [("cancel", first), ("cancel", second), ("cancel", [third])]
+    canceled = [("cancel", first), ("cancel", second), ("cancel", [third]), ("cancel", [fourth])]
     assert [one for one in ASKED if one[0] != "find"] == [*canceled, ("reset", "nightly")]
     entries = await (await app.engine()).audit(AuditQuery())
     assert {(one.by.who, one.by.way) for one in entries if one.deed.action == "jobs.cancel"} == {

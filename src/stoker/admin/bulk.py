@@ -95,8 +95,8 @@ Making: TypeAlias = Callable[[int], Change]
 """Makes the change for a step over so many jobs."""
 
 
-def making(asking: Asking, action: str, given: Given) -> Making:
-    """The change that an action by name makes, with what it needs; an unknown name or need is refused."""
+def check_given(action: str, given: Given) -> None:
+    """Refuse an action that is not known, and what it does not take or lacks."""
     needs = ACTIONS.get(action)
     if needs is None:
         raise InvalidInput("action", action, f"must be one of {', '.join(ACTIONS)}")
@@ -104,6 +104,11 @@ def making(asking: Asking, action: str, given: Given) -> Making:
         raise InvalidInput(unknown[0], given[unknown[0]], f"does not belong to {action}")
     if missing := [name for name in needs if given.get(name) is None]:
         raise InvalidInput(missing[0], None, f"is needed by {action}")
+
+
+def making(asking: Asking, action: str, given: Given) -> Making:
+    """The change that an action by name makes, with what it needs; an unknown name or need is refused."""
+    check_given(action, given)
     if action == "retry":
         mint = asking.app.mint
         return lambda n: Clone(tuple(mint() for _ in range(n)))
@@ -123,7 +128,13 @@ ACTIONS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Actions on jobs by name, and what each needs."""
 
-OPTIONAL: Final = {"cancel": ("reason", "force")}
+OPTIONAL: Final = {"cancel": ("reason", "force"), "move": ("create",)}
+
+
+async def check_queue_to_move_to(asking: Asking, action: str, given: Given) -> None:
+    """Refuse to move jobs into a queue that is not known, which no worker serves. Raises `NotFound`."""
+    if action == "move" and not given.get("create"):
+        await asking.known_queue(str(given["queue"]))
 
 
 def _change(action: str, given: Given) -> Change:

@@ -18,7 +18,18 @@ from msgspec import Raw
 from stoker import records
 from stoker.admin.asking import Asking, Noun
 from stoker.admin.audit import AuditAdmin, audited
-from stoker.admin.bulk import Bulk, Given, Making, Walk, alter, bound_at, making, query_to_change, question_of
+from stoker.admin.bulk import (
+    Bulk,
+    Given,
+    Making,
+    Walk,
+    alter,
+    bound_at,
+    check_queue_to_move_to,
+    making,
+    query_to_change,
+    question_of,
+)
 from stoker.admin.details import EventView, JobDetail, detail, event_view
 from stoker.admin.history import RECENT, closed, flows
 from stoker.admin.search import search
@@ -289,9 +300,12 @@ class JobsAdmin(Noun):
         """Make scheduled jobs due now; for one id that is due or runs already the answer is false."""
         return await self.act("run-now", target, {}, progress)
 
-    async def move(self, target: Target, queue: str, progress: Progress | None = None) -> Bulk:
-        """Put waiting jobs into another queue."""
-        return await self.act("move", target, {"queue": queue}, progress)
+    async def move(self, target: Target, queue: str, progress: Progress | None = None, *, create: bool = False) -> Bulk:
+        """Put waiting jobs into another queue.
+
+        A queue that is not known is refused, unless `create` makes it with these jobs.
+        """
+        return await self.act("move", target, {"queue": queue, "create": create}, progress)
 
     async def prioritize(self, target: Target, priority: int, progress: Progress | None = None) -> Bulk:
         """Give waiting jobs another priority; lower runs first."""
@@ -352,7 +366,9 @@ class JobsAdmin(Noun):
         `counted_at` is the moment of the preview of a filter, now without one: jobs that were created or ended after it
         are not touched.
         """
-        return await self._act(action, target, making(self._asking, action, given or {}), progress, counted_at)
+        change = making(self._asking, action, given or {})
+        await check_queue_to_move_to(self._asking, action, given or {})
+        return await self._act(action, target, change, progress, counted_at)
 
     # --- how ----------------------------------------------------------------------------------------------------
 
@@ -362,7 +378,7 @@ class JobsAdmin(Noun):
         engine = await self._asking.engine()
         if isinstance(target, str):
             found = await self._asking.stored(target)
-            if action == "run-now" and found.status is Status.PENDING and found.scheduled_at <= await engine.now():
+            if action == "run-now" and found.status in WAITING and found.scheduled_at <= await engine.now():
                 return Bulk()
             return await self._one(action, found, change(1))
         if isinstance(target, Filter):

@@ -17,7 +17,19 @@ from stoker.admin.jobs import JobPage
 from stoker.admin.operations import OperationView
 from stoker.cli.command import NearestGroup
 from stoker.cli.operations import finished, tally
-from stoker.cli.store import EXIT_CODES, as_json_option, ask, hinted, on_store, read, read_moment, read_time, said, show
+from stoker.cli.store import (
+    EXIT_CODES,
+    as_json_option,
+    ask,
+    create_option,
+    hinted,
+    on_store,
+    read,
+    read_moment,
+    read_time,
+    said,
+    show,
+)
 from stoker.cli.text import one_line, safe, say
 from stoker.codec.signature import display
 from stoker.model.derived import error_line
@@ -370,7 +382,10 @@ _action("run-now", "Make scheduled jobs due now.")
 _action(
     "move",
     "Put waiting jobs into another queue.",
-    params=(click.option("--to", "queue", required=True, metavar="QUEUE", help="The other queue."),),
+    params=(
+        create_option,
+        click.option("--to", "queue", required=True, metavar="QUEUE", help="The other queue."),
+    ),
 )
 _action(
     "prioritize",

@@ -132,7 +132,7 @@ async def _delete(job: JobForm) -> Done | Response:
 async def _move(job: JobForm) -> Done:
     queue = job.form.get("queue")
     check_queue(job.visit, queue)
-    await job.visit.admin.jobs.move(job.id, queue)
+    await job.visit.admin.jobs.move(job.id, queue, create=job.form.get("create") == "yes")
     return job.undo(f"Moved {job.kind} to {queue}.", "move", queue=job.before.queue)
 
 

@@ -70,9 +70,10 @@ class CancelBody(t.Strict):
 
 
 class MoveBody(t.Strict):
-    """Where to."""
+    """Where to. `create` takes a queue that is not known."""
 
     queue: t.Name
+    create: bool = False
 
 
 class PriorityBody(t.Strict):
@@ -91,13 +92,17 @@ Action: TypeAlias = Literal["requeue", "retry", "cancel", "discard", "delete", "
 
 
 class Acting(t.Strict):
-    """An action and what it needs: `queue` to move, `priority` to prioritize; `reason` and `force` are of a cancel."""
+    """An action and what it needs: `queue` to move, `priority` to prioritize; `reason` and `force` are of a cancel.
+
+    `create` lets jobs move to a queue that is not known.
+    """
 
     action: Action
     queue: t.Name | None = None
     priority: t.Priority | None = None
     reason: t.Reason | None = None
     force: bool = False
+    create: bool = False
 
 
 class BulkBody(Acting, kw_only=True):
@@ -273,7 +278,7 @@ async def act_on_many(visit: Visit, given: BulkBody) -> TallyView:
     for job in await engine.get([ids.parse(one) for one in given.ids]):
         if job is not None:
             shared.check_queue(visit, job.queue)
-    done = await visit.admin.jobs.act(given.action, given.ids, needs(visit, given))
+    done = await pages.act(visit, given.action, given.ids, needs(visit, given))
     visit.board.hub.forget()
     return _tally(done)
 
@@ -282,7 +287,7 @@ def needs(visit: Visit, given: Acting) -> dict[str, Any]:
     """What was sent with an action; the admin refuses a field that is missing or belongs to another action."""
     if given.queue is not None:
         shared.check_queue(visit, given.queue)
-    sent = {name: getattr(given, name) for name in ("queue", "priority", "reason", "force")}
+    sent = {name: getattr(given, name) for name in ("queue", "priority", "reason", "force", "create")}
     return {name: value for name, value in sent.items() if value is not None and value is not False}
 
 
@@ -403,7 +408,7 @@ async def cancel(visit: Visit, given: CancelBody) -> TallyView:
 async def move(visit: Visit, given: MoveBody) -> TallyView:
     """Put a job into another queue."""
     shared.check_queue(visit, given.queue)
-    return await _act(visit, "move", {"queue": given.queue})
+    return await _act(visit, "move", {"queue": given.queue, "create": given.create})
 
 
 @api.post("/jobs/{id}/prioritize")

@@ -10,6 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from stoker.admin import Bulk, Filter, InvalidFilter
+from stoker.admin.bulk import check_given
 from stoker.admin.operations import OperationView
 from stoker.engines.base import Engine
 from stoker.model import ids
@@ -274,7 +275,7 @@ async def _on_selection(visit: Visit, form: Form, do: str, chosen: list[str]) ->
 
 def _needs(form: Form, do: str) -> dict[str, Any]:
     if do == "move":
-        return {"queue": form.get("queue")}
+        return {"queue": form.get("queue"), "create": form.get("create") == "yes"}
     if do == "prioritize":
         return {"priority": whole("priority", form.get("priority"))}
     return {}
@@ -298,6 +299,7 @@ async def go_on(visit: Visit, id_: str) -> OperationView:
 
 async def act(visit: Visit, do: str, chosen: str | list[str], needs: dict[str, Any]) -> Bulk:
     """Do it to these jobs, in one or a few steps."""
+    check_given(do, needs)
     jobs_ = visit.admin.jobs
     match do:
         case "requeue":
@@ -313,7 +315,7 @@ async def act(visit: Visit, do: str, chosen: str | list[str], needs: dict[str, A
         case "delete":
             return await jobs_.delete(chosen)
         case "move":
-            return await jobs_.move(chosen, needs["queue"])
+            return await jobs_.move(chosen, **needs)
         case _:
             return await jobs_.prioritize(chosen, needs["priority"])
 
