@@ -127,13 +127,21 @@ async def test_a_worker_taken_for_dead_stops_its_handlers_says_so_and_goes_on_un
 
 @pytest.mark.spec("KEEPER-02")
 async def test_a_lost_lease_is_replaced_once_however_late_the_loop_takes_notice(jobs: Stoker) -> None:
-    engine = await jobs.engine()
+    async def take_over(worker: str) -> None:
+        engine = jobs.new_engine()
+        await engine.open()
+        await engine.renew("rival", [], first=True)
+        await engine.reap("rival", 10, dead=[worker])
+        await engine.close()
+
     async with working(jobs) as worker:
         keeper, former, taken = worker.lease_keeper, worker.id, list[str]()
         worker._state.on_identity = taken.append
-        await engine.renew("rival", [], first=True)
-        await engine.reap("rival", 10, dead=[former])
-        for _ in range(3):  # the loop is blocked meanwhile, as by a handler
+        # From here on the loop is blocked, as by a handler: everything happens in other threads.
+        rival = threading.Thread(target=asyncio.run, args=(take_over(former),))
+        rival.start()
+        rival.join()
+        for _ in range(3):
             before, end = keeper.renewed_at, time.monotonic() + PATIENCE
             assert keeper._loop is not None
             keeper._loop.call_soon_threadsafe(keeper._wake)
