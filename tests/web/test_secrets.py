@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import httpx
+import msgspec
 import pytest
 
 from stoker.admin import Admin
@@ -45,8 +46,10 @@ async def test_payloads_and_secrets_are_in_no_page_and_no_answer(
     caplog.set_level(logging.DEBUG)
     payload, metadata = {"note": PAYLOAD, "password": SECRET}, {"api_key": SECRET}
     draft = app.draft("send", payload, metadata=metadata)
-    await Admin(app).schedules.create(SCHEDULE, draft, cron="0 3 * * *")
-    id_ = await Admin(app).schedules.run_now(SCHEDULE)
+    admin = Admin(app, by="eve")  # what it does is in the audit log
+    await admin.schedules.create(SCHEDULE, draft, cron="0 3 * * *")
+    id_ = await admin.schedules.run_now(SCHEDULE)
+    await admin.jobs.edit(id_, payload=msgspec.json.encode(payload | {"n": 1}))
     [held] = await claim(app)
     engine = await app.engine()
     error = f"LoginError: password={SECRET}\n  in postgresql://shop:{SECRET}@db/shop"
@@ -59,6 +62,7 @@ async def test_payloads_and_secrets_are_in_no_page_and_no_answer(
         for canary in (PAYLOAD, RESULT, SECRET):
             assert canary not in body, path
     assert "LoginError" in found[f"/schedules/{SCHEDULE}"]
+    assert SCHEDULE in found["/audit"]
     token = {"x-csrf-token": await client.csrf()}
     revealed = await client.http.post(f"/api/v1/jobs/{id_}/reveal", json={}, headers=token)
     if role == "read":
