@@ -222,3 +222,23 @@ async def test_the_same_error_does_not_tell_the_same_secret(app: Stoker, role: R
         assert [one.id for one in (await admin.jobs.find(f"same_error:{job}")).jobs] == jobs
     [group] = (await admin.jobs.errors("is:dead")).groups
     assert group.count == 3
+
+
+@pytest.mark.spec("FILTER-10")
+async def test_the_same_error_reads_no_job_that_ended_well_or_was_discarded(app: Stoker) -> None:
+    engine = await app.engine()
+    await engine.renew("w", [], first=True)
+    for _ in range(2):
+        await app.enqueue(app.draft("send", {}))
+    for one in await engine.claim(Demand("w", (("default", 9),), 9)):
+        await engine.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error="Timeout: after 5 s")])
+    admin = asking(app, "operate")
+    first, second = [one.id for one in (await admin.jobs.find("is:dead")).jobs]
+    for _ in range(40):
+        await app.enqueue(app.draft("send", {}))
+    for one in await engine.claim(Demand("w", (("default", 99),), 99)):
+        await engine.settle([Settlement(one.id, one.worker, one.token, Status.DONE)])
+    await admin.jobs.discard(second)
+    found, dead = await admin.jobs.find(f"same_error:{second}"), await admin.jobs.find("is:dead,retrying")
+    assert ([one.id for one in found.jobs], found.scanned) == ([first], dead.scanned)
+    assert (await admin.jobs.preview(f"same_error:{second}")).count == 1

@@ -143,6 +143,21 @@ def test_the_same_error_is_that_of_a_job_that_failed() -> None:
         same(f"same_error:{JOB} kind:billing.charge", failed("x"))
 
 
+@pytest.mark.spec("FILTER-10")
+def test_the_same_error_means_open_failures_unless_statuses_are_named() -> None:
+    for text, statuses in (
+        (f"same_error:{JOB}", {Status.DEAD, Status.RETRYING}),
+        (f"same_error:{JOB} -is:dead", {Status.RETRYING}),
+        (f"same_error:{JOB} is:discarded", {Status.DISCARDED}),
+        ("queue:mail", set()),
+    ):
+        found = Filter.parse(text).query(NOW, KNOWN, sample=failed("x"))
+        assert found is not None
+        assert found.statuses == statuses
+    with pytest.raises(InvalidFilter, match="leaves no status"):
+        Filter.parse(f"same_error:{JOB} -is:dead,retrying").query(NOW, KNOWN, sample=failed("x"))
+
+
 @pytest.mark.parametrize(
     ("written", "why"),
     [

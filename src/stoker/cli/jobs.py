@@ -48,7 +48,7 @@ A filter is a list of terms that must all hold:
   tenant:acme      key:"img:7"
   since:2h         until:2026-11-16T14:00   (time of enqueueing; UTC)
   finished:1h      finished:3d..1d          (time of the end)
-  attempts:>=3     same_error:ID            (jobs that failed like this one)
+  attempts:>=3     same_error:ID            (dead and retrying, failed alike)
   error:timeout    payload:ada              ("any text" is looked for in both)
   order:oldest     also finished due        id:0193b0f0-…
 """

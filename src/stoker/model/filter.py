@@ -34,6 +34,10 @@ VIEWS: Final[dict[str, frozenset[Status]]] = {
 }
 """What stands behind `is:`, and the statuses it means."""
 
+NO_STATUS: Final[frozenset[Status]] = frozenset()
+FAILED: Final = frozenset({Status.DEAD, Status.RETRYING})
+"""The statuses that `same_error:` means where a filter says nothing of statuses."""
+
 _ORDERS: Final[dict[str, Order]] = {order: order for order in ORDERS}
 _ONLY: Final = {"finished": (FINISHED, "finished"), "due": (WAITING, "waiting")}
 """Orders that only some jobs have."""
@@ -74,7 +78,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     `text` is looked for in payloads and errors, `payload` and `error` in one of them, without case. `since` and `until`
     bound the time of enqueueing, `finished` the end of a job, from a moment or between two (`2h`, `3d..1d`). Moments
     stay as written (`2h`, `today`, `2026-11-16T14:00`): a filter that is saved goes on meaning "the last two hours".
-    `attempts` is a number or a bound (`3`, `>=3`). `same_error` is the id of a job that failed in the same way.
+    `attempts` is a number or a bound (`3`, `>=3`). `same_error` is the id of a job that failed in the same way; without
+    statuses it means the jobs whose failure is still open, those that are dead or wait for their next attempt.
     """
 
     views: tuple[str, ...] = ()
@@ -142,7 +147,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def statuses(self) -> frozenset[Status]:
         """The statuses that are meant; empty: all."""
-        chosen = frozenset[Status]().union(*(VIEWS[view] for view in self.views))
+        implied = FAILED if self.same_error is not None else NO_STATUS
+        chosen = NO_STATUS.union(*(VIEWS[view] for view in self.views)) or implied
         if not self.but_views:
             return chosen
         left = (chosen or frozenset(Status)).difference(*(VIEWS[view] for view in self.but_views))
