@@ -89,11 +89,31 @@ def test_a_dead_job_is_shown_explained_and_requeued(url: str) -> None:
     assert "stoker work" in found
 
 
+def no_yes(*words: str) -> str:
+    return " ".join(call("jobs", *words, code=2).output.replace("│", " ").split())
+
+
+@pytest.mark.spec("CLI-70")
+def test_an_action_asks_above_a_hundred_jobs_and_a_deletion_always(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = json.loads(call("jobs", "list", "is:dead", "--json").stdout.splitlines()[0])["id"]
+    assert f"this would delete job {job}, and there is no terminal to ask on; say --yes" in no_yes("delete", job)
+    assert call("jobs", "show", job).stdout
+    assert call("jobs", "delete", job, "--yes").stdout == "delete: 1 jobs\n"
+    assert call("jobs", "discard", "is:dead").stdout == "discard: 1 jobs\n"  # one needs no question
+    monkeypatch.setattr("stoker.cli.jobs.ASKS_ABOVE", 0)
+    for words in (("requeue", "is:discarded"), ("cancel", "is:scheduled"), ("run-now", "is:scheduled")):
+        assert f"this would {words[0]} 1 job of {words[1]}, and" in no_yes(*words)
+    assert call("jobs", "requeue", "is:discarded", "--yes").stdout == "requeue: 1 jobs\n"
+
+
 @pytest.mark.spec("CLI-13")
 def test_an_action_over_a_filter_counts_first(url: str) -> None:
     assert call("jobs", "requeue", "is:dead", "--dry-run").stdout == "2 jobs match is:dead. Nothing was changed.\n"
-    assert "say --yes" in call("jobs", "delete", "is:dead", code=2).output
-    assert call("jobs", "delete", "is:dead", "--yes").stdout == "delete: 2 jobs\n"
+    assert "delete 2 jobs of is:dead, and there is no terminal to ask on; say --yes" in no_yes("delete", "is:dead")
+    counted = json.loads(call("jobs", "delete", "is:dead", "--dry-run", "--json").stdout)
+    done = json.loads(call("jobs", "delete", "is:dead", "--yes", "--json").stdout)
+    assert (counted["matching"], done["changed"], done["counted"], done["later"]) == (2, 2, 2, 0)
+    assert counted["counted_at"] < done["counted_at"]
     assert call("jobs", "list", "is:done,scheduled", code=2).output
     tally = json.loads(call("jobs", "cancel", "is:scheduled", "--yes", "--reason", "no", "--json").stdout)
     assert (tally["changed"], tally["refused"]) == (1, {})

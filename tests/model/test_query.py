@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import InvalidInput, InvalidName, InvalidOption
 from stoker.model.ids import minted_at
-from stoker.model.job import Draft, Job, Status
+from stoker.model.job import Draft, Failure, Job, Status
 from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.query import (
     ALLOWED,
@@ -48,6 +48,7 @@ from stoker.model.query import (
     has_texts,
     history_of,
     is_counted,
+    matched_at,
     matches,
     place_of,
     read_cursor,
@@ -287,6 +288,28 @@ def test_a_job_is_as_seen_while_nothing_of_it_is_later_than_the_bound(change: Ch
     for status in (Status.PENDING, Status.RETRYING):
         assert [seen(status, started_at=at) for at in (NOW, NOW + 1)] == [True, not starts]
     assert seen(Status.RUNNING, started_at=NOW + 1)
+
+
+@pytest.mark.spec("ADMIN-08")
+def test_what_joined_the_jobs_of_a_question_since_is_told_from_those_that_were_there() -> None:
+    then, since = NOW, NOW + 1
+    failed = (Failure(5, 1, "x"), Failure(since, 2, "x"))
+    running = {"statuses": frozenset({Status.RUNNING})}
+    cases: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
+        ({}, {"created_at": since}, False),
+        ({}, {"status": Status.DEAD, "finished_at": then}, True),
+        ({}, {"status": Status.DEAD, "finished_at": since}, False),
+        ({}, {"status": Status.RETRYING, "history": failed[:1]}, True),
+        ({}, {"status": Status.RETRYING, "history": failed}, False),
+        ({}, {"status": Status.RUNNING, "started_at": since, "history": failed}, True),
+        (running, {"status": Status.RUNNING, "started_at": then}, True),
+        (running, {"status": Status.RUNNING, "started_at": since}, False),
+        ({"due": "now"}, {"scheduled_at": then}, True),
+        ({"due": "now"}, {"scheduled_at": since}, False),
+        ({"due": "later"}, {"scheduled_at": since}, True),
+    ]
+    for asked, found, there in cases:
+        assert matched_at(job(**{"created_at": 5, **found}), Query(**asked), then) is there, (asked, found)
 
 
 @pytest.mark.spec("ADMIN-08")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import re
 from urllib.parse import unquote
@@ -32,6 +33,12 @@ def told(answer: httpx.Response) -> dict[str, object]:
     found = json.loads(unquote(cookie.partition("=")[2].partition(";")[0]))
     assert isinstance(found, dict)
     return found
+
+
+def hidden(page: httpx.Response) -> dict[str, str]:
+    """The fields that a preview puts into its form."""
+    fields = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page.text)
+    return {name: html.unescape(value) for name, value in fields if name != "csrf"}
 
 
 async def status(app: Stoker, job: str) -> Status:
@@ -247,26 +254,45 @@ async def test_many_jobs_are_previewed_and_the_number_is_typed(app: Stoker, clie
 
 
 @pytest.mark.spec("WEBACT-08")
-async def test_an_action_touches_no_more_jobs_than_its_preview_showed(app: Stoker, client: Client) -> None:
+async def test_an_action_touches_what_its_preview_showed_while_jobs_die(
+    app: Stoker, client: Client, clock: VirtualClock
+) -> None:
     made = [await enqueue(app) for _ in range(3)]
     await end(app, await claim(app))
+    clock.advance(1)
     preview = await client.get("/operations/new", params={"do": "requeue", "q": "is:dead"})
     assert "Requeue 3 jobs?" in text(preview)
+    fields = hidden(preview)
+    assert fields["of"] == "3"
+    clock.advance(1)
     late = await enqueue(app)
     await end(app, await claim(app))
-    fields = {"do": "requeue", "q": "is:dead", "of": "3"}
-    grown = await client.post("/operations", fields)
-    assert grown.status_code == 409
-    assert "4 jobs would be changed now, and the preview showed 3. Nothing was changed." in text(grown)
-    assert (
-        await client.post("/operations", {"do": "delete", "q": "is:dead", "of": "0", "count": "0"})
-    ).status_code == 409
-    assert await status(app, made[0]) is Status.DEAD
-    await Admin(app).jobs.requeue(made[0])  # another operator was faster, with two of them
-    await Admin(app).jobs.requeue(late)
+    await Admin(app).jobs.requeue(made[0])  # another operator was faster with one of them
     started = await client.post("/operations", fields)
+    assert told(started)["text"] == ("Of the 3 jobs that were counted, 1 has changed since: nothing is done to those.")
     page = await becomes(client, started.headers["location"], "Requeue is done")
-    assert "Requeued 2 jobs." in text(page)
+    assert re.search(r"Requeued 2 jobs\. 1 left: created or ended after the count at \d\d:\d\d:\d\d\.", text(page))
+    assert {await status(app, one) for one in made} == {Status.PENDING}
+    assert await status(app, late) is Status.DEAD
+
+
+@pytest.mark.spec("WEBACT-08")
+async def test_a_refused_number_is_counted_anew_for_the_same_filter(app: Stoker, client: Client) -> None:
+    made = [await enqueue(app) for _ in range(3)]
+    await end(app, await claim(app))
+    q = "is:dead queue:default"
+    grown = await client.post("/operations", {"do": "requeue", "q": q, "of": "2"})
+    assert grown.status_code == 409
+    assert "3 jobs would be changed, and the preview showed 2. Nothing was changed." in text(grown)
+    assert "Requeue 3 jobs?" in text(grown)
+    anew = hidden(grown)
+    assert (anew["q"], anew["of"], anew["do"]) == (q, "3", "requeue")
+    deleted = await client.post("/operations", {"do": "delete", "q": q, "of": "3", "count": "2"})
+    assert (deleted.status_code, hidden(deleted)["do"]) == (422, "delete")
+    assert "You typed 2, and 3 jobs are meant." in text(deleted)
+    assert {await status(app, one) for one in made} == {Status.DEAD}
+    started = await client.post("/operations", anew)
+    await becomes(client, started.headers["location"], "Requeue is done")
     assert {await status(app, one) for one in made} == {Status.PENDING}
 
 

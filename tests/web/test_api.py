@@ -147,7 +147,8 @@ async def test_an_operation_acts_on_what_its_preview_counted(app: Stoker, client
     begun = await send(client, "POST", "/operations", body)
     assert (begun.status_code, begun.json()["left"], begun.json()["complete"]) == (202, 3, True)
     state = await done(client, begun.json())
-    assert (state["state"], state["changed"]) == ("done", 3)
+    assert (state["state"], state["changed"], state["later"]) == ("done", 3, 2)
+    assert state["counted_at"] == seen["counted_at"]
     assert [(await app.handle(id_).refresh()).status for id_ in made] == [Status.PENDING] * 3
     assert [(await app.handle(id_).refresh()).status for id_ in later] == [Status.DEAD] * 2
     assert [one["id"] for one in (await client.get("/api/v1/operations")).json()["operations"]] == [state["id"]]

@@ -27,6 +27,7 @@ from stoker.model.job import Status
 from stoker.model.names import Names, in_use
 from stoker.model.operations import bound_of
 from stoker.model.query import (
+    LONGEST_WALK,
     Cancel,
     Change,
     Clone,
@@ -40,7 +41,9 @@ from stoker.model.query import (
     RunNow,
     Selection,
     Tally,
+    allows,
     as_of,
+    matched_at,
     read_cursor,
     write_cursor,
 )
@@ -221,6 +224,7 @@ class Walk:
         self._change = change
         self._bound = bound
         self._query: Query | None = None
+        self._unbounded: Query | None = None
         self._asked = False
         self.cursor = cursor
         self.ended = False
@@ -237,7 +241,8 @@ class Walk:
         after = None if self.cursor is None else read_cursor(self.cursor)
         page = await engine.find(msgspec.structs.replace(self._query, cursor=after))
         deletes = isinstance(self._change(0), Delete)
-        chosen = [job for job in page.jobs if not deletes or job.status is not Status.RUNNING]
+        there = [job for job in page.jobs if matched_at(job, self._query, self._bound)]
+        chosen = [job for job in there if not deletes or job.status is not Status.RUNNING]
         tally = Tally()
         if chosen:
             jobs, statuses = tuple(job.id for job in chosen), tuple(job.status for job in chosen)
@@ -248,10 +253,26 @@ class Walk:
         self.ended = page.cursor is None
         return tally
 
+    async def later(self) -> int | None:
+        """How many jobs it would change that came after its moment; None where there are too many to look at."""
+        if self._unbounded is None:
+            return 0
+        engine, query, change = await self._asking.engine(), self._unbounded, self._change(0)
+        found = scanned = 0
+        while scanned < LONGEST_WALK:
+            page = await engine.find(query)
+            mine = [job for job in page.jobs if allows(change, job.status)]
+            found += sum(not matched_at(job, query, self._bound) for job in mine)
+            scanned += page.scanned
+            if page.cursor is None:
+                return found
+            query = msgspec.structs.replace(query, cursor=page.cursor)
+        return None
+
     async def _question(self) -> Query | None:
         """What to look for: asked once, because the names of a filter may have no jobs left in the end."""
-        query, _ = await question_of(self._asking, self._filter, PAGE, None, self._bound)
-        return None if query is None else as_of(query, self._bound)
+        self._unbounded, _ = await question_of(self._asking, self._filter, PAGE, None, self._bound)
+        return None if self._unbounded is None else as_of(self._unbounded, self._bound)
 
 
 async def alter(asking: Asking, selection: Selection, change: Change) -> Tally:

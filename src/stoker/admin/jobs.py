@@ -59,6 +59,7 @@ from stoker.model.query import (
     as_of,
     counted,
     is_counted,
+    matched_at,
     write_cursor,
 )
 from stoker.model.redact import EVERYTHING_SHOWN
@@ -449,7 +450,9 @@ async def _total(asking: Asking, query: Query, walk: int = LONGEST_WALK) -> tupl
     count = scanned = 0
     while count < MOST_COUNTED and scanned < walk:
         page = await search(asking, query)
-        count, scanned = count + len(page.jobs), scanned + page.scanned
+        at = query.ended_by
+        count += sum(at is None or matched_at(job, query, at) for job in page.jobs)
+        scanned += page.scanned
         if page.cursor is None:
             return count, True
         query = msgspec.structs.replace(query, cursor=page.cursor)

@@ -37,7 +37,8 @@ INTERRUPTED = "interrupted"
 class OperationView(msgspec.Struct, frozen=True, kw_only=True):
     """An operation: what it does to which jobs, who started it, and how far it came.
 
-    `state` is running, stopping, stopped, done, failed or interrupted (its process fell silent).
+    `state` is running, stopping, stopped, done, failed or interrupted (its process fell silent). `counted_at` is its
+    one moment: what was created or ended after it is left, and `later` says at its end how many; None: not known.
     """
 
     id: str
@@ -46,6 +47,7 @@ class OperationView(msgspec.Struct, frozen=True, kw_only=True):
     filter: str
     given: dict[str, str | int | float | bool | None]
     state: str
+    counted_at: datetime
     started_at: datetime
     seen_at: datetime
     changed: int
@@ -53,6 +55,7 @@ class OperationView(msgspec.Struct, frozen=True, kw_only=True):
     missing: int
     blocked: int
     refused: dict[Status, int]
+    later: int | None
     error: str | None
 
     @property
@@ -234,6 +237,7 @@ class OperationsAdmin(Noun):
     async def _written(self, before: Operation, walk: Walk | LetterWalk, tally: Tally) -> Operation:
         """Store what a page came to; if a stop was asked for meanwhile, the operation ends with it."""
         engine = await self._asking.engine()
+        later = await _later(walk) if walk.ended else None
         while True:
             refused = dict(before.refused)
             for status, n in tally.refused.items():
@@ -247,6 +251,7 @@ class OperationsAdmin(Noun):
                 missing=before.missing + tally.missing,
                 blocked=before.blocked + tally.blocked,
                 refused=refused,
+                later=later,
                 state=state,
             )
             if (stored := await engine.put_operation(after, before=before)) is not None:
@@ -261,6 +266,15 @@ class OperationsAdmin(Noun):
         return found
 
 
+async def _later(walk: Walk | LetterWalk) -> int | None:
+    """What came after the moment of a walk that is done; its work must not count as failed if that is not known."""
+    try:
+        return await walk.later() if isinstance(walk, Walk) else None
+    except StokerError as error:
+        logger.info("what came after the preview of an operation could not be counted: %s", error)
+        return None
+
+
 def view(one: Operation, now: Instant) -> OperationView:
     """An operation as people read it."""
     return OperationView(
@@ -270,6 +284,7 @@ def view(one: Operation, now: Instant) -> OperationView:
         filter=one.shown_filter,
         given=one.change,
         state=INTERRUPTED if one.interrupted(now) else one.state,
+        counted_at=moment(one.bound),
         started_at=moment(one.started),
         seen_at=moment(one.seen),
         changed=one.changed,
@@ -277,5 +292,6 @@ def view(one: Operation, now: Instant) -> OperationView:
         missing=one.missing,
         blocked=one.blocked,
         refused=one.refused,
+        later=one.later,
         error=one.error,
     )

@@ -16,7 +16,7 @@ from stoker.admin.details import EventView, JobDetail
 from stoker.admin.jobs import JobPage
 from stoker.admin.operations import OperationView
 from stoker.cli.command import NearestGroup
-from stoker.cli.operations import finished, tally
+from stoker.cli.operations import finished, seen, tally
 from stoker.cli.store import (
     EXIT_CODES,
     as_json_option,
@@ -35,6 +35,7 @@ from stoker.codec.signature import display
 from stoker.model.derived import error_line
 from stoker.model.explain import Gate
 from stoker.model.time import SECOND, moment
+from stoker.model.words import count as count_of
 from stoker.records import Job
 
 COLUMNS = ("id", "status", "queue", "kind", "attempts", "created", "error")
@@ -276,7 +277,20 @@ def restore(entry: str, as_json: bool, path: str | None, url: str | None) -> Non
 # --- actions --------------------------------------------------------------------------------------------------------
 
 
-def _action(name: str, text: str, *, asks: bool = False, params: tuple[Any, ...] = ()) -> None:
+ASKS_ABOVE = 100
+"""An action on more jobs asks before; a deletion always does."""
+
+
+def _ask(name: str, jobs: str, *, yes: bool) -> None:
+    """Go on only with a yes; without a terminal nobody can say it."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"this would {name} {jobs}, and there is no terminal to ask on; say --yes")
+    click.confirm(f"{name} {jobs}?", abort=True)
+
+
+def _action(name: str, text: str, *, params: tuple[Any, ...] = ()) -> None:
     """Add a command that changes the jobs which a filter or ids name."""
 
     def command(
@@ -287,34 +301,37 @@ def _action(name: str, text: str, *, asks: bool = False, params: tuple[Any, ...]
             raise click.UsageError(f"the filter is empty: name the jobs to {name}, as in is:dead, or kind:* for all")
         wanted = {key: value for key, value in given.items() if value not in (None, False)}
 
-        async def call(admin: Operators) -> Bulk | OperationView | None:
+        async def call(admin: Operators) -> Bulk | tuple[OperationView, int] | None:
             if filter_.id is not None:
+                if dry_run or name == "delete":
+                    await admin.jobs.get(filter_.id)
                 if not dry_run:
+                    if name == "delete":
+                        _ask(name, f"job {filter_.id}", yes=yes)
                     return await admin.jobs.act(name, filter_.id, wanted)
-                await admin.jobs.get(filter_.id)
                 said(f"1 job matches {filter_}. Nothing was changed.", as_json, action=name, matching=1, changed=0)
                 return None
             found = await admin.jobs.preview(filter_)
-            shown = f"{found.count:,}" if found.complete else f"more than {found.count:,}"
+            shown = count_of(found.count, "job") if found.complete else f"more than {found.count:,} jobs"
             if dry_run or not found.count:
                 said(
-                    f"{shown} jobs match {filter_}. Nothing was changed.",
+                    f"{shown} {'matches' if found.count == 1 else 'match'} {filter_}. Nothing was changed.",
                     as_json,
                     action=name,
                     matching=found.count,
+                    complete=found.complete,
+                    counted_at=found.counted_at.isoformat(),
                     changed=0,
                 )
                 return None
-            if asks and not yes:
-                if not sys.stdin.isatty():
-                    raise click.UsageError(f"{shown} jobs match {filter_}; say --yes to {name} them")
-                click.confirm(f"{name} {shown} jobs that match {filter_}?", abort=True)
+            if name == "delete" or found.count > ASKS_ABOVE or not found.complete:
+                _ask(name, f"{shown} of {filter_}", yes=yes)
             started = await admin.operations.start(name, filter_, wanted, counted_at=found.counted_at)
-            return await _shown_progress(admin, started, found.count)
+            return await _shown_progress(admin, started, found.count), found.count if found.complete else 0
 
         done = ask(path, url, call)
-        if isinstance(done, OperationView):
-            _report_operation(done, as_json)
+        if isinstance(done, tuple):
+            _report_operation(*done, as_json)
         elif done is not None:
             _report(name, done, as_json=as_json)
 
@@ -327,7 +344,10 @@ def _action(name: str, text: str, *, asks: bool = False, params: tuple[Any, ...]
         click.argument("terms", metavar="ID|FILTER...", nargs=-1, required=True),
     ):
         decorated = option(decorated)
-    jobs.command(name, help=f"{text}\n\n`stoker jobs list --help` explains filters.", epilog=EXIT_CODES)(decorated)
+    asks = "It always asks." if name == "delete" else f"It asks above {ASKS_ABOVE} jobs."
+    jobs.command(name, help=f"{text}\n\n{asks} `stoker jobs list --help` explains filters.", epilog=EXIT_CODES)(
+        decorated
+    )
 
 
 async def _shown_progress(admin: Operators, started: OperationView, count: int) -> OperationView:
@@ -339,17 +359,18 @@ async def _shown_progress(admin: Operators, started: OperationView, count: int) 
         task = bar.add_task("jobs", total=count)
 
         def progress(one: OperationView) -> None:
-            seen = one.changed + one.cancel_requested + one.missing + one.blocked + sum(one.refused.values())
-            bar.update(task, completed=seen)
+            bar.update(task, completed=seen(one))
 
         return await finished(admin, started.id, progress)
 
 
-def _report_operation(one: OperationView, as_json: bool) -> None:
+def _report_operation(one: OperationView, counted: int, as_json: bool) -> None:
+    """Say what was done, and what of the counted jobs was left because it had changed before its turn."""
+    gone = max(0, counted - seen(one)) if one.state == "done" else 0
     if as_json:
-        say(json.dumps({**msgspec.to_builtins(one), "operation": one.id}))
+        say(json.dumps({**msgspec.to_builtins(one), "operation": one.id, "counted": counted, "changed_before": gone}))
     else:
-        say(tally(one))
+        say(tally(one) + (f"; {gone:,} of the {counted:,} that were counted had changed before" if gone else ""))
     if one.state == "failed":
         say(f"Error: {safe(one.error or '')} `stoker operations resume {one.id}` goes on from there.", err=True)
         raise SystemExit(1)
@@ -370,14 +391,13 @@ _action("retry", "Enqueue copies of dead jobs under new ids.")
 _action(
     "cancel",
     "Cancel waiting jobs; ask running ones to stop.",
-    asks=True,
     params=(
         click.option("--reason", help="Becomes the last error of the jobs."),
         click.option("--force", is_flag=True, help="Take running jobs away from handlers that ignore the request."),
     ),
 )
-_action("discard", "Take dead jobs off the dead list without running them again.", asks=True)
-_action("delete", "Remove jobs and their events.", asks=True)
+_action("discard", "Take dead jobs off the dead list without running them again.")
+_action("delete", "Remove jobs and their events.")
 _action("run-now", "Make scheduled jobs due now.")
 _action(
     "move",

@@ -92,6 +92,11 @@ def _print(one: OperationView, as_json: bool) -> None:
         say(one.error)
 
 
+def seen(one: OperationView) -> int:
+    """How many jobs an operation has looked at."""
+    return one.changed + one.cancel_requested + one.missing + one.blocked + sum(one.refused.values())
+
+
 def tally(one: OperationView) -> str:
     """What an operation did, in a sentence."""
     parts = [f"{one.action}: {one.changed:,} {one.noun}s"]
@@ -102,4 +107,6 @@ def tally(one: OperationView) -> str:
     parts += [f"{n:,} left: they are {status.value}" for status, n in one.refused.items()]
     if one.missing:
         parts.append(f"{one.missing:,} are gone")
+    if one.later:
+        parts.append(f"{one.later:,} left: created or ended after the count at {one.counted_at:%H:%M:%S} UTC")
     return "; ".join(parts)

@@ -33,7 +33,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `action` and `change` say what is done: the action's name, and what it needs as JSON (a queue, a priority). `filter`
     is the text of the jobs that are meant, `bound` the one moment of the action (`bound_of`): jobs that were created or
     ended after it are not touched. `cursor` is the place from which the walk goes on, `seen` the store's time of the
-    last write.
+    last write. `later` is how many jobs its filter means at its end that were left because they came after its moment;
+    None: not counted.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     missing: int = 0
     blocked: int = 0
     refused: dict[Status, int] = {}
+    later: int | None = None
     error: str | None = None
 
     @property

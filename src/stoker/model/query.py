@@ -430,6 +430,21 @@ def as_of(query: Query, at: Instant) -> Query:
     return msgspec.structs.replace(query, ended_by=at, until=until if query.until is None else min(query.until, until))
 
 
+def matched_at(job: Job, query: Query, at: Instant) -> bool:
+    """Did a job that a query means now belong to it at an earlier moment already, as far as its record tells?
+
+    Else the number of a preview would grow while jobs run: one that fails joins those that retry, one that starts joins
+    those that run, and one whose time has come joins those that are ready.
+    """
+    waits = job.status in WAITING
+    ended = job.finished_at if not waits else job.history[-1].at if job.history else None
+    if job.created_at > at or (ended or 0) > at:
+        return False
+    if job.status is Status.RUNNING and (job.started_at or 0) > at:
+        return bool(query.wanted & WAITING)
+    return query.due != "now" or job.scheduled_at <= at
+
+
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
     """What an action did, job by job, summed up. `created` holds clones; `changed_ids` are the jobs it changed.
 

@@ -47,13 +47,18 @@ class Preview(Struct, kw_only=True):
 
 
 class OperationRecord(Struct, kw_only=True):
-    """An operation and how far it came."""
+    """An operation and how far it came.
+
+    It touches nothing that was created or ended after `counted_at`; when it is done, `later` says how many such jobs
+    the filter means, null if that is not known.
+    """
 
     id: str
     who: str
     action: str
     q: str
     state: str
+    counted_at: datetime
     started_at: datetime
     seen_at: datetime
     changed: int
@@ -61,6 +66,7 @@ class OperationRecord(Struct, kw_only=True):
     missing: int
     blocked: int
     refused: dict[str, int]
+    later: int | None
 
 
 class NewOperationRecord(OperationRecord, kw_only=True):
@@ -139,12 +145,14 @@ def record(found: OperationView) -> OperationRecord:
         "who",
         "action",
         "state",
+        "counted_at",
         "started_at",
         "seen_at",
         "changed",
         "cancel_requested",
         "missing",
         "blocked",
+        "later",
     )
     return OperationRecord(
         **{name: getattr(found, name) for name in same},

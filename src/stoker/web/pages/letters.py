@@ -19,6 +19,7 @@ from stoker.web.forms import moment_of, whole
 from stoker.web.hub import Reading
 from stoker.web.pages import outbox, shared
 from stoker.web.pages.operations import TYPED_ABOVE, check_typed, grown
+from stoker.web.problems import Problem
 from stoker.web.visit import Visit
 
 SHOWN = 50
@@ -104,8 +105,11 @@ def _common(visit: Visit, reading: Reading, title: str) -> dict[str, Any]:
 
 async def preview(visit: Visit) -> Response:
     """What an action on all letters of a filter would do, counted."""
-    do, verb = _verb(visit.parameter("do", "replay"))
-    fields = chosen(visit.request.query_params)
+    return await _preview(visit, visit.parameter("do", "replay"), chosen(visit.request.query_params))
+
+
+async def _preview(visit: Visit, wanted: str, fields: Fields, refused: Problem | None = None) -> Response:
+    do, verb = _verb(wanted)
     at = await store_time(visit)
     counts = await count_by_status(visit, do, fields)
     can = sum(counts.values())
@@ -121,8 +125,9 @@ async def preview(visit: Visit) -> Response:
         "others": [
             (name, one.label, visit.url("operations/letters/new", do=name, **fields)) for name, one in VERBS.items()
         ],
+        "refused": "" if refused is None else refused.detail,
     }
-    return view.page(visit, "letters-new.html", context)
+    return view.page(visit, "letters-new.html", context, 200 if refused is None else refused.status)
 
 
 def _verb(do: str) -> tuple[Literal["replay", "discard"], Verb]:
@@ -144,9 +149,14 @@ async def start(visit: Visit) -> Response:
     do, _ = _verb(form.get("do"))
     fields = chosen({name: form.get(name) for name in FIELDS})
     of = whole("of", form.get("of") or "0")
-    if of > TYPED_ABOVE:
-        check_typed(form, of, "letters")
-    found, _ = await begin(visit, do, fields, of, moment_of("counted_at", form))
+    try:
+        if of > TYPED_ABOVE:
+            check_typed(form, of, "letters")
+        found, _ = await begin(visit, do, fields, of, moment_of("counted_at", form))
+    except Problem as refused:
+        if refused.code != "count":
+            raise
+        return await _preview(visit, do, fields, refused)
     return view.redirect(visit, visit.url(f"operations/{found.id}"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -17,9 +18,24 @@ from stoker.model import ids
 from stoker.model.derived import keys_taken
 from stoker.model.errors import InvalidInput
 from stoker.model.job import ACTIVE, Job, Status
-from stoker.model.query import ALLOWED, Cancel, Change, Clone, Delete, Discard, Move, Prioritize, Query, Requeue, RunNow
-from stoker.model.time import moment
-from stoker.model.words import count, span
+from stoker.model.operations import bound_of
+from stoker.model.query import (
+    ALLOWED,
+    Cancel,
+    Change,
+    Clone,
+    Delete,
+    Discard,
+    Move,
+    Prioritize,
+    Query,
+    Requeue,
+    RunNow,
+    as_of,
+    matched_at,
+)
+from stoker.model.time import instant, moment
+from stoker.model.words import clock, count, span
 from stoker.web import view
 from stoker.web.forms import Form, moment_of, whole
 from stoker.web.hub import Reading, Want
@@ -76,6 +92,12 @@ async def preview(visit: Visit) -> Response:
     return await _preview(visit, visit.parameter("do", "requeue"), visit.parameter("q"), [])
 
 
+def again(visit: Visit, form: Form, refused: Problem) -> Awaitable[Response]:
+    """The preview counted anew, with the same filter and what was typed, above it why nothing was changed."""
+    typed = {name: form.get(name) for name in ("queue", "priority")}
+    return _preview(visit, form.get("do"), form.get("q"), [], refused, typed)
+
+
 async def preview_selection(visit: Visit) -> Response:
     """What an action on ticked jobs would do."""
     form = await visit.board.form(visit)
@@ -86,7 +108,14 @@ async def preview_selection(visit: Visit) -> Response:
     return await _preview(visit, form.get("do"), "", chosen)
 
 
-async def _preview(visit: Visit, do: str, text: str, chosen: list[str]) -> Response:
+async def _preview(
+    visit: Visit,
+    do: str,
+    text: str,
+    chosen: list[str],
+    refused: Problem | None = None,
+    given: Mapping[str, str] | None = None,
+) -> Response:
     if do not in VERBS:
         raise InvalidInput("do", do, f"must be one of {', '.join(VERBS)}")
     label, change, follows, keep = VERBS[do]
@@ -124,9 +153,11 @@ async def _preview(visit: Visit, do: str, text: str, chosen: list[str]) -> Respo
         "running": [one for one in await visit.admin.operations.list() if not one.ended][:5],
         "back": visit.url("jobs", q=text),
         "may": visit.may("operate"),
+        "refused": "" if refused is None else refused.detail,
+        "given": {"queue": "", "priority": "", **(given or {})},
         "live_url": "",
     }
-    return view.page(visit, "operation-new.html", context)
+    return view.page(visit, "operation-new.html", context, 200 if refused is None else refused.status)
 
 
 class Counted(NamedTuple):
@@ -148,6 +179,7 @@ def _allowed(change: type[Change], *, by_filter: bool) -> frozenset[Status]:
 
 
 async def _count(visit: Visit, reading: Reading, text: str, chosen: list[str], change: type[Change]) -> Counted:
+    """What an action would meet now."""
     engine = await visit.board.store.engine()
     if chosen:
         if len(chosen) > LARGEST_SELECTION:
@@ -162,6 +194,10 @@ async def _count(visit: Visit, reading: Reading, text: str, chosen: list[str], c
         statuses = Counter({status: n for status, n in known.items() if not query.statuses or status in query.statuses})
         looked, whole = await _walked(engine, query, KEYED) if change in KEYS else ([], True)
         return await _with_keys(engine, Counted(statuses, True), looked, whole, change)
+    return await _counted(engine, query, change)
+
+
+async def _counted(engine: Engine, query: Query, change: type[Change]) -> Counted:
     looked, whole = await _walked(engine, query, MOST)
     return await _with_keys(engine, Counted(Counter(job.status for job in looked), whole), looked, whole, change)
 
@@ -177,9 +213,10 @@ def _by_status(wanted: Filter, reading: Reading) -> dict[Status, int]:
 async def _walked(engine: Engine, query: Query, most: int) -> tuple[list[Job], bool]:
     """Jobs of a question, up to so many, and whether these are all."""
     found: list[Job] = []
+    at = query.ended_by
     while len(found) < most:
         page = await engine.find(query)
-        found += page.jobs
+        found += [job for job in page.jobs if at is None or matched_at(job, query, at)]
         if page.cursor is None:
             return found, True
         query = msgspec.structs.replace(query, cursor=page.cursor)
@@ -225,23 +262,39 @@ async def start(visit: Visit) -> Response:
         return await _on_selection(visit, form, do, chosen)
     if not visit.who.reaches_all:
         raise Problem(403, "queue", f"{visit.who.name} is limited to some queues and cannot act on a filter.")
-    wanted = Filter.parse(text)
-    await _check_count(visit, form, text, VERBS[do][1])
-    begun = await begin(visit, do, wanted, _needs(form, do), moment_of("counted_at", form))
-    visit.board.hub.forget()
-    return view.redirect(visit, visit.url(f"operations/{begun.id}"))
+    wanted, at = Filter.parse(text), moment_of("counted_at", form)
+    visit.board.hub.forget()  # a refusal counts anew, not from a reading that others share
+    try:
+        left = await _check_count(visit, form, wanted, at, VERBS[do][1])
+    except Problem as refused:
+        return await again(visit, form, refused)
+    begun = await begin(visit, do, wanted, _needs(form, do), at)
+    return view.redirect(visit, visit.url(f"operations/{begun.id}"), left)
 
 
-async def _check_count(visit: Visit, form: Form, text: str, change: type[Change]) -> None:
-    """Refuse if the preview showed fewer jobs than would be changed now, or if its number was not typed."""
-    visit.board.hub.forget()  # counted anew, not from a reading that others share
-    counted = await _count(visit, await visit.board.hub.reading(), text, [], change)
-    now, of = counted.changeable(_allowed(change, by_filter=True)), whole("of", form.get("of") or "0")
-    if now > of:
-        grown = f"{count(now, 'job')} would be changed now, and the preview showed {of:,}. Nothing was changed."
-        raise Problem(409, "count", grown)
+async def _check_count(
+    visit: Visit, form: Form, wanted: Filter, at: datetime | None, change: type[Change]
+) -> Flash | None:
+    """Refuse if more matched at the moment of the preview than it showed, or if its number was not typed.
+
+    Fewer are no mistake: jobs end and change while people think. Returns what to say of those.
+    """
+    of = whole("of", form.get("of") or "0")
+    query = await visit.admin.jobs.question(wanted, PAGE)
+    engine = await visit.board.store.engine()
+    bound = bound_of(None if at is None else instant(at, "counted_at"), await engine.now())
+    counted = Counted(Counter(), True) if query is None else await _counted(engine, as_of(query, bound), change)
+    now = counted.changeable(_allowed(change, by_filter=True))
+    if now > of or (not counted.complete and of <= now):
+        shown = f"{'' if counted.complete else 'more than '}{count(now, 'job')}"
+        why = f"{shown} would be changed, and the preview showed {of:,}. Nothing was changed."
+        raise Problem(409, "count", f"{why} They are counted anew below.")
     if of > TYPED_ABOVE or change is Delete:
         check_typed(form, of, "jobs")
+    if not counted.complete or now == of:
+        return None
+    changed = "1 has" if of - now == 1 else f"{of - now:,} have"
+    return Flash(f"Of the {count(of, 'job')} that were counted, {changed} changed since: nothing is done to those.")
 
 
 def grown(why: str, now: int, counted_at: datetime) -> Problem:
@@ -409,4 +462,8 @@ def _tally(found: OperationView) -> str:
     if found.noun == "letter":
         done = "to be delivered again" if found.action == "replay-letters" else "discarded"
         return f"{count(found.changed, 'letter')} {done}."
-    return in_words(found.action, _tally_of(found))
+    text = in_words(found.action, _tally_of(found))
+    if not found.later:
+        return text
+    at = clock(found.counted_at, instant(found.seen_at))
+    return f"{text} {found.later:,} left: created or ended after the count at {at}."
