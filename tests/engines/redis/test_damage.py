@@ -16,6 +16,7 @@ from stoker.model.lifecycle import conclude
 from stoker.model.limit import Slot
 from stoker.model.outcome import Done, Failed
 from stoker.model.query import Cancel, Query, Retention, Selection
+from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, MINUTE, SECOND
 from tests.engines.redis.stand import Stand
 
@@ -316,3 +317,26 @@ async def test_a_declaration_that_cannot_be_read_counts_as_none(bench: Bench) ->
     assert DAMAGED in named
     await bench.engine.tune(DAMAGED, Tuning(workers=4), declared=True)
     assert (await bench.engine.diagnose()).damaged == ()
+
+
+@pytest.mark.spec("FAULT-48")
+@pytest.mark.parametrize(
+    ("stored", "is_known"),
+    [(b"{", False), (b"\xff", False), (b"[1,2,3]", False), (b'[{"n":5},5.0,1800000000000000,"x"]', True)],
+    ids=["cut", "no text", "another shape", "declaration"],
+)
+async def test_a_budget_that_cannot_be_read_stops_no_other(bench: Bench, stored: bytes, is_known: bool) -> None:
+    """It refuses until it is declared anew; one of which only the declaration is lost goes on."""
+    for name in ("llm", "sms"):
+        await bench.engine.tune(name, Rate(5), declared=True)
+    await bench.call("HSET", bench.home.key("budgets"), "llm", stored)
+    [named] = (await bench.engine.diagnose()).damaged
+    assert named.startswith("budget llm: ")
+    found = {one.name: one.declared for one in await bench.engine.budgets()}
+    assert found == ({"llm": None} if is_known else {}) | {"sms": Rate(5)}
+    assert (await bench.engine.spend("llm", 1)).granted is is_known
+    assert await bench.engine.drain("llm") is is_known
+    assert (await bench.engine.spend("sms", 1)).granted
+    await bench.engine.tune("llm", Rate(6), declared=True)
+    assert (await bench.engine.diagnose()).damaged == ()
+    assert [one.declared for one in await bench.engine.budgets()] == [Rate(6), Rate(5)]

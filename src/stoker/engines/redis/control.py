@@ -62,9 +62,13 @@ QUEUE_FIELDS = (*JUDGED_BY, "paused", "reason", "by", "workers", "bucket", "decl
 _SWAP = script("swap")
 _BEAT = script("beat")
 
+UNREADABLE = (msgspec.MsgspecError, ValueError)
+"""What a decoder raises."""
+
 _encode = msgspec.json.Encoder().encode
 _read_bucket = msgspec.json.Decoder(tuple[float, float, float, float, int]).decode
-_read_budget = msgspec.json.Decoder(tuple[Rate, float, int, Rate | None]).decode
+_read_budget = msgspec.json.Decoder(tuple[Rate, float, int, msgspec.Raw]).decode
+_read_rate = msgspec.json.Decoder(Rate | None).decode
 _read_tuning = msgspec.json.Decoder(Tuning).decode
 _read_presence = msgspec.json.Decoder(Presence).decode
 _read_limits = msgspec.json.Decoder(dict[str, int]).decode
@@ -134,7 +138,7 @@ class Control:
     async def budgets(self) -> list[Budget]:
         """Every budget, by name."""
         found = await self._all("budgets")
-        return [budget_of(name, found[name]) for name in sorted(found)]
+        return [budget for name in sorted(found) if (budget := budget_of(name, found[name])) is not None]
 
     async def _tune_budget(self, name: str, rate: Rate, *, declared: bool, by: By | None) -> bool:
         check_name("budget", name)
@@ -142,7 +146,7 @@ class Control:
             return await self._tune_audited(name, rate, by, declared=declared)
 
         def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, bool]:
-            before = None if stored is None else budget_of(name, stored)
+            before = budget_of(name, stored)
             after = budgeted(before, name, rate, now, declared=declared)
             return (stored, False) if after == before else (bytes_of(after), True)
 
@@ -154,7 +158,7 @@ class Control:
         async def tune(unit: Unit) -> bool:
             await unit.load(Wanted())  # the store's clock
             stored = await self._store.connection.call("HGET", key, name)
-            before = None if stored is None else budget_of(name, stored)
+            before = budget_of(name, stored)
             after = budgeted(before, name, rate, unit.now, declared=declared)
             if after == before:
                 return False
@@ -169,9 +173,9 @@ class Control:
         """Take `n` tokens or none."""
 
         def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, Grant]:
-            if stored is None:
-                return None, Grant(granted=False, wait=wait_hint(None))
             budget = budget_of(name, stored)
+            if budget is None:
+                return stored, Grant(granted=False, wait=wait_hint(None))
             bucket, grant = spend(budget.bucket, n, now)
             return bytes_of(replace(budget, bucket=bucket)) if grant.granted else stored, grant
 
@@ -181,9 +185,9 @@ class Control:
         """Empty a budget."""
 
         def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, bool]:
-            if stored is None:
-                return None, False
             budget = budget_of(name, stored)
+            if budget is None:
+                return stored, False
             return bytes_of(replace(budget, bucket=drained(budget.bucket, now))), True
 
         return await self._one_at_a_time("budgets", name, decide)
@@ -298,7 +302,7 @@ def is_declaration(stored: bytes) -> bool:
     """Can be read what an app declared about a queue? What cannot counts as not declared."""
     try:
         return _read_tuning(stored) is not None
-    except (msgspec.MsgspecError, ValueError):
+    except UNREADABLE:
         return False
 
 
@@ -353,10 +357,24 @@ def scored(flat: list[Any]) -> list[tuple[bytes, float]]:
     return [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
 
 
-def budget_of(name: str, stored: bytes) -> Budget:
-    """What `bytes_of` wrote."""
-    rate, tokens, refilled, declared = _read_budget(stored)
-    return Budget(name, Bucket(rate, tokens, refilled), declared)
+def budget_of(name: str, stored: bytes | None) -> Budget | None:
+    """What `bytes_of` wrote. A budget that cannot be read counts as not stored, a declaration as none."""
+    if stored is None:
+        return None
+    try:
+        rate, tokens, refilled, declared = _read_budget(stored)
+    except UNREADABLE:
+        return None
+    return Budget(name, Bucket(rate, tokens, refilled), _read_rate(declared) if is_budget(stored) else None)
+
+
+def is_budget(stored: bytes) -> bool:
+    """Can a budget be read, with what an app declared about it?"""
+    try:
+        _read_rate(_read_budget(stored)[-1])
+    except UNREADABLE:
+        return False
+    return True
 
 
 def bytes_of(budget: Budget) -> bytes:

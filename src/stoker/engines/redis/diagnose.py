@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 
 from stoker.engines.redis import damage
 from stoker.engines.redis.cluster.fan_out import spread
-from stoker.engines.redis.control import is_declaration, pairs
+from stoker.engines.redis.control import budget_of, is_budget, is_declaration, pairs
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import STATUSES
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.server_info import ServerInfo
 from stoker.engines.redis.store import Store
-from stoker.model.health.facts import MOST_COUNTED, Counted, Facts, RedisFacts, RedisNode, Replica
+from stoker.model.health.facts import MOST_COUNTED, UNDECLARED, Counted, Facts, RedisFacts, RedisNode, Replica
 from stoker.model.job import ACTIVE
 
 _DIAGNOSE = script("diagnose")
-UNDECLARED = "what the app declared cannot be read; its next start writes it anew"
+LOST = "it cannot be read and refuses all tokens; the next start of its app, or `stoker limits tune`, writes it anew"
 _ODD = (b"a", b"x", b"c", b"i", b"t")
 
 
@@ -30,9 +30,8 @@ async def diagnose(store: Store, nodes: Sequence[ServerInfo], losses: Sequence[s
     noted = await spread(shards, lambda shard: damage.notes(store, shard))
     damaged = [one[field].decode(errors="backslashreplace") for one in noted for field in sorted(one)]
     for names in await spread(shards, lambda shard: _undeclared(store, shard)):
-        damaged += [
-            f"queue {name}: what the app declared cannot be read; its next start writes it anew" for name in names
-        ]
+        damaged += [f"queue {name}: {UNDECLARED}" for name in names]
+    damaged += [f"budget {name}: {what}" for name, what in await _budgets(store)]
     return Facts(
         idle_keys=idle,
         counters=tuple(counters),
@@ -50,6 +49,13 @@ async def _undeclared(store: Store, shard: Shard) -> list[str]:
         for field, value in stored
         if field.endswith(b"/declared") and not is_declaration(value)
     )
+
+
+async def _budgets(store: Store) -> list[tuple[str, str]]:
+    """The budgets of which something cannot be read, and what."""
+    stored = pairs(await store.connection.call("HGETALL", store.home.key("budgets")))
+    broken = sorted((field.decode(), value) for field, value in stored if not is_budget(value))
+    return [(name, LOST if budget_of(name, value) is None else UNDECLARED) for name, value in broken]
 
 
 async def _counted(store: Store, shard: Shard) -> list[Counted]:

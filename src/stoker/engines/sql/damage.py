@@ -11,6 +11,7 @@ from stoker.engines.sql.packing import PLACELESS, is_declaration, is_rate
 from stoker.engines.sql.steps import Row
 from stoker.model.errors import CorruptRecord
 from stoker.model.groups import unpack_callbacks
+from stoker.model.health.facts import UNDECLARED
 from stoker.model.ids import JobId, text
 
 MOST_GROUPS = 1_000
@@ -35,9 +36,8 @@ def damaged(
             callbacks(stored)
         except CorruptRecord as error:
             found.append(f"group {text(id_)}: {error}")
-    undeclared = "what the app declared cannot be read; its next start writes it anew"
-    found += [f"queue {row[0]}: {undeclared}" for row in queues if not is_declaration(row[DECLARED_OF_QUEUE])]
-    found += [f"budget {row[0]}: {undeclared}" for row in budgets if not is_rate(row[DECLARED_OF_BUDGET])]
+    found += [f"queue {row[0]}: {UNDECLARED}" for row in queues if not is_declaration(row[DECLARED_OF_QUEUE])]
+    found += [f"budget {row[0]}: {UNDECLARED}" for row in budgets if not is_rate(row[DECLARED_OF_BUDGET])]
     return tuple(found)
 
 

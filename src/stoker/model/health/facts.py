@@ -148,6 +148,10 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str
 
 
+UNDECLARED = "what the app declared cannot be read; its next start writes it anew"
+"""A clause of `Facts.damaged`, behind the name of a queue or budget."""
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an engine reads for a check-up.
 
