@@ -214,14 +214,25 @@ class Context:
     """One run of one job, seen from inside its handler."""
 
     __slots__ = (
-        *("_correlation", "_metadata", "awaited", "began", "call", "cancel", "claim", "commit", "followups", "limit"),
+        *(
+            "_correlation",
+            "_metadata",
+            "awaited",
+            "arguments",
+            "began",
+            "cancel",
+            "claim",
+            "commit",
+            "followups",
+            "limit",
+        ),
         *("result_warning", "runtime", "trace"),
     )
 
-    def __init__(self, claim: Claim, runtime: Runtime, call: Call = ((), {}), limit: float | None = None) -> None:
+    def __init__(self, claim: Claim, runtime: Runtime, arguments: Call = ((), {}), limit: float | None = None) -> None:
         self.claim = claim
         self.runtime = runtime
-        self.call = call
+        self.arguments = arguments
         self.limit = limit
         self.began = time.monotonic()
         self.cancel = CancelToken()
@@ -479,8 +490,8 @@ class ChunkContext(Context):
 
     __slots__ = ("_items",)
 
-    def __init__(self, items: tuple[Context, ...], call: Call, limit: float | None) -> None:
-        super().__init__(items[0].claim, items[0].runtime, call, limit)
+    def __init__(self, items: tuple[Context, ...], arguments: Call, limit: float | None) -> None:
+        super().__init__(items[0].claim, items[0].runtime, arguments, limit)
         self._items = items
 
     @property

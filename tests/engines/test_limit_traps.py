@@ -505,7 +505,7 @@ def watched(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, 
 
         monkeypatch.setattr(Connection, "run", counted)
         return rows
-    run_steps = SqliteConnection.run_steps
+    run_exchange = SqliteConnection.run_exchange
 
     def counting(steps: Any) -> Any:
         found: Any = None
@@ -518,7 +518,7 @@ def watched(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, 
             text, n = (step.statement, found) if isinstance(found, int) else (step[0], len(found))
             rows.append((text, n))
 
-    monkeypatch.setattr(SqliteConnection, "run_steps", lambda self, steps: run_steps(self, counting(steps)))
+    monkeypatch.setattr(SqliteConnection, "run_exchange", lambda self, steps: run_exchange(self, counting(steps)))
     return rows
 
 

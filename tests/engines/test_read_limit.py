@@ -14,7 +14,7 @@ import pytest
 from stoker.engines.base import Engine
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.redis import RedisEngine
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model.errors import EngineSlow, EngineUnavailable
 from tests.harness.apps import PATIENCE, within
@@ -43,8 +43,8 @@ async def limited() -> AsyncIterator[Limited]:
         yield opened
 
 
-def asked(statement: str) -> Steps[list[Row]]:
-    """Steps that run one statement."""
+def asked(statement: str) -> Exchange[list[Row]]:
+    """An exchange of one statement."""
     rows: list[Row] = yield statement, ()
     return rows
 

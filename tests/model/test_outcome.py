@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model.outcome import (
+    Exit,
     Failed,
     Held,
     Outcome,
@@ -18,7 +19,6 @@ from stoker.model.outcome import (
     Reject,
     Rejected,
     Retry,
-    Signal,
     Snooze,
     Snoozed,
     Throttle,
@@ -28,8 +28,8 @@ from stoker.model.outcome import (
 from stoker.model.time import MINUTE, SECOND, Span
 
 
-class Custom(Signal):
-    """A signal of unknown meaning."""
+class Custom(Exit):
+    """An exit of unknown meaning."""
 
     def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:
         return super().outcome(ran, text)
@@ -51,9 +51,9 @@ def leaves(error: BaseException) -> list[BaseException]:
 
 @pytest.mark.spec("SETTLE-17")
 def test_signals_are_not_caught_by_accident() -> None:
-    for signal in (Snooze, Throttle, Retry, Reject):
-        assert issubclass(signal, Signal)
-        assert not issubclass(signal, Exception)
+    for kind in (Snooze, Throttle, Retry, Reject):
+        assert issubclass(kind, Exit)
+        assert not issubclass(kind, Exception)
 
 
 @pytest.mark.spec("SETTLE-17")
@@ -73,10 +73,10 @@ def test_signals_read_durations_and_moments() -> None:
 def test_an_impossible_delay_is_a_minute_with_a_warning(wrong: Any) -> None:
     snooze, throttle = Snooze(wrong), Throttle(wrong)
     assert (snooze.after, throttle.retry_after, throttle.queue) == (MINUTE, MINUTE, True)
-    for signal in (snooze, throttle):
-        assert signal.warning is not None
-        assert signal.warning.startswith(f"{type(signal).__name__}: must ")
-        assert signal.warning.endswith(". Stoker waits 60 s instead.")
+    for raised in (snooze, throttle):
+        assert raised.warning is not None
+        assert raised.warning.startswith(f"{type(raised).__name__}: must ")
+        assert raised.warning.endswith(". Stoker waits 60 s instead.")
     assert snooze.outcome(0, str) == Snoozed(MINUTE, warning=snooze.warning)
     assert throttle.outcome(0, str) == Throttled(MINUTE, True, throttle.warning)
     assert Snooze(None).after == MINUTE  # type: ignore[arg-type]
@@ -96,9 +96,9 @@ def test_a_retry_with_an_impossible_time_waits_as_its_backoff_says(wrong: Any) -
 @pytest.mark.spec("BUDGET-12")
 def test_a_refused_spend_carries_its_budget() -> None:
     held = Held("llm", 50)
-    signal = OutOfTokens(3, held)
-    assert isinstance(signal, Snooze)
-    assert signal.outcome(0, str) == Snoozed(3 * SECOND, held)
+    raised = OutOfTokens(3, held)
+    assert isinstance(raised, Snooze)
+    assert raised.outcome(0, str) == Snoozed(3 * SECOND, held)
 
 
 @pytest.mark.spec("SETTLE-18")
@@ -129,7 +129,7 @@ def test_ordinary_errors_win_over_signals() -> None:
 @given(TREES)
 def test_the_gravest_is_one_of_those_raised(error: BaseException) -> None:
     found = gravest(error)
-    if all(isinstance(leaf, Signal) for leaf in leaves(error)):
+    if all(isinstance(leaf, Exit) for leaf in leaves(error)):
         assert found in leaves(error)
         if any(isinstance(leaf, Reject) for leaf in leaves(error)):
             assert isinstance(found, Reject)

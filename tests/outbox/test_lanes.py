@@ -292,15 +292,15 @@ async def test_a_walked_batch_that_is_rejected_keeps_its_prefix(outbox: Outbox[i
 
 
 @pytest.mark.spec("DELIVER-08")
-@pytest.mark.parametrize("signal", [Snooze(0.001), Throttle(0.001)])
-async def test_a_snooze_costs_no_attempt(outbox: Outbox[int], signal: BaseException) -> None:
+@pytest.mark.parametrize("raised", [Snooze(0.001), Throttle(0.001)])
+async def test_a_snooze_costs_no_attempt(outbox: Outbox[int], raised: BaseException) -> None:
     seen: list[int] = []
 
     @outbox.deliver(attempts=1, pace=QUICK)
     async def publish(message: Message[int]) -> None:
         seen.append(message.attempts)
         if len(seen) < 5:
-            raise signal
+            raise raised
 
     await fill(outbox, 1)
     async with running(outbox):

@@ -120,8 +120,8 @@ async def test_chunks_with_sqlalchemy(shop: Shop) -> None:
 
 @pytest.mark.spec("DELIVER-21")
 @pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("signal", [Retry("later"), Reject("never"), Snooze(0.001), ValueError("no")])
-async def test_a_signal_keeps_the_writes_only_if_asked_to(shop: Shop, keep: bool, signal: BaseException) -> None:
+@pytest.mark.parametrize("raised", [Retry("later"), Reject("never"), Snooze(0.001), ValueError("no")])
+async def test_an_exit_keeps_the_writes_only_if_asked_to(shop: Shop, keep: bool, raised: BaseException) -> None:
     calls: list[int] = []
 
     @shop.outbox.deliver(mode="transactional", transaction=shop.begin, keep_writes=keep, pace=QUICK)
@@ -130,15 +130,15 @@ async def test_a_signal_keeps_the_writes_only_if_asked_to(shop: Shop, keep: bool
             db.execute("insert or ignore into effects values (?, 0)", (one.body + 100 * len(calls),))
             if one.body == 1 and not calls:
                 calls.append(batch.attempts)
-                raise signal
+                raise raised
 
     await fill(shop.outbox, 3)
     async with working(shop.jobs, {}):
         await delivered(shop.outbox, 3)
     rejected = [(one.number, one.reason) for one in await letters(shop.outbox)]
-    assert rejected == ([(n, "never") for n in (1, 2, 3)] if isinstance(signal, Reject) else [])
-    first = [0, 1] if keep and isinstance(signal, Retry | Reject) else []
-    second = [] if isinstance(signal, Reject) else [100, 101, 102]
+    assert rejected == ([(n, "never") for n in (1, 2, 3)] if isinstance(raised, Reject) else [])
+    first = [0, 1] if keep and isinstance(raised, Retry | Reject) else []
+    second = [] if isinstance(raised, Reject) else [100, 101, 102]
     assert shop.effects() == first + second
 
 

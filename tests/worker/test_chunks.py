@@ -60,7 +60,19 @@ class Gathered:
 
 
 SHARED = {
-    *("about", "began", "call", "cancel", "canceled", "claim", "elapsed", "executed", "followups", "host", "items"),
+    *(
+        "about",
+        "began",
+        "arguments",
+        "cancel",
+        "canceled",
+        "claim",
+        "elapsed",
+        "executed",
+        "followups",
+        "host",
+        "items",
+    ),
     *("kind", "limit", "log", "logger", "noted", "progress", "queue", "remaining", "result_warning", "runtime"),
     *("awaited", "drain", "drain_sync", "spend", "spend_sync", "started_at", "state", "stopping", "worker"),
     *("commit", "trace"),

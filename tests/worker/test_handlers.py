@@ -460,7 +460,7 @@ async def test_a_cancelled_error_of_the_handlers_own_is_an_ordinary_failure(jobs
     assert ran == list(range(5)), "no other run is hit by it"
 
 
-# --- signals ----------------------------------------------------------------------------------------------------
+# --- exits ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("SIGNAL-01")
@@ -474,7 +474,7 @@ async def test_snooze_puts_the_job_off_free_of_charge(timed_jobs: Stoker, clock:
             try:
                 raise Snooze(60)
             except Exception as error:
-                raise AssertionError("a stray except must not eat a signal") from error
+                raise AssertionError("a stray except must not eat an exit") from error
         return "awake"
 
     job = await work.enqueue()

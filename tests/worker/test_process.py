@@ -190,7 +190,7 @@ async def test_the_retry_policy_is_asked_where_the_exception_lives() -> None:
     ],
 )
 async def test_signals_travel(which: str, status: Status, attempts: int) -> None:
-    job = await ended(await risky.signals.enqueue(which))
+    job = await ended(await risky.exits.enqueue(which))
     assert (job.status, job.attempts) == (status, attempts)
     assert job.last_error == {"reject": "never"}.get(which)
     assert [failure.error for failure in job.history] == {"retry": ["not yet"], "reject": ["never"]}.get(which, [])

@@ -252,7 +252,7 @@ async def test_a_refusal_outside_a_handler_says_why(timed_jobs: Stoker) -> None:
 
 @pytest.mark.spec("SIGNAL-06")
 @pytest.mark.parametrize(
-    ("signal", "status", "attempts", "waits"),
+    ("raised", "status", "attempts", "waits"),
     [
         (lambda: Snooze(-5), Status.PENDING, 0, 60),
         (lambda: Throttle(math.nan), Status.PENDING, 0, 60),
@@ -263,14 +263,14 @@ async def test_a_handler_with_an_impossible_delay_costs_no_more_than_a_possible_
     timed_jobs: Stoker,
     clock: VirtualClock,
     caplog: pytest.LogCaptureFixture,
-    signal: Callable[[], BaseException],
+    raised: Callable[[], BaseException],
     status: Status,
     attempts: int,
     waits: float,
 ) -> None:
     @timed_jobs.task(attempts=3, backoff=Fixed(7), give_up_on=(ValueError,))
     async def work() -> None:
-        raise signal()
+        raise raised()
 
     job = await work.enqueue()
     await drain(timed_jobs)

@@ -183,7 +183,7 @@ class Child:
         plain = surround(self.app.plain_middleware, handler_of(task.fn))
 
         async def call(context: Context) -> Any:
-            args, kwargs = context.call
+            args, kwargs = context.arguments
             if task.is_async:
                 return await task.fn(*args, **kwargs)
             return await self._threads.run(plain, (context,), {})

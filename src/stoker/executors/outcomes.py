@@ -1,6 +1,6 @@
 """Decides what came of a run: a returned value or a raised exception becomes an outcome.
 
-The rules, in this order: a signal means its outcome; a CancelledError that Stoker itself caused (timeout, cancel,
+The rules, in this order: an exit means its outcome; a CancelledError that Stoker itself caused (timeout, cancel,
 shutdown, lost claim) means that outcome, any other one is an ordinary failure; KeyboardInterrupt stops the worker and
 hands the job back; any other exception beyond Exception is a panic: the job is dead, the worker lives. The worker and
 its child processes both decide by this module.
@@ -18,7 +18,7 @@ from stoker.context import Context
 from stoker.model import outcome as ends
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import LARGEST_ERROR, Claim
-from stoker.model.outcome import Outcome, Signal, gravest, leaves
+from stoker.model.outcome import Exit, Outcome, gravest, leaves
 from stoker.model.retry import worth_retrying
 from stoker.model.time import SECOND, Span, span
 
@@ -76,15 +76,15 @@ def _decide(error: BaseException, task: Task[..., Any], cause: Cause | None, lim
     if isinstance(error, DecidedInChild):
         return error.outcome
     forget_own_frames(error)
-    if isinstance(error, Signal):
-        return _outcome_of_signal(error, ran)
+    if isinstance(error, Exit):
+        return _outcome_of_exit(error, ran)
     members = leaves(error)
     if cause is not None and all(isinstance(member, asyncio.CancelledError) for member in members):
         return outcome_of_interruption(cause, limit, task)
     if isinstance(error, ProcessDied):
         return ends.Crashed(str(error))
     if any(isinstance(member, Exception | asyncio.CancelledError) for member in members):
-        return _failed(error, [member for member in members if not isinstance(member, Signal)], task)
+        return _failed(error, [member for member in members if not isinstance(member, Exit)], task)
     if any(isinstance(member, KeyboardInterrupt) for member in members):
         return ends.HandedBack()
     return ends.Panicked(describe_error(error))
@@ -121,11 +121,11 @@ def outcome_of_interruption(
     return ends.HandedBack()
 
 
-def _outcome_of_signal(signal: Signal, ran: Span) -> Outcome:
+def _outcome_of_exit(raised: Exit, ran: Span) -> Outcome:
     def text(value: object) -> str:
-        return describe_error(signal) if value is signal else text_of(value, LARGEST_ERROR)
+        return describe_error(raised) if value is raised else text_of(value, LARGEST_ERROR)
 
-    return signal.outcome(ran, text)
+    return raised.outcome(ran, text)
 
 
 def _failed(error: BaseException, members: list[BaseException], task: Task[..., Any]) -> ends.Failed:

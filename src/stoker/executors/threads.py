@@ -22,7 +22,7 @@ def handler_of(fn: Callable[..., Any]) -> Callable[[Context], Any]:
     """A plain handler as what middleware calls: with the run, whose arguments it takes."""
 
     def call(context: Context) -> Any:
-        args, kwargs = context.call
+        args, kwargs = context.arguments
         return fn(*args, **kwargs)
 
     return call

@@ -2,7 +2,7 @@
 
 A message says what happened, to which job, what Stoker does next and what the reader can do. Drivers' errors are
 translated into this tree once, in an engine's `connection.py`; nothing above an engine ever sees a driver's class.
-The signals a handler raises (`Snooze`, `Throttle`, `Retry`, `Reject`) are not errors and live in `outcome`.
+The exits a handler raises (`Snooze`, `Throttle`, `Retry`, `Reject`) are not errors and live in `outcome`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How a run can end, and the signals by which a handler ends it.
+"""How a run can end, and the exits by which a handler ends it.
 
-A worker turns each run into an `Outcome`, and `lifecycle.conclude` turns that into a settlement. A signal knows its own
+A worker turns each run into an `Outcome`, and `lifecycle.conclude` turns that into a settlement. An exit knows its own
 outcome. To add one, write its class here and, if it needs a new outcome, that class, its entry in `Outcome` and its arm
 of `conclude`: mypy reports what is missing, and every executor can carry what is in `Outcome`.
 """
@@ -21,39 +21,39 @@ from stoker.model.time import MINUTE, Instant, Seconds, Span, instant, span
 INSTEAD: Span = MINUTE
 """The delay of a `Snooze` or `Throttle` whose own delay is impossible."""
 
-# --- signals ----------------------------------------------------------------------------------------------------
+# --- exits ------------------------------------------------------------------------------------------------------
 
 
-class Signal(BaseException, ABC):
+class Exit(BaseException, ABC):
     """Base of what a handler raises to end its run in another way than returning or failing.
 
-    Signals derive from BaseException so that an `except Exception` in a handler does not catch them.
+    Exits derive from BaseException so that an `except Exception` in a handler does not catch them.
     """
 
     gravity: ClassVar[int] = 0
-    """Of several signals in an exception group the one with the highest gravity decides."""
+    """Of several exits in an exception group the one with the highest gravity decides."""
 
     warning: str | None = None
-    """What was wrong with the signal's arguments, and what Stoker does instead."""
+    """What was wrong with the exit's arguments, and what Stoker does instead."""
 
     @abstractmethod
     def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:
-        """The outcome of a run that raised this signal after `ran`.
+        """The outcome of a run that raised this exit after `ran`.
 
-        `text` turns what the handler wrote into text that can be stored, and a signal into its traceback. A signal of
+        `text` turns what the handler wrote into text that can be stored, and an exit into its traceback. An exit of
         unknown meaning is a panic.
         """
         return Panicked(text(self))
 
 
-class Snooze(Signal):
+class Snooze(Exit):
     """Run the job again later, without using an attempt: `raise Snooze(60)`."""
 
     def __init__(self, delay: Seconds) -> None:
         self.after, self.warning = _delay(delay, "Snooze")
         super().__init__(f"snoozed for {self.after / 1e6:g} s")
 
-    def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:  # noqa: ARG002 - the signature of all signals
+    def outcome(self, ran: Span, text: Callable[[object], str]) -> Outcome:  # noqa: ARG002 - the signature of all exits
         return Snoozed(self.after, warning=self.warning)
 
 
@@ -68,7 +68,7 @@ class OutOfTokens(Snooze):
         return Snoozed(self.after, self.held)
 
 
-class Throttle(Signal):
+class Throttle(Exit):
     """A service refused: run the job later, without using an attempt, and cool its queue down.
 
     `queue=False` leaves the queue as it is.
@@ -87,7 +87,7 @@ class Throttle(Signal):
         return Throttled(self.retry_after, self.queue, self.warning)
 
 
-class Retry(Signal):
+class Retry(Exit):
     """Count this run as failed and run the job again at a given time: `raise Retry("not yet", delay=5)`."""
 
     gravity = 2
@@ -109,7 +109,7 @@ class Retry(Signal):
         return Failed(text(self.why), retry=True, after=self.after, at=self.at, ran=ran, warning=self.warning)
 
 
-class Reject(Signal):
+class Reject(Exit):
     """End the job permanently, without retries: it is dead, whatever attempts are left."""
 
     gravity = 3
@@ -135,12 +135,12 @@ def _mistake(error: InvalidInput) -> str:
 
 
 def gravest(error: BaseException) -> BaseException:
-    """The exception that decides: the gravest of a group of signals alone, else the error itself."""
+    """The exception that decides: the gravest of a group of exits alone, else the error itself."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     members = leaves(error)
-    signals = [leaf for leaf in members if isinstance(leaf, Signal)]
-    return max(signals, key=lambda signal: signal.gravity) if len(signals) == len(members) else error
+    exits = [leaf for leaf in members if isinstance(leaf, Exit)]
+    return max(exits, key=lambda one: one.gravity) if len(exits) == len(members) else error
 
 
 def leaves(error: BaseException) -> list[BaseException]:

@@ -29,7 +29,7 @@ from stoker.model import outcome as ends
 from stoker.model.errors import InvalidInput
 from stoker.model.groups import Group
 from stoker.model.job import Draft, Stored
-from stoker.model.outcome import Signal, gravest
+from stoker.model.outcome import Exit, gravest
 
 FIRST_RUN = f"{NOTED}traceparent"
 """Metadata key: the span of the job's first run, which the spans of later attempts link to."""
@@ -224,7 +224,7 @@ def _judge(span: Span, error: BaseException, context: Context) -> None:
     """Record what ended a run. What a handler asks for (Snooze, Throttle) is no error."""
     error = gravest(error)
     outcome = error.outcome if isinstance(error, DecidedInChild) else None
-    if isinstance(error, Signal):
+    if isinstance(error, Exit):
         outcome = error.outcome(0, str)
     if outcome is not None:
         span.set_attribute("stoker.outcome", type(outcome).__name__.lower())

@@ -89,11 +89,11 @@ class Caller:
 
     def _rejected(self, batch: Batch[Any], unit: list[Message[Any]], error: BaseException) -> None:
         """A reject concerns only the unit in hand, unless all of the batch is one transaction; others go on."""
-        signal = gravest(error)
-        if not isinstance(signal, Reject) or self._transactional:
+        raised = gravest(error)
+        if not isinstance(raised, Reject) or self._transactional:
             raise error
         for one in unit:
-            batch.reject(one, signal.why)
+            batch.reject(one, raised.why)
 
     async def close(self) -> None:
         """Close what was opened."""

@@ -23,14 +23,14 @@ def outcome_of_error(error: BaseException, batch: Batch[Any], retry_base: Span) 
     why = reason_of(error)
     done, rejections, unit = batch.processed, batch.rejections, batch.in_hand
     match gravest(error):
-        case Retry() as signal:
-            return RetryLater(why, done, rejections, unit, after=_wish(signal))
+        case Retry() as raised:
+            return RetryLater(why, done, rejections, unit, after=_wish(raised))
         case Reject():
             return Rejected(why, done, rejections)
-        case Snooze() as signal:
-            return RetryLater(why, done, rejections, unit, free=True, after=signal.after)
-        case Throttle() as signal:
-            after = retry_base if signal.retry_after is None else signal.retry_after
+        case Snooze() as raised:
+            return RetryLater(why, done, rejections, unit, free=True, after=raised.after)
+        case Throttle() as raised:
+            after = retry_base if raised.retry_after is None else raised.retry_after
             return RetryLater(why, done, rejections, unit, free=True, after=after)
         case _:
             return RetryLater(why, done, rejections, unit)
@@ -43,12 +43,12 @@ def outcome_of_stop(batch: Batch[Any]) -> RetryLater:
 
 def reason_of(error: BaseException) -> str:
     """Why something was not delivered, as text."""
-    signal = gravest(error)
-    if isinstance(signal, Retry | Reject | Snooze | Throttle):
-        why = text_of(signal.why if isinstance(signal, Retry | Reject) else signal, LARGEST_REASON)
-        return why if signal.warning is None else f"{why} ({signal.warning})"
-    forget_own_frames(signal)
-    return describe_error(signal, LARGEST_REASON)
+    raised = gravest(error)
+    if isinstance(raised, Retry | Reject | Snooze | Throttle):
+        why = text_of(raised.why if isinstance(raised, Retry | Reject) else raised, LARGEST_REASON)
+        return why if raised.warning is None else f"{why} ({raised.warning})"
+    forget_own_frames(raised)
+    return describe_error(raised, LARGEST_REASON)
 
 
 def first_line(reason: str) -> str:
@@ -56,8 +56,8 @@ def first_line(reason: str) -> str:
     return one_line(reason.strip().partition("\n")[0])
 
 
-def _wish(signal: Retry) -> Span | None:
+def _wish(raised: Retry) -> Span | None:
     """The delay that a handler asks for."""
-    if signal.at is not None:
-        return max(signal.at - round(time.time() * SECOND), 0)
-    return signal.after
+    if raised.at is not None:
+        return max(raised.at - round(time.time() * SECOND), 0)
+    return raised.after

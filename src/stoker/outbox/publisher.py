@@ -8,7 +8,7 @@ from typing import Any
 
 from stoker.codec.error_text import describe_error, one_line
 from stoker.engines.base import Transaction
-from stoker.model.outcome import Reject, Retry, Signal, Snooze, gravest
+from stoker.model.outcome import Exit, Reject, Retry, Snooze, gravest
 from stoker.outbox.batch import Batch
 from stoker.outbox.message import Message
 from stoker.outbox.relays.base import Partial, Relay
@@ -33,11 +33,11 @@ class Publisher:
         try:
             await self._publish(batch, messages)
         except BaseException as error:
-            signal = gravest(error)
-            if not isinstance(signal, Reject):
+            raised = gravest(error)
+            if not isinstance(raised, Reject):
                 raise
             if len(messages) == 1:
-                batch.reject(messages[0], signal.why)
+                batch.reject(messages[0], raised.why)
                 return
             await self._one_by_one(batch, messages[batch.processed :])
 
@@ -49,10 +49,10 @@ class Publisher:
         try:
             await relay.publish_in(messages, tx)
         except BaseException as error:
-            signal = gravest(error)
-            if not isinstance(signal, Reject) or len(messages) == 1:
+            raised = gravest(error)
+            if not isinstance(raised, Reject) or len(messages) == 1:
                 raise
-            raise Retry(signal.why, delay=0) from error
+            raise Retry(raised.why, delay=0) from error
 
     async def _publish(self, batch: Batch[Any], messages: list[Message[Any]]) -> None:
         try:
@@ -63,8 +63,8 @@ class Publisher:
             if partial.n >= len(messages):
                 return
             cause = partial.__cause__
-            if cause is not None and isinstance(signal := gravest(cause), Signal):
-                raise signal from None  # with the delay that it asks for
+            if cause is not None and isinstance(raised := gravest(cause), Exit):
+                raise raised from None  # with the delay that it asks for
             if cause is None and partial.n > 0:
                 raise Snooze(0) from None  # nothing failed: the rest comes in the next turn
             why = str(partial) if cause is None else f"{partial}, then {describe_error(cause, 1_000)}"
@@ -78,10 +78,10 @@ class Publisher:
             try:
                 await self._relay.publish([one])
             except BaseException as error:
-                signal = gravest(error)
-                if not isinstance(signal, Reject):
+                raised = gravest(error)
+                if not isinstance(raised, Reject):
                     raise
-                batch.reject(one, signal.why)
+                batch.reject(one, raised.why)
             else:
                 batch.done(one)
 

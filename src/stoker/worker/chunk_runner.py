@@ -83,7 +83,7 @@ class ChunkRunner(Runner):
         apart = plan.apart(claims[0]) if is_suspect(claims[0]) else None
         context = items[0]
         if apart is None:
-            context = ChunkContext(items, call_of_chunk([item.call for item in items]), items[0].limit)
+            context = ChunkContext(items, call_of_chunk([item.arguments for item in items]), items[0].limit)
         outcomes = await self._outcomes_of(slot, plan, context, apart)
         if slot.abandoned:
             return

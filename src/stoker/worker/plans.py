@@ -67,7 +67,7 @@ class Plan:
 
 def _on_loop(fn: Callable[..., Any]) -> HandlerCall:
     def call(context: Context) -> Awaitable[Any]:
-        args, kwargs = context.call
+        args, kwargs = context.arguments
         awaitable: Awaitable[Any] = fn(*args, **kwargs)
         return awaitable
 

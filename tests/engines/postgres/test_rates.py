@@ -13,7 +13,7 @@ import pytest
 
 from stoker.engines.postgres import PostgresEngine, claim
 from stoker.engines.postgres.connection import Connection
-from stoker.engines.sql.steps import Row
+from stoker.engines.sql.exchanges import Row
 from stoker.model.control import Tuning
 from stoker.model.errors import EngineUnavailable
 from stoker.model.ids import Mint

@@ -15,7 +15,7 @@ import pytest
 
 from stoker.engines.postgres import PostgresEngine, claim_cursor, connection
 from stoker.engines.postgres.columns import listed
-from stoker.engines.sql.steps import Row
+from stoker.engines.sql.exchanges import Row
 from stoker.model.errors import EngineUnavailable, InvalidPayload
 from stoker.model.ids import Mint
 from stoker.model.job import Claim, Demand, Draft, Status, Stored, Verdict

@@ -190,7 +190,7 @@ async def leave_through_a_task() -> None:
 
 
 @jobs.task(isolation="process", attempts=3)
-def signals(which: str) -> None:
+def exits(which: str) -> None:
     run = current()
     if run.previous_error is not None or Path(os.environ["RISKY_MARK"]).exists():
         return

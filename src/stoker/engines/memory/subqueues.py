@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from stoker.engines.memory.ready_queue import Entry, ReadyQueue
-from stoker.engines.shared.subqueue_claim import Steps
+from stoker.engines.shared.subqueue_claim import Exchange
 from stoker.model.limit import Slot
 from stoker.model.subqueues import (
     AT_ONCE,
@@ -153,11 +153,11 @@ class QueueLines:
         self.claims = subqueues.claims
         self.taken: list[Entry] = []
 
-    def touched(self, most: int) -> Steps[list[State]]:
+    def touched(self, most: int) -> Exchange[list[State]]:
         yield from ()
         return self._subqueues.timers.until(most, self._now)
 
-    def look(self, names: Sequence[str]) -> Steps[Mapping[str, Look]]:
+    def look(self, names: Sequence[str]) -> Exchange[Mapping[str, Look]]:
         yield from ()
         return {name: self._look(name) for name in names}
 
@@ -165,27 +165,27 @@ class QueueLines:
         line = self._subqueues.lines.get(name)
         return Look() if line is None else line.look(self._now)
 
-    def write(self, states: Sequence[State]) -> Steps[None]:
+    def write(self, states: Sequence[State]) -> Exchange[None]:
         yield from ()
         for state in states:
             self._subqueues.put(state, self._now)
 
-    def by_head(self, most: int) -> Steps[list[State]]:
+    def by_head(self, most: int) -> Exchange[list[State]]:
         yield from ()
         return self._subqueues.heads.first(most, self._settled)
 
-    def by_turn(self, most: int) -> Steps[list[State]]:
+    def by_turn(self, most: int) -> Exchange[list[State]]:
         yield from ()
         return self._subqueues.turns.first(most, self._settled)
 
     def _settled(self, state: State) -> bool:
         return state.next is None or state.next > self._now
 
-    def first(self, wanted: Mapping[Line, int]) -> Steps[Mapping[Line, Sequence[Head]]]:
+    def first(self, wanted: Mapping[Line, int]) -> Exchange[Mapping[Line, Sequence[Head]]]:
         yield from ()
         return {name: [_head(one) for one in self._line(name).first(n, self._now)] for name, n in wanted.items()}
 
-    def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Steps[Sequence[tuple[Line, Head]]]:
+    def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Exchange[Sequence[tuple[Line, Head]]]:
         yield from ()
         self._subqueues.claims += counts
         lines: dict[Line, Iterator[Entry]] = {}

@@ -9,8 +9,8 @@ from stoker.engines.postgres.census_bounds import CensusBounds
 from stoker.engines.postgres.columns import PENDING, STATUSES, listed
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import ENQUEUED
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import totals
-from stoker.engines.sql.steps import Row, Steps
 from stoker.model.query import COUNT_FURTHER, COUNT_LIMIT, Census, Count, scheduled_count
 from stoker.model.time import Instant
 
@@ -31,7 +31,7 @@ async def census(store: Store, bounds: CensusBounds) -> Census:
     return await store.read(lambda now: counted(now, bounds))
 
 
-def counted(now: Instant, bounds: CensusBounds) -> Steps[Census]:
+def counted(now: Instant, bounds: CensusBounds) -> Exchange[Census]:
     """Every count at this instant, from counters, leases and the oldest jobs of each queue."""
     look = bounds.begin(now)
     rows: list[Row] = yield _COUNTS, ()
@@ -87,7 +87,7 @@ def _lines(found: list[Row]) -> list[tuple[str, int, Instant | None]]:
     return [(queue, later[queue], oldest.get(queue)) for queue in sorted(later)]
 
 
-def _scheduled(waiting: Counter[str], lines: list[Row], now: Instant) -> Steps[dict[str, int]]:
+def _scheduled(waiting: Counter[str], lines: list[Row], now: Instant) -> Exchange[dict[str, int]]:
     """How many pending jobs are not due, by queue: those of long lines from the smaller of both sides of now."""
     found: dict[str, int] = {queue: later for queue, later, _ in lines if later < COUNT_LIMIT}
     limit = COUNT_LIMIT

@@ -26,8 +26,8 @@ from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.statements import sql
 from stoker.engines.shared import careful, subqueue_claim
 from stoker.engines.shared.unit_of_work import Wanted
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import read_options, read_queue, read_unique
-from stoker.engines.sql.steps import Row, Steps
 from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord, EngineUnavailable
 from stoker.model.ids import JobId
@@ -384,14 +384,14 @@ def locked(store: Store, queue: str, *, lax: bool = False) -> str:
     )
 
 
-def _miscounted_queues(now: Instant) -> Steps[list[str]]:
+def _miscounted_queues(now: Instant) -> Exchange[list[str]]:
     wrong: dict[str, object] = {}
     for queue in (yield from subqueues.full_queues(now)):
         wrong[queue] = yield from subqueues.miscounted(queue, now)
     return [queue for queue, found in wrong.items() if found]
 
 
-def set_aside(unit: Unit, found: Sequence[Broken], *, started: bool) -> Steps[None]:
+def set_aside(unit: Unit, found: Sequence[Broken], *, started: bool) -> Exchange[None]:
     """End claims whose records cannot be read; operators can look at the jobs, workers never claim them again."""
     yield from unit.load(Wanted(frozenset(one.id for one in found)))
     for one in found:
@@ -402,8 +402,8 @@ def set_aside(unit: Unit, found: Sequence[Broken], *, started: bool) -> Steps[No
 
 
 def _from_lines(
-    begun: Steps[subqueues.QueueLines], worker: str, n: int, now: Instant, queue: Queue
-) -> Steps[tuple[list[Claim], list[Broken]] | None]:
+    begun: Exchange[subqueues.QueueLines], worker: str, n: int, now: Instant, queue: Queue
+) -> Exchange[tuple[list[Claim], list[Broken]] | None]:
     """Claim from the main line and the subqueues of a queue, whose lock is held; None while its log is long."""
     lines = yield from begun
     if lines.behind:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stoker.engines.base import CORRUPT
+from stoker.engines.sql.exchanges import Row
 from stoker.engines.sql.packing import PLACELESS, encode, pack_unique, unpacked
-from stoker.engines.sql.steps import Row
 from stoker.model.errors import InvalidPayload
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Draft, Failure, Job, Options, Status, pack, shown_error

@@ -30,7 +30,7 @@ from asyncpg.exceptions import (
 )
 
 from stoker.engines.postgres.errors import GONE, STOPPED, sqlstate, translated
-from stoker.engines.sql.steps import Row
+from stoker.engines.sql.exchanges import Row
 from stoker.engines.sql.user_handles.drivers import touched
 from stoker.model.errors import EngineError, EngineUnavailable
 from stoker.model.health.facts import Transport

@@ -15,8 +15,8 @@ import msgspec
 from stoker.engines.postgres import audit, counters, subqueues
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import pack_budget, pack_queue, read_budget, read_queue
-from stoker.engines.sql.steps import Row, Steps
 from stoker.model.audit import By, of_setting
 from stoker.model.control import (
     Budget,
@@ -67,7 +67,7 @@ async def queues(store: Store) -> list[Queue]:
     return await store.read(lambda _: _queues())
 
 
-def _queues() -> Steps[list[Queue]]:
+def _queues() -> Exchange[list[Queue]]:
     rows: list[Row] = yield _QUEUES, ()
     return [Queue(name=row[0]) if row[1] is None else read_queue(row) for row in rows]
 
@@ -79,7 +79,7 @@ async def tune(store: Store, name: str, tuning: Tuning | Rate, *, declared: bool
     return await store.write(lambda unit: _tune_queue(unit, name, tuning, declared=declared, by=by), lane="desk")
 
 
-def _tune_queue(unit: Unit, name: str, tuning: Tuning, *, declared: bool, by: By | None) -> Steps[bool]:
+def _tune_queue(unit: Unit, name: str, tuning: Tuning, *, declared: bool, by: By | None) -> Exchange[bool]:
     rows: list[Row] = yield _QUEUE_HOLD, (name,)
     before = read_queue(rows[0]) if rows else Queue(name=name)
     after = tuned(before, tuning, unit.now, declared=declared)
@@ -106,7 +106,7 @@ async def subqueues_of(
 ) -> list[SubqueueView]:
     """Subqueues of a queue, by name."""
 
-    def look(now: Instant) -> Steps[list[SubqueueView]]:
+    def look(now: Instant) -> Exchange[list[SubqueueView]]:
         rows: list[Row] = yield _NAMED, ([name],)
         queue = read_queue(rows[0]) if rows else Queue(name=name)
         return (yield from subqueues.subqueues(queue, after, limit, names, now))
@@ -114,7 +114,7 @@ async def subqueues_of(
     return await store.read(look)
 
 
-def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool, by: By | None) -> Steps[bool]:
+def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool, by: By | None) -> Exchange[bool]:
     while True:
         before = yield from _budget(name)
         after = budgeted(before, name, rate, unit.now, declared=declared)
@@ -133,7 +133,7 @@ async def budgets(store: Store) -> list[Budget]:
     return await store.read(lambda _: _budgets())
 
 
-def _budgets() -> Steps[list[Budget]]:
+def _budgets() -> Exchange[list[Budget]]:
     return [read_budget(row) for row in (yield _BUDGETS, ())]
 
 
@@ -142,7 +142,7 @@ async def spend(store: Store, name: str, n: int) -> Grant:
     return await store.write(lambda unit: _spend(unit, name, n), lax=True)
 
 
-def _spend(unit: Unit, name: str, n: int) -> Steps[Grant]:
+def _spend(unit: Unit, name: str, n: int) -> Exchange[Grant]:
     budget = yield from _budget(name)
     if budget is None:
         return Grant(granted=False, wait=wait_hint(None))
@@ -157,7 +157,7 @@ async def drain(store: Store, name: str) -> bool:
     return await store.write(lambda unit: _drain(unit, name), lax=True)
 
 
-def _drain(unit: Unit, name: str) -> Steps[bool]:
+def _drain(unit: Unit, name: str) -> Exchange[bool]:
     budget = yield from _budget(name)
     if budget is None:
         return False
@@ -165,12 +165,12 @@ def _drain(unit: Unit, name: str) -> Steps[bool]:
     return True
 
 
-def _budget(name: str) -> Steps[Budget | None]:
+def _budget(name: str) -> Exchange[Budget | None]:
     rows: list[Row] = yield _BUDGET_LOCK, (name,)
     return read_budget(rows[0]) if rows else None
 
 
-def _fill(budget: Budget, bucket: Bucket) -> Steps[None]:
+def _fill(budget: Budget, bucket: Bucket) -> Exchange[None]:
     yield _BUDGET_WRITE, pack_budget(msgspec.structs.replace(budget, bucket=bucket))
 
 
@@ -184,7 +184,7 @@ async def lock(store: Store, name: str, owner: str, lease: Span) -> bool:
     return await store.write(lambda unit: _take_lock(unit, name, owner, lease), lax=True)
 
 
-def _take_lock(unit: Unit, name: str, owner: str, lease: Span) -> Steps[bool]:
+def _take_lock(unit: Unit, name: str, owner: str, lease: Span) -> Exchange[bool]:
     while True:
         held = yield from _named_lock(name)
         if not may_take(held, owner, unit.now):
@@ -201,14 +201,14 @@ async def unlock(store: Store, name: str, owner: str) -> bool:
     return await store.write(lambda _: _release_lock(name, owner), lax=True)
 
 
-def _release_lock(name: str, owner: str) -> Steps[bool]:
+def _release_lock(name: str, owner: str) -> Exchange[bool]:
     if not may_release((yield from _named_lock(name)), owner):
         return False
     yield _UNLOCK, (name,)
     return True
 
 
-def _named_lock(name: str) -> Steps[NamedLock | None]:
+def _named_lock(name: str) -> Exchange[NamedLock | None]:
     rows: list[Row] = yield _LOCK, (name,)
     return NamedLock(*rows[0]) if rows else None
 
@@ -222,7 +222,7 @@ async def beat(store: Store, presence: Presence) -> None:
     await store.write(lambda _: counters.fold(), lax=True)
 
 
-def _beat(unit: Unit, presence: Presence) -> Steps[None]:
+def _beat(unit: Unit, presence: Presence) -> Exchange[None]:
     stamped = msgspec.structs.replace(presence, seen_at=unit.now)
     yield _BEAT, (presence.worker, unit.now, _encode(stamped).decode())
 
@@ -232,5 +232,5 @@ async def workers(store: Store) -> list[Presence]:
     return await store.read(lambda _: _presences())
 
 
-def _presences() -> Steps[list[Presence]]:
+def _presences() -> Exchange[list[Presence]]:
     return [_decode(row[0]) for row in (yield _PRESENCES, ())]

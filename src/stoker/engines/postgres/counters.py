@@ -7,7 +7,7 @@ only keeps those reads short.
 from __future__ import annotations
 
 from stoker.engines.postgres.statements import sql
-from stoker.engines.sql.steps import Steps
+from stoker.engines.sql.exchanges import Exchange
 
 MOST = 20_000
 """Rows folded at once."""
@@ -16,7 +16,7 @@ _FOLD = sql("fold")
 _FOLD_TROUBLES = sql("fold_troubles")
 
 
-def fold() -> Steps[int]:
+def fold() -> Exchange[int]:
     """Fold up to `MOST` rows; return how many counts there were."""
     [(folded,)] = yield _FOLD, (MOST,)
     yield _FOLD_TROUBLES, ()

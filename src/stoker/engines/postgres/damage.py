@@ -14,7 +14,7 @@ from stoker.engines.postgres.columns import PENDING, RETRYING, RUNNING
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Place, Unit, masks
-from stoker.engines.sql.steps import Row, Steps, Together
+from stoker.engines.sql.exchanges import Exchange, Row, Together
 from stoker.model.ids import text
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ async def repair(store: Store) -> None:
         await store.transact(work, lane="desk", first=(_NOW, ()), begin=locked(store, LOCK))
 
 
-def _found() -> Steps[bool]:
+def _found() -> Exchange[bool]:
     return bool((yield _BODILESS, ()) or (yield _ADRIFT, ()))
 
 
-def _repair(unit: Unit) -> Steps[None]:
+def _repair(unit: Unit) -> Exchange[None]:
     bodiless: list[Row] = yield _BODILESS, ()
     if bodiless:
         bits = masks([Place(*place) for _, *place in bodiless])

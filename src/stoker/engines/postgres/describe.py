@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from stoker.engines.base import Description
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.wakeup.listener import CANNOT_LISTEN
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.model.health.facts import Pin
 from stoker.model.health.postgres import HELD_FOR, HELD_OVER, OLDEST, REMEDIES
 
@@ -32,7 +32,7 @@ async def describe(store: Store) -> Description:
     return _described(store, server, sizes, pins)
 
 
-def _asked() -> Steps[tuple[dict[str, str], list[Row], list[Pin]]]:
+def _asked() -> Exchange[tuple[dict[str, str], list[Row], list[Pin]]]:
     server: dict[str, str] = dict((yield _SERVER, ()))
     sizes: list[Row] = yield _SIZES, ()
     pins = [Pin(*row) for row in (yield _PINS, ())]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.statements import MIGRATIONS, sql
 from stoker.engines.sql import damage
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.model.health.facts import MOST_COUNTED, Counted, Facts, Pin, PostgresFacts, Sequence, Slot, Table
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ async def diagnose(store: Store) -> Facts:
     return Facts(idle_keys=keys, counters=counters, damaged=damaged, postgres=postgres, transport=transport)
 
 
-def _server(store: Store) -> Steps[PostgresFacts]:
+def _server(store: Store) -> Exchange[PostgresFacts]:
     server: dict[str, str] = dict((yield _SERVER, ()))
     pins = [Pin(*row) for row in (yield _PINS, ())]
     tables = [Table(f"{store.options.schema}.{name}", *rest) for name, *rest in (yield _TABLES, ())]
@@ -77,7 +77,7 @@ def _server(store: Store) -> Steps[PostgresFacts]:
     )
 
 
-def _counts() -> Steps[tuple[list[Row], int, tuple[str, ...]]]:
+def _counts() -> Exchange[tuple[list[Row], int, tuple[str, ...]]]:
     rows: list[Row] = yield _COUNTS, (MOST_COUNTED + 1,)
     [(keys,)] = yield _KEYS, (MOST_COUNTED,)
     placeless = [job for (job,) in (yield _PLACELESS, (MOST_COUNTED,))]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from stoker.engines.postgres import audit
 from stoker.engines.postgres.statements import sql
 from stoker.engines.shared.documents import Signed
-from stoker.engines.sql.steps import Steps
+from stoker.engines.sql.exchanges import Exchange
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
@@ -24,7 +24,7 @@ async def documents(store: Store, sort: str) -> list[bytes]:
     return await store.read(lambda _: _documents(sort))
 
 
-def _documents(sort: str) -> Steps[list[bytes]]:
+def _documents(sort: str) -> Exchange[list[bytes]]:
     return [row[0].encode() for row in (yield _DOCUMENTS, (sort,))]
 
 
@@ -33,7 +33,9 @@ async def swap(store: Store, sort: str, name: str, before: bytes | None, after: 
     return await store.write(lambda unit: _swap(unit, sort, name, before, after, signed), lane="desk")
 
 
-def _swap(unit: Unit, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> Steps[bool]:
+def _swap(
+    unit: Unit, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None
+) -> Exchange[bool]:
     was, text = None if before is None else before.decode(), after.decode()
     if not text:
         statement: tuple[str, tuple[object, ...]] = (_DROP, (sort, name, was))

@@ -47,7 +47,7 @@ from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.url import public_url, read_url
 from stoker.engines.shared.documents import Documents, Signed
 from stoker.engines.shared.schedules import fire
-from stoker.engines.sql.steps import Row, Steps, just
+from stoker.engines.sql.exchanges import Exchange, Row, just
 from stoker.model.ahead import Ahead
 from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, of_letters, of_steer
 from stoker.model.control import Budget, Presence, Queue, Tuning
@@ -215,7 +215,7 @@ class PostgresEngine(Documents):
     @timed(write=True)
     async def note(self, notes_: Sequence[Note], *, tx: Transaction | None = None) -> list[Verdict]:
         if tx is not None:
-            return await self._join(tx, lambda _: notes.steps(notes_))
+            return await self._join(tx, lambda _: notes.exchange(notes_))
         return await notes.note(self._store, notes_)
 
     @timed(write=True)
@@ -503,5 +503,5 @@ class PostgresEngine(Documents):
         self._store.inside()
         self._store.notifier.ends.settled(settlements, [Verdict.APPLIED] * len(settlements))
 
-    async def _join(self, tx: Transaction, make: Callable[[Unit], Steps[T]]) -> T:
+    async def _join(self, tx: Transaction, make: Callable[[Unit], Exchange[T]]) -> T:
         return await user_transaction.join(self._store, self._claimer, tx, make)

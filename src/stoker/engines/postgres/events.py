@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.event_log import EventLog
-from stoker.engines.sql.steps import Steps
+from stoker.engines.sql.exchanges import Exchange
 from stoker.model.event_blocks import pack
 from stoker.model.events import Event, EventCount, Latency, Point, Window
 from stoker.model.time import Instant, Span
@@ -40,7 +40,7 @@ async def record(
 
 def _record(
     unit: Unit, events_: Sequence[Event], points_: Sequence[Point], recorded: Instant, chunk: bytes | None
-) -> Steps[int]:
+) -> Exchange[int]:
     if chunk is not None and not (yield _RECORD_CHUNK, (chunk, unit.now)):
         return 0
     if blocks := pack(events_, unit.now - recorded):
@@ -84,7 +84,7 @@ async def points(
 
 def _points(
     since: Instant, until: Instant, metrics: list[str], queues: list[str], width: Span | None
-) -> Steps[list[Point]]:
+) -> Exchange[list[Point]]:
     values: tuple[object, ...] = (since, until, metrics)
     if queues:
         values = (*values, queues)

@@ -17,7 +17,7 @@ from stoker.engines.postgres import claim, counters, damage
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit, erasure
 from stoker.engines.shared.sweeps import in_steps
-from stoker.engines.sql.steps import Row, Steps, Together
+from stoker.engines.sql.exchanges import Exchange, Row, Together
 from stoker.model.event_blocks import NEVER
 from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId, floor, minted_at
@@ -82,7 +82,7 @@ async def _expire(store: Store, retention: Retention, sweep: Sweep) -> Expired:
     return expired
 
 
-def _sweep(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
+def _sweep(unit: Unit, sweep: Sweep, retention: Retention) -> Exchange[Expired]:
     now, limit = unit.now, max(retention.limit, LEAST_EVENTS)
     match sweep:
         case Sweep.JOBS:
@@ -109,7 +109,7 @@ def _sweep(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
             return Expired(operations=len((yield _OPERATIONS, (now - retention.operations,))))
 
 
-def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:
+def _expire_jobs(unit: Unit, retention: Retention) -> Exchange[Expired]:
     limit = max(retention.limit, 0)
     swept = Swept()
     if (bound := (yield from _old(unit.now))) is not None:
@@ -120,7 +120,7 @@ def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:
     return Expired(jobs=swept.jobs)
 
 
-def _old(now: Instant) -> Steps[JobId | None]:
+def _old(now: Instant) -> Exchange[JobId | None]:
     """The id up to which jobs may well have expired: as old as the youngest finished ones are going to be."""
     rows: list[Row] = yield _SAMPLE, (SAMPLE,)
     if not rows:
@@ -128,7 +128,7 @@ def _old(now: Instant) -> Steps[JobId | None]:
     return floor(now - min(max(0, expires - minted_at(job)) for job, expires in rows))
 
 
-def _walk(swept: Swept, mark: str, bound: JobId, stretch: int, now: Instant, limit: int) -> Steps[None]:
+def _walk(swept: Swept, mark: str, bound: JobId, stretch: int, now: Instant, limit: int) -> Exchange[None]:
     """Go on from a mark, round the end if need be, until enough were looked at or had expired."""
     if limit <= 0:
         return
@@ -153,7 +153,7 @@ def _walk(swept: Swept, mark: str, bound: JobId, stretch: int, now: Instant, lim
     yield _MARK_WRITE, (mark, place)
 
 
-def _surplus(unit: Unit, swept: Swept, kept: int, limit: int) -> Steps[None]:
+def _surplus(unit: Unit, swept: Swept, kept: int, limit: int) -> Exchange[None]:
     """Remove the finished jobs nearest to their expiry until only so many are left."""
     [(finished,)] = yield _FINISHED, ()
     surplus = min(finished - kept, limit)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stoker.engines.postgres.columns import CODES, FOUND, STATUSES, shown
 from stoker.engines.postgres.statements import sql
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import read_bucket, read_unique
-from stoker.engines.sql.steps import Row, Steps
 from stoker.model.ahead import SOON, Ahead, Gate, look_ahead
 from stoker.model.control import Pause
 from stoker.model.errors import CorruptRecord
@@ -114,7 +114,7 @@ def sieve(query: Query) -> Row:
     )
 
 
-def page(query: Query, now: Instant) -> Steps[Page]:
+def page(query: Query, now: Instant) -> Exchange[Page]:
     """One page; it ends when it is full, when the walk grew too long, or with the last record."""
     if query.timed:
         return (yield from _by_time(query, now))
@@ -138,7 +138,7 @@ def page(query: Query, now: Instant) -> Steps[Page]:
     return Page((yield from _shown(found)), None, scanned)
 
 
-def _walk(query: Query) -> Steps[tuple[str, Row]]:
+def _walk(query: Query) -> Exchange[tuple[str, Row]]:
     """Return the statement whose order the page follows, and its values beyond cursor, length and depth."""
     wanted = query.wanted
     walk: str
@@ -160,7 +160,7 @@ def _walk(query: Query) -> Steps[tuple[str, Row]]:
     return sql(f"find_{walk}_{query.order}"), values
 
 
-def _by_time(query: Query, now: Instant) -> Steps[Page]:
+def _by_time(query: Query, now: Instant) -> Exchange[Page]:
     """One page in the order of a time."""
     names = sorted(query.queues) or [row[0] for row in (yield _QUEUES, ())]
     found: list[JobId] = []
@@ -189,14 +189,14 @@ def _by_time(query: Query, now: Instant) -> Steps[Page]:
         size = min(4 * size, LARGEST_CHUNK)
 
 
-def _soonest(query: Query, names: list[str], place: Place, size: int) -> Steps[list[Place]]:
+def _soonest(query: Query, names: list[str], place: Place, size: int) -> Exchange[list[Place]]:
     values = (*_value(place), size)
     if query.wanted == {Status.RETRYING}:
         return [(at, job) for at, job in (yield _BY_RETRY, values)]
     return [(at, job) for at, job in (yield _BY_DUE, (*values, names))]
 
 
-def _latest(query: Query, place: Place, size: int, window: Span, now: Instant) -> Steps[tuple[list[Place], Span]]:
+def _latest(query: Query, place: Place, size: int, window: Span, now: Instant) -> Exchange[tuple[list[Place], Span]]:
     """The next ends, and how far back those of done jobs were looked for: no tree has them, so the window grows."""
     values = (*_value(place), size)
     odd = sorted(CODES[status] for status in query.wanted - {Status.DONE})
@@ -244,11 +244,11 @@ def _look(row: Sequence[Any]) -> Look:
     )
 
 
-def _shown(ids: list[JobId]) -> Steps[list[Job]]:
+def _shown(ids: list[JobId]) -> Exchange[list[Job]]:
     return [job for job in (yield from _jobs(ids)) if job is not None]
 
 
-def _jobs(ids: Sequence[JobId]) -> Steps[list[Job | None]]:
+def _jobs(ids: Sequence[JobId]) -> Exchange[list[Job | None]]:
     """Return whole records, in the order asked; inside one snapshot none is missed while it changes its place."""
     rows: list[Row] = (yield _GET, (list(ids),)) if ids else []
     found = {job.id: job for job in map(shown, rows)}

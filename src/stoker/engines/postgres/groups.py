@@ -25,7 +25,7 @@ from stoker.engines.postgres.statements import sql
 from stoker.engines.shared.careful import callbacks_of, store_callbacks
 from stoker.engines.sql import damage
 from stoker.engines.sql.careful import decided
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.model.errors import CorruptRecord, EngineError
 from stoker.model.groups import (
     ABANDONED_AFTER,
@@ -199,7 +199,7 @@ class Looks:
             await self._look()
 
 
-def _fold(unit: Unit, groups: Sequence[JobId]) -> Steps[tuple[Swept, list[Closing]]]:
+def _fold(unit: Unit, groups: Sequence[JobId]) -> Exchange[tuple[Swept, list[Closing]]]:
     """Do so; returns also the groups that closed."""
     rows: list[Row] = yield _LOCK, (sorted(groups),)
     locked = {row[0]: read(row) for row in rows}
@@ -239,7 +239,7 @@ def _warn(closed: Iterable[Group], callbacks: Mapping[JobId, str]) -> None:
             log.warning("%s", damage.uncalled(group.id, error))
 
 
-def _counted(locked: dict[JobId, Group]) -> Steps[dict[JobId, tuple[Group, Instant]]]:
+def _counted(locked: dict[JobId, Group]) -> Exchange[dict[JobId, tuple[Group, Instant]]]:
     """Take the changes of locked groups; returns the groups after them, and when the last of these happened."""
     changes = {id_: GroupChange() for id_ in locked}
     touched = {id_: group.touched_at for id_, group in locked.items()}
@@ -285,7 +285,7 @@ async def sweep(store: Store, limit: int) -> Swept:
     return Swept(abandoned=swept.abandoned, closed=swept.closed + closed, removed=removed)
 
 
-def _expire(unit: Unit, groups: Sequence[JobId]) -> Steps[int]:
+def _expire(unit: Unit, groups: Sequence[JobId]) -> Exchange[int]:
     """Remove groups past their retention, but put that off for those with a job that is kept; returns how many went."""
     rows: list[Row] = yield _EXPIRED, (list(groups), unit.now)
     jobs = {row[0]: {*row[_WIDTH], *(draft.job_id for draft in read(row).callbacks)} for row in rows}

@@ -16,7 +16,7 @@ from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.shared.insert_batcher import InsertBatcher, Put
 from stoker.engines.sql import careful
-from stoker.engines.sql.steps import Steps
+from stoker.engines.sql.exchanges import Exchange
 from stoker.model.ahead import wakes
 from stoker.model.errors import InvalidInput
 from stoker.model.groups import Group
@@ -93,7 +93,7 @@ def are_grouped(drafts: Sequence[Draft], group: Group | None) -> bool:
     return group is not None or any(draft.options.group is not None for draft in drafts)
 
 
-def insert(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> Steps[list[Receipt]]:
+def insert(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> Exchange[list[Receipt]]:
     """Store drafts, and a new group; receipts in their order. After an error nothing of the call is stored."""
     if any(draft.unique is not None for draft in drafts) or are_grouped(drafts, group):
         return (yield from careful.insert(unit, drafts, group))

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from stoker.engines.postgres.claim import Lease, Ref
 from stoker.engines.postgres.statements import sql
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import read_unique
-from stoker.engines.sql.steps import Row, Steps
 from stoker.model.ids import JobId
 from stoker.model.job import Settlement
 
@@ -23,7 +23,7 @@ class Item(NamedTuple):
     ref: Ref
 
 
-def located(settlements: Sequence[tuple[int, Settlement]]) -> Steps[list[Item]]:
+def located(settlements: Sequence[tuple[int, Settlement]]) -> Exchange[list[Item]]:
     """Return the settlements, by place, whose claims may still be stored, each with its `Ref`."""
     items: list[Item] = []
     blind: list[tuple[int, Settlement]] = []
@@ -39,7 +39,7 @@ def located(settlements: Sequence[tuple[int, Settlement]]) -> Steps[list[Item]]:
     return items
 
 
-def found_refs(wanted: list[tuple[str, int, JobId]]) -> Steps[dict[int, Ref]]:
+def found_refs(wanted: list[tuple[str, int, JobId]]) -> Exchange[dict[int, Ref]]:
     """Look up refs of claims known by (worker, token, job); keyed by index in `wanted`."""
     refs: dict[int, Ref] = {}
     leases: dict[int, Lease] = {}

@@ -11,7 +11,7 @@ from stoker.engines.base import CONTROL, ORPHANED_AFTER
 from stoker.engines.postgres.claim import Broken, Lease, Ref, set_aside, subqueue_of
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Place, Unit
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Renewal, Status
 from stoker.model.time import Instant, Span
@@ -50,7 +50,7 @@ def _renew(
     broken: list[Broken],
     *,
     first: bool,
-) -> Steps[Renewal]:
+) -> Exchange[Renewal]:
     # A lease lapses strictly after its end; one that the worker releases, at once.
     values = (now, worker, lease if lease > 0 else -1)
     rows: list[Row] = yield _RENEW, values
@@ -83,7 +83,7 @@ def _renew(
     return Renewal(True, lost, canceling, (yield from contents(Unit(now), astray, broken)))
 
 
-def contents(unit: Unit, places: Mapping[JobId, Place], broken: list[Broken]) -> Steps[list[Claim]]:
+def contents(unit: Unit, places: Mapping[JobId, Place], broken: list[Broken]) -> Exchange[list[Claim]]:
     """Return claims as they are stored, in the order asked; one that has ended meanwhile is left out.
 
     Those that cannot be read are added to `broken` instead.
@@ -125,7 +125,7 @@ async def reap(store: Store, by: str, limit: int, dead: Sequence[str]) -> list[C
     return await store.write(lambda unit: _reap(unit, store.now(), by, limit, dead), lax=True)
 
 
-def _reap(unit: Unit, clock: Instant | None, by: str, limit: int, dead: Sequence[str]) -> Steps[list[Claim]]:
+def _reap(unit: Unit, clock: Instant | None, by: str, limit: int, dead: Sequence[str]) -> Exchange[list[Claim]]:
     now = unit.now
     rows = yield _LIVING, (clock,)
     living: dict[str, Instant] = dict(map(tuple, rows))
@@ -146,7 +146,7 @@ def _reap(unit: Unit, clock: Instant | None, by: str, limit: int, dead: Sequence
     return claims
 
 
-def _take_over(unit: Unit, by: str, limit: int, owners: list[str]) -> Steps[list[Claim]]:
+def _take_over(unit: Unit, by: str, limit: int, owners: list[str]) -> Exchange[list[Claim]]:
     if not owners or limit <= 0:
         return []
     open_: dict[int, str] = {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.stream_rows import Place, letter_row, read_letter
 from stoker.engines.postgres.unit_of_work import Unit
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.delivery import Advance
 from stoker.model.outbox.letters import (
@@ -44,19 +44,19 @@ EVERY = LetterPlace(1 << 62, "", "", 0, 0)
 # --- in a turn ----------------------------------------------------------------------------------------------------
 
 
-def due(cursor: Cursor, place: Place) -> Steps[Letter | None]:
+def due(cursor: Cursor, place: Place) -> Exchange[Letter | None]:
     """Return the first letter of a partition that is to be delivered again."""
     rows = yield _DUE, place[:2]
     return read_letter(cursor.stream, cursor.consumer, rows[0]) if rows else None
 
 
-def parked(cursor: Cursor, place: Place, key: str, limit: int) -> Steps[list[Letter]]:
+def parked(cursor: Cursor, place: Place, key: str, limit: int) -> Exchange[list[Letter]]:
     """Return the parked letters of a key, by number."""
     rows = yield _PARKED, (*place[:2], key, limit)
     return [read_letter(cursor.stream, cursor.consumer, row) for row in rows]
 
 
-def advance(cursor: Cursor, place: Place, change: Advance, now: Instant) -> Steps[None]:
+def advance(cursor: Cursor, place: Place, change: Advance, now: Instant) -> Exchange[None]:
     """Store what a turn did to letters and parked keys; the caller has locked the cursor."""
     if change.letters:
         stored = yield from _stored(cursor, place, [letter.number for letter in change.letters])
@@ -78,7 +78,7 @@ def advance(cursor: Cursor, place: Place, change: Advance, now: Instant) -> Step
             yield _PARKED_DROP, (*place[:2], change.released)
 
 
-def _stored(cursor: Cursor, place: Place, numbers: Sequence[int]) -> Steps[dict[int, Letter]]:
+def _stored(cursor: Cursor, place: Place, numbers: Sequence[int]) -> Exchange[dict[int, Letter]]:
     """Lock letters of a partition, by number."""
     if not numbers:
         return {}
@@ -86,7 +86,7 @@ def _stored(cursor: Cursor, place: Place, numbers: Sequence[int]) -> Steps[dict[
     return {row[1]: read_letter(cursor.stream, cursor.consumer, row) for row in rows}
 
 
-def _changed(letters: Sequence[tuple[int, int, Letter]]) -> Steps[None]:
+def _changed(letters: Sequence[tuple[int, int, Letter]]) -> Exchange[None]:
     """Store the changed state of letters."""
     if letters:
         rows = [(rid, pid, *letter_row(letter)[:9], letter.reason) for rid, pid, letter in letters]
@@ -96,20 +96,20 @@ def _changed(letters: Sequence[tuple[int, int, Letter]]) -> Steps[None]:
 # --- by users -----------------------------------------------------------------------------------------------------
 
 
-def page(chosen: LetterFilter) -> Steps[Letters]:
+def page(chosen: LetterFilter) -> Exchange[Letters]:
     """List letters, latest failure first."""
     rows = yield _LIST, (*_values(chosen, chosen.before), chosen.limit)
     letters = tuple(read_letter(row[1], row[2], row[3:]) for row in rows)
     return Letters(len(letters), letters)
 
 
-def count(chosen: LetterFilter) -> Steps[Letters]:
+def count(chosen: LetterFilter) -> Exchange[Letters]:
     """Count letters."""
     [(total,)] = yield _COUNT, _values(chosen, chosen.before)
     return Letters(total)
 
 
-def change(unit: Unit, chosen: LetterFilter, action: LetterAction) -> Steps[Letters]:
+def change(unit: Unit, chosen: LetterFilter, action: LetterAction) -> Exchange[Letters]:
     """Apply an action to the letters that it applies to, up to the limit."""
     changed: list[tuple[int, int, Letter]] = []
     before = chosen.before

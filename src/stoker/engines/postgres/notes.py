@@ -10,8 +10,8 @@ import msgspec
 from stoker.engines.postgres.claim import Ref
 from stoker.engines.postgres.lease_bits import found_refs
 from stoker.engines.postgres.statements import sql
+from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sql.packing import encode, legible
-from stoker.engines.sql.steps import Steps
 from stoker.model.job import LONGEST_LOG, Note, Verdict, noted
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ _NOTE = sql("note")
 async def note(store: Store, notes: Sequence[Note]) -> list[Verdict]:
     """Store notes of running handlers; return verdicts in their order."""
     store.inside()
-    return await store.each("settle", lambda: steps(notes)) if notes else []
+    return await store.each("settle", lambda: exchange(notes)) if notes else []
 
 
-def steps(notes: Sequence[Note]) -> Steps[list[Verdict]]:
+def exchange(notes: Sequence[Note]) -> Exchange[list[Verdict]]:
     """Store notes; return verdicts in their order. What is not under its known lease any more is looked for."""
     verdicts = yield from _note(notes)
     moved = [
@@ -39,7 +39,7 @@ def steps(notes: Sequence[Note]) -> Steps[list[Verdict]]:
     return verdicts
 
 
-def _note(notes: Sequence[Note]) -> Steps[list[Verdict]]:
+def _note(notes: Sequence[Note]) -> Exchange[list[Verdict]]:
     refs: dict[int, Ref] = {
         place: one.ref for place, one in enumerate(notes) if type(one.ref) is Ref and one.ref.id == one.id
     }

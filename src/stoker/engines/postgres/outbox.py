@@ -21,7 +21,7 @@ from stoker.engines.postgres.sequencer import number_all
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.stream_rows import Place, Shown, next_turn_row, read_cursor, turn_row
 from stoker.engines.postgres.unit_of_work import Unit
-from stoker.engines.sql.steps import Row, Steps, Touch
+from stoker.engines.sql.exchanges import Exchange, Row, Touch
 from stoker.engines.sql.stream_rows import pack_headers, read_messages
 from stoker.model.outbox.cursor import (
     Consumer,
@@ -74,7 +74,7 @@ _number = itemgetter(0)
 # --- streams ------------------------------------------------------------------------------------------------------
 
 
-def make(stream: Stream, consumers: Sequence[Consumer]) -> Steps[None]:
+def make(stream: Stream, consumers: Sequence[Consumer]) -> Exchange[None]:
     """Make a stream and its consumers known."""
     sid = yield from _known(stream)
     for consumer in consumers:
@@ -83,7 +83,7 @@ def make(stream: Stream, consumers: Sequence[Consumer]) -> Steps[None]:
             yield _CURSOR_MAKE, (rid, [pid for pid, _ in found], [position for _, position in found])
 
 
-def _known(stream: Stream) -> Steps[int]:
+def _known(stream: Stream) -> Exchange[int]:
     """Return the number of a stream, registering it if it is new."""
     rows = yield _STREAM, (stream.name,)
     if not rows:
@@ -97,7 +97,7 @@ def _known(stream: Stream) -> Steps[int]:
     return int(sid)
 
 
-def landings(sid: int, stream: str, to: Start | dict[int, int]) -> Steps[list[tuple[int, int]]]:
+def landings(sid: int, stream: str, to: Start | dict[int, int]) -> Exchange[list[tuple[int, int]]]:
     """Return where a start or a seek leads: partition and position. Nothing is deleted there until the commit."""
     yield _SWEEP_LOCK, (sid,)
     if to != "beginning":
@@ -114,7 +114,7 @@ def landings(sid: int, stream: str, to: Start | dict[int, int]) -> Steps[list[tu
     return found
 
 
-def append(unit: Unit, stream: Stream, entries: Sequence[Entry]) -> Steps[None]:
+def append(unit: Unit, stream: Stream, entries: Sequence[Entry]) -> Exchange[None]:
     """Append messages, registering their stream if it is new."""
     if not entries:
         return
@@ -165,7 +165,7 @@ def _usual(values: list[T]) -> tuple[list[T], T | None]:
 # --- lease --------------------------------------------------------------------------------------------------------
 
 
-def lease(clock: Instant | None, wish: Wish, looked: list[Row]) -> Steps[Lease | Rest]:
+def lease(clock: Instant | None, wish: Wish, looked: list[Row]) -> Exchange[Lease | Rest]:
     """Take a partition and read what is to be delivered.
 
     `looked` are the cursors as a look has just shown them. They are used once: a repetition looks again.
@@ -191,7 +191,7 @@ def lease(clock: Instant | None, wish: Wish, looked: list[Row]) -> Steps[Lease |
         # Another worker was faster: what is free is looked up again.
 
 
-def _take(shown: Shown, free: Cursor, wish: Wish) -> Steps[Lease | None]:
+def _take(shown: Shown, free: Cursor, wish: Wish) -> Exchange[Lease | None]:
     """Lease a partition that has something to deliver, and read it; None if the cursor was changed meanwhile."""
     cursor = leased(free, wish.worker, shown.now, wish.terms)
     place, limit = shown.place, wanted(cursor, wish)
@@ -211,13 +211,13 @@ def _take(shown: Shown, free: Cursor, wish: Wish) -> Steps[Lease | None]:
     return (yield from _leased(place, cursor, rows, limit, wish.bytes, keys)) if rows else None
 
 
-def _write(place: Place, cursor: Cursor, limit: int = 0, *, lax: bool = True) -> Steps[list[Row]]:
+def _write(place: Place, cursor: Cursor, limit: int = 0, *, lax: bool = True) -> Exchange[list[Row]]:
     """Write a cursor and read messages behind it. No row: it was changed meanwhile, and nothing is written."""
     rows: list[Row] = yield _TURN, turn_row(place, cursor, limit=limit, lax=lax)
     return rows
 
 
-def _leased(place: Place, cursor: Cursor, rows: list[Row], limit: int, most: int, parked: set[str]) -> Steps[Lease]:
+def _leased(place: Place, cursor: Cursor, rows: list[Row], limit: int, most: int, parked: set[str]) -> Exchange[Lease]:
     """Return a lease with messages of `outbox_turn`: at most `limit`, and `most` bytes. One row above tells of more."""
     rows.sort(key=_number)
     fit = yield from _fitting([row[:8] for row in rows[:limit]], most)
@@ -232,7 +232,7 @@ def _leased(place: Place, cursor: Cursor, rows: list[Row], limit: int, most: int
     )
 
 
-def _fitting(rows: list[Row], most: int) -> Steps[list[Row]]:
+def _fitting(rows: list[Row], most: int) -> Exchange[list[Row]]:
     """Return the first rows whose payloads fit into so many bytes, with those payloads that are stored aside.
 
     These are read after the cursor is written: most batches have none. The vacuum leaves those of a leased cursor.
@@ -258,7 +258,7 @@ def has_letters(change: Advance) -> bool:
     return any(effects) or change.released is not None
 
 
-def go_on(clock: Instant | None, change: Advance, wish: Wish) -> Steps[Lease | None]:
+def go_on(clock: Instant | None, change: Advance, wish: Wish) -> Exchange[Lease | None]:
     """Store an advance and lease the same partition again, by one statement.
 
     None, with nothing written, if the cursor is not the one of the lease any more, if there is no message behind it, or
@@ -285,7 +285,7 @@ def advance(
     looked: list[Row] | None = None,
     *,
     lax: bool = True,
-) -> Steps[Advanced]:
+) -> Exchange[Advanced]:
     """Store an advance; with `wish`, lease the same partition again if there is more. `looked`: as for `lease`."""
     shown = yield from _newest(clock, change, wish, looked)
     after = None if shown is None else advanced(shown.cursor, change, shown.now)
@@ -310,7 +310,7 @@ def advance(
 
 def _newest(
     clock: Instant | None, change: Advance, wish: Wish | None, looked: list[Row] | None = None
-) -> Steps[Shown | None]:
+) -> Exchange[Shown | None]:
     rows = [looked.pop()] if looked else []
     if not rows:
         worker = None if wish is None else wish.worker
@@ -321,7 +321,7 @@ def _newest(
 # --- in the user's transaction ------------------------------------------------------------------------------------
 
 
-def receive(unit: Unit, source: str, ids: Sequence[str], keep: Span) -> Steps[list[bool]]:
+def receive(unit: Unit, source: str, ids: Sequence[str], keep: Span) -> Exchange[list[bool]]:
     """Remember ids; returns which of them are new."""
     # In one order, so that two calls with the same ids wait for each other and never both.
     rows = (yield _RECEIVE, (source, sorted(set(ids)), unit.now + keep)) if ids else ()

@@ -12,7 +12,7 @@ from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.shared.schedules import Firing, TickBatcher, chosen, decide_each, moved
 from stoker.engines.sql.careful import decided
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.model import schedule as rules
 from stoker.model.audit import By, of_setting
 from stoker.model.schedule import Edit, Fired, Schedule, pack, unpack
@@ -40,7 +40,7 @@ async def put(store: Store, given: Schedule | Edit, *, keep_edited: bool, by: By
     return await store.write(lambda unit: _put(unit, given, keep_edited=keep_edited, by=by), lane="desk")
 
 
-def _put(unit: Unit, given: Schedule | Edit, *, keep_edited: bool, by: By | None) -> Steps[Schedule | None]:
+def _put(unit: Unit, given: Schedule | Edit, *, keep_edited: bool, by: By | None) -> Exchange[Schedule | None]:
     while True:
         before = yield from _lock(given.name)
         after = rules.put(before, given, unit.now, keep_edited=keep_edited)
@@ -60,7 +60,7 @@ async def drop(store: Store, name: str, by: By | None = None) -> bool:
     return await store.write(lambda unit: _drop(unit, name, by), lane="desk")
 
 
-def _drop(unit: Unit, name: str, by: By) -> Steps[bool]:
+def _drop(unit: Unit, name: str, by: By) -> Exchange[bool]:
     before = yield from _lock(name)
     dropped = bool((yield _DROP, (name,)))
     if dropped:
@@ -79,7 +79,7 @@ def batcher(store: Store) -> TickBatcher:
     return TickBatcher(fire, alone=(Locked,))
 
 
-def _fire(unit: Unit, ticks: Sequence[Firing]) -> Steps[list[Fired]]:
+def _fire(unit: Unit, ticks: Sequence[Firing]) -> Exchange[list[Fired]]:
     """Store ticks with their jobs, each if it applies."""
     before = yield from _locked({tick.name for tick, _ in ticks})
     wanted = [draft for _, drafts in chosen(before, ticks, unit.now).values() for draft in drafts]
@@ -89,10 +89,10 @@ def _fire(unit: Unit, ticks: Sequence[Firing]) -> Steps[list[Fired]]:
     return fired
 
 
-def _lock(name: str) -> Steps[Schedule | None]:
+def _lock(name: str) -> Exchange[Schedule | None]:
     return (yield from _locked({name})).get(name)
 
 
-def _locked(names: set[str]) -> Steps[dict[str, Schedule]]:
+def _locked(names: set[str]) -> Exchange[dict[str, Schedule]]:
     rows: list[Row] = yield _LOCK, (sorted(names),)
     return {name: unpack(name, stored.encode()) for name, stored in rows}

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 from stoker.engines.postgres.connection import BEGIN, Connection
 from stoker.engines.postgres.statements import MIGRATIONS, placed
 from stoker.engines.sql import migrations
+from stoker.engines.sql.exchanges import Row
 from stoker.engines.sql.migrations import Migration
-from stoker.engines.sql.steps import Row
 from stoker.model.errors import EngineRefused, SchemaMismatch
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.statements import sql
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.model.outbox.cursor import Wish
 from stoker.model.outbox.delivery import Advance
 
@@ -96,7 +96,7 @@ class Sequencer:
         return window is not None and time.monotonic() - window.stepped < RECENT
 
 
-def number_all(sid: int, stream: str) -> Steps[None]:
+def number_all(sid: int, stream: str) -> Exchange[None]:
     """Number everything that is committed now, in a transaction that ends later."""
     yield _LOCK, (sid,)
     moved = MOST

@@ -23,7 +23,7 @@ from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Place, Unit
 from stoker.engines.shared.careful import settle_one
 from stoker.engines.sql.careful import decided
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import KEEP_DONE
@@ -115,7 +115,7 @@ async def _around_locks(store: Store, settlements: Sequence[Settlement]) -> list
     return verdicts
 
 
-def settle(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
+def settle(unit: Unit, settlements: Sequence[Settlement]) -> Exchange[list[Verdict]]:
     """End claims; verdicts in their order."""
     plain = _plain(settlements)
     verdicts = yield from _settle_plain(unit.now, plain, len(settlements))
@@ -211,7 +211,7 @@ def _plain(settlements: Sequence[Settlement]) -> list[Item]:
     ]
 
 
-def _settle_plain(now: Instant | None, items: list[Item], n: int) -> Steps[list[Verdict]]:
+def _settle_plain(now: Instant | None, items: list[Item], n: int) -> Exchange[list[Verdict]]:
     """Settle plain successes as `Record.settle` does; verdicts for a call of `n` settlements."""
     verdicts = [_LOST] * n
     if not items:
@@ -262,7 +262,7 @@ def _columns(items: list[Item], numbers: list[int]) -> Row:
 # --- everything else --------------------------------------------------------------------------------------------
 
 
-def _load(unit: Unit, round_: Round) -> Steps[None]:
+def _load(unit: Unit, round_: Round) -> Exchange[None]:
     """Lock the leases of the claims, read their jobs, and load what they bring along.
 
     A job that does not run under its claim's lease is read as it is, without a lock: its settlement changes nothing.
@@ -291,7 +291,7 @@ def _decide(unit: Unit, round_: Round, verdicts: list[Verdict]) -> None:
             unit.last_errors[one.ref.kind] = None
 
 
-def _lock_cooled(unit: Unit, settlements: list[Settlement]) -> Steps[None]:
+def _lock_cooled(unit: Unit, settlements: list[Settlement]) -> Exchange[None]:
     """Lock the queues whose cool-down would change: only those, or all that are throttled would wait for each other."""
     names: set[str] = set()
     for one in settlements:

@@ -9,8 +9,8 @@ from stoker.engines.postgres.outbox import landings
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.stream_rows import read_cursor, turn_row
 from stoker.engines.postgres.unit_of_work import Unit
+from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sql.steering import StreamSteering
-from stoker.engines.sql.steps import Steps
 from stoker.engines.sql.stream_rows import PARTITION
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.steering import Seek, StreamState, sought
@@ -28,14 +28,14 @@ _SWEEP = sql("outbox_sweep")
 
 
 class _Steering(StreamSteering):
-    def cursors(self, stream: str, sid: int) -> Steps[list[tuple[Cursor, Instant | None]]]:  # noqa: ARG002
+    def cursors(self, stream: str, sid: int) -> Exchange[list[tuple[Cursor, Instant | None]]]:  # noqa: ARG002
         shown = [read_cursor(stream, row) for row in (yield _CURSORS, (stream, None, None, None, None, None))]
         return [(one.cursor, one.oldest) for one in shown]
 
-    def unnumbered(self, sid: int) -> Steps[dict[int, tuple[int, Instant]]]:
+    def unnumbered(self, sid: int) -> Exchange[dict[int, tuple[int, Instant]]]:
         return {part: (n, first) for part, n, first in (yield _UNNUMBERED, (sid,))}
 
-    def seek(self, sid: int, stream: str, consumer: str, to: Seek) -> Steps[None]:
+    def seek(self, sid: int, stream: str, consumer: str, to: Seek) -> Exchange[None]:
         for pid, position in (yield from landings(sid, stream, to.to)):
             for row in (yield _CURSORS, (stream, consumer, pid & PARTITION, None, None, None)):
                 shown = read_cursor(stream, row)
@@ -48,12 +48,12 @@ _STEERING = _Steering(sql, ("cursor", "parked", "letter", "consumer"))
 steer = _STEERING.steer
 
 
-def streams(names: Sequence[str]) -> Steps[list[StreamState]]:
+def streams(names: Sequence[str]) -> Exchange[list[StreamState]]:
     """Return streams with their cursors, by name; all of them without names. It numbers nothing, and only reads."""
     return (yield from _STEERING.streams(names or [name for (name,) in (yield _NAMES, ())]))
 
 
-def vacuum(unit: Unit, stream: str, limit: int) -> Steps[Vacuumed]:
+def vacuum(unit: Unit, stream: str, limit: int) -> Exchange[Vacuumed]:
     """Delete what every consumer has passed and the stream's `keep` has outlived."""
     deleted = 0
     for sid, _, keep in (yield _STREAM, (stream,)):

@@ -26,7 +26,7 @@ from stoker.engines.postgres.statements import merged, sql, texts
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.wakeup.notifier import Notifier
 from stoker.engines.shared.audit_lines import tell
-from stoker.engines.sql.steps import Row, Steps, Together, Touch
+from stoker.engines.sql.exchanges import Exchange, Row, Together, Touch
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.time import Instant
 
@@ -230,8 +230,8 @@ class Store:
         text, patience = self.texts[name], self.options.patience + extra
         return await self._persist(lane, lambda connection: connection.run(text, values, patience))
 
-    async def each(self, lane: str, make: Callable[[], Steps[T]]) -> T:
-        """Run steps on one connection, every statement a transaction of its own."""
+    async def each(self, lane: str, make: Callable[[], Exchange[T]]) -> T:
+        """Run an exchange on one connection, every statement a transaction of its own."""
         return await self._persist(lane, lambda connection: self.play(connection, make()))
 
     async def _persist(self, lane: str, work: Callable[[Connection], Awaitable[T]]) -> T:
@@ -252,14 +252,14 @@ class Store:
 
     async def write(
         self,
-        make: Callable[[Unit], Steps[T]],
+        make: Callable[[Unit], Exchange[T]],
         *,
         lane: str = "write",
         lax: bool = False,
         notify: bool = True,
         lock_wait: float | None = None,
     ) -> T:
-        """Run steps in one transaction, and notify after the commit. `lax` does not wait for the fsync.
+        """Run an exchange in one transaction, and notify after the commit. `lax` does not wait for the fsync.
 
         `lock_wait` limits the seconds spent on each lock of another transaction; then `Locked` is raised.
         """
@@ -306,8 +306,8 @@ class Store:
             raise
         return unit, answer
 
-    async def read(self, make: Callable[[Instant], Steps[T]]) -> T:
-        """Run reading steps in one snapshot."""
+    async def read(self, make: Callable[[Instant], Exchange[T]]) -> T:
+        """Run a reading exchange in one snapshot."""
         patience = self.options.patience
         async with self.lend("desk") as connection:
             await connection.command(connection.within_limit(SNAPSHOT), patience)
@@ -323,38 +323,38 @@ class Store:
                 raise
             return answer
 
-    async def stroll(self, make: Callable[[Instant], Steps[T]]) -> T:
-        """Run reading steps without a snapshot, so that a long walk holds none."""
+    async def stroll(self, make: Callable[[Instant], Exchange[T]]) -> T:
+        """Run a reading exchange without a snapshot, so that a long walk holds none."""
         async with self.lend("desk") as connection:
             now = self.now()
             if now is None:
                 [(now,)] = await connection.run(self.texts[_NOW], (), self.options.patience)
             return await self.play(connection, make(now))
 
-    async def play(self, connection: Connection, steps: Steps[T]) -> T:
-        """Run the statements of steps on a connection, in its current transaction."""
+    async def play(self, connection: Connection, exchange: Exchange[T]) -> T:
+        """Run the statements of an exchange on a connection, in its current transaction."""
         patience = self.options.patience
         answer: Any = None
-        send: Callable[[Any], Any] = steps.send
+        send: Callable[[Any], Any] = exchange.send
         try:
             while True:
-                step = send(answer)
-                text, values = self.statement(step)
-                send = steps.send
+                asked = send(answer)
+                text, values = self.statement(asked)
+                send = exchange.send
                 try:
-                    run = connection.touch if isinstance(step, Touch) else connection.run
+                    run = connection.touch if isinstance(asked, Touch) else connection.run
                     answer = await run(text, values, patience)
-                except Exception as error:  # noqa: BLE001 - the steps may undo something first
-                    send, answer = steps.throw, error
+                except Exception as error:  # noqa: BLE001 - the exchange may undo something first
+                    send, answer = exchange.throw, error
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    def statement(self, step: Any) -> tuple[str, Row]:
-        """Return the text of a step, and its values."""
-        if isinstance(step, Together):
-            names = tuple(name for name, _ in step.parts)
-            return merged(self.options.schema, names), tuple(value for _, values in step.parts for value in values)
-        name, values = step
+    def statement(self, asked: Any) -> tuple[str, Row]:
+        """Return the text of a statement, and its values."""
+        if isinstance(asked, Together):
+            names = tuple(name for name, _ in asked.parts)
+            return merged(self.options.schema, names), tuple(value for _, values in asked.parts for value in values)
+        name, values = asked
         return self.texts[name], values
 
     # --- waking -------------------------------------------------------------------------------------------------

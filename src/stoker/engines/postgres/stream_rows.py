@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stoker.engines.sql import stream_rows
-from stoker.engines.sql.steps import Row
+from stoker.engines.sql.exchanges import Row
 from stoker.engines.sql.stream_rows import PARTITION, cursor_values, letter_values
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.letters import Letter

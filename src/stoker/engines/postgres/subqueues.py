@@ -18,8 +18,8 @@ import msgspec
 
 from stoker.engines.postgres.columns import listed
 from stoker.engines.postgres.statements import sql
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import NO_BUCKET, pack_bucket, read_bucket, read_options
-from stoker.engines.sql.steps import Row, Steps
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import salvaged
@@ -102,7 +102,7 @@ def _row(state: State) -> Row:
     return (state.name, *values, state.since, state.open)
 
 
-def write(queue: str, states: Sequence[State], now: Instant) -> Steps[None]:
+def write(queue: str, states: Sequence[State], now: Instant) -> Exchange[None]:
     """Write states; those that are gone are deleted."""
     if states:
         gone = [state.name for state in states if state.gone(now)]
@@ -178,7 +178,7 @@ class QueueLines:
 
     # --- states -------------------------------------------------------------------------------------------------
 
-    def touched(self, most: int) -> Steps[list[State]]:
+    def touched(self, most: int) -> Exchange[list[State]]:
         if not self._touched_read:
             yield from self.flush()
             self.know(map(read, (yield _TOUCHED, (self._queue, self._now, most))))
@@ -186,28 +186,28 @@ class QueueLines:
         found = [(one.next, one.name, one) for one in self._states.values() if one.next is not None]
         return [state for when, _, state in sorted(found, key=lambda one: one[:2]) if when <= self._now][:most]
 
-    def write(self, states: Sequence[State]) -> Steps[None]:
+    def write(self, states: Sequence[State]) -> Exchange[None]:
         yield from ()
         for state in states:
             self._states[state.name] = state
             self._changed.add(state.name)
 
-    def flush(self) -> Steps[None]:
+    def flush(self) -> Exchange[None]:
         """Write what was changed, and forget all states."""
         yield from write(self._queue, [self._states[name] for name in sorted(self._changed)], self._now)
         self._changed.clear()
         self._states.clear()
         self._listed.clear()
 
-    def by_head(self, most: int) -> Steps[list[State]]:
+    def by_head(self, most: int) -> Exchange[list[State]]:
         yield from self._open(_BY_HEAD, most)
         return sorted(self._settled(), key=lambda state: state.head or NO_HEAD)[:most]
 
-    def by_turn(self, most: int) -> Steps[list[State]]:
+    def by_turn(self, most: int) -> Exchange[list[State]]:
         yield from self._open(_BY_TURN, most)
         return sorted(self._settled(), key=lambda state: (state.at or 0, state.turn, state.name))[:most]
 
-    def _open(self, statement: str, most: int) -> Steps[None]:
+    def _open(self, statement: str, most: int) -> Exchange[None]:
         """Read open subqueues beside those that the claim knows."""
         if len(self._states) > MOST_KEPT:
             yield from self.flush()
@@ -227,7 +227,7 @@ class QueueLines:
 
     # --- jobs ---------------------------------------------------------------------------------------------------
 
-    def look(self, names: Sequence[str]) -> Steps[Mapping[str, Look]]:
+    def look(self, names: Sequence[str]) -> Exchange[Mapping[str, Look]]:
         yield from self._read(dict.fromkeys((name for name in names if name not in self._offers), 0))
         looks: dict[str, Look] = {}
         for name in names:
@@ -235,7 +235,7 @@ class QueueLines:
             looks[name] = Look(heads[0] if heads else None, later)
         return looks
 
-    def first(self, wanted: Mapping[Line, int]) -> Steps[Mapping[Line, Sequence[Head]]]:
+    def first(self, wanted: Mapping[Line, int]) -> Exchange[Mapping[Line, Sequence[Head]]]:
         if self._locking:
             return (yield from self._locked(wanted))
         yield from self._read({name: n for name, n in wanted.items() if not self._suffices(name, n)})
@@ -245,7 +245,7 @@ class QueueLines:
         offer = self._offers.get(name)
         return offer is not None and (offer.sure is None or offer.sure > n)
 
-    def _read(self, wanted: Mapping[Line, int]) -> Steps[None]:
+    def _read(self, wanted: Mapping[Line, int]) -> Exchange[None]:
         """Read the first due jobs of lines, one more than wanted of each."""
         if not wanted:
             return
@@ -261,7 +261,7 @@ class QueueLines:
             sure = None if len(heads[name]) <= n else n + 1
             self._offers[name] = Offer(sorted(heads[name]), sure, laters.get(name))
 
-    def _locked(self, wanted: Mapping[Line, int]) -> Steps[Mapping[Line, Sequence[Head]]]:
+    def _locked(self, wanted: Mapping[Line, int]) -> Exchange[Mapping[Line, Sequence[Head]]]:
         """Lock the first due jobs of lines that no other transaction has locked."""
         lines = {self._line(name): name for name in wanted}
         found: dict[Line, list[Head]] = {name: [] for name in wanted}
@@ -269,7 +269,7 @@ class QueueLines:
             found[lines[line]].append(tuple(head))
         return {name: sorted(heads)[: wanted[name]] for name, heads in found.items()}
 
-    def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Steps[Sequence[tuple[Line, Head]]]:
+    def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Exchange[Sequence[tuple[Line, Head]]]:
         names, priorities, dues, jobs = zip(*((self._line(name), *head) for name, head in picked), strict=True)
         columns = (list(names), listed(priorities), listed(dues), listed(job.hex() for job in jobs))
         rows = yield _TAKE, (self._now, self._worker, self._queue, *columns, counts)
@@ -296,7 +296,7 @@ class QueueLines:
 
 def lines_of(
     queue: Queue, worker: str, now: Instant, claims: int, log: str | None, stored: str | None
-) -> Steps[QueueLines]:
+) -> Exchange[QueueLines]:
     """Return the lines of a queue with the states and rows of the log that `subqueue_news` returned.
 
     The caller holds the queue's lock.
@@ -316,7 +316,7 @@ def _from_json(row: list[Any]) -> State:
 
 def subqueues(
     queue: Queue, after: str | None, limit: int, names: Sequence[str] | None, now: Instant
-) -> Steps[list[SubqueueView]]:
+) -> Exchange[list[SubqueueView]]:
     """Return subqueues, by name, as the log leaves them."""
     states = {state.name: state for state in map(read, (yield _ALL, (queue.name,)))}
     states |= folded(states, (yield _PENDING, (queue.name,)), dict(queue.limits), now)
@@ -334,12 +334,12 @@ def subqueues(
     return [view(queue.name, states[name], sorted(holders.get(name, ()))) for name in page]
 
 
-def full_queues(now: Instant) -> Steps[list[str]]:
+def full_queues(now: Instant) -> Exchange[list[str]]:
     """Return the queues of which a subqueue has been full for long."""
     return [queue for (queue,) in (yield _FULL_QUEUES, (suspicious_since(now),))]
 
 
-def miscounted(queue: str, now: Instant) -> Steps[dict[str, tuple[int, Repair]]]:
+def miscounted(queue: str, now: Instant) -> Exchange[dict[str, tuple[int, Repair]]]:
     """Return what has been full for long with a wrong number, by name: the right one of its state, and its repair.
 
     One statement reads the states, the log and the claims: slots that the log gives back are still in the state.
@@ -358,7 +358,7 @@ def miscounted(queue: str, now: Instant) -> Steps[dict[str, tuple[int, Repair]]]
     }
 
 
-def recount(unit: Unit, queue: str, limit: int) -> Steps[list[Repair]]:
+def recount(unit: Unit, queue: str, limit: int) -> Exchange[list[Repair]]:
     """Repair up to `limit` wrong numbers of a queue. The caller holds the queue's lock."""
     wrong = yield from miscounted(queue, unit.now)
     names = list(wrong)[: max(limit, 0)]

@@ -21,8 +21,8 @@ from stoker.engines.postgres.statements import changed_table, sql
 from stoker.engines.shared.careful import wanted_by_drafts
 from stoker.engines.shared.unit_of_work import Wanted, Written
 from stoker.engines.sql.careful import SqlUnit
+from stoker.engines.sql.exchanges import Exchange, Row, Together
 from stoker.engines.sql.packing import legible, pack_queue, read_options, read_queue
-from stoker.engines.sql.steps import Row, Steps, Together
 from stoker.model.control import Queue
 from stoker.model.errors import EngineBusy
 from stoker.model.groups import Group, pack_callbacks
@@ -104,7 +104,7 @@ class Difference:
         self._tables.add(table)
         self._statements[-1].extend(parts)
 
-    def send(self) -> Steps[None]:
+    def send(self) -> Exchange[None]:
         for parts in self._statements:
             if parts:
                 yield Together(tuple(parts))
@@ -131,7 +131,7 @@ class Unit(SqlUnit):
             numbers = self._deltas[queue, kind] = [0] * NUMBERS
         numbers[what] += n
 
-    def end(self) -> Steps[None]:
+    def end(self) -> Exchange[None]:
         """Append what was counted since the last write."""
         counted = Difference()
         self._add_deltas(counted)
@@ -146,7 +146,7 @@ class Unit(SqlUnit):
 
     # --- queues -------------------------------------------------------------------------------------------------
 
-    def load_queues(self, names: Iterable[str]) -> Steps[None]:
+    def load_queues(self, names: Iterable[str]) -> Exchange[None]:
         """Read queues by name, as stored or with defaults."""
         missing = sorted(self.missing(Wanted(queues=frozenset(names))).queues)
         if missing:
@@ -154,18 +154,18 @@ class Unit(SqlUnit):
             for name in missing:
                 self.add_queue(found.get(name, Queue(name=name)))
 
-    def lock_queue(self, name: str) -> Steps[None]:
+    def lock_queue(self, name: str) -> Exchange[None]:
         """Lock a queue's row and read it again; it is inserted if it is not there yet."""
         [row] = yield _QUEUE_LOCK, pack_queue(Queue(name=name))
         self.add_queue(read_queue(row))
 
-    def write_queue(self, queue: Queue) -> Steps[None]:
+    def write_queue(self, queue: Queue) -> Exchange[None]:
         """Store a queue's settings and cool-down."""
         yield _QUEUE_WRITE, pack_queue(queue)
 
     # --- loading ------------------------------------------------------------------------------------------------
 
-    def load(self, wanted: Wanted) -> Steps[None]:
+    def load(self, wanted: Wanted) -> Exchange[None]:
         """Lock and read jobs; where they may be revived, also their payloads and the holders of their keys."""
         wanted = self.missing(wanted)
         places = yield from _lock(wanted.ids)
@@ -176,7 +176,7 @@ class Unit(SqlUnit):
             yield from self._load_revived(places)
         yield from self.load_queues(wanted.queues)
 
-    def load_places(self, places: Mapping[JobId, Place | None], *, payloads: bool = False) -> Steps[None]:
+    def load_places(self, places: Mapping[JobId, Place | None], *, payloads: bool = False) -> Exchange[None]:
         """Read jobs that are locked; without a place one that does not run. One that is not found is None."""
         if not places:
             return
@@ -195,7 +195,7 @@ class Unit(SqlUnit):
         """Return a loaded job with its columns."""
         return self._stored[job]
 
-    def load_drafts(self, drafts: Sequence[Draft], group: Group | None = None, *, joins: bool = True) -> Steps[None]:
+    def load_drafts(self, drafts: Sequence[Draft], group: Group | None = None, *, joins: bool = True) -> Exchange[None]:
         """Find out which drafts are stored already, and take the keys of the others or lock who holds them.
 
         Groups that drafts join are kept from closing; without `joins` they are not read.
@@ -214,7 +214,7 @@ class Unit(SqlUnit):
                 contest.setdefault(draft.unique.slot(draft.kind), []).append((draft.job_id, draft.unique))
         yield from self._load_keys(contest)
 
-    def _load_groups(self, ids: Iterable[JobId]) -> Steps[None]:
+    def _load_groups(self, ids: Iterable[JobId]) -> Exchange[None]:
         missing = sorted(self.missing(Wanted(groups=frozenset(ids))).groups)
         if not missing:
             return
@@ -226,13 +226,13 @@ class Unit(SqlUnit):
         for id_ in missing:
             self.add_group(id_, found.get(id_))
 
-    def _load_members(self, ids: Iterable[JobId]) -> Steps[None]:
+    def _load_members(self, ids: Iterable[JobId]) -> Exchange[None]:
         """Read of which groups stored jobs are members that are to join one."""
         missing = sorted(self.missing(Wanted(frozenset(ids))).ids)
         for job, options in (yield _KNOWN_OPTIONS, (missing,)) if missing else ():
             self.add_record(job, msgspec.structs.replace(_bystander(job), options=read_options(options)))
 
-    def _load_revived(self, jobs: Iterable[JobId]) -> Steps[None]:
+    def _load_revived(self, jobs: Iterable[JobId]) -> Exchange[None]:
         contest: dict[str, list[tuple[JobId, Unique]]] = {}
         records = [self._stored[job].record for job in jobs]
         for record in records:
@@ -243,7 +243,7 @@ class Unit(SqlUnit):
                 contest.setdefault(record.unique.slot(record.kind), []).append((record.id, record.unique))
         yield from self._load_keys(contest)
 
-    def _load_keys(self, contest: Mapping[str, list[tuple[JobId, Unique]]]) -> Steps[None]:
+    def _load_keys(self, contest: Mapping[str, list[tuple[JobId, Unique]]]) -> Exchange[None]:
         """Take free keys for the first job that wants each, and load the holders of the others.
 
         A key can change hands between two statements: a key whose holder is not found is asked for again. Only a
@@ -276,7 +276,7 @@ class Unit(SqlUnit):
         known = None if self.missing(Wanted(frozenset({record.id}))).ids else self.get(record.id)
         self.add_record(record.id, record if known is None else msgspec.structs.replace(record, options=known.options))
 
-    def _take_keys(self, left: dict[str, list[tuple[JobId, Unique]]]) -> Steps[None]:
+    def _take_keys(self, left: dict[str, list[tuple[JobId, Unique]]]) -> Exchange[None]:
         """Take the free ones of the keys; they leave `left`."""
         wanted = {slot: Hold(contenders[0][0], _firm(contenders[0][1])) for slot, contenders in left.items()}
         jobs, firms = [hold.job for hold in wanted.values()], [hold.firm for hold in wanted.values()]
@@ -285,7 +285,7 @@ class Unit(SqlUnit):
             self.add_holder(slot, None)
             del left[slot]
 
-    def undo(self) -> Steps[None]:
+    def undo(self) -> Exchange[None]:
         """Release the keys that loading took, and forget everything that was loaded."""
         if self._taken:
             yield _RELEASE_KEYS, (list(self._taken), [hold.job for hold in self._taken.values()])
@@ -299,7 +299,7 @@ class Unit(SqlUnit):
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def write(self) -> Steps[bool]:
+    def write(self) -> Exchange[bool]:
         """Write what `careful` decided, and forget what was loaded."""
         changes = list(self.written())
         created = [after for before, after in changes if before is None and after is not None]
@@ -346,7 +346,7 @@ class Unit(SqlUnit):
         """Return the subqueue that a waiting job stands in."""
         return line_of(record, fair=self.queue(record.queue).fair)
 
-    def _make_groups(self) -> Steps[None]:
+    def _make_groups(self) -> Exchange[None]:
         """Insert new groups with their first members."""
         changes = self.group_changes
         self.touched_groups.update(id_ for id_, change in changes.items() if change.waiting <= 0)
@@ -369,7 +369,7 @@ class Unit(SqlUnit):
             ids, *columns_ = transposed(ends)
             difference.add((_GROUP_CHANGE, (ids, self.now, *columns_)))
 
-    def _create(self, records: list[Record]) -> Steps[bool]:
+    def _create(self, records: list[Record]) -> Exchange[bool]:
         """Store new jobs; False, with nothing stored, if another transaction has just stored one of the ids."""
         stored = {job for (job,) in (yield _CREATE, (self.now, *columns.record_columns(records)))}
         if len(stored) == len(records):
@@ -505,7 +505,7 @@ class Unit(SqlUnit):
 # --- locking ----------------------------------------------------------------------------------------------------
 
 
-def _lock(ids: Iterable[JobId]) -> Steps[dict[JobId, Place | None]]:
+def _lock(ids: Iterable[JobId]) -> Exchange[dict[JobId, Place | None]]:
     """Lock jobs wherever they are; a running one is returned with its place.
 
     A job can be claimed or put back between two statements. Each round looks again for those not found yet; a job that

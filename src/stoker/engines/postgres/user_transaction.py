@@ -1,6 +1,6 @@
 """Transactions that callers see: the engine's own, and a joined transaction of the user.
 
-`Own` is the engine's own transaction, on its own connection. A transaction of the user runs the same steps through
+`Own` is the engine's own transaction, on its own connection. A transaction of the user runs the same exchange through
 `user_handles.handles`. Only plain values cross there: ids as text, everything else as any Postgres driver takes it.
 """
 
@@ -26,7 +26,7 @@ from stoker.engines.postgres.connection import BEGIN, Connection, DriverError, R
 from stoker.engines.postgres.errors import is_lost, translated
 from stoker.engines.postgres.statements import call, sql
 from stoker.engines.postgres.unit_of_work import Unit
-from stoker.engines.sql.steps import Row, Steps, Touch
+from stoker.engines.sql.exchanges import Exchange, Row, Touch
 from stoker.engines.sql.user_handles import after_commit, handles
 from stoker.model.errors import EngineBusy, EngineClosed, EngineError, EngineRefused, LostClaim, StokerError
 from stoker.model.groups import Group
@@ -103,7 +103,7 @@ async def settle_last(store: Store, claimer: Claimer, tx: Any, settlement: Settl
     return await settle(store, claimer, tx, [settlement]) == [Verdict.APPLIED]
 
 
-def _held(claim: Claim) -> Steps[list[Row]]:
+def _held(claim: Claim) -> Exchange[list[Row]]:
     """Set the job apart, in the lease that is known; one that was held before is in another."""
     ref, fence = claim.ref, (claim.worker, claim.token, claim.id)
     if type(ref) is Ref and ref.id == claim.id:
@@ -130,13 +130,13 @@ def _ref(claim: Claim, row: Row) -> Ref:
     )
 
 
-def _nothing(_: Unit) -> Steps[None]:
+def _nothing(_: Unit) -> Exchange[None]:
     """Do nothing; the transaction is checked all the same."""
     yield from ()
 
 
-async def join(store: Store, claimer: Claimer, tx: Any, make: Callable[[Unit], Steps[T]]) -> T:
-    """Run steps inside the caller's transaction."""
+async def join(store: Store, claimer: Claimer, tx: Any, make: Callable[[Unit], Exchange[T]]) -> T:
+    """Run an exchange inside the caller's transaction."""
     if isinstance(tx, Own):
         if tx.store is not store:
             raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
@@ -144,7 +144,7 @@ async def join(store: Store, claimer: Claimer, tx: Any, make: Callable[[Unit], S
     return await _on_theirs(store, claimer, tx, make)
 
 
-def _whole(unit: Unit, door: Steps[T]) -> Steps[T]:
+def _whole(unit: Unit, door: Exchange[T]) -> Exchange[T]:
     answer = yield from door
     yield from unit.end()
     return answer
@@ -232,7 +232,7 @@ class Own:
         """Take over the store's time, which a statement has just returned."""
         self._open().clock = now, time.monotonic()
 
-    async def run(self, make: Callable[[Unit], Steps[T]]) -> T:
+    async def run(self, make: Callable[[Unit], Exchange[T]]) -> T:
         connection, store = await self.begin(), self.store
         self.check(connection)
         unit = Unit(await self._now(connection))
@@ -331,8 +331,8 @@ async def own(store: Store, queued: Callable[[], None]) -> AsyncIterator[Own]:
 # --- theirs -----------------------------------------------------------------------------------------------------
 
 
-async def _on_theirs(store: Store, claimer: Claimer, handle: Any, make: Callable[[Unit], Steps[T]]) -> T:
-    """Run steps on a user's handle, inside the transaction that the user will end."""
+async def _on_theirs(store: Store, claimer: Claimer, handle: Any, make: Callable[[Unit], Exchange[T]]) -> T:
+    """Run an exchange on a user's handle, inside the transaction that the user will end."""
     where = store.options.where
     if handles.dialect_of(handle) != "postgresql":
         who, dialect = handles.describe_handle(handle), handles.dialect_of(handle)
@@ -423,27 +423,27 @@ def _beside_the_loop(asking: Coroutine[Any, Any, T]) -> T:
 
 async def _play(
     store: Store,
-    steps: Steps[T],
+    exchange: Exchange[T],
     run: Callable[[str, Row], Awaitable[list[Row]]],
     touch: Callable[[str, Row], Awaitable[int]],
 ) -> T:
-    """Run the statements of steps in a session that has its driver's own types."""
-    send: Callable[[Any], Any] = steps.send
+    """Run the statements of an exchange in a session that has its driver's own types."""
+    send: Callable[[Any], Any] = exchange.send
     answer: Any = None
     try:
         while True:
-            step = send(answer)
-            text, values = store.statement(step)
-            send = steps.send
+            asked = send(answer)
+            text, values = store.statement(asked)
+            send = exchange.send
             outward = tuple(map(_outward, values))
             try:
-                if isinstance(step, Touch):
+                if isinstance(asked, Touch):
                     answer = await touch(text, outward)
                     continue
                 rows = await run(text, outward)
                 answer = [tuple(map(_inward, row)) for row in rows]
-            except Exception as error:  # noqa: BLE001 - the steps may undo something first
-                send, answer = steps.throw, error
+            except Exception as error:  # noqa: BLE001 - the exchange may undo something first
+                send, answer = exchange.throw, error
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 

@@ -32,13 +32,13 @@ FEWEST_READ = 4
 """How many jobs of a subqueue a claim reads at first, if as many may start."""
 
 T = TypeVar("T")
-Steps: TypeAlias = Generator[Any, Any, T]
+Exchange: TypeAlias = Generator[Any, Any, T]
 
 
-def run(steps: Steps[T]) -> T:
-    """Run steps of an engine that needs no statements; returns their result."""
+def run(exchange: Exchange[T]) -> T:
+    """Run an exchange of an engine that needs no statements; returns its result."""
     try:
-        next(steps)
+        next(exchange)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -55,38 +55,38 @@ class Lines(Protocol):
         """Must jobs be read before they are picked, because another transaction may have locked them?"""
         ...
 
-    def touched(self, most: int) -> Steps[list[State]]:
+    def touched(self, most: int) -> Exchange[list[State]]:
         """Subqueues whose `next` is now or before, by `next` and name."""
         ...
 
-    def look(self, names: Sequence[str]) -> Steps[Mapping[str, Look]]:
+    def look(self, names: Sequence[str]) -> Exchange[Mapping[str, Look]]:
         """What these subqueues hold."""
         ...
 
-    def write(self, states: Sequence[State]) -> Steps[None]:
+    def write(self, states: Sequence[State]) -> Exchange[None]:
         """Store states; one that is `gone` is removed."""
         ...
 
-    def by_head(self, most: int) -> Steps[list[State]]:
+    def by_head(self, most: int) -> Exchange[list[State]]:
         """Open subqueues by head; not those that are touched, whose head may be gone."""
         ...
 
-    def by_turn(self, most: int) -> Steps[list[State]]:
+    def by_turn(self, most: int) -> Exchange[list[State]]:
         """The same by `at`, `turn` and name."""
         ...
 
-    def first(self, wanted: Mapping[Line, int]) -> Steps[Mapping[Line, Sequence[Head]]]:
+    def first(self, wanted: Mapping[Line, int]) -> Exchange[Mapping[Line, Sequence[Head]]]:
         """The first due jobs of lines, at most so many of each, in order."""
         ...
 
-    def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Steps[Sequence[tuple[Line, Head]]]:
+    def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Exchange[Sequence[tuple[Line, Head]]]:
         """Make these jobs claims; those of a line are its first due ones. Returns them without those that another
         transaction has locked or changed. `counts`: store that subqueues served one more claim.
         """
         ...
 
 
-def claim(lines: Lines, n: int, now: Instant, *, fair: bool) -> Steps[int]:
+def claim(lines: Lines, n: int, now: Instant, *, fair: bool) -> Exchange[int]:
     """Take up to `n` jobs of a queue; returns how many."""
     before, taken, counted, met_locks = lines.claims, 0, False, False
     while taken < n:
@@ -109,7 +109,7 @@ def claim(lines: Lines, n: int, now: Instant, *, fair: bool) -> Steps[int]:
 
 def _serve(
     lines: Lines, given: Sequence[tuple[Line, Head]], states: Mapping[str, State], now: Instant, turn: int
-) -> Steps[None]:
+) -> Exchange[None]:
     """Write the states of subqueues that gave jobs."""
     counts = Counter(line for line, _ in given if line is not None)
     if counts:
@@ -119,7 +119,7 @@ def _serve(
         )
 
 
-def _look_again(lines: Lines, now: Instant, turn: int) -> Steps[bool]:
+def _look_again(lines: Lines, now: Instant, turn: int) -> Exchange[bool]:
     """Look at what was touched; returns whether there may be more of it."""
     states = yield from lines.touched(MOST_LOOKS)
     if not states:
@@ -132,7 +132,7 @@ def _look_again(lines: Lines, now: Instant, turn: int) -> Steps[bool]:
 _Picked: TypeAlias = tuple[list[tuple[Line, Head]], Mapping[str, State]]
 
 
-def _in_order(lines: Lines, n: int, now: Instant) -> Steps[_Picked]:
+def _in_order(lines: Lines, n: int, now: Instant) -> Exchange[_Picked]:
     """The first jobs by priority, due time and id. They are among those of the first `n` subqueues by head.
 
     Of each subqueue some are read, and more of those whose jobs are all picked: else a claim of a hundred jobs would
@@ -158,7 +158,7 @@ def _in_order(lines: Lines, n: int, now: Instant) -> Steps[_Picked]:
     return picked, states
 
 
-def _turns(lines: Lines, n: int, now: Instant) -> Steps[_Picked]:
+def _turns(lines: Lines, n: int, now: Instant) -> Exchange[_Picked]:
     """The main line first: it holds what was stored before the queue became fair. Then subqueues in turn."""
     found = yield from lines.by_turn(n)
     each = share(n, len(found)) if found else 0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from stoker.engines.shared.unit_of_work import UnitOfWork
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, pack, unpack
 from stoker.model.query import LATEST
 
@@ -24,25 +24,27 @@ class AuditLog:
         self._put = sql("audit_put")
         self._read = sql("audit")
 
-    def write(self, unit: UnitOfWork, by: By | None, deed: Deed | None) -> Steps[None]:
+    def write(self, unit: UnitOfWork, by: By | None, deed: Deed | None) -> Exchange[None]:
         """Write an entry; nothing for a change by code, or where nothing was done."""
         if by is not None and deed is not None:
             entry = AuditEntry(unit.now, by, deed)
             unit.entries.append(entry)
             yield self._put, (unit.now, pack(entry).decode())
 
-    def entered(self, unit: UnitOfWork, by: By, deed: Deed) -> Steps[AuditEntry]:
+    def entered(self, unit: UnitOfWork, by: By, deed: Deed) -> Exchange[AuditEntry]:
         """Write an entry of its own and return it."""
         yield from self.write(unit, by, deed)
         return AuditEntry(unit.now, by, deed)
 
-    def audited(self, unit: UnitOfWork, steps: Steps[T], by: By | None, tell: Callable[[T], Deed | None]) -> Steps[T]:
-        """Run steps and write what they did in the same transaction."""
-        answer = yield from steps
+    def audited(
+        self, unit: UnitOfWork, exchange: Exchange[T], by: By | None, tell: Callable[[T], Deed | None]
+    ) -> Exchange[T]:
+        """Run an exchange and write what it did in the same transaction."""
+        answer = yield from exchange
         yield from self.write(unit, by, tell(answer))
         return answer
 
-    def read(self, query: AuditQuery) -> Steps[list[AuditEntry]]:
+    def read(self, query: AuditQuery) -> Exchange[list[AuditEntry]]:
         """Return entries, latest first."""
         found: list[AuditEntry] = []
         until = LATEST if query.until is None else query.until

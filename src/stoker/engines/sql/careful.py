@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
-from stoker.engines.sql.steps import Steps
+from stoker.engines.sql.exchanges import Exchange
 from stoker.model.errors import StokerError
 from stoker.model.groups import Group
 from stoker.model.job import Draft, Note, Receipt, Verdict
@@ -21,26 +21,26 @@ class SqlUnit(UnitOfWork, ABC):
     """A unit of work that reads and writes by statements."""
 
     @abstractmethod
-    def load(self, wanted: Wanted) -> Steps[None]:
+    def load(self, wanted: Wanted) -> Exchange[None]:
         """Read what is not read yet."""
 
-    def load_drafts(self, drafts: Sequence[Draft], group: Group | None = None) -> Steps[None]:
+    def load_drafts(self, drafts: Sequence[Draft], group: Group | None = None) -> Exchange[None]:
         """Read what inserting these drafts needs, and perhaps a new group for them."""
         yield from self.load(careful.wanted_by_drafts(drafts, group))
 
     @abstractmethod
-    def write(self) -> Steps[bool]:
+    def write(self) -> Exchange[bool]:
         """Write the difference, and begin anew.
 
         False, with nothing written: another transaction has just stored a job that was not there when it was loaded.
         """
 
-    def undo(self) -> Steps[None]:
+    def undo(self) -> Exchange[None]:
         """Take back what loading wrote."""
         yield from ()
 
 
-def decided(unit: SqlUnit, load: Callable[[], Steps[None]], decide: Callable[[], T]) -> Steps[T]:
+def decided(unit: SqlUnit, load: Callable[[], Exchange[None]], decide: Callable[[], T]) -> Exchange[T]:
     """Load, decide and write; again if another transaction came between."""
     while True:
         yield from load()
@@ -53,14 +53,14 @@ def decided(unit: SqlUnit, load: Callable[[], Steps[None]], decide: Callable[[],
             return answer
 
 
-def insert(unit: SqlUnit, drafts: Sequence[Draft], group: Group | None = None) -> Steps[list[Receipt]]:
+def insert(unit: SqlUnit, drafts: Sequence[Draft], group: Group | None = None) -> Exchange[list[Receipt]]:
     """Store drafts; receipts in their order. After an error nothing of the call is written."""
     return (
         yield from decided(unit, lambda: unit.load_drafts(drafts, group), lambda: careful.insert(unit, drafts, group))
     )
 
 
-def note(unit: SqlUnit, notes: Sequence[Note]) -> Steps[list[Verdict]]:
+def note(unit: SqlUnit, notes: Sequence[Note]) -> Exchange[list[Verdict]]:
     """Write progress, metadata and log lines on running jobs."""
     yield from unit.load(Wanted(frozenset(one.id for one in notes)))
     verdicts = [careful.note_one(unit, one) for one in notes]
@@ -68,7 +68,7 @@ def note(unit: SqlUnit, notes: Sequence[Note]) -> Steps[list[Verdict]]:
     return verdicts
 
 
-def alter(unit: SqlUnit, selection: Selection, change: Change) -> Steps[Tally]:
+def alter(unit: SqlUnit, selection: Selection, change: Change) -> Exchange[Tally]:
     """Apply a change to the selected jobs."""
     wanted = careful.wanted_by_change(selection, change)
 

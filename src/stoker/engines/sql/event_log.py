@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from stoker.engines.sql.steps import Steps
+from stoker.engines.sql.exchanges import Exchange
 from stoker.model.event_blocks import NOTHING_REMOVED, EventCounter, EventList, Removal, Removals, StoredBlock, jobs_of
 from stoker.model.events import Event, EventCount, Latency, Window
 from stoker.model.ids import JobId
@@ -40,30 +40,30 @@ class EventLog(NamedTuple):
     late: str
     ids: Callable[[Sequence[JobId]], Any]
 
-    def events(self, window: Window) -> Steps[list[Event]]:
+    def events(self, window: Window) -> Exchange[list[Event]]:
         """Return events of the half-open window, oldest first."""
         found = EventList(window)
         yield from self._collect(found, window)
         return found.events()
 
-    def latencies(self, window: Window) -> Steps[list[Latency]]:
+    def latencies(self, window: Window) -> Exchange[list[Latency]]:
         """Return the times of completed jobs of the half-open window, latest first."""
         found = EventList(window, latest=True)
         yield from self._collect(found, window, latest=True)
         return found.latencies()
 
-    def counts(self, since: Instant, until: Instant) -> Steps[list[EventCount]]:
+    def counts(self, since: Instant, until: Instant) -> Exchange[list[EventCount]]:
         """Return how many events of each type each queue has in the half-open window."""
         found = EventCounter(since, until)
         yield from self._collect(found, Window(since, until))
         return found.counts()
 
-    def late_minutes(self, since: Instant) -> Steps[list[Instant]]:
+    def late_minutes(self, since: Instant) -> Exchange[list[Instant]]:
         """Return the minutes before into which events were written late, oldest first."""
         rows = yield self.late, (since,)
         return [minute * MINUTE for (minute,) in rows]
 
-    def _collect(self, found: Reader, window: Window, *, latest: bool = False) -> Steps[None]:
+    def _collect(self, found: Reader, window: Window, *, latest: bool = False) -> Exchange[None]:
         """Let a reader have the blocks that may hold events of a window, until it has enough."""
         # No block reaches beyond its minute.
         start = window.since // MINUTE * MINUTE
@@ -79,6 +79,6 @@ class EventLog(NamedTuple):
             if len(rows) < PAGE:
                 return
 
-    def _removals(self, block: StoredBlock) -> Steps[Removals]:
+    def _removals(self, block: StoredBlock) -> Exchange[Removals]:
         rows = yield self.removals, (self.ids(jobs_of(block)),)
         return {job: Removal(number, at) for job, number, at in rows}

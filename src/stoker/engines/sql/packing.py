@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stoker.engines.sql.steps import Row
+from stoker.engines.sql.exchanges import Row
 from stoker.model.control import Budget, Pause, Queue, Tuning
 from stoker.model.errors import CorruptRecord
 from stoker.model.job import Options, salvaged, unpack

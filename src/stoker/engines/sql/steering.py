@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 
 from stoker.engines.shared.unit_of_work import UnitOfWork
-from stoker.engines.sql.steps import Steps
+from stoker.engines.sql.exchanges import Exchange
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.steering import CursorState, Drop, Pause, Release, Resume, Seek, Steering, StreamState
 from stoker.model.outbox.stream import Stream, topic
@@ -25,19 +25,19 @@ class StreamSteering(ABC):
         self._drop = [sql(f"drop_consumer_{table}") for table in tables]
 
     @abstractmethod
-    def cursors(self, stream: str, sid: int) -> Steps[list[tuple[Cursor, Instant | None]]]:
+    def cursors(self, stream: str, sid: int) -> Exchange[list[tuple[Cursor, Instant | None]]]:
         """Return the cursors of a stream, each with the time of the first message behind it."""
 
-    def unnumbered(self, sid: int) -> Steps[dict[int, tuple[int, Instant]]]:  # noqa: ARG002
+    def unnumbered(self, sid: int) -> Exchange[dict[int, tuple[int, Instant]]]:  # noqa: ARG002
         """Return by partition how many messages have no number yet, and when the first of them was appended."""
         yield from ()
         return {}
 
     @abstractmethod
-    def seek(self, sid: int, stream: str, consumer: str, to: Seek) -> Steps[None]:
+    def seek(self, sid: int, stream: str, consumer: str, to: Seek) -> Exchange[None]:
         """Move the cursors of a consumer."""
 
-    def streams(self, names: Sequence[str]) -> Steps[list[StreamState]]:
+    def streams(self, names: Sequence[str]) -> Exchange[list[StreamState]]:
         """Return streams with their cursors, by name."""
         found: list[StreamState] = []
         for name in sorted(names):
@@ -52,7 +52,7 @@ class StreamSteering(ABC):
                 found.append(StreamState(Stream(name, partitions, keep), last, tuple(states)))
         return found
 
-    def steer(self, unit: UnitOfWork, stream: str, consumer: str, change: Steering) -> Steps[bool]:
+    def steer(self, unit: UnitOfWork, stream: str, consumer: str, change: Steering) -> Exchange[bool]:
         """Change a consumer; False when there is nothing to change."""
         found = yield self._consumer, (stream, consumer)
         for rid, sid in found:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from stoker.engines.sql.exchanges import Row
 from stoker.engines.sql.packing import encode
-from stoker.engines.sql.steps import Row
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.letters import Letter, LetterStatus
 from stoker.model.outbox.stream import Message

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import totals
-from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.columns import CODES, PENDING, STATUSES
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.subqueues import BEFORE_ALL
@@ -24,7 +24,7 @@ _SUBQUEUES = sql("census_subqueues")
 _OLDEST_RUNNING = sql("census_running")
 
 
-def census(now: Instant) -> Steps[Census]:
+def census(now: Instant) -> Exchange[Census]:
     """Return every count at this instant, from counters and the first jobs of each queue."""
     names: dict[int, str] = dict((yield _NAMES, ()))
     rows: list[Row] = yield _COUNTS, ()
@@ -60,7 +60,7 @@ def census(now: Instant) -> Steps[Census]:
     )
 
 
-def _backlog(qid: int, pending: int, now: Instant) -> Steps[tuple[int, Instant | None]]:
+def _backlog(qid: int, pending: int, now: Instant) -> Exchange[tuple[int, Instant | None]]:
     """Return how many pending jobs of a queue are not due, and when its oldest due job became due."""
     oldest: Instant | None = None
     priorities: list[int] = []
@@ -78,7 +78,7 @@ def _backlog(qid: int, pending: int, now: Instant) -> Steps[tuple[int, Instant |
         limit *= COUNT_FURTHER
 
 
-def _counted(statement: str, qid: int, priorities: list[int], now: Instant, limit: int) -> Steps[int]:
+def _counted(statement: str, qid: int, priorities: list[int], now: Instant, limit: int) -> Exchange[int]:
     """Count pending jobs of a queue on one side of now, up to a limit."""
     n = 0
     for priority in priorities:

@@ -18,8 +18,8 @@ import msgspec
 
 from stoker.engines.shared import careful, subqueue_claim
 from stoker.engines.shared.unit_of_work import Wanted
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import read_bucket, read_metadata, read_options, read_unique
-from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite import subqueues
 from stoker.engines.sqlite.columns import PENDING, PICK, RETRYING, RUNNING, STATUSES, check_claimable
 from stoker.engines.sqlite.statements import sql
@@ -53,7 +53,7 @@ _CLAIMABLE = (PENDING, RETRYING)
 _NOTHING_MORE = (PLAIN, None, 0, 0, 0, None, None)
 
 
-def claim(unit: Unit, demand: Demand) -> Steps[list[Claim]]:
+def claim(unit: Unit, demand: Demand) -> Exchange[list[Claim]]:
     """Claim due jobs for a worker with a live lease."""
     wid = yield from living(unit, demand.worker)
     claims: list[Claim] = []
@@ -75,7 +75,7 @@ def claim(unit: Unit, demand: Demand) -> Steps[list[Claim]]:
     return claims
 
 
-def living(unit: Unit, worker: str) -> Steps[int | None]:
+def living(unit: Unit, worker: str) -> Exchange[int | None]:
     """Return the number of a worker whose lease has not expired, or None."""
     rows = yield _WORKER, (worker,)
     if not rows or rows[0][1] is None or rows[0][1] < unit.now:
@@ -83,7 +83,7 @@ def living(unit: Unit, worker: str) -> Steps[int | None]:
     return int(rows[0][0])
 
 
-def _from_queue(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) -> Steps[list[Claim]]:
+def _from_queue(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) -> Exchange[list[Claim]]:
     claims: list[Claim] = []
     priority, qid, now = BEFORE_ALL, queue_row.qid, unit.now
     while len(claims) < n:
@@ -105,7 +105,7 @@ def _from_queue(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) 
     return claims
 
 
-def _from_lines(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) -> Steps[list[Claim]]:
+def _from_lines(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) -> Exchange[list[Claim]]:
     """Claim from the main line and the subqueues of a queue; a job that cannot be read gives its slot back at once."""
     lines = yield from subqueues.lines_of(queue_row.qid, wid, unit.now)
     yield from subqueue_claim.claim(lines, n, unit.now, fair=queue_row.queue.fair)
@@ -116,7 +116,9 @@ def _from_lines(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) 
     return claims
 
 
-def _handed_over(unit: Unit, queue_row: QueueRow, worker: str, priority: int, picked: list[Row]) -> Steps[list[Claim]]:
+def _handed_over(
+    unit: Unit, queue_row: QueueRow, worker: str, priority: int, picked: list[Row]
+) -> Exchange[list[Claim]]:
     """Make claims of the picked rows.
 
     A job that cannot be read ends as dead instead.
@@ -157,7 +159,7 @@ def _handed_over(unit: Unit, queue_row: QueueRow, worker: str, priority: int, pi
     return claims
 
 
-def _more(row: Row, *, sound: bool) -> Steps[Row]:
+def _more(row: Row, *, sound: bool) -> Exchange[Row]:
     """Return the fields of a claim that only jobs with options, a key or a past have."""
     if not sound:
         raise CorruptRecord("its status, kind or payload is not one that Stoker writes")
@@ -175,7 +177,7 @@ def _more(row: Row, *, sound: bool) -> Steps[Row]:
     return read_options(options), unique, base, crashes, throttles, metadata, error
 
 
-def set_aside(unit: Unit, job: JobId, why: str, *, started: bool = True) -> Steps[None]:
+def set_aside(unit: Unit, job: JobId, why: str, *, started: bool = True) -> Exchange[None]:
     """End a job whose record cannot be read.
 
     Operators can look at it, workers never claim it again.
@@ -187,7 +189,7 @@ def set_aside(unit: Unit, job: JobId, why: str, *, started: bool = True) -> Step
     yield from unit.write()
 
 
-def stored(unit: Unit, job: JobId) -> Steps[Claim]:
+def stored(unit: Unit, job: JobId) -> Exchange[Claim]:
     """Return a stored claim, for a worker that does not hold it yet; raises `CorruptRecord`."""
     found = yield from find(job, unit.queue_name)
     assert found is not None
@@ -208,7 +210,7 @@ def _subqueue(options: Options) -> str | None:
 # --- what is due ------------------------------------------------------------------------------------------------
 
 
-def due_queues(names: list[str], now: Instant) -> Steps[list[str]]:
+def due_queues(names: list[str], now: Instant) -> Exchange[list[str]]:
     """Return those of the queues that have a due job."""
     known: dict[str, tuple[int, int]] = {name: (qid, aside) for qid, name, aside in (yield _NAMES, (now,))}
     found = []
@@ -225,7 +227,7 @@ def due_queues(names: list[str], now: Instant) -> Steps[list[str]]:
     return found
 
 
-def ahead(names: Sequence[str], now: Instant) -> Steps[Ahead]:
+def ahead(names: Sequence[str], now: Instant) -> Exchange[Ahead]:
     """Return how long a worker of these queues may sleep."""
     gates: list[Gate] = []
     for name in names:

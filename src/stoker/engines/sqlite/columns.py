@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from stoker.engines.base import CORRUPT
+from stoker.engines.sql.exchanges import Row
 from stoker.engines.sql.packing import (
     PLACELESS,
     encode,
@@ -18,7 +19,6 @@ from stoker.engines.sql.packing import (
     read_unique,
     unpacked,
 )
-from stoker.engines.sql.steps import Row
 from stoker.model.job import PLAIN, Draft, Failure, Job, Status, pack, shown_error
 from stoker.model.record import WAITING, Record
 from stoker.model.time import Instant

@@ -1,4 +1,4 @@
-"""Connections to SQLite: set up, run steps on them, fsync their log, and translate every driver error once.
+"""Connections to SQLite: set up, run exchanges on them, fsync their log, and translate every driver error once.
 
 A connection is in autocommit mode and never waits: a busy database raises `EngineBusy`, and the caller decides whether
 and where to wait. Two threads may use it one after the other, never at once. A write transaction always starts with
@@ -14,7 +14,7 @@ import time
 from contextlib import closing
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from stoker.engines.sql.steps import Many, Row, Step, Steps
+from stoker.engines.sql.exchanges import Exchange, Many, Row, Statement
 from stoker.engines.sqlite.fork_gate import gate
 from stoker.model.errors import (
     CorruptRecord,
@@ -159,18 +159,18 @@ class Connection:
             if entered:
                 self._leave()
 
-    def run_steps(self, steps: Steps[T]) -> T:
-        """Run steps to their end and return their result."""
+    def run_exchange(self, exchange: Exchange[T]) -> T:
+        """Run an exchange to its end and return its result."""
         execute, executemany = self._execute, self._executemany
         rows: Any = None
         entered = self._enter()
         try:
             while True:
-                step: Step = steps.send(rows)
-                if type(step) is Many:
-                    rows = executemany(step.statement, step.rows).rowcount
+                asked: Statement = exchange.send(rows)
+                if type(asked) is Many:
+                    rows = executemany(asked.statement, asked.rows).rowcount
                 else:
-                    rows = execute(*step).fetchall()
+                    rows = execute(*asked).fetchall()
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         except sqlite3.Error as error:
@@ -179,18 +179,18 @@ class Connection:
             if entered:
                 self._leave()
 
-    def read(self, steps: Steps[T]) -> T:
-        """Run reading steps in one snapshot."""
+    def read(self, exchange: Exchange[T]) -> T:
+        """Run a reading exchange in one snapshot."""
         self._start_clock()
         self._enter()
         try:
             self.run("BEGIN")
-            return self.run_steps(steps)
+            return self.run_exchange(exchange)
         finally:
             self.rollback()
 
-    def run_some(self, steps: Steps[T], rows: Any, seconds: float) -> tuple[bool, Any]:
-        """Run reading steps for so long, at least one.
+    def run_some(self, exchange: Exchange[T], rows: Any, seconds: float) -> tuple[bool, Any]:
+        """Run a reading exchange for so long, at least one statement.
 
         Returns whether they ended, and their result or the rows to send next.
         """
@@ -199,8 +199,8 @@ class Connection:
         entered = self._enter()
         try:
             while True:
-                step = steps.send(rows)
-                rows = self._execute(*step).fetchall()
+                asked = exchange.send(rows)
+                rows = self._execute(*asked).fetchall()
                 if time.monotonic() >= until:
                     return False, rows
         except StopIteration as end:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import pack_budget, read_budget, read_queue
-from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite import audit, subqueues
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
@@ -46,12 +46,12 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Presence).decode
 
 
-def queues() -> Steps[list[Queue]]:
+def queues() -> Exchange[list[Queue]]:
     """Return every queue that was tuned, cooled or used, by name."""
     return [read_queue(row[1:-1]) for row in (yield _QUEUES, ())]
 
 
-def tune(unit: Unit, name: str, tuning: Tuning | Rate, *, declared: bool, by: By | None = None) -> Steps[bool]:
+def tune(unit: Unit, name: str, tuning: Tuning | Rate, *, declared: bool, by: By | None = None) -> Exchange[bool]:
     """Patch a queue or set a budget."""
     if isinstance(tuning, Rate):
         return (yield from _tune_budget(unit, name, tuning, declared=declared, by=by))
@@ -71,13 +71,13 @@ def tune(unit: Unit, name: str, tuning: Tuning | Rate, *, declared: bool, by: By
 
 def subqueues_of(
     now: Instant, name: str, after: str | None, limit: int, names: Sequence[str] | None
-) -> Steps[list[SubqueueView]]:
+) -> Exchange[list[SubqueueView]]:
     """Return subqueues of a queue, by name."""
     queue = yield from Unit(now).find_queue(name)
     return (yield from subqueues.subqueues(queue, after, limit, names))
 
 
-def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool, by: By | None) -> Steps[bool]:
+def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool, by: By | None) -> Exchange[bool]:
     before = yield from _budget(name)
     after = budgeted(before, name, rate, unit.now, declared=declared)
     if after == before:
@@ -87,12 +87,12 @@ def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool, by: By | 
     return True
 
 
-def budgets() -> Steps[list[Budget]]:
+def budgets() -> Exchange[list[Budget]]:
     """Return every budget, by name."""
     return [read_budget(row) for row in (yield _BUDGETS, ())]
 
 
-def take_tokens(unit: Unit, name: str, n: int) -> Steps[Grant]:
+def take_tokens(unit: Unit, name: str, n: int) -> Exchange[Grant]:
     """Take `n` tokens or none."""
     budget = yield from _budget(name)
     if budget is None:
@@ -103,7 +103,7 @@ def take_tokens(unit: Unit, name: str, n: int) -> Steps[Grant]:
     return grant
 
 
-def drain(unit: Unit, name: str) -> Steps[bool]:
+def drain(unit: Unit, name: str) -> Exchange[bool]:
     """Empty a budget."""
     budget = yield from _budget(name)
     if budget is None:
@@ -112,16 +112,16 @@ def drain(unit: Unit, name: str) -> Steps[bool]:
     return True
 
 
-def _budget(name: str) -> Steps[Budget | None]:
+def _budget(name: str) -> Exchange[Budget | None]:
     rows: list[Row] = yield _BUDGET, (name,)
     return read_budget(rows[0]) if rows else None
 
 
-def _fill(budget: Budget, bucket: Bucket) -> Steps[None]:
+def _fill(budget: Budget, bucket: Bucket) -> Exchange[None]:
     yield _BUDGET_WRITE, pack_budget(msgspec.structs.replace(budget, bucket=bucket))
 
 
-def lock(unit: Unit, name: str, owner: str, lease: Span) -> Steps[bool]:
+def lock(unit: Unit, name: str, owner: str, lease: Span) -> Exchange[bool]:
     """Take or extend a named lock."""
     check_name("lock", name)
     check_span("lease", lease)
@@ -131,7 +131,7 @@ def lock(unit: Unit, name: str, owner: str, lease: Span) -> Steps[bool]:
     return True
 
 
-def unlock(name: str, owner: str) -> Steps[bool]:
+def unlock(name: str, owner: str) -> Exchange[bool]:
     """Release a named lock if this owner holds it."""
     if not may_release((yield from _named_lock(name)), owner):
         return False
@@ -139,17 +139,17 @@ def unlock(name: str, owner: str) -> Steps[bool]:
     return True
 
 
-def _named_lock(name: str) -> Steps[NamedLock | None]:
+def _named_lock(name: str) -> Exchange[NamedLock | None]:
     rows: list[Row] = yield _LOCK, (name,)
     return NamedLock(*rows[0]) if rows else None
 
 
-def beat(unit: Unit, presence: Presence) -> Steps[None]:
+def beat(unit: Unit, presence: Presence) -> Exchange[None]:
     """Write a worker's presence, stamped with the store's now."""
     stamped = msgspec.structs.replace(presence, seen_at=unit.now)
     yield _BEAT, (presence.worker, unit.now, _encode(stamped))
 
 
-def presences() -> Steps[list[Presence]]:
+def presences() -> Exchange[list[Presence]]:
     """Return every presence, by worker."""
     return [_decode(row[0]) for row in (yield _PRESENCES, ())]

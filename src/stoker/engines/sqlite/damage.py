@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import read_options
-from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite import subqueues
 from stoker.engines.sqlite.statements import sql
 from stoker.model.errors import CorruptRecord
@@ -34,14 +34,14 @@ _ADRIFT = sql("counts_adrift")
 _WORDS = ("waiting", "running", "retrying")
 
 
-def to_repair(now: Instant) -> Steps[bool]:
+def to_repair(now: Instant) -> Exchange[bool]:
     """Return whether a sweep would find anything to repair, wrong numbers of limits included: a read."""
     if (yield _LOST, (1,)) or (yield _FIRST_BODILESS, ()) or (yield _ADRIFT, ()):
         return True
     return bool((yield from subqueues.miscounted(now)))
 
 
-def repair(unit: Unit) -> Steps[None]:
+def repair(unit: Unit) -> Exchange[None]:
     """Restore lines, drop claims of jobs that are gone, and set counters right where nothing is left to count."""
     for (line,) in (yield _LOST, (LINES_AT_ONCE,)):
         yield from _restore(unit, line)
@@ -57,7 +57,7 @@ def repair(unit: Unit) -> Steps[None]:
         )
 
 
-def _restore(unit: Unit, line: int) -> Steps[None]:
+def _restore(unit: Unit, line: int) -> Exchange[None]:
     """Make the subqueue of a line anew, as its jobs name it; its running jobs are counted."""
     rows: list[Row] = yield _BODY, (line,)
     if not rows:

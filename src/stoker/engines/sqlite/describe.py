@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from stoker.engines.base import Description
-from stoker.engines.sql.steps import Steps
+from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sqlite import file_checks
 from stoker.engines.sqlite.connection import LEVELS, VERSION
 from stoker.engines.sqlite.store import OpenResources, Options
@@ -62,7 +62,7 @@ def described(resources: OpenResources, path: str, options: Options, pragmas: di
     )
 
 
-def pragmas() -> Steps[dict[str, str]]:
+def pragmas() -> Exchange[dict[str, str]]:
     """Read pragmas back."""
     found = {}
     for name in ("journal_mode", "synchronous", "wal_autocheckpoint", "page_size", "page_count", "secure_delete"):

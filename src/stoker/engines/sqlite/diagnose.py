@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from stoker.engines.sql import damage
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sqlite.connection import LEVELS, VERSION
 from stoker.engines.sqlite.describe import log_size
 from stoker.engines.sqlite.file_checks import user_name, version_warning
@@ -21,7 +21,7 @@ _PLACELESS, _BODILESS, _GROUPS = sql("diagnose_placeless"), sql("diagnose_bodile
 _QUEUES, _BUDGETS = sql("queues"), sql("budgets")
 
 
-def counts() -> Steps[tuple[list[Row], int, tuple[str, ...]]]:
+def counts() -> Exchange[tuple[list[Row], int, tuple[str, ...]]]:
     """Counters beside counts, keys that no active job holds, and what cannot be read."""
     rows: list[Row] = yield _COUNTS, (MOST_COUNTED + 1,)
     [(keys,)] = yield _KEYS, (MOST_COUNTED,)

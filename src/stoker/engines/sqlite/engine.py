@@ -24,7 +24,7 @@ from stoker.engines.shared.documents import Documents, Signed
 from stoker.engines.shared.schedules import fire
 from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.sql import careful
-from stoker.engines.sql.steps import Steps
+from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sqlite import (
     audit,
     census,
@@ -255,8 +255,8 @@ class SqliteEngine(Documents):
         self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
     ) -> Renewal:
         check_lease(lease)
-        steps = leases.renew
-        renewal = await self._store.write(lambda unit: steps(unit, worker, held, lease, first=first), bare=not first)
+        renew = leases.renew
+        renewal = await self._store.write(lambda unit: renew(unit, worker, held, lease, first=first), bare=not first)
         self._store.resources().liveness.show(worker, alive=renewal.known and lease > 0)
         return renewal
 
@@ -569,6 +569,6 @@ class SqliteEngine(Documents):
         self._store.ends.settled(settlements, [Verdict.APPLIED] * len(settlements))
 
 
-def _just(value: T) -> Steps[T]:
+def _just(value: T) -> Exchange[T]:
     yield from ()
     return value

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from stoker.engines.sql.event_log import EventLog
-from stoker.engines.sql.steps import Many, Steps
+from stoker.engines.sql.exchanges import Exchange, Many
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.event_blocks import pack
@@ -26,7 +26,7 @@ LOG = EventLog(sql("events"), sql("events_latest"), sql("events_removed"), sql("
 
 def record(
     unit: Unit, events: Sequence[Event], points: Sequence[Point], recorded: Instant, chunk: bytes | None
-) -> Steps[int]:
+) -> Exchange[int]:
     """Append events, shifted to the store's clock, and overwrite points.
 
     Skip a chunk that was written before.
@@ -48,7 +48,7 @@ def record(
 
 def points(
     since: Instant, until: Instant, metrics: Sequence[str], queues: frozenset[str], width: Span | None
-) -> Steps[list[Point]]:
+) -> Exchange[list[Point]]:
     """Return points of the closed window, by bucket, queue and metric; with a width, merged."""
     values: tuple[object, ...] = (since, until, json.dumps(list(metrics)))
     if queues:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.engines.shared.unit_of_work import Wanted
-from stoker.engines.sql.steps import Steps
+from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sqlite import damage, subqueues
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
@@ -33,7 +33,7 @@ OLD_NAMES = 1_000
 """Names of reaped workers that are remembered, at most: those of the last ones."""
 
 
-def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
+def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Exchange[Expired]:
     """Delete what has expired, of one sweep.
 
     Names of workers that were reaped long ago are deleted with old presences: a worker that comes back under such a
@@ -66,7 +66,7 @@ def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Steps[Expired]:
             return Expired(operations=len((yield _OPERATIONS, (now - retention.operations,))))
 
 
-def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:
+def _expire_jobs(unit: Unit, retention: Retention) -> Exchange[Expired]:
     """Delete expired jobs; of finished jobs beyond a count those nearest to their expiry go first."""
     now, limit = unit.now, max(retention.limit, 0)
     old = yield from _nearest(now, limit)
@@ -82,7 +82,7 @@ def _expire_jobs(unit: Unit, retention: Retention) -> Steps[Expired]:
     return Expired(jobs=jobs)
 
 
-def _nearest(before: Instant, limit: int) -> Steps[list[JobId]]:
+def _nearest(before: Instant, limit: int) -> Exchange[list[JobId]]:
     """Return the finished jobs that expire before an instant, those that expire first first."""
     found: list[tuple[Instant, JobId]] = [*(yield _EXPIRED, (before, limit))]
     for keep in (yield from keeps()):
@@ -90,7 +90,7 @@ def _nearest(before: Instant, limit: int) -> Steps[list[JobId]]:
     return [job for _, job in sorted(found)[:limit]]
 
 
-def keeps() -> Steps[list[Span]]:
+def keeps() -> Exchange[list[Span]]:
     """Return how long done jobs are kept, each value once."""
     found: list[Span] = []
     while rows := (yield _KEEPS, (found[-1] if found else -1,)):
@@ -98,7 +98,7 @@ def keeps() -> Steps[list[Span]]:
     return found
 
 
-def _remove(unit: Unit, ids: Sequence[JobId]) -> Steps[None]:
+def _remove(unit: Unit, ids: Sequence[JobId]) -> Exchange[None]:
     """Delete jobs with their events."""
     yield from unit.load(Wanted(frozenset(ids)))
     for job in ids:

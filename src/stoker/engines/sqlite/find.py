@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
 from stoker.engines.shared.merged_lists import MergedLists
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sqlite.columns import (
     CODES,
     PENDING,
@@ -65,11 +65,11 @@ _ERRORS = sql("errors")
 _HELD = sql("get_running_many")
 _ID, _QID, _STATUS = (VIEW.index(name) for name in ("id", "qid", "status"))
 
-Chunk: TypeAlias = Callable[[JobId, int], Steps[list[tuple[JobId, bool]]]]
+Chunk: TypeAlias = Callable[[JobId, int], Exchange[list[tuple[JobId, bool]]]]
 """Returns the next ids after one, at most so many, and whether each may match."""
 
 
-def find(query: Query, now: Instant) -> Steps[Page]:
+def find(query: Query, now: Instant) -> Exchange[Page]:
     """Return one page.
 
     It ends when it is full, when the walk gets too long, or with the last record.
@@ -100,7 +100,7 @@ def find(query: Query, now: Instant) -> Steps[Page]:
         n = min(4 * n, CHUNK)
 
 
-def _choose(query: Query, names: dict[int, str]) -> Steps[Chunk]:
+def _choose(query: Query, names: dict[int, str]) -> Exchange[Chunk]:
     wanted = query.wanted
     qids = [qid for qid, name in names.items() if not query.queues or name in query.queues]
     if query.key is not None:
@@ -187,7 +187,7 @@ List: TypeAlias = tuple[str, tuple[int, ...]]
 """One of the statements above, with what it needs beside place and number."""
 
 
-def _by_time(query: Query, names: dict[int, str], now: Instant) -> Steps[Page]:
+def _by_time(query: Query, names: dict[int, str], now: Instant) -> Exchange[Page]:
     """Return one page in the order of a time: a walk along several lists at once."""
     lists = yield from _lists(query, names)
     qids = [qid for qid, name in names.items() if name in query.queues]
@@ -220,7 +220,7 @@ def _by_time(query: Query, names: dict[int, str], now: Instant) -> Steps[Page]:
         n = min(4 * n, CHUNK)
 
 
-def _lists(query: Query, names: dict[int, str]) -> Steps[list[List]]:
+def _lists(query: Query, names: dict[int, str]) -> Exchange[list[List]]:
     """Return the lists that together hold every job that the query may match."""
     wanted = query.wanted
     if query.order == "finished":
@@ -251,7 +251,7 @@ def _straight(query: Query, qids: list[int], walk: str, *values: object) -> Chun
     passes, more = sieve(query, qids, 2 + len(values))
     statement = WALKS[f"{walk}_{query.order}"].format(sieve=passes)
 
-    def chunk(after: JobId, n: int) -> Steps[list[tuple[JobId, bool]]]:
+    def chunk(after: JobId, n: int) -> Exchange[list[tuple[JobId, bool]]]:
         rows: list[tuple[JobId, bool]] = yield statement, (after, n, *values, *more)
         return rows
 
@@ -270,7 +270,7 @@ def _merged(query: Query, qids: list[int]) -> Chunk:
     start = query.cursor if query.cursor is not None else (LAST if query.order == "newest" else FIRST)
     merged = MergedLists(len(lists), start, descending=query.order == "newest")
 
-    def chunk(_: JobId, n: int) -> Steps[list[tuple[JobId, bool]]]:
+    def chunk(_: JobId, n: int) -> Exchange[list[tuple[JobId, bool]]]:
         while hungry := merged.hungry(n):
             for number, after, share in hungry:
                 walk, values = lists[number]
@@ -283,7 +283,7 @@ def _merged(query: Query, qids: list[int]) -> Chunk:
     return chunk
 
 
-def _few(wanted: frozenset[Status], qids: list[int]) -> Steps[bool]:
+def _few(wanted: frozenset[Status], qids: list[int]) -> Exchange[bool]:
     """Return whether there are so few candidates that sorting them is less work than walking."""
     rows: list[Row] = yield _ACTIVE_COUNTS, ()
     looked_at = {PENDING, RETRYING} if wanted - {Status.RUNNING} else set()
@@ -293,7 +293,7 @@ def _few(wanted: frozenset[Status], qids: list[int]) -> Steps[bool]:
     )
 
 
-def _sorted(order: str, wanted: frozenset[Status], qids: list[int]) -> Steps[Chunk]:
+def _sorted(order: str, wanted: frozenset[Status], qids: list[int]) -> Exchange[Chunk]:
     ids: list[JobId] = []
     if wanted - {Status.RUNNING}:
         for qid in qids:
@@ -302,24 +302,24 @@ def _sorted(order: str, wanted: frozenset[Status], qids: list[int]) -> Steps[Chu
         ids += [row[0] for row in (yield _RUNNING, ())]
     ids.sort(reverse=order == "newest")
 
-    def chunk(after: JobId, n: int) -> Steps[list[tuple[JobId, bool]]]:
+    def chunk(after: JobId, n: int) -> Exchange[list[tuple[JobId, bool]]]:
         yield from ()
         return [(job, True) for job in ids if (job < after if order == "newest" else job > after)][:n]
 
     return chunk
 
 
-def get(ids: Sequence[JobId]) -> Steps[list[Job | None]]:
+def get(ids: Sequence[JobId]) -> Exchange[list[Job | None]]:
     """Return whole records, in the order of the ids."""
     records = yield from _records(ids, {})
     shown = {job.id: job for job in (yield from _shown(list(records.values())))}
     return [shown.get(job) for job in ids]
 
 
-def _records(ids: Sequence[JobId], names: dict[int, str]) -> Steps[dict[JobId, Stored]]:
+def _records(ids: Sequence[JobId], names: dict[int, str]) -> Exchange[dict[JobId, Stored]]:
     """Read stored jobs by id, in portions; a job that is gone is left out."""
 
-    def name(qid: int) -> Steps[str]:
+    def name(qid: int) -> Exchange[str]:
         if qid not in names:
             names.update((yield _NAMES, ()))
         return names.get(qid, "")
@@ -339,7 +339,7 @@ def _records(ids: Sequence[JobId], names: dict[int, str]) -> Steps[dict[JobId, S
     return found
 
 
-def _shown(found: list[Stored]) -> Steps[list[Job]]:
+def _shown(found: list[Stored]) -> Exchange[list[Job]]:
     """Return jobs with their history, for an operator."""
     failed = [one.seq for one in found if one.values["last_error"] is not None]
     history: dict[int, list[Failure]] = {}
@@ -348,7 +348,7 @@ def _shown(found: list[Stored]) -> Steps[list[Job]]:
     return [as_job(one, tuple(history.get(one.seq, ()))) for one in found]
 
 
-def ended(jobs: Sequence[JobId]) -> Steps[list[JobId]]:
+def ended(jobs: Sequence[JobId]) -> Exchange[list[JobId]]:
     """Return those of the jobs that have ended or are gone."""
     over: dict[JobId, bool] = {}
     for job in jobs:

@@ -16,7 +16,7 @@ import msgspec
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql import damage
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sqlite.statements import sql
 from stoker.model.errors import CorruptRecord
 from stoker.model.groups import (
@@ -59,7 +59,7 @@ _ERASE = (sql("delete_group"), sql("delete_group_jobs"))
 _QUEUE_NAME = sql("queue_by_qid")
 
 
-def groups(ids: Sequence[JobId]) -> Steps[list[Group | None]]:
+def groups(ids: Sequence[JobId]) -> Exchange[list[Group | None]]:
     """Read whole groups, in the order of their ids."""
     found: list[Group | None] = []
     for group in ids:
@@ -73,13 +73,13 @@ def groups(ids: Sequence[JobId]) -> Steps[list[Group | None]]:
     return found
 
 
-def find(group: JobId) -> Steps[Group | None]:
+def find(group: JobId) -> Exchange[Group | None]:
     """Read a group without its callbacks and members."""
     rows = yield _GROUP, (group,)
     return (yield from _read(rows[0])) if rows else None
 
 
-def _read(row: Row) -> Steps[Group]:
+def _read(row: Row) -> Exchange[Group]:
     id_, sealed, abandoned, total, done, dead, canceled, qid, created, touched, closed, expires = row
     queue = None
     if qid is not None:
@@ -101,7 +101,7 @@ def _read(row: Row) -> Steps[Group]:
     )
 
 
-def seal(unit: Unit, group: JobId, *, abandoned: bool) -> Steps[bool]:
+def seal(unit: Unit, group: JobId, *, abandoned: bool) -> Exchange[bool]:
     """Seal a group, and close it if its members are finished."""
     if not (yield _SEAL, (group, abandoned)):
         return False
@@ -110,7 +110,7 @@ def seal(unit: Unit, group: JobId, *, abandoned: bool) -> Steps[bool]:
     return True
 
 
-def write(unit: Unit, made: Sequence[Group], changes: Mapping[JobId, GroupChange]) -> Steps[None]:
+def write(unit: Unit, made: Sequence[Group], changes: Mapping[JobId, GroupChange]) -> Exchange[None]:
     """Insert new groups and count what became of members; what is complete closes and stores its callbacks."""
     for group in made:
         yield _MAKE, (group.id, group.sealed, group.abandoned, group.created_at)
@@ -127,7 +127,7 @@ def write(unit: Unit, made: Sequence[Group], changes: Mapping[JobId, GroupChange
         yield from unit.write()
 
 
-def _count(unit: Unit, group: JobId, change: GroupChange) -> Steps[Group | None]:
+def _count(unit: Unit, group: JobId, change: GroupChange) -> Exchange[Group | None]:
     """Count what became of a group's members; returns the group if that closes it."""
     qid = None if change.queue is None else (yield from unit.qid(change.queue))
     touched = unit.now if change.members else None
@@ -152,20 +152,20 @@ def _count(unit: Unit, group: JobId, change: GroupChange) -> Steps[Group | None]
     return closed
 
 
-def _jobs(group: JobId) -> Steps[tuple[bytes | None, bytes]]:
+def _jobs(group: JobId) -> Exchange[tuple[bytes | None, bytes]]:
     """Return the callbacks and the members of a group; without its row none."""
     rows: list[Row] = yield _JOBS, (group,)
     return (rows[0][0], rows[0][1]) if rows else (None, b"")
 
 
-def admit(unit: Unit, drafts: Sequence[Draft], group: Group | None) -> Steps[None]:
+def admit(unit: Unit, drafts: Sequence[Draft], group: Group | None) -> Exchange[None]:
     """Refuse drafts of groups that are closed or missing; a new group is inserted with the next write."""
     wanted = careful.wanted_by_drafts(drafts, group)
     yield from unit.load(Wanted(groups=wanted.groups))
     careful.admit(unit, drafts, group)
 
 
-def closed_by(closings: Iterable[Closing]) -> Steps[list[Closing]]:
+def closed_by(closings: Iterable[Closing]) -> Exchange[list[Closing]]:
     """Return those of the closings that were committed."""
     found: list[Closing] = []
     for closing in closings:
@@ -178,13 +178,13 @@ def closed_by(closings: Iterable[Closing]) -> Steps[list[Closing]]:
 # --- sweeping ---------------------------------------------------------------------------------------------------
 
 
-def to_sweep(now: Instant) -> Steps[bool]:
+def to_sweep(now: Instant) -> Exchange[bool]:
     """Return whether a sweep would find anything: a read, so that idle workers write nothing."""
     unsealed = yield _UNSEALED, (now - ABANDONED_AFTER, 1)
     return bool(unsealed or (yield _EXPIRED, (now, 1)))
 
 
-def sweep(unit: Unit, limit: int) -> Steps[Swept]:
+def sweep(unit: Unit, limit: int) -> Exchange[Swept]:
     """Abandon groups that stayed unsealed, and delete those past their retention that no job of theirs keeps."""
     late = yield _UNSEALED, (unit.now - ABANDONED_AFTER, limit)
     for (group,) in late:

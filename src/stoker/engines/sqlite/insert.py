@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.engines.sql import careful
-from stoker.engines.sql.steps import Many, Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Many, Row
 from stoker.engines.sqlite import groups, subqueues
 from stoker.engines.sqlite.columns import INSERT_BODY, INSERT_READY, PENDING, draft_row
 from stoker.engines.sqlite.statements import sql
@@ -26,7 +26,7 @@ _UNDO = sql("insert_undo")
 _INSERTED = Stored.INSERTED
 
 
-def insert(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> Steps[list[Receipt]]:
+def insert(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> Exchange[list[Receipt]]:
     """Insert drafts, and a new group; returns receipts in their order. After an error the caller rolls back."""
     grouped = group is not None or any(draft.options.group is not None for draft in drafts)
     if grouped:
@@ -40,7 +40,7 @@ def insert(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> S
     return (yield from careful.insert(unit, drafts, group))
 
 
-def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:
+def _together(unit: Unit, drafts: Sequence[Draft]) -> Exchange[bool]:
     """Insert a batch; False, with nothing inserted, if one of the ids is stored already."""
     if not drafts:
         return True
@@ -81,7 +81,7 @@ def _together(unit: Unit, drafts: Sequence[Draft]) -> Steps[bool]:
 
 def _line(
     unit: Unit, draft: Draft, due: Instant, lines: dict[tuple[str, str, Slot | None, bool], int], *, fair: bool
-) -> Steps[int | None]:
+) -> Exchange[int | None]:
     """Return the line of a subqueue that a draft joins; None: it waits in the main line.
 
     `lines` are those that drafts before it joined; a draft like the last one of its line touches nothing new.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from stoker.engines.base import CONTROL, ORPHANED_AFTER
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sqlite.claim import living, set_aside, stored
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import FURTHEST_AHEAD, Unit
@@ -26,7 +26,7 @@ _FORGET = sql("reap_forget")
 _UNLOCK = sql("reap_unlock")
 
 
-def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, *, first: bool) -> Steps[Renewal]:
+def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, *, first: bool) -> Exchange[Renewal]:
     """Extend a lease and compare the worker's claims with the stored ones."""
     # A lease expires strictly after its end; a released one (span 0) at once.
     span = lease if lease > 0 else -1
@@ -57,13 +57,13 @@ def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Spa
     return Renewal(True, lost, canceling, orphaned)
 
 
-def workers(now: Instant) -> Steps[tuple[list[str], set[str]]]:
+def workers(now: Instant) -> Exchange[tuple[list[str], set[str]]]:
     """Return the workers that have a lease, and those whose lease has expired."""
     known = yield _LIVING, ()
     return [name for _, name, _ in known], {name for _, name, until in known if until < now}
 
 
-def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Steps[tuple[list[Claim], list[str]]]:
+def reap(unit: Unit, by: str, limit: int, dead: Sequence[str]) -> Exchange[tuple[list[Claim], list[str]]]:
     """Pass claims of expired and dead workers to a living one, oldest first.
 
     Returns the claims, and the workers that have no claim and no lease any more.

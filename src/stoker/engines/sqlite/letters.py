@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import encode
-from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.stream_rows import NUMBERS, Place, letter_row, read_letter
 from stoker.engines.sqlite.unit_of_work import Unit
@@ -53,19 +53,19 @@ EVERY = 1 << 62
 # --- in a turn ----------------------------------------------------------------------------------------------------
 
 
-def due(cursor: Cursor, place: Place) -> Steps[Letter | None]:
+def due(cursor: Cursor, place: Place) -> Exchange[Letter | None]:
     """Return the first letter of a partition that is to be delivered again."""
     rows = yield _DUE, (place.rid, place.base, place.end)
     return read_letter(cursor.stream, cursor.consumer, rows[0]) if rows else None
 
 
-def parked(cursor: Cursor, place: Place, key: str, limit: int) -> Steps[list[Letter]]:
+def parked(cursor: Cursor, place: Place, key: str, limit: int) -> Exchange[list[Letter]]:
     """Return the parked letters of a key, by number."""
     rows = yield _PARKED, (place.rid, key, place.base, place.end, limit)
     return [read_letter(cursor.stream, cursor.consumer, row) for row in rows]
 
 
-def advance(cursor: Cursor, place: Place, change: Advance, now: Instant) -> Steps[Cursor]:
+def advance(cursor: Cursor, place: Place, change: Advance, now: Instant) -> Exchange[Cursor]:
     """Store what a turn did to letters and parked keys; returns the cursor with the number of its parked keys."""
     for letter in change.letters:
         at = place.base + letter.number
@@ -89,7 +89,7 @@ def advance(cursor: Cursor, place: Place, change: Advance, now: Instant) -> Step
     return msgspec.structs.replace(cursor, parked=count)
 
 
-def _find(cursor: Cursor, rid: int, at: int) -> Steps[Letter | None]:
+def _find(cursor: Cursor, rid: int, at: int) -> Exchange[Letter | None]:
     rows = yield _LETTER, (rid, at)
     return read_letter(cursor.stream, cursor.consumer, rows[0]) if rows else None
 
@@ -103,14 +103,14 @@ def _change(rid: int, letter: Letter, at: int) -> tuple[str, Row]:
 # --- by users -----------------------------------------------------------------------------------------------------
 
 
-def page(chosen: LetterFilter) -> Steps[Letters]:
+def page(chosen: LetterFilter) -> Exchange[Letters]:
     """List letters, latest failure first."""
     found = yield from _matching(chosen, None, chosen.before)
     letters = tuple(letter for _, _, letter in found)
     return Letters(len(letters), letters)
 
 
-def count(chosen: LetterFilter) -> Steps[Letters]:
+def count(chosen: LetterFilter) -> Exchange[Letters]:
     """Count letters."""
     total = 0
     for row in (yield _CONSUMERS, (chosen.stream, chosen.consumer)):
@@ -119,7 +119,7 @@ def count(chosen: LetterFilter) -> Steps[Letters]:
     return Letters(total)
 
 
-def change(unit: Unit, chosen: LetterFilter, action: LetterAction) -> Steps[Letters]:
+def change(unit: Unit, chosen: LetterFilter, action: LetterAction) -> Exchange[Letters]:
     """Apply an action to the letters that it applies to, up to the limit."""
     changed: list[Letter] = []
     before = chosen.before
@@ -150,7 +150,7 @@ class Reader(NamedTuple):
 
 def _matching(
     chosen: LetterFilter, action: LetterAction | None, before: LetterPlace | None
-) -> Steps[list[tuple[int, int, Letter]]]:
+) -> Exchange[list[tuple[int, int, Letter]]]:
     """Return the next letters of a listing, over all consumers that are meant: row numbers and letter."""
     found: list[tuple[int, int, Letter]] = []
     for numbers in (yield _CONSUMERS, (chosen.stream, chosen.consumer)):

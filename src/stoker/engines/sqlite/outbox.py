@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stoker.engines.shared.unit_of_work import Wanted
-from stoker.engines.sql.steps import Many, Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Many, Row
 from stoker.engines.sql.stream_rows import pack_headers, read_messages
 from stoker.engines.sqlite import letters
 from stoker.engines.sqlite.claim import living
@@ -63,7 +63,7 @@ _WORKER = sql("worker")
 # --- streams ------------------------------------------------------------------------------------------------------
 
 
-def make(stream: Stream, consumers: Sequence[Consumer]) -> Steps[None]:
+def make(stream: Stream, consumers: Sequence[Consumer]) -> Exchange[None]:
     """Make a stream and its consumers known."""
     sid = yield from _known(stream)
     for consumer in consumers:
@@ -73,7 +73,7 @@ def make(stream: Stream, consumers: Sequence[Consumer]) -> Steps[None]:
                 yield _CURSOR_MAKE, (rid, pid, position)
 
 
-def _known(stream: Stream) -> Steps[int]:
+def _known(stream: Stream) -> Exchange[int]:
     """Return the number of a stream, registering it if it is new."""
     rows = yield _STREAM, (stream.name,)
     for sid, partitions, keep in rows:
@@ -87,7 +87,7 @@ def _known(stream: Stream) -> Steps[int]:
     return int(sid)
 
 
-def landings(sid: int, to: Start | dict[int, int]) -> Steps[list[tuple[int, int]]]:
+def landings(sid: int, to: Start | dict[int, int]) -> Exchange[list[tuple[int, int]]]:
     """Return where a start or a seek leads: partition and position."""
     found = []
     for pid, swept, last in (yield _PARTITIONS, (sid,)):
@@ -102,7 +102,7 @@ def landings(sid: int, to: Start | dict[int, int]) -> Steps[list[tuple[int, int]
     return found
 
 
-def append(unit: Unit, stream: Stream, entries: Sequence[Entry]) -> Steps[None]:
+def append(unit: Unit, stream: Stream, entries: Sequence[Entry]) -> Exchange[None]:
     """Append messages, registering their stream if it is new."""
     heads: dict[int, int] = {}
     rows: list[Row] = []
@@ -119,7 +119,7 @@ def append(unit: Unit, stream: Stream, entries: Sequence[Entry]) -> Steps[None]:
         unit.wake(topic(stream.name))
 
 
-def _head(stream: Stream, partition: int) -> Steps[int]:
+def _head(stream: Stream, partition: int) -> Exchange[int]:
     """Return the place of the newest message of a partition."""
     values = (stream.name, stream.partitions, partition)
     rows = yield _HEAD, values
@@ -132,7 +132,7 @@ def _head(stream: Stream, partition: int) -> Steps[int]:
 # --- lease --------------------------------------------------------------------------------------------------------
 
 
-def look(wish: Wish, now: Instant) -> Steps[tuple[Place, Cursor] | Rest]:
+def look(wish: Wish, now: Instant) -> Exchange[tuple[Place, Cursor] | Rest]:
     """Find the partition that a worker may lease."""
     rows = yield _CURSORS, (wish.stream, wish.consumer)
     if not rows:
@@ -145,7 +145,7 @@ def look(wish: Wish, now: Instant) -> Steps[tuple[Place, Cursor] | Rest]:
     return chosen if isinstance(chosen, Rest) else ready[chosen.partition]
 
 
-def lease(unit: Unit, wish: Wish) -> Steps[Lease | Rest]:
+def lease(unit: Unit, wish: Wish) -> Exchange[Lease | Rest]:
     """Take a partition and read what is to be delivered."""
     found = yield from look(wish, unit.now)
     if isinstance(found, Rest):
@@ -156,7 +156,7 @@ def lease(unit: Unit, wish: Wish) -> Steps[Lease | Rest]:
     return taken
 
 
-def fresh(streams: Sequence[str], now: Instant) -> Steps[list[str]]:
+def fresh(streams: Sequence[str], now: Instant) -> Exchange[list[str]]:
     """Return the topics of those streams that have a partition to be leased."""
     found = []
     for name in streams:
@@ -178,7 +178,7 @@ def _living(rows: Sequence[Row], now: Instant) -> Callable[[str], bool]:
     return lambda worker: until[worker] >= now
 
 
-def _take(place: Place, free: Cursor, wish: Wish, now: Instant) -> Steps[Lease | None]:
+def _take(place: Place, free: Cursor, wish: Wish, now: Instant) -> Exchange[Lease | None]:
     """Lease a partition and read it; None, with nothing written, if there is nothing to deliver."""
     cursor = leased(free, wish.worker, now, wish.terms)
     taken = yield from _read(place, cursor, wish)
@@ -187,7 +187,7 @@ def _take(place: Place, free: Cursor, wish: Wish, now: Instant) -> Steps[Lease |
     return taken
 
 
-def _read(place: Place, cursor: Cursor, wish: Wish) -> Steps[Lease | None]:
+def _read(place: Place, cursor: Cursor, wish: Wish) -> Exchange[Lease | None]:
     """Read what a lease delivers: a released key's letters, or a letter that is due, or the next messages."""
     limit = wanted(cursor, wish)
     released = (yield _RELEASED, place) if cursor.parked else ()
@@ -208,7 +208,7 @@ def _read(place: Place, cursor: Cursor, wish: Wish) -> Steps[Lease | None]:
     return Lease(cursor, messages, frozenset(keys), more=len(found) > len(messages))
 
 
-def _behind(place: Place, cursor: Cursor, limit: int, most: int) -> Steps[list[Message]]:
+def _behind(place: Place, cursor: Cursor, limit: int, most: int) -> Exchange[list[Message]]:
     """Read messages behind a cursor until there is one more than the limit, or more bytes than wanted."""
     found: list[Row] = []
     size, last = 0, place.base + cursor.position
@@ -226,7 +226,7 @@ def _behind(place: Place, cursor: Cursor, limit: int, most: int) -> Steps[list[M
 # --- advance ------------------------------------------------------------------------------------------------------
 
 
-def advance(unit: Unit, change: Advance, wish: Wish | None = None) -> Steps[Advanced]:
+def advance(unit: Unit, change: Advance, wish: Wish | None = None) -> Exchange[Advanced]:
     """Store an advance; with `wish`, lease the same partition again if there is more."""
     rows = yield _CURSOR, (change.stream, change.consumer, change.partition)
     if not rows:
@@ -249,7 +249,7 @@ def advance(unit: Unit, change: Advance, wish: Wish | None = None) -> Steps[Adva
 # --- in the user's transaction ------------------------------------------------------------------------------------
 
 
-def receive(unit: Unit, source: str, ids: Sequence[str], keep: Span) -> Steps[list[bool]]:
+def receive(unit: Unit, source: str, ids: Sequence[str], keep: Span) -> Exchange[list[bool]]:
     """Remember ids; returns which of them are new."""
     fresh = []
     for one in ids:
@@ -258,7 +258,7 @@ def receive(unit: Unit, source: str, ids: Sequence[str], keep: Span) -> Steps[li
     return fresh
 
 
-def hold(unit: Unit, claim: Claim) -> Steps[Claim | None]:
+def hold(unit: Unit, claim: Claim) -> Exchange[Claim | None]:
     """Return the claim while it is still its worker's.
 
     The transaction has written before, so no other one can take the claim until it ends.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stoker.engines.base import CONTROL
 from stoker.engines.shared import careful
 from stoker.engines.shared.schedules import decide
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sqlite import audit
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
@@ -22,12 +22,12 @@ _WRITE = sql("schedule_write")
 _DROP = sql("schedule_drop")
 
 
-def schedules() -> Steps[list[Schedule]]:
+def schedules() -> Exchange[list[Schedule]]:
     """Return every schedule, by name."""
     return [unpack(*row) for row in (yield _SCHEDULES, ())]
 
 
-def put(unit: Unit, given: Schedule | Edit, *, keep_edited: bool, by: By | None = None) -> Steps[Schedule | None]:
+def put(unit: Unit, given: Schedule | Edit, *, keep_edited: bool, by: By | None = None) -> Exchange[Schedule | None]:
     """Store or change a schedule."""
     before = yield from _find(given.name)
     after = rules.put(before, given, unit.now, keep_edited=keep_edited)
@@ -38,7 +38,7 @@ def put(unit: Unit, given: Schedule | Edit, *, keep_edited: bool, by: By | None 
     return after
 
 
-def drop(unit: Unit, name: str, by: By | None = None) -> Steps[bool]:
+def drop(unit: Unit, name: str, by: By | None = None) -> Exchange[bool]:
     """Delete a schedule."""
     before = yield from _find(name)
     dropped = bool((yield _DROP, (name,)))
@@ -47,7 +47,7 @@ def drop(unit: Unit, name: str, by: By | None = None) -> Steps[bool]:
     return dropped
 
 
-def fire(unit: Unit, tick: Tick, drafts: Sequence[Draft]) -> Steps[Fired]:
+def fire(unit: Unit, tick: Tick, drafts: Sequence[Draft]) -> Exchange[Fired]:
     """Store a tick with its jobs, if it applies."""
     stored = yield from _find(tick.name)
     yield from unit.load(careful.wanted_by_drafts(drafts))
@@ -58,6 +58,6 @@ def fire(unit: Unit, tick: Tick, drafts: Sequence[Draft]) -> Steps[Fired]:
     return fired
 
 
-def _find(name: str) -> Steps[Schedule | None]:
+def _find(name: str) -> Exchange[Schedule | None]:
     rows: list[Row] = yield _SCHEDULE, (name,)
     return unpack(name, rows[0][0]) if rows else None

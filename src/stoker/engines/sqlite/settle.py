@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from stoker.engines.shared import careful
-from stoker.engines.sql.steps import Many, Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Many, Row
 from stoker.engines.sqlite import subqueues
 from stoker.engines.sqlite.columns import DONE, FINISH, RUNNING
 from stoker.engines.sqlite.statements import sql
@@ -25,7 +25,7 @@ _APPLIED = Verdict.APPLIED
 _DONE = Status.DONE
 
 
-def settle(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
+def settle(unit: Unit, settlements: Sequence[Settlement]) -> Exchange[list[Verdict]]:
     """Settle claims; returns verdicts in their order."""
     verdicts = [_APPLIED] * len(settlements)
     others = list(range(len(settlements)))
@@ -43,7 +43,7 @@ def settle(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[Verdict]
     return verdicts
 
 
-def _together(unit: Unit, settlements: Sequence[Settlement]) -> Steps[list[int]]:
+def _together(unit: Unit, settlements: Sequence[Settlement]) -> Exchange[list[int]]:
     """Settle the plain ones, or raise `Mismatch`; returns the positions of the others."""
     now = unit.now
     others: list[int] = []

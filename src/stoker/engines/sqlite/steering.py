@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sql.steering import StreamSteering
-from stoker.engines.sql.steps import Steps
 from stoker.engines.sql.stream_rows import PARTITION
 from stoker.engines.sqlite.outbox import landings
 from stoker.engines.sqlite.statements import sql
@@ -30,10 +30,10 @@ LARGEST_SWEEP = 200
 
 
 class _Steering(StreamSteering):
-    def cursors(self, stream: str, sid: int) -> Steps[list[tuple[Cursor, Instant | None]]]:
+    def cursors(self, stream: str, sid: int) -> Exchange[list[tuple[Cursor, Instant | None]]]:
         return [(read_cursor(stream, row)[1], row[-1]) for row in (yield _STATES, (sid,))]
 
-    def seek(self, sid: int, stream: str, consumer: str, to: Seek) -> Steps[None]:
+    def seek(self, sid: int, stream: str, consumer: str, to: Seek) -> Exchange[None]:
         for pid, position in (yield from landings(sid, to.to)):
             [row] = yield _CURSOR, (stream, consumer, pid & PARTITION)
             place, cursor = read_cursor(stream, row)
@@ -44,12 +44,12 @@ _STEERING = _Steering(sql, ("cursors", "parked", "letters", "consumers"))
 steer = _STEERING.steer
 
 
-def streams(names: Sequence[str]) -> Steps[list[StreamState]]:
+def streams(names: Sequence[str]) -> Exchange[list[StreamState]]:
     """Return streams with their cursors, by name; all of them without names."""
     return (yield from _STEERING.streams(names or [name for (name,) in (yield _NAMES, ())]))
 
 
-def sweepable(stream: str, limit: int, now: Instant) -> Steps[list[tuple[int, int, int]]]:
+def sweepable(stream: str, limit: int, now: Instant) -> Exchange[list[tuple[int, int, int]]]:
     """Return what may be deleted: partition, the number below the first message, and that of the last."""
     found = []
     for sid, _, keep in (yield _STREAM, (stream,)):
@@ -68,7 +68,7 @@ def sweepable(stream: str, limit: int, now: Instant) -> Steps[list[tuple[int, in
     return found
 
 
-def vacuum(unit: Unit, stream: str, limit: int) -> Steps[Vacuumed]:
+def vacuum(unit: Unit, stream: str, limit: int) -> Exchange[Vacuumed]:
     """Delete what every consumer has passed and the stream's `keep` has outlived."""
     deleted = 0
     for pid, swept, last in (yield from sweepable(stream, limit, unit.now)):

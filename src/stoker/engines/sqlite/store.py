@@ -22,7 +22,7 @@ from stoker.engines.base import CONTROL, Clock, Transaction
 from stoker.engines.notices import keep_for_workers, warn_once
 from stoker.engines.shared.ends import Ends, Interest, Message, topics_of
 from stoker.engines.shared.waiters import Hub
-from stoker.engines.sql.steps import Steps
+from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sqlite import claim, file_checks, find, groups, leases, outbox, schema, user_transaction
 from stoker.engines.sqlite.connection import VERSION_INFO, Connection, Journal
 from stoker.engines.sqlite.liveness import LivenessFiles, liveness_file
@@ -128,25 +128,25 @@ class Store:
         """Run a request with the next group."""
         return self.resources().write_queue.add(strict=strict, **what)
 
-    def write(self, make: Callable[[Unit], Steps[T]], *, strict: bool = False, bare: bool = False) -> Awaitable[T]:
-        """Run steps with the next group."""
+    def write(self, make: Callable[[Unit], Exchange[T]], *, strict: bool = False, bare: bool = False) -> Awaitable[T]:
+        """Run an exchange with the next group."""
         return self.resources().write_queue.add(strict=strict, make=make, bare=bare)
 
-    async def join(self, tx: Transaction, make: Callable[[Unit], Steps[T]], *, undo: bool = False) -> T:
-        """Run steps in a user's transaction.
+    async def join(self, tx: Transaction, make: Callable[[Unit], Exchange[T]], *, undo: bool = False) -> T:
+        """Run an exchange in a user's transaction.
 
         Needs neither a loop nor an open engine by itself.
         """
         unit = Unit(self.clock())
-        steps = user_transaction.with_savepoint(make(unit)) if undo else make(unit)
+        exchange = user_transaction.with_savepoint(make(unit)) if undo else make(unit)
         if not isinstance(tx, user_transaction.Own):
-            answer = await user_transaction.run_on_handle(self.path, tx, unit, steps)
+            answer = await user_transaction.run_on_handle(self.path, tx, unit, exchange)
             for closing in unit.closings[: MOST_JOINED - len(self._joined)]:
                 self._joined[closing.group.id] = closing
             return answer
         if tx.owner is not self:
             raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
-        return tx.run(unit, steps)
+        return tx.run(unit, exchange)
 
     async def emit_joined(self) -> None:
         """Emit the groups that users' transactions have closed, as far as these are committed."""
@@ -168,7 +168,7 @@ class Store:
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    async def read(self, make: Callable[[Instant], Steps[T]]) -> T:
+    async def read(self, make: Callable[[Instant], Exchange[T]]) -> T:
         """Read in one snapshot, with retries.
 
         A rollback journal locks readers out during a commit, a log never.
@@ -184,19 +184,19 @@ class Store:
                     raise
             await asyncio.sleep(0.001)
 
-    def _read_once(self, resources: OpenResources, make: Callable[[Instant], Steps[T]]) -> T:
+    def _read_once(self, resources: OpenResources, make: Callable[[Instant], Exchange[T]]) -> T:
         return resources.reader.read(_at_now(self.clock(), make))
 
-    async def read_in_slices(self, make: Callable[[Instant], Steps[T]]) -> T:
+    async def read_in_slices(self, make: Callable[[Instant], Exchange[T]]) -> T:
         """Read slice by slice.
 
         The loop runs other work in between, so no snapshot is held.
         """
-        steps = _at_now(self.clock(), make)
-        done, result = self.resources().reader.run_some(steps, None, SLICE)
+        exchange = _at_now(self.clock(), make)
+        done, result = self.resources().reader.run_some(exchange, None, SLICE)
         while not done:
             await asyncio.sleep(0)
-            done, result = self.resources().reader.run_some(steps, result, SLICE)
+            done, result = self.resources().reader.run_some(exchange, result, SLICE)
         return result  # type: ignore[no-any-return]
 
     # --- waiting and waking -------------------------------------------------------------------------------------
@@ -288,13 +288,13 @@ class Store:
                     resources.hub.wake(topic)
 
 
-def _at_now(clock: Instant, make: Callable[[Instant], Steps[T]]) -> Steps[T]:
-    """Return reading steps made for the store's now, which may be ahead of this machine's clock."""
+def _at_now(clock: Instant, make: Callable[[Instant], Exchange[T]]) -> Exchange[T]:
+    """Return a reading exchange made for the store's now, which may be ahead of this machine's clock."""
     [(high,)] = yield _NOW, ()
     return (yield from make(high if 0 < high - clock <= FURTHEST_AHEAD else clock))
 
 
-def _with_work(topics: Sequence[str], now: Instant) -> Steps[list[str]]:
+def _with_work(topics: Sequence[str], now: Instant) -> Exchange[list[str]]:
     """Return those topics whose queue has a due job, or whose stream has something to deliver."""
     queues = [topic for topic in topics if topic != CONTROL and not topic.startswith(TOPIC)]
     streams = [topic.removeprefix(TOPIC) for topic in topics if topic.startswith(TOPIC)]

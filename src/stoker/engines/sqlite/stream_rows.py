@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stoker.engines.sql import stream_rows
-from stoker.engines.sql.steps import Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.stream_rows import PARTITION, cursor_values, letter_values
 from stoker.engines.sqlite.statements import sql
 from stoker.model.outbox.cursor import Cursor
@@ -48,7 +48,7 @@ def read_cursor(stream: str, row: Row) -> tuple[Place, Cursor]:
     return Place(rid, pid), stream_rows.read_cursor(stream, consumer, pid, row[3:15])
 
 
-def write_cursor(place: Place, cursor: Cursor) -> Steps[None]:
+def write_cursor(place: Place, cursor: Cursor) -> Exchange[None]:
     """Store a cursor."""
     yield _CURSOR_WRITE, (*place, *cursor_values(cursor), cursor.parked)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import NO_BUCKET, pack_bucket, read_bucket, read_options
-from stoker.engines.sql.steps import Row, Steps
 from stoker.engines.sqlite.columns import PICK
 from stoker.engines.sqlite.statements import sql
 from stoker.model.errors import CorruptRecord
@@ -69,13 +69,13 @@ def read(row: Row) -> State:
     return State(name, limited, number, pinned, running, read_bucket(*bucket), head, next_, at, turn, since)
 
 
-def find(qid: int, name: str) -> Steps[State | None]:
+def find(qid: int, name: str) -> Exchange[State | None]:
     """Return a subqueue's state."""
     rows = yield _STATE, (qid, name)
     return read(rows[0]) if rows else None
 
 
-def write(qid: int, state: State, now: Instant) -> Steps[int]:
+def write(qid: int, state: State, now: Instant) -> Exchange[int]:
     """Write a state, or delete one that is gone; returns the number of its line."""
     if state.gone(now):
         yield _DROP_STATE, (qid, state.name)
@@ -87,7 +87,7 @@ def write(qid: int, state: State, now: Instant) -> Steps[int]:
     return -int(sid)
 
 
-def join(unit: Unit, queue: QueueRow, name: str, slot: Slot | None, when: Instant, *, anew: bool) -> Steps[int]:
+def join(unit: Unit, queue: QueueRow, name: str, slot: Slot | None, when: Instant, *, anew: bool) -> Exchange[int]:
     """Touch a subqueue for a job that is due `when`; returns the line it waits in."""
     state = yield from find(queue.qid, name)
     if state is None:
@@ -98,13 +98,13 @@ def join(unit: Unit, queue: QueueRow, name: str, slot: Slot | None, when: Instan
     return (yield from write(queue.qid, touched(state, max(when, unit.now)), unit.now))
 
 
-def leave(unit: Unit, line: int) -> Steps[None]:
+def leave(unit: Unit, line: int) -> Exchange[None]:
     """Touch the subqueue of a line that a job has left."""
     for qid, *row in (yield _BY_LINE, (line,)):
         yield from write(qid, touched(read(tuple(row)), AT_ONCE), unit.now)
 
 
-def free(unit: Unit, qid: int, name: str, n: int = 1) -> Steps[None]:
+def free(unit: Unit, qid: int, name: str, n: int = 1) -> Exchange[None]:
     """Give slots back, and wake a worker if a job waits for one."""
     state = yield from find(qid, name)
     if state is None:
@@ -115,7 +115,7 @@ def free(unit: Unit, qid: int, name: str, n: int = 1) -> Steps[None]:
         unit.woken.add((yield from unit.queue_of(qid)).queue.name)
 
 
-def pin(unit: Unit, queue: QueueRow) -> Steps[None]:
+def pin(unit: Unit, queue: QueueRow) -> Exchange[None]:
     """Apply the numbers that an operator set."""
     pins = dict(queue.queue.limits)
     for row in (yield _OF_QUEUE, (queue.qid,)):
@@ -145,10 +145,10 @@ class QueueLines:
         self._lines.update((state.name, -row[0]) for state, row in zip(states, rows, strict=True))
         return states
 
-    def touched(self, most: int) -> Steps[list[State]]:
+    def touched(self, most: int) -> Exchange[list[State]]:
         return self._states((yield _TOUCHED, (self._qid, self._now, most)))
 
-    def look(self, names: Sequence[str]) -> Steps[Mapping[str, Look]]:
+    def look(self, names: Sequence[str]) -> Exchange[Mapping[str, Look]]:
         looks: dict[str, Look] = {}
         for name in names:
             first: Head | None = None
@@ -161,23 +161,23 @@ class QueueLines:
             looks[name] = Look(first, min(laters, default=None))
         return looks
 
-    def write(self, states: Sequence[State]) -> Steps[None]:
+    def write(self, states: Sequence[State]) -> Exchange[None]:
         for state in states:
             yield from write(self._qid, state, self._now)
 
-    def by_head(self, most: int) -> Steps[list[State]]:
+    def by_head(self, most: int) -> Exchange[list[State]]:
         return self._states((yield _BY_HEAD, (self._qid, self._now, most)))
 
-    def by_turn(self, most: int) -> Steps[list[State]]:
+    def by_turn(self, most: int) -> Exchange[list[State]]:
         return self._states((yield _BY_TURN, (self._qid, self._now, most)))
 
-    def first(self, wanted: Mapping[Line, int]) -> Steps[Mapping[Line, Sequence[Head]]]:
+    def first(self, wanted: Mapping[Line, int]) -> Exchange[Mapping[Line, Sequence[Head]]]:
         found: dict[Line, Sequence[Head]] = {}
         for name, n in wanted.items():
             found[name] = yield from self._first(self._line(name), n)
         return found
 
-    def _first(self, line: int, n: int) -> Steps[list[Head]]:
+    def _first(self, line: int, n: int) -> Exchange[list[Head]]:
         heads: list[Head] = []
         priority = BEFORE_ALL
         while len(heads) < n and (rows := (yield _PRIORITY, (line, priority))):
@@ -189,7 +189,7 @@ class QueueLines:
     def _line(self, name: Line) -> int:
         return self._qid if name is None else self._lines[name]
 
-    def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Steps[Sequence[tuple[Line, Head]]]:
+    def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Exchange[Sequence[tuple[Line, Head]]]:
         if counts:
             yield _COUNT_CLAIM, (self._qid,)
         parts: dict[tuple[Line, int], list[Head]] = {}
@@ -206,7 +206,7 @@ class QueueLines:
         return picked
 
 
-def lines_of(qid: int, wid: int, now: Instant) -> Steps[QueueLines]:
+def lines_of(qid: int, wid: int, now: Instant) -> Exchange[QueueLines]:
     """Return the lines of a queue."""
     [(claims,)] = yield _CLAIMS, (qid,)
     return QueueLines(qid, wid, now, claims)
@@ -217,7 +217,7 @@ def lines_of(qid: int, wid: int, now: Instant) -> Steps[QueueLines]:
 
 def subqueues(
     queue: QueueRow | None, after: str | None, limit: int, names: Sequence[str] | None
-) -> Steps[list[SubqueueView]]:
+) -> Exchange[list[SubqueueView]]:
     """Return subqueues, by name."""
     if queue is None:
         return []
@@ -234,7 +234,7 @@ def subqueues(
     return [view(queue.queue.name, state, sorted(held.get(state.name, ()))) for state in states]
 
 
-def miscounted(now: Instant) -> Steps[list[tuple[int, State, int]]]:
+def miscounted(now: Instant) -> Exchange[list[tuple[int, State, int]]]:
     """Return what has been full for long with a wrong number: its queue's number, its state, and the right number."""
     found: list[tuple[int, State, int]] = []
     held: dict[int, dict[str, list[JobId]]] = {}
@@ -248,7 +248,7 @@ def miscounted(now: Instant) -> Steps[list[tuple[int, State, int]]]:
     return found
 
 
-def recount(unit: Unit, limit: int) -> Steps[list[Repair]]:
+def recount(unit: Unit, limit: int) -> Exchange[list[Repair]]:
     """Repair up to `limit` wrong numbers."""
     repairs: list[Repair] = []
     for qid, state, n in (yield from miscounted(unit.now))[: max(limit, 0)]:
@@ -260,7 +260,7 @@ def recount(unit: Unit, limit: int) -> Steps[list[Repair]]:
     return repairs
 
 
-def holders(qid: int) -> Steps[dict[str, list[JobId]]]:
+def holders(qid: int) -> Exchange[dict[str, list[JobId]]]:
     """Return the jobs that hold slots, by subqueue."""
     found: dict[str, list[JobId]] = {}
     rows: list[tuple[JobId, Any]] = yield _HOLDERS, (qid,)

@@ -15,8 +15,8 @@ import msgspec
 from stoker.engines.base import CONTROL
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.careful import SqlUnit
+from stoker.engines.sql.exchanges import Exchange, Many, Row
 from stoker.engines.sql.packing import PLACELESS, pack_queue, read_queue
-from stoker.engines.sql.steps import Many, Row, Steps
 from stoker.engines.sqlite import columns, groups, subqueues
 from stoker.engines.sqlite.columns import CODES, Stored
 from stoker.engines.sqlite.statements import sql
@@ -157,7 +157,7 @@ class Unit(SqlUnit):
 
     # --- beginning and end --------------------------------------------------------------------------------------
 
-    def begin(self, clock: str = _HIGH) -> Steps[None]:
+    def begin(self, clock: str = _HIGH) -> Exchange[None]:
         """Set the store's now.
 
         Never before an earlier one, unless that one was more than a minute ahead.
@@ -171,7 +171,7 @@ class Unit(SqlUnit):
         elif ahead > 0:
             self.now = self.high
 
-    def end(self) -> Steps[None]:
+    def end(self) -> Exchange[None]:
         """Write the counts and the store's clock."""
         rows: list[Row] = [(*key, n) for key, n in self._deltas.items() if n]
         if rows:
@@ -179,7 +179,7 @@ class Unit(SqlUnit):
         if self.now > self.high + MARK_EVERY:
             yield _MARK, (self.now,)
 
-    def numbers(self, n: int) -> Steps[int]:
+    def numbers(self, n: int) -> Exchange[int]:
         """Return the first of `n` row numbers that were never used."""
         if self._ids is not None and (first := self._ids.take(n)) is not None:
             return first
@@ -212,7 +212,7 @@ class Unit(SqlUnit):
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
-    def find_queue(self, name: str) -> Steps[QueueRow | None]:
+    def find_queue(self, name: str) -> Exchange[QueueRow | None]:
         """Return the stored queue; None if it was never used."""
         queue_row = self._names.get(name)
         if queue_row is None:
@@ -220,7 +220,7 @@ class Unit(SqlUnit):
             queue_row = self._remember(rows[0]) if rows else None
         return queue_row
 
-    def queue_of(self, qid: int) -> Steps[QueueRow]:
+    def queue_of(self, qid: int) -> Exchange[QueueRow]:
         """Return the queue a job is stored under."""
         queue_row = self._qids.get(qid)
         if queue_row is None:
@@ -228,16 +228,16 @@ class Unit(SqlUnit):
             queue_row = self._remember(row)
         return queue_row
 
-    def use_queue(self, name: str) -> Steps[QueueRow]:
+    def use_queue(self, name: str) -> Exchange[QueueRow]:
         """Return the queue, inserted with defaults if need be."""
         queue_row = self._names.get(name) or (yield from self.find_queue(name))
         return queue_row if queue_row is not None else (yield from self.write_queue(Queue(name=name)))
 
-    def qid(self, name: str) -> Steps[int]:
+    def qid(self, name: str) -> Exchange[int]:
         """Return the number of a queue, inserted if need be; cheaper than its settings."""
         return (yield from self.place(name)).qid
 
-    def place(self, name: str) -> Steps[QueuePlace]:
+    def place(self, name: str) -> Exchange[QueuePlace]:
         """Return the number of a queue, inserted if need be, and whether it is fair, as of the last few seconds."""
         place = None if self._ids is None else self._ids.places.get(name)
         if place is not None and 0 <= self.now - place.seen <= KNOWN_FOR:
@@ -250,7 +250,7 @@ class Unit(SqlUnit):
             self._ids.places[name] = place
         return place
 
-    def write_queue(self, queue: Queue) -> Steps[QueueRow]:
+    def write_queue(self, queue: Queue) -> Exchange[QueueRow]:
         """Store a queue's settings and cool-down."""
         [(qid,)] = yield _QUEUE_WRITE, pack_queue(queue)
         known = self._qids.get(qid)
@@ -258,7 +258,7 @@ class Unit(SqlUnit):
             self._ids.places.pop(queue.name, None)
         return self._keep(QueueRow(qid, queue, found=False, divided=known is not None and known.divided))
 
-    def take_tokens(self, queue_row: QueueRow, n: int) -> Steps[None]:
+    def take_tokens(self, queue_row: QueueRow, n: int) -> Exchange[None]:
         """Take the tokens of so many started jobs from a queue that has a rate."""
         if queue_row.queue.bucket is not None and n:
             bucket = take(queue_row.queue.bucket, n, self.now)
@@ -272,7 +272,7 @@ class Unit(SqlUnit):
         self._names[queue_row.queue.name] = self._qids[queue_row.qid] = queue_row
         return queue_row
 
-    def wid(self, worker: str) -> Steps[int | None]:
+    def wid(self, worker: str) -> Exchange[int | None]:
         """Return the number a worker's claims are stored under.
 
         None if it never had a lease.
@@ -284,7 +284,7 @@ class Unit(SqlUnit):
 
     # --- jobs ---------------------------------------------------------------------------------------------------
 
-    def load(self, wanted: Wanted) -> Steps[None]:
+    def load(self, wanted: Wanted) -> Exchange[None]:
         """Read the wanted jobs, holders of keys and queues that are not loaded yet."""
         wanted = self.missing(wanted)
         slots = set(wanted.slots)
@@ -304,7 +304,7 @@ class Unit(SqlUnit):
         for group in sorted(wanted.groups):
             self.add_group(group, (yield from groups.find(group)))
 
-    def _load_job(self, job: JobId) -> Steps[None]:
+    def _load_job(self, job: JobId) -> Exchange[None]:
         if not self.missing(Wanted(frozenset({job}))).ids:
             return
         stored = yield from find(job, self.queue_name)
@@ -313,7 +313,7 @@ class Unit(SqlUnit):
             self._stored[job] = stored
             self.add_queue((yield from self.queue_of(stored.values["qid"])).queue)
 
-    def queue_name(self, qid: int) -> Steps[str]:
+    def queue_name(self, qid: int) -> Exchange[str]:
         """Return the name of the queue a job is stored under."""
         return (yield from self.queue_of(qid)).queue.name
 
@@ -321,7 +321,7 @@ class Unit(SqlUnit):
         """Return a loaded job."""
         return self._stored[job]
 
-    def write(self) -> Steps[bool]:
+    def write(self) -> Exchange[bool]:
         """Write what `careful` decided, and drop what was loaded. One transaction at a time writes to a file."""
         seqs: dict[JobId, int] = {}
         for before, after in self.written():
@@ -344,7 +344,7 @@ class Unit(SqlUnit):
             yield from groups.write(self, made, changes)
         return True
 
-    def _create(self, record: Record) -> Steps[int]:
+    def _create(self, record: Record) -> Exchange[int]:
         seq = yield from self.numbers(1)
         queue = yield from self.use_queue(record.queue)
         line = yield from self._join(queue, record, anew=True)
@@ -352,7 +352,7 @@ class Unit(SqlUnit):
         yield columns.PUT_READY, columns.ready_row(record, seq, line or queue.qid, past=False)
         return seq
 
-    def _join(self, queue: QueueRow, record: Record, *, anew: bool) -> Steps[int | None]:
+    def _join(self, queue: QueueRow, record: Record, *, anew: bool) -> Exchange[int | None]:
         """Return the line of a subqueue that a waiting job joins; None: it waits in the main line."""
         name = line_of(record, fair=queue.queue.fair)
         if name is None:
@@ -360,12 +360,12 @@ class Unit(SqlUnit):
         when = record.scheduled_at
         return (yield from subqueues.join(self, queue, name, record.options.limit, when, anew=anew))
 
-    def _free(self, before: Record, after: Record | None) -> Steps[None]:
+    def _free(self, before: Record, after: Record | None) -> Exchange[None]:
         """Give back the slot that a job held and holds no more."""
         if (slot := freed(before, after)) is not None:
             yield from subqueues.free(self, self.stored(before.id).values["qid"], slot[1])
 
-    def _remove(self, record: Record) -> Steps[None]:
+    def _remove(self, record: Record) -> Exchange[None]:
         yield from self._leave(record)
         yield from self._free(record, None)
         seq = self.stored(record.id).seq
@@ -374,7 +374,7 @@ class Unit(SqlUnit):
         if record.id in self.forgotten:
             yield _REMOVE_EVENTS, (record.id, self.now if record.id in self.deleted else NEVER)
 
-    def _change(self, before: Record, after: Record) -> Steps[None]:
+    def _change(self, before: Record, after: Record) -> Exchange[None]:
         stored = self.stored(after.id)
         seq, qid = stored.seq, stored.values["qid"]
         if after.queue != before.queue:
@@ -404,7 +404,7 @@ class Unit(SqlUnit):
             yield _RUNNING_CANCEL, (stored.wid, seq, after.cancel_requested_at)
         yield from self._write_error(before, after, seq)
 
-    def _write_error(self, before: Record, after: Record, seq: int) -> Steps[None]:
+    def _write_error(self, before: Record, after: Record, seq: int) -> Exchange[None]:
         """Write a new last error.
 
         That of a run is an entry of the history too, and the oldest entry is deleted.
@@ -416,7 +416,7 @@ class Unit(SqlUnit):
         elif after.last_error is not None and after.last_error != before.last_error:
             yield _ERROR_PUT, (seq, self.now, None, after.last_error)
 
-    def _leave(self, record: Record) -> Steps[None]:
+    def _leave(self, record: Record) -> Exchange[None]:
         """Delete a job's row of `ready`, `running` or `done`."""
         stored = self.stored(record.id)
         if record.status in WAITING:
@@ -429,7 +429,7 @@ class Unit(SqlUnit):
         else:
             yield _DONE_DROP, (record.id,)
 
-    def _write_keys(self, seqs: dict[JobId, int]) -> Steps[None]:
+    def _write_keys(self, seqs: dict[JobId, int]) -> Exchange[None]:
         for slot, before, after in self.key_changes():
             if before is not None and after is None:
                 yield _RELEASE, (slot, self.stored(before).seq)
@@ -447,7 +447,7 @@ class Unit(SqlUnit):
     def _key_is_unreadable(self, record: Record) -> bool:
         return record.unique is None and self.stored(record.id).values["ukey"] is not None
 
-    def _write_counts(self) -> Steps[None]:
+    def _write_counts(self) -> Exchange[None]:
         for (queue, kind, status), n in self.counts().items():
             self.count((yield from self.use_queue(queue)).qid, kind, CODES[status], n)
         for (queue, kind, total), n in self.totals.items():
@@ -466,7 +466,7 @@ def _grip(record: Record | None) -> tuple[str | None, bool]:
     return record.held_slot, record.holder is Holder.WEAK
 
 
-def find(job: JobId, queue_name: Callable[[int], Steps[str]]) -> Steps[Stored | None]:
+def find(job: JobId, queue_name: Callable[[int], Exchange[str]]) -> Exchange[Stored | None]:
     """Read a stored job, whichever tables it is in."""
     # Outside a transaction a job may move to another table between two statements: read again.
     found: Stored | None = None

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from stoker.engines.sql.steps import Many, Row, Steps
+from stoker.engines.sql.exchanges import Exchange, Many, Row
 from stoker.engines.sql.user_handles import handles
 from stoker.engines.sqlite.connection import Connection, DriverError, identity, translated
 from stoker.engines.sqlite.statements import sql
@@ -28,22 +28,22 @@ _HIGH = sql("now")
 _HIGH_WRITING = sql("now_writing")
 
 
-def in_unit(unit: Unit, steps: Steps[T], clock: str = _HIGH) -> Steps[T]:
-    """Return steps with the begin and end of their unit.
+def in_unit(unit: Unit, exchange: Exchange[T], clock: str = _HIGH) -> Exchange[T]:
+    """Return an exchange with the begin and end of its unit.
 
     `clock` is the statement that reads the store's clock.
     """
     yield from unit.begin(clock)
-    result = yield from steps
+    result = yield from exchange
     yield from unit.end()
     return result
 
 
-def with_savepoint(steps: Steps[T]) -> Steps[T]:
-    """Return steps that are undone if they raise, while the transaction around them goes on."""
+def with_savepoint(exchange: Exchange[T]) -> Exchange[T]:
+    """Return an exchange that is undone if it raises, while the transaction around it goes on."""
     yield "SAVEPOINT stoker_call", ()
     try:
-        result = yield from steps
+        result = yield from exchange
     except Exception:
         yield "ROLLBACK TO stoker_call", ()
         yield "RELEASE stoker_call", ()
@@ -91,9 +91,9 @@ class Own:
             await asyncio.sleep(nap)
             nap = min(nap * 2, LONGEST_NAP)
 
-    def run(self, unit: Unit, steps: Steps[T]) -> T:
+    def run(self, unit: Unit, exchange: Exchange[T]) -> T:
         self._check()
-        result = self._open().run_steps(in_unit(unit, steps))
+        result = self._open().run_exchange(in_unit(unit, exchange))
         self.woken |= unit.woken
         self.closings += unit.closings
         return result
@@ -141,27 +141,27 @@ class Own:
         return connection if usable else None
 
 
-async def run_on_handle(path: str, handle: Any, unit: Unit, steps: Steps[T]) -> T:
-    """Run steps on a user's handle, inside the transaction that the user will end.
+async def run_on_handle(path: str, handle: Any, unit: Unit, exchange: Exchange[T]) -> T:
+    """Run an exchange on a user's handle, inside the transaction that the user will end.
 
     SQLite refuses every write of a transaction that began with a plain BEGIN and a read once another connection has
     written. So the first statement writes: it waits for other writers, and what is read after it stays true.
     """
     await check(path, handle)
-    steps = in_unit(unit, steps, _HIGH_WRITING)
-    send: Callable[[Any], Any] = steps.send
+    exchange = in_unit(unit, exchange, _HIGH_WRITING)
+    send: Callable[[Any], Any] = exchange.send
     result: Any = None
     try:
         while True:
-            step = send(result)
-            send = steps.send
+            asked = send(result)
+            send = exchange.send
             try:
-                if type(step) is Many:
-                    result = await handles.run_many(handle, step.statement, step.rows)
+                if type(asked) is Many:
+                    result = await handles.run_many(handle, asked.statement, asked.rows)
                 else:
-                    result = await handles.run(handle, step[0], step[1])
-            except Exception as error:  # noqa: BLE001 - the steps may roll back to a savepoint first
-                send, result = steps.throw, error
+                    result = await handles.run(handle, asked[0], asked[1])
+            except Exception as error:  # noqa: BLE001 - the exchange may roll back to a savepoint first
+                send, result = exchange.throw, error
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     except DriverError as error:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from stoker.engines.sql.steps import Steps
+from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sqlite import claim, insert, settle
 from stoker.engines.sqlite.connection import Connection
 from stoker.engines.sqlite.fork_gate import gate
@@ -43,7 +43,7 @@ class Request:
         *,
         strict: bool,
         bare: bool = False,
-        make: Callable[[Unit], Steps[Any]] | None = None,
+        make: Callable[[Unit], Exchange[Any]] | None = None,
         drafts: Sequence[Draft] | None = None,
         group: Group | None = None,
         settlements: Sequence[Settlement] | None = None,
@@ -142,12 +142,12 @@ class TransactionRunner:
         try:
             unit = Unit(self._clock(), swift=True, ids=self._ids)
             try:
-                values = self._connection.run_steps(run_group(unit, group))
+                values = self._connection.run_exchange(run_group(unit, group))
             except Mismatch:
                 self._roll_back()
                 self._connection.begin(level)
                 unit = Unit(self._clock(), ids=self._ids)
-                values = self._connection.run_steps(run_group(unit, group))
+                values = self._connection.run_exchange(run_group(unit, group))
         except BaseException:
             self.abandon()
             raise
@@ -203,7 +203,7 @@ class TransactionRunner:
         try:
             self._connection.prepare(level)
             unit = Unit(self._clock())
-            result.take(unit, [request], [self._connection.run_steps(request.make(unit))])
+            result.take(unit, [request], [self._connection.run_exchange(request.make(unit))])
         except EngineBusy:
             return None
         finally:
@@ -236,7 +236,7 @@ class TransactionRunner:
 # --- the statements of a group ----------------------------------------------------------------------------------
 
 
-def run_group(unit: Unit, group: Sequence[Request]) -> Steps[list[Any]]:
+def run_group(unit: Unit, group: Sequence[Request]) -> Exchange[list[Any]]:
     """Run inserts, then settlements, then claims and the rest; returns values in the group's order."""
     yield from unit.begin()
     results: dict[Request, Any] = {}
@@ -254,7 +254,7 @@ def run_group(unit: Unit, group: Sequence[Request]) -> Steps[list[Any]]:
     return [results[request] for request in group]
 
 
-def _inserts(unit: Unit, requests: list[Request], results: dict[Request, Any]) -> Steps[None]:
+def _inserts(unit: Unit, requests: list[Request], results: dict[Request, Any]) -> Exchange[None]:
     plain = [request for request in requests if request.group is None and _are_plain(request.drafts or ())]
     if len(plain) > 1:
         receipts: list[Receipt] = yield from insert.insert(
@@ -275,7 +275,7 @@ def _are_plain(drafts: Sequence[Draft]) -> bool:
     return all(draft.unique is None and draft.options.group is None for draft in drafts)
 
 
-def _settles(unit: Unit, requests: list[Request], results: dict[Request, Any]) -> Steps[None]:
+def _settles(unit: Unit, requests: list[Request], results: dict[Request, Any]) -> Exchange[None]:
     if len(requests) == 1:
         results[requests[0]] = yield from settle.settle(unit, requests[0].settlements or ())
     elif requests:

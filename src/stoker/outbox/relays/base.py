@@ -27,7 +27,7 @@ class Relay(Protocol):
         """Publish in order and return when the target has accepted all of them.
 
         Raise `Partial(n)` when only the first n were accepted: the rest comes at once in the next turn, or as the error
-        or signal asks that it was raised from. Raise `Reject(why)` when a message can never be: the
+        or exit asks that it was raised from. Raise `Reject(why)` when a message can never be: the
         messages are then published one by one, and the one that is rejected alone becomes a letter. Any other error
         is a retry of all.
         """

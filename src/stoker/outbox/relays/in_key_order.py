@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from stoker.model.outcome import Signal
+from stoker.model.outcome import Exit
 from stoker.outbox.message import Message
 from stoker.outbox.relays.base import Partial
 
@@ -40,7 +40,7 @@ async def publish_in_key_order(
                     return
                 try:
                     await send(messages[place])
-                except (Exception, Signal) as error:  # noqa: BLE001 - raised below
+                except (Exception, Exit) as error:  # noqa: BLE001 - raised below
                     errors[place] = error
                     return
                 accepted.add(place)

@@ -1,4 +1,4 @@
-"""Database calls as generators of statements.
+"""An exchange with a database: a generator of statements that is sent their rows.
 
 A function yields a statement with its values and is sent the rows; it never calls a driver. So the same function runs
 on the engine's own connection and in a user's transaction, where each result may have to be awaited. `Many` is for
@@ -35,11 +35,11 @@ class Together(NamedTuple):
     parts: tuple[tuple[str, Row], ...]
 
 
-Step: TypeAlias = tuple[str, Row] | Many | Touch | Together
-Steps: TypeAlias = Generator[Step, Any, T]
+Statement: TypeAlias = tuple[str, Row] | Many | Touch | Together
+Exchange: TypeAlias = Generator[Statement, Any, T]
 
 
-def just(value: T) -> Steps[T]:
+def just(value: T) -> Exchange[T]:
     """No statement at all."""
     yield from ()
     return value
