@@ -55,9 +55,11 @@ class Screen:
             await asyncio.sleep(REFRESH)
 
     def close(self, supervisor: Supervisor) -> None:
-        """Stop updating and leave the final counters on the screen."""
+        """Stop updating and leave on the screen what became of the jobs: the workers are gone by now."""
         self._live.stop()
-        self._console.print(self._counters(supervisor))
+        outcomes = self._outcomes(supervisor)
+        ended = Text.assemble(("drained: " if self._drain else "stopped: ", "bold"))
+        self._console.print(ended.append_text(Text(" · ").join(outcomes or [Text("no job was run")])))
 
     def _picture(self, supervisor: Supervisor) -> RenderableType:
         counters = self._counters(supervisor)
@@ -76,10 +78,12 @@ class Screen:
         state = "stopping" if facts["stopping"] else "ready" if facts["ready"] else "not ready"
         text = Text(f"{facts['workers']}/{facts['processes']} workers {state}", style="bold")
         text.append(f" · {facts['running']} running", style="default")
-        for status, label, style in SHOWN:
-            if counts[status]:
-                text.append(f" · {counts[status]:,} {label}", style=style)
+        text = Text(" · ").join([text, *self._outcomes(supervisor)])
         return text.append(f" · {self._speed(sum(counts.values())):,.0f}/s", style="dim")
+
+    def _outcomes(self, supervisor: Supervisor) -> list[Text]:
+        counts = supervisor.counts
+        return [Text(f"{counts[status]:,} {label}", style=style) for status, label, style in SHOWN if counts[status]]
 
     def _speed(self, settled: int) -> float:
         then, before = self._last
@@ -91,10 +95,10 @@ class Screen:
 
 
 async def _due(supervisor: Supervisor) -> int:
-    """How many jobs wait now, for the length of the bar."""
+    """How many jobs are due or wait for a retry, for the length of the bar."""
     try:
         census = await (await supervisor.app.engine()).census()
     except StokerError:
         return 0
     found = census.by_status()
-    return found[Status.PENDING] + found[Status.RETRYING]
+    return found[Status.PENDING] - sum(census.scheduled.values()) + found[Status.RETRYING]
