@@ -94,6 +94,30 @@ async def test_what_can_never_be_a_job_is_rejected(
         await ToTask(jobs).publish([make(type="no_such")])
 
 
+@pytest.mark.spec("RELAY-17")
+@pytest.mark.parametrize("joins", [False, True])
+async def test_a_message_whose_id_a_job_of_another_kind_has_is_rejected(jobs: Stoker, make: Make, joins: bool) -> None:
+    """Letters show their ids: who may enqueue something else could take one and keep the message from its job."""
+
+    @jobs.task
+    async def bill(order: Order) -> None: ...
+
+    @jobs.task
+    async def greet() -> None: ...
+
+    messages = [make("a", b'{"id":1}'), make("b", b'{"id":2}')]
+    await jobs.insert_drafts([msgspec.structs.replace(greet.draft(), job_id=ids.parse(messages[1].id))])
+    relay, engine = ToTask(bill), await jobs.engine()
+    await relay.publish(messages[:1])
+    with pytest.raises(Reject, match=rf"{messages[1].id} cannot become a job.*a job of kind greet has its id"):
+        if joins:
+            async with engine.transaction() as tx:
+                await relay.publish_in(messages, tx)
+        else:
+            await relay.publish(messages)
+    assert (await stored(jobs, messages[1])).kind == "greet"
+
+
 @pytest.mark.spec("RELAY-04")
 def test_a_task_that_cannot_take_a_body_is_refused_where_the_relay_is_made() -> None:
     jobs = Stoker("memory://")

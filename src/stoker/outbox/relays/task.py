@@ -11,7 +11,7 @@ from msgspec import Raw
 from stoker.engines.base import Transaction
 from stoker.model import ids
 from stoker.model.errors import InvalidInput, InvalidOption, UnknownTask
-from stoker.model.job import Draft, check_id
+from stoker.model.job import Draft, Stored, check_id
 from stoker.model.outcome import Reject
 from stoker.model.time import HOUR, Span
 from stoker.outbox.message import Message
@@ -64,14 +64,27 @@ class ToTask:
 
     async def publish(self, messages: Sequence[Message[Any]]) -> None:
         """Store the jobs, and keep each for an hour at least."""
-        await self.app.enqueue_many([self._kept(self._draft(one)) for one in messages])
+        await self._store([self._kept(self._draft(one)) for one in messages])
 
     async def publish_in(self, messages: Sequence[Message[Any]], tx: Transaction) -> None:
         """Store the jobs in a transaction."""
-        await self.app.enqueue_many([self._draft(one) for one in messages], tx=tx)
+        await self._store([self._draft(one) for one in messages], tx)
 
     async def close(self) -> None:
         """The app closes its engines itself."""
+
+    async def _store(self, drafts: list[Draft], tx: Transaction | None = None) -> None:
+        """Store jobs that are not there yet; one of another kind under the id of a message is not that message's."""
+        receipts = await self.app.enqueue_many(drafts, tx=tx)
+        met = {
+            draft.job_id: draft for draft, one in zip(drafts, receipts, strict=True) if one.stored is Stored.EXISTING
+        }
+        if not met:
+            return
+        for job in await (await self.app.engine()).get(list(met)):
+            if job is not None and job.kind != met[job.id].kind:
+                why = f"a job of kind {job.kind} has its id; delete that job, then replay the message"
+                raise Reject(f"message {ids.text(job.id)} cannot become a job of kind {met[job.id].kind}: {why}")
 
     # --- drafts -------------------------------------------------------------------------------------------------
 
