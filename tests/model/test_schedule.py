@@ -462,6 +462,23 @@ def test_a_call_that_stores_over_the_code_is_an_edit() -> None:
     assert taken_over == replace(code, changed_at=NOON)
 
 
+@pytest.mark.spec("SCHED-25")
+@pytest.mark.parametrize("change", [{"expression": "@weekly"}, {"enabled": False}], ids=["edited", "paused"])
+@pytest.mark.parametrize("other", [replace(MAIL, kind="other"), OTHER], ids=["kind", "queue"])
+def test_a_name_that_was_taken_for_another_job_keeps_no_schedule_from_the_code(
+    change: dict[str, Any], other: Draft
+) -> None:
+    """Who may schedule mail could else take the name of a schedule of payments first, and edit or pause it."""
+    code = plan("@daily", source="code")
+    squatter = edit(plan("@daily", source="api", template=other, missed=3), Edit(name="digest", **change), NOON)
+    assert ensure(squatter, code, NOON) == replace(code, changed_at=NOON + 1)
+    own = edit(plan("@daily", source="api"), Edit(name="digest", **change), NOON)
+    kept = ensure(own, code, NOON)
+    assert (kept.expression, kept.enabled) == (own.expression, own.enabled), "the same job, so it is the operator's"
+    moved = edit(code, Edit(name="digest", template=other), NOON)
+    assert ensure(moved, code, NOON) is moved, "an edit of what the code declares"
+
+
 @pytest.mark.spec("CRON-13")
 def test_new_timing_or_switching_on_starts_afresh() -> None:
     old = plan("@daily", next_fire=NOON, last_fire=1, last_error="full", last_status=Action.FAIL, last_missed=2)

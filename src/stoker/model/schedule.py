@@ -262,11 +262,14 @@ def ensure(stored: Schedule | None, declared: Schedule, now: Instant, *, keep_ed
     """What code declares at every start: new ones are added, changed ones follow the code, edited ones are kept.
 
     One that an operator switched off stays off. Without `keep_edited` everything is as declared. What a call stores
-    over a schedule that code declares counts as an operator's edit.
+    over a schedule that code declares counts as an operator's edit; what a call stored before for another kind or queue
+    only has the name, and gives way.
     """
     check(declared, now)
     if stored is None:
         return replace(declared, edited=False, changed_at=now, **_FRESH)
+    if (stored.source, declared.source) == ("api", "code") and _job(stored) != _job(declared):
+        return replace(declared, edited=False, changed_at=max(now, stored.changed_at + 1), **_FRESH)
     if keep_edited and stored.edited:
         return stored
     paused = keep_edited and not stored.enabled and stored.last_status is not Action.DISABLE
@@ -289,6 +292,10 @@ def edit(stored: Schedule, change: Edit, now: Instant) -> Schedule:
 
 _FRESH = {"last_fire": None, "next_fire": None, "last_status": None, "last_missed": 0, "last_error": None, "missed": 0}
 _EDITABLE = tuple(field for field in Edit.__struct_fields__ if field != "name")
+
+
+def _job(schedule: Schedule) -> tuple[str, str]:
+    return schedule.template.kind, schedule.template.queue
 
 
 def _timing(schedule: Schedule) -> tuple[str, str]:
