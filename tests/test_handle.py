@@ -132,8 +132,12 @@ async def test_a_handle_is_only_an_id(jobs: Stoker) -> None:
     assert len({again, job}) == 1
     assert job.id in repr(job)
     assert job != object()
-    with pytest.raises(InvalidInput, match="job id"):
-        jobs.handle("seven")
+    assert jobs.handle(ids.parse(job.id)) == job
+    for wrong in ("seven", b"seven"):
+        with pytest.raises(InvalidInput, match="job id: must be a UUID"):
+            jobs.handle(wrong)
+        with pytest.raises(InvalidInput, match="group id: must be a UUID"):
+            jobs.group_handle(wrong)
     await (await jobs.engine()).alter(Selection((ids.parse(job.id),)), Delete())
     with pytest.raises(NotFound):
         await again.result()

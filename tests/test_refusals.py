@@ -38,6 +38,8 @@ def app() -> Stoker:
         ("sqlite:///%00", "NUL or a line break"),
         ("sqlite:///a%0Ab.db", "NUL or a line break"),
         ("sqlite:///a\nb.db", "contains a line break"),
+        (f"sqlite:///{'x' * 248}", "path: is too long for a file"),
+        (f"sqlite:///{'x/' * 2_000}jobs.db", "path: is too long for a file"),
         ("sqlite:///jobs.db?busy_timeout=nan", "busy_timeout: must be 0 to"),
         ("sqlite:///jobs.db?busy_timeout=-1", "busy_timeout: must be 0 to"),
         ("memory://?capacity=many", "capacity"),
@@ -120,22 +122,33 @@ class Letter(msgspec.Struct):
 @pytest.mark.spec("DATA-24")
 def test_bytes_for_text_are_refused_wherever_the_hint_says_text(app: Stoker) -> None:
     def send(
-        to: str, copies: tuple[str, ...] = (), letter: Letter | None = None, raw: bytes = b"", rest: Any = 0
+        to: str,
+        copies: tuple[str, ...] = (),
+        letter: Letter | None = None,
+        raw: bytes = b"",
+        rest: Any = 0,
+        order: int | str = 0,
     ) -> None: ...
 
     task: Any = app.task(send)
     wrong: Any = Letter
     for draft in (
         lambda: task.draft(b"ada"),
+        lambda: task.draft(memoryview(b"ada")),
+        lambda: task.draft("ada", order=b"7"),
         lambda: task.draft("ada", copies=("bob", b"carl")),
+        lambda: task.draft("ada", copies=["bob", memoryview(b"carl")]),
         lambda: task.draft("ada", letter=wrong(b"subject")),
         lambda: task.draft("ada", letter={"subject": bytearray(b"subject")}),
         lambda: app.draft("send", {"to": b"ada"}),
         lambda: app.draft("send", [b"ada"]),
     ):
-        with pytest.raises(InvalidPayload, match=r"send\(\w+\): Expected `str`, got `byte\w+`.*declare the parameter"):
+        with pytest.raises(
+            InvalidPayload, match=r"send\(\w+\): Expected `(int \| )?str`, got `bytes`.*declare the parameter"
+        ):
             draft()
     assert task.draft("ada", letter=Letter("subject", b"body"), raw=b"raw", rest=[b"any"]).payload
+    assert task.draft("ada", raw=memoryview(b"raw")).payload == task.draft("ada", raw=b"raw").payload
 
 
 @pytest.mark.spec("DATA-25")

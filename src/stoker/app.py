@@ -442,7 +442,7 @@ class Stoker(Registry):
 
     def handle(self, job: str | JobId) -> JobHandle[Any]:
         """The handle of a job by its id: text, or its sixteen bytes."""
-        return JobHandle(self, job if isinstance(job, bytes) else ids.parse(job))
+        return JobHandle(self, _id(job, "job id"))
 
     # --- groups -------------------------------------------------------------------------------------------------
 
@@ -467,7 +467,7 @@ class Stoker(Registry):
 
     def group_handle(self, group: str | JobId) -> GroupHandle:
         """The handle of a group by its id."""
-        return GroupHandle(self, group if isinstance(group, bytes) else ids.parse(group))
+        return GroupHandle(self, _id(group, "group id"))
 
     # --- engines ------------------------------------------------------------------------------------------------
 
@@ -598,3 +598,7 @@ def _log_superseded(draft: Draft, loser: JobId) -> None:
 
 async def _coroutine(awaitable: Awaitable[T]) -> T:
     return await awaitable
+
+
+def _id(given: str | JobId, what: str) -> JobId:
+    return given if isinstance(given, bytes) and len(given) == 16 else ids.parse(cast("str", given), what)

@@ -267,9 +267,13 @@ async def test_a_turn_whose_commit_is_in_doubt_is_no_success(
         @shop.outbox.deliver(batch=4, pace=QUICK, lease=2, headroom=0.5, name="publish")
         def publish(batch: Batch[int]) -> None:
             messages = batch.rest()
+            first = not cuts
             with suppress(ConnectionResetError), batch.transaction(cut) as db:
                 for one in messages:
                     write(db, one.body)
+            if first:
+                with pytest.raises(EngineRefused, match="or may have"):  # a second commit would deliver twice
+                    batch.transaction(cut)
 
     else:
 

@@ -9,6 +9,7 @@ import threading
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from stoker.app import Stoker
@@ -334,3 +335,28 @@ async def test_the_safe_end_of_a_lease_counts_from_before_the_renewal_was_sent(
             await engine.wake([CONTROL])
             await until(lambda wanted=renewals: len(left) == wanted)  # type: ignore[misc]
     assert all(seconds < 0 for seconds in left[1:3]), left
+
+
+@pytest.mark.spec("KEEPER-08")
+async def test_the_safe_end_counts_so_too_after_a_lost_lease(jobs: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both replies, that the lease is lost and that there is a new one, arrive a day late."""
+    late, asked = 0.0, 0
+    monkeypatch.setattr(state, "lease_clock", lambda: time.monotonic() + late)
+    engine = await jobs.engine()
+    worker = Worker(jobs, lease=3600)
+    renew = type(engine).renew
+
+    async def slow(self: Engine, *args: Any, **more: Any) -> Renewal:
+        nonlocal late, asked
+        renewal = await renew(self, *args, **more)
+        late += 86_400
+        asked += 1
+        return msgspec.structs.replace(renewal, known=asked != 2)
+
+    async with worker:
+        former = worker.id
+        asked = 1
+        monkeypatch.setattr(type(engine), "renew", slow)
+        await engine.wake([CONTROL])
+        await until(lambda: worker.id != former and worker.claims.safe_until > -math.inf)
+        assert worker.claims.safe_until < state.lease_clock()

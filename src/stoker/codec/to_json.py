@@ -23,10 +23,11 @@ from stoker.codec.error_text import text_of
 from stoker.codec.json_check import DEPTH_LIMIT, DIGITS_LIMIT, PAYLOAD_LIMIT, TOO_DEEP, check_json, too_large
 from stoker.model.errors import InvalidPayload
 
-_KEPT: Final = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
+_KEPT: Final = (bytes, bytearray, memoryview, datetime, date, time, timedelta, Decimal, UUID)
 _LEAVES: Final[frozenset[type]] = frozenset({str, int, bool, type(None), *_KEPT})
 PLAIN: Final = _LEAVES | {float}
-BINARY: Final[frozenset[type]] = frozenset({bytes, bytearray})
+BINARY: Final[frozenset[type]] = frozenset({bytes, bytearray, memoryview})
+_NO_TEXT: Final = re.compile(r"Expected `(.+ \| )?str\b.*`, got `bytes`")
 _TEXT: Final = frozenset({str})
 _VALUE: Final = re.compile(r"(Invalid (?:enum )?value) .*?(?= - at|$)", re.DOTALL)
 _LONG_NEGATIVE: Final = re.compile(rb"-[0-9]{%d}" % DIGITS_LIMIT)
@@ -104,7 +105,7 @@ def misplaced_bytes(value: Any, hint: Any) -> str | None:
         msgspec.convert(tree, hint, builtin_types=kept, str_keys=True, dec_hook=revive)
     except msgspec.ValidationError as error:
         text = str(error)
-        if "`str" in text and ("got `bytes`" in text or "got `bytearray`" in text):
+        if _NO_TEXT.search(text):
             return f"{text}. JSON has no bytes: give text, as in value.decode(), or declare the parameter as bytes"
     except Exception:  # noqa: BLE001, S110 - a type that only a worker can judge
         pass

@@ -349,7 +349,7 @@ class Control(Protocol):
         ...
 
     async def unlock(self, name: str, owner: str) -> bool:
-        """Release a named lock. False when `owner` does not hold it."""
+        """Release a named lock. False when `owner` was not the last to have it; its lease may have lapsed."""
         ...
 
     async def beat(self, presence: Presence) -> None:

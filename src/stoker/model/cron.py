@@ -36,8 +36,16 @@ ALIASES = {
 }
 LONGEST_EXPRESSION = 256
 _EVERY = re.compile(r"@every\s+(\d{1,9})(s|m|h|d)?")
-_ONE = re.compile(r"\b(\w+)-\1/\d+")
-"""A range of one value: with a step it is that value, and not the beginning of steps to the end of the field."""
+_STEPS = re.compile(r"\b(\w+)-(\w+)/\d+")
+_NAMES = {
+    **{name: str(n) for n, name in enumerate(["sun", "mon", "tue", "wed", "thu", "fri", "sat"])},
+    **{
+        name: str(n)
+        for n, name in enumerate(
+            ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"], 1
+        )
+    },
+}
 
 _UNITS = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
 _LAST: Instant = instant(datetime(9900, 1, 1, tzinfo=UTC))
@@ -95,7 +103,13 @@ def parse(expression: str, tz: str = "UTC") -> Timetable:
     except (CronSimError, ValueError) as error:
         why = f"{error}: write minute hour day month weekday, with seconds before them if need be"
         raise InvalidSchedule("expression", expression, why) from error
-    return Cron(" ".join(_ONE.sub(r"\1", field) for field in fields.split()), tz)
+    return Cron(" ".join(_STEPS.sub(_one_value, field) for field in fields.split()), tz)
+
+
+def _one_value(steps: re.Match[str]) -> str:
+    """A range of one value with a step is that value: to cronsim it is steps from there to the end of the field."""
+    first, last = (_NAMES.get(end.lower(), end).lstrip("0") for end in steps.group(1, 2))
+    return steps[1] if first == last else steps[0]
 
 
 def zone(tz: str) -> tzinfo:

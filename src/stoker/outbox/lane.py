@@ -417,7 +417,9 @@ class Turn:
     def _own_block(self, batch: Batch[Any], factory: Any) -> Block[Any, Any]:
         """A transaction that a leased handler opens itself: it delivers everything handed out."""
         if self._part is not None and (self._part.advanced or self._part.doubt is not None):
-            raise EngineRefused(f"{self._part.name} has committed a transaction already. Nothing was stored.")
+            raise EngineRefused(
+                f"{self._part.name} has committed a transaction already, or may have. Nothing was stored."
+            )
 
         def advance() -> Advance:
             if not batch.handed:

@@ -100,6 +100,14 @@ T = TypeVar("T")
 PATIENCE = 5.0
 DAY = 86_400
 """Seconds, the longest `busy_timeout`."""
+LONGEST_NAME = 255 - len("-journal")
+LONGEST_PATH = 4_000
+"""Bytes that every file system takes, with the names of the files that SQLite makes beside a database."""
+
+
+def _too_long(path: str) -> bool:
+    sizes = [len(name.encode(errors="surrogatepass")) + 1 for name in path.split("/")]
+    return max(sizes) - 1 > LONGEST_NAME or sum(sizes) > LONGEST_PATH
 
 
 class SqliteEngine(Documents):
@@ -137,6 +145,9 @@ class SqliteEngine(Documents):
         self.path = str(Path(path).absolute())
         if any(character in self.path for character in "\0\r\n"):
             raise InvalidOption("path", self.path, "must not contain NUL or a line break")
+        if _too_long(self.path):
+            why = f"is too long for a file: {LONGEST_NAME} bytes for each name, {LONGEST_PATH:,} in all"
+            raise InvalidOption("path", self.path, why)
         self.call_times = CallTimes()
         self.history = history_of(history)
         self._options = Options(clock, durability, journal, busy_timeout)

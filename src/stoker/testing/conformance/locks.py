@@ -71,6 +71,20 @@ async def test_locks_are_released_only_by_their_owner(store: Store) -> None:
 
 
 @pytest.mark.core
+@pytest.mark.spec("LOCK-09")
+async def test_a_lapsed_lock_is_released_by_its_last_owner(store: Store) -> None:
+    """So an owner learns whether anybody else had it since, also one who has given it back."""
+    await store.engine.lock("janitor", "a", SECOND)
+    store.pass_time(MINUTE)
+    assert await store.engine.unlock("janitor", "a")
+    await store.engine.lock("janitor", "a", SECOND)
+    store.pass_time(MINUTE)
+    assert await store.engine.lock("janitor", "b", SECOND)
+    assert await store.engine.unlock("janitor", "b")
+    assert not await store.engine.unlock("janitor", "a")
+
+
+@pytest.mark.core
 @pytest.mark.spec("LOCK-05")
 async def test_locks_are_won_by_one_of_many(store: Store) -> None:
     """Twenty who try at once through two engines: one gets it."""
