@@ -37,16 +37,9 @@ ALIASES = {
 LONGEST_EXPRESSION = 256
 _EVERY = re.compile(r"@every\s+(\d{1,9})(s|m|h|d)?")
 _STEPS = re.compile(r"\b(\w+)-(\w+)/\d+")
-_NAMES = {
-    **{name: str(n) for n, name in enumerate(["sun", "mon", "tue", "wed", "thu", "fri", "sat"])},
-    **{
-        name: str(n)
-        for n, name in enumerate(
-            ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"], 1
-        )
-    },
-}
-
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_NAMES = {name: str(n) for n, name in (*enumerate(_DAYS), *enumerate(_MONTHS, 1))}
 _UNITS = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
 _LAST: Instant = instant(datetime(9900, 1, 1, tzinfo=UTC))
 _DAY = 86_400
