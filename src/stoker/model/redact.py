@@ -67,10 +67,12 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
 # Both look at each word once: a traceback may have words of thousands of letters.
 _NAME = re.compile(r"""(?<![\w-])["']?([\w-]+)["']?\s*[=:]\s*""")
-_VALUE = re.compile(r"""(?i)"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:bearer|basic)\s+\S+|[^\s,;&)}\]]+""")
+_VALUE = re.compile(r"""(?i)"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:bearer|basic)\s+\S+|[^\s,;&(){}\[\]]+""")
+# What is in brackets: a quote that is not closed goes on to the end of the line, so that nothing is looked at twice.
+_INSIDE = re.compile(r"""[(\[{]|[)\]}]|\n|"(?:[^"\\\n]|\\.)*+"?|'(?:[^'\\\n]|\\.)*+'?|[^()\[\]{}"'\n]+""")
 _NUMBER = re.compile(r"(?i)[+-]?\d{1,9}(?:\.\d{1,9})?|true|false")
 _SENTENCE = re.compile(r"[^\S\n]*\S+[^\S\n]+\S")
-_ADDRESS = re.compile(r"(?i)(\b[a-z][a-z0-9+.-]{0,40}://[^\s/:@]*:)[^\s/@]+(@)")
+_ADDRESS = re.compile(r"(?i)(\b[a-z][a-z0-9+.-]{0,40}://[^\s/:@]*:)[^\s/]+(@)")
 
 
 class Secrecy(enum.Enum):
@@ -116,6 +118,22 @@ def _addresses(quoted: str) -> str:
     plain = json.loads(quoted)
     masked = _ADDRESS.sub(rf"\1{MASK}\2", plain)
     return quoted if masked == plain else json.dumps(masked)
+
+
+def _value_end(text: str, start: int) -> int:
+    """Where the value ends that begins here: with what it has in brackets, `SecretStr('x')`; here: there is none."""
+    plain = _VALUE.match(text, start)
+    end = start if plain is None else plain.end()
+    if not text.startswith(("(", "[", "{"), end):
+        return end
+    depth = 0
+    for part in _INSIDE.finditer(text, end):
+        if part[0] == "\n":
+            return part.start()
+        depth += (part[0] in "([{") - (part[0] in ")]}")
+        if not depth:
+            return part.end()
+    return len(text)
 
 
 def _is_class(name: str, rest: str, start: int) -> bool:
@@ -207,12 +225,14 @@ class Redaction(msgspec.Struct, frozen=True):
         at = behind = 0
         while (name := _NAME.search(text, at)) is not None:
             at = name.end()
-            value = _VALUE.match(text, at) if is_secret(name[1], self.also) else None
-            if value is None or (name[0].rstrip().endswith(f"{name[1]}:") and _is_class(name[1], text, at)):
+            if not is_secret(name[1], self.also):
                 continue
-            if _hides(name[1], value[0].strip("\"'"), self.also):
+            if name[0].rstrip().endswith(f"{name[1]}:") and _is_class(name[1], text, at):
+                continue
+            end = _value_end(text, at)
+            if end > at and _hides(name[1], text[at:end].strip("\"'"), self.also):
                 pieces += (text[behind:at], MASK)
-                at = behind = value.end()
+                at = behind = end
         return _ADDRESS.sub(rf"\1{MASK}\2", "".join([*pieces, text[behind:]]))
 
     def job(self, job: Job) -> Job:
