@@ -242,3 +242,29 @@ async def test_the_same_error_reads_no_job_that_ended_well_or_was_discarded(app:
     found, dead = await admin.jobs.find(f"same_error:{second}"), await admin.jobs.find("is:dead,retrying")
     assert ([one.id for one in found.jobs], found.scanned) == ([first], dead.scanned)
     assert (await admin.jobs.preview(f"same_error:{second}")).count == 1
+
+
+@pytest.mark.spec("SEARCH-08")
+async def test_a_search_in_large_payloads_lets_others_have_their_turns(
+    app: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a page would stand still for minutes, and so would the app around the dashboard."""
+    await failed(app, 20, note="x" * module.UNBROKEN)
+    turns, seen, shows = 0, list[int](), module._shows
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    def noted(*given: Any) -> bool:
+        seen.append(turns)
+        return shows(*given)
+
+    monkeypatch.setattr(module, "_shows", noted)
+    beside = asyncio.create_task(others())
+    found = await Admin(app, role="operate").jobs.find("payload:nowhere")
+    beside.cancel()
+    assert (found.jobs, found.scanned) == ([], 20)
+    assert len(set(seen)) == 20, "a turn between any two"

@@ -32,7 +32,8 @@ class Asking(NamedTuple):
     `by` is a name, `way` how it came here (code, command line, page, token), `request` the id of its request; they are
     in the audit log with every change. Code without a name writes no entries. `redact` masks what it is shown, and
     below the `role` admin a search finds only what it leaves. `queues` are those whose payloads a search looks into;
-    none means all.
+    none means all. Without `payloads` lists leave them out, with results, histories and logs: one of 1 MiB takes 0.2 s
+    to mask, and no page shows it.
     """
 
     app: Stoker
@@ -42,6 +43,7 @@ class Asking(NamedTuple):
     request: str | None = None
     role: Role = "admin"
     queues: frozenset[str] = frozenset()
+    payloads: bool = True
 
     def signed(self, reason: str | None = None) -> By | None:
         """Who makes a change, for the audit log; None: code without a name."""
@@ -75,6 +77,14 @@ class Asking(NamedTuple):
     def job(self, found: stored.Job) -> records.Job:
         """A job as people read it, secrets masked."""
         return records.job(self.redact.job(found))
+
+    def listed(self, found: stored.Job) -> records.Job:
+        """A job of a list, secrets masked."""
+        return self.job(found) if self.payloads else records.job(self.redact.listed(found))
+
+    def listed_payload(self, raw: bytes) -> bytes:
+        """A payload in a list, secrets masked."""
+        return self.redact.json(raw) if self.payloads else b""
 
     async def stored(self, job: str) -> stored.Job:
         """The record of a job as it is stored. Raises `NotFound`."""

@@ -159,13 +159,13 @@ class JobsAdmin(Noun):
         engine = await self._asking.engine()
         if filter_.id is not None:
             found = [one for one in await engine.get([ids.parse(filter_.id)]) if one is not None]
-            return JobPage([self._asking.job(one) for one in found], None, 1, len(found) if total else None)
+            return JobPage([self._asking.listed(one) for one in found], None, 1, len(found) if total else None)
         query, hint = await question_of(self._asking, filter_, limit, cursor)
         if query is None:
             return JobPage([], None, 0, 0 if total else None, hint=hint)
         page = await search(self._asking, query)
         after = None if page.cursor is None else write_cursor(page.cursor)
-        jobs = [self._asking.job(one) for one in page.jobs]
+        jobs = [self._asking.listed(one) for one in page.jobs]
         if not total:
             return JobPage(jobs, after, page.scanned, hint=hint)
         if cursor is None and after is None:

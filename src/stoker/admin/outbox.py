@@ -43,7 +43,7 @@ class OutboxAdmin(Noun):
             limit=limit,
             before=before,
         )
-        return _shown(await page(await streams_of(self._asking.app), chosen), self._asking.redact)
+        return _shown(await page(await streams_of(self._asking.app), chosen), self._asking)
 
     async def count_letters(
         self,
@@ -69,24 +69,24 @@ class _Shown(StreamHandle):
 
     def __init__(self, asking: Asking, name: str) -> None:
         super().__init__(asking.app, name, by=asking.signed())
-        self._redact = asking.redact
+        self._asking = asking
 
     async def state(self) -> StreamState:
         """The stream with its consumers: what waits for each, how old it is, and what failed."""
-        return _masked(await super().state(), self._redact)
+        return _masked(await super().state(), self._asking.redact)
 
     async def letters(self, **chosen: Any) -> LetterPage:
         """List letters, latest failure first."""
-        return _shown(await super().letters(**chosen), self._redact)
+        return _shown(await super().letters(**chosen), self._asking)
 
 
-def _shown(found: LetterPage, redact: Redaction) -> LetterPage:
+def _shown(found: LetterPage, asking: Asking) -> LetterPage:
     shown = tuple(
         msgspec.structs.replace(
             one,
-            payload=one.payload if one.raw else redact.json(one.payload),
-            headers=redact.values(one.headers),
-            reason=redact.text(one.reason),
+            payload=one.payload if one.raw else asking.listed_payload(one.payload),
+            headers=asking.redact.values(one.headers),
+            reason=asking.redact.text(one.reason),
         )
         for one in found.letters
     )

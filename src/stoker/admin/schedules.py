@@ -93,6 +93,6 @@ class SchedulesAdmin(Noun):
         return self._asking.app.schedule_handle(name)
 
     def _shown(self, one: Schedule) -> Schedule:
-        redact = self._asking.redact
-        error = None if one.last_error is None else redact.text(one.last_error)
-        return msgspec.structs.replace(one, payload=redact.json(one.payload), last_error=error)
+        asking = self._asking
+        error = None if one.last_error is None else asking.redact.text(one.last_error)
+        return msgspec.structs.replace(one, payload=asking.listed_payload(one.payload), last_error=error)

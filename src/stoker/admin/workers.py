@@ -56,7 +56,7 @@ class WorkersAdmin(Noun):
         while True:
             page = await engine.find(query)
             found += [
-                RunningJob(job=self._asking.job(job), long=runs_long(job, now))
+                RunningJob(job=self._asking.listed(job), long=runs_long(job, now))
                 for job in page.jobs
                 if worker is None or job.worker == worker
             ]

@@ -196,7 +196,7 @@ class Dashboard:
     def admin_for(self, visit: Visit) -> Operators:
         """The operator's questions and actions, signed with the visitor's name and the request's id."""
         who = visit.identity
-        asking = Asking(self.store, None, visit.way, self.redact, visit.id, LEAST)
+        asking = Asking(self.store, None, visit.way, self.redact, visit.id, LEAST, payloads=False)
         if who is not None:
             asking = asking._replace(by=who.name, role=who.searches_as, queues=who.queues)
         return visited(self._admin, asking)

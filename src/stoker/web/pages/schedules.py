@@ -154,7 +154,7 @@ async def page(visit: Visit, mistake: str = "", given: Form | None = None) -> Re
         "schedule": found,
         "misfire": MISFIRES[found.misfire],
         "grace": span(found.grace),
-        "rows": [jobs.row(visit, records.job(visit.board.redact.job(job)), now) for job in own],
+        "rows": [jobs.row(visit, records.job(visit.board.redact.listed(job)), now) for job in own],
         "declared": found.name in visit.board.jobs.declared_schedules,
         "f": fields,
         "fires": fires(fields, now),
