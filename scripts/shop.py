@@ -7,10 +7,12 @@ until it is stopped. `scripts/demo --serve` and `scripts/screenshots` use it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -486,7 +488,8 @@ async def alive(path: Path, port: int) -> None:
 
     key = Key()
     board = dashboard(jobs, auth=key, env="demo", color="amber")
-    print(f"the demo shop is at http://127.0.0.1:{port}/?key={key.secret} ; stop it with Ctrl-C", flush=True)
+    print(f"the demo shop is at http://127.0.0.1:{port}/?key={key.secret}", flush=True)
+    print(f"its log is in {log_of(path)}; stop it with Ctrl-C", flush=True)
     async with jobs:
         engine = await jobs.engine()
         presences = [one for one in await engine.workers() if not one.worker.startswith("fra-3.0")]
@@ -516,12 +519,20 @@ def remove(path: Path) -> None:
         shutil.rmtree(folder)
 
 
+def log_of(path: Path) -> Path:
+    """Where a served shop logs: its jobs fail on purpose, and their tracebacks would scroll the address away."""
+    return path.with_suffix(".log")
+
+
 def main(arguments: list[str]) -> None:
     path = Path(arguments[0])
     remove(path)
+    if "--serve" in arguments:
+        logging.basicConfig(filename=log_of(path), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     asyncio.run(fill(path))
     if "--serve" in arguments:
-        asyncio.run(alive(path, int(arguments[arguments.index("--serve") + 1])))
+        with suppress(KeyboardInterrupt):
+            asyncio.run(alive(path, int(arguments[arguments.index("--serve") + 1])))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def test_the_demo_shop_prints_the_address_with_its_key(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     command = [sys.executable, str(ROOT / "scripts" / "shop.py"), str(tmp_path / "shop.db"), "--serve", port]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as shop:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shop:
         try:
             assert shop.stdout is not None
             said = shop.stdout.readline()
@@ -62,9 +62,11 @@ def test_the_demo_shop_prints_the_address_with_its_key(tmp_path: Path) -> None:
             assert found is not None, said
             assert _answer(f"http://127.0.0.1:{port}/", "") == 401
             assert _answer(f"http://127.0.0.1:{port}/", found[1]) == 200
+            assert str(tmp_path / "shop.log") in shop.stdout.readline()
         finally:
             shop.send_signal(signal.SIGINT)
-            shop.wait(90)
+            rest = shop.communicate(timeout=90)
+    assert rest == ("", ""), "nothing scrolls the address away"
 
 
 def _answer(address: str, key: str) -> int:
