@@ -242,7 +242,12 @@ async def test_failures_health_groups_and_the_snapshot_are_read(app: Stoker, cli
     found = (await client.get("/api/v1/failures")).json()
     assert [(one["kind"], one["count"]) for one in found["groups"]] == [("send", 2)]
     assert "hunter2" not in str(found)
-    assert (await client.get("/api/v1/failures?queue=other")).json()["groups"] == []
+    for path in ("failures?queue=defaullt", "failures?kind=sendd", "points?queue=defaullt"):
+        empty = (await client.get(f"/api/v1/{path}")).json()
+        assert "that is known. Did you mean" in empty["hint"], path
+        assert not any(empty.get("groups", empty.get("enqueued", [])))
+    for path in ("failures?queue=default", "failures", "points?queue=default", "points"):
+        assert (await client.get(f"/api/v1/{path}")).json()["hint"] == ""
     read = (await client.get(f"/api/v1/groups/{group.id}")).json()
     assert (read["total"], read["dead"], len(read["members"])) == (2, 2, 2)
     pages = (await client.get("/api/v1/snapshot?per_page=1&failed=2")).json()

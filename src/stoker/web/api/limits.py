@@ -5,12 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 
 from stoker.admin.limits import BudgetView, KeyView
-from stoker.model.filter import Filter
 from stoker.model.throttle import Rate
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.api.queues import rate_view
-from stoker.web.pages.shared import needs_everything
+from stoker.web.pages.shared import hint_of, needs_everything
 from stoker.web.visit import Visit
 
 api = Noun("limits")
@@ -85,9 +84,7 @@ async def drain(visit: Visit, given: t.NoBody) -> t.Done:  # noqa: ARG001 - noth
 async def at_limit(visit: Visit, given: AtLimitQuery) -> AtLimit:
     """List keys whose places are all taken while jobs wait."""
     keys = list(await visit.admin.limits.at_limit(given.queue, limit=given.limit))
-    if keys or given.queue is None:
-        return AtLimit(keys=keys)
-    return AtLimit(keys=[], hint=(await visit.admin.jobs.find(Filter(queues=(given.queue,)), limit=1)).hint)
+    return AtLimit(keys=keys, hint="" if keys else await hint_of(visit, given.queue))
 
 
 def _record(one: BudgetView) -> BudgetRecord:

@@ -81,7 +81,10 @@ class OverviewRecord(Struct, kw_only=True):
 
 
 class PointsRecord(Struct, kw_only=True):
-    """Per minute: jobs enqueued, completed and dead; seconds from enqueue to done. Null where nothing ended."""
+    """Per minute: jobs enqueued, completed and dead; seconds from enqueue to done. Null where nothing ended.
+
+    `hint` is about a queue that is not known.
+    """
 
     at: list[datetime]
     enqueued: list[float | None]
@@ -90,6 +93,7 @@ class PointsRecord(Struct, kw_only=True):
     p50: list[float | None]
     p95: list[float | None]
     p99: list[float | None]
+    hint: str = ""
 
 
 class FailureGroup(Struct, kw_only=True):
@@ -105,11 +109,15 @@ class FailureGroup(Struct, kw_only=True):
 
 
 class FailuresRecord(Struct, kw_only=True):
-    """Dead and retrying jobs by kind and error, the largest group first; `looked_at` jobs were read."""
+    """Dead and retrying jobs by kind and error, the largest group first; `looked_at` jobs were read.
+
+    `hint` is about a queue or kind that is not known.
+    """
 
     groups: list[FailureGroup]
     looked_at: int
     since: datetime | None
+    hint: str = ""
 
 
 class HealthRecord(Struct, kw_only=True):
@@ -166,8 +174,9 @@ async def points(visit: Visit, given: SeriesQuery) -> PointsRecord:
     engine = await visit.board.store.engine()
     read = await engine.points(drawn.since, drawn.until - 1, *charts.asked(given.queue), width=drawn.merging)
     found = charts.series(read, drawn)
-    values = {name: getattr(found, name) for name in PointsRecord.__struct_fields__ if name != "at"}
-    return PointsRecord(at=[moment(at // SECOND * SECOND) for at in found.at], **values)
+    values = {name: getattr(found, name) for name in PointsRecord.__struct_fields__ if name not in {"at", "hint"}}
+    hint = "" if read else await shared.hint_of(visit, given.queue)
+    return PointsRecord(at=[moment(at // SECOND * SECOND) for at in found.at], **values, hint=hint)
 
 
 @api.get("/failures")
@@ -186,7 +195,8 @@ async def failures(visit: Visit, given: FailuresQuery) -> FailuresRecord:
         )
         for one in found.groups
     ]
-    return FailuresRecord(groups=groups, looked_at=found.looked_at, since=found.since)
+    hint = "" if groups else await shared.hint_of(visit, given.queue, given.kind)
+    return FailuresRecord(groups=groups, looked_at=found.looked_at, since=found.since, hint=hint)
 
 
 @api.get("/snapshot")

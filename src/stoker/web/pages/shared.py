@@ -12,6 +12,7 @@ from stoker.admin.queues import QueueView, views
 from stoker.model.control import Queue, live
 from stoker.model.derived import ErrorGroup
 from stoker.model.events import Point
+from stoker.model.filter import Filter
 from stoker.model.findings import Finding, Situation, findings
 from stoker.model.time import HOUR, SECOND, Instant, instant
 from stoker.records import Job, curve_of
@@ -41,6 +42,12 @@ def queue_names(reading: Reading) -> list[str]:
     """Every queue that has jobs, was tuned or is served, by name."""
     served = {name for one in live(reading.presences, reading.census.at) for name in one.queues}
     return sorted({*(one.queue for one in reading.census.counts), *(one.name for one in reading.queues), *served})
+
+
+async def hint_of(visit: Visit, queue: str | None, kind: str | None = None) -> str:
+    """What to say about a queue or kind of which nothing was found: the nearest one, if it is not known."""
+    wanted = Filter(queues=() if queue is None else (queue,), kinds=() if kind is None else (kind,))
+    return (await visit.admin.jobs.find(wanted, limit=1)).hint if wanted.has_names else ""
 
 
 def check_queue(visit: Visit, queue: str) -> None:
