@@ -84,6 +84,8 @@ def test_a_dead_job_is_shown_explained_and_requeued(url: str) -> None:
     [gates] = [json.loads(call("jobs", "explain", job, "--json").stdout)["gates"]]
     assert gates[0]["reason"] == "finished"
     assert call("jobs", "requeue", job).stdout == "requeue: 1 jobs\n"
+    for verb in ("requeue", "run-now"):
+        assert call("jobs", verb, job).stdout == f"{verb}: the job waits or runs already; nothing was changed\n"
     found = call("jobs", "explain", job).stdout
     assert found.startswith("no_worker: no worker serves queue 'mail'")
     assert "stoker work" in found

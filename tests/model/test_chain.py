@@ -59,6 +59,7 @@ def test_a_chain_survives_being_stored() -> None:
 def test_a_draft_shows_its_id_as_text_and_is_stored_under_that_name() -> None:
     one = draft(1)
     assert one.id == "00000000-0000-0000-0000-000000000001"
+    assert repr(one).startswith("Draft(id='00000000-0000-0000-0000-000000000001', kind='job1', payload=b'")
     stored = b'{"then":[{"id":"AAAAAAAAAAAAAAAAAAAAAQ==","kind":"job1"}]}'
     assert unpack(stored).then == (one,)
     assert pack(Options(then=(one,))) == stored

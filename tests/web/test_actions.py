@@ -75,6 +75,10 @@ async def test_a_job_is_requeued_canceled_copied_discarded_and_deleted(app: Stok
     assert (
         told(await client.post(f"/jobs/{id_}/requeue"))["text"] == "Requeued send. It runs as soon as a worker is free."
     )
+    again = told(await client.post(f"/jobs/{id_}/requeue"))
+    assert again["text"] == "send waits or runs already. Nothing was changed."
+    due = told(await client.post(f"/jobs/{id_}/run-now"))
+    assert due["text"] == "send is due or runs already. Nothing was changed."
     assert await status(app, id_) is Status.PENDING
     flash = told(await client.post(f"/jobs/{id_}/cancel"))
     assert await status(app, id_) is Status.CANCELED

@@ -378,7 +378,9 @@ def _report_operation(one: OperationView, counted: int, as_json: bool) -> None:
 
 def _report(action: str, bulk: Bulk, *, as_json: bool) -> None:
     """One job was changed; what hinders it is an error."""
-    text = f"{action}: {bulk.changed:,} jobs"
+    text = (
+        f"{action}: {bulk.changed:,} jobs" if bulk else f"{action}: the job waits or runs already; nothing was changed"
+    )
     if bulk.cancel_requested:
         text += f"; {bulk.cancel_requested:,} running ones are asked to stop"
     made = "".join(f"\n{job}" for job in bulk.created)

@@ -216,6 +216,10 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         """The id of the job, as text."""
         return id_text(self.job_id)
 
+    def __repr__(self) -> str:
+        more = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__[1:])
+        return f"Draft(id={self.id!r}, {more})"
+
     def then(self, *drafts: Draft) -> Draft:
         """A copy whose success stores these drafts, in the same write.
 

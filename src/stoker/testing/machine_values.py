@@ -127,6 +127,7 @@ bad: st.SearchStrategy[Outcome] = st.one_of(
     st.sampled_from(
         [Rejected("no"), Panicked("SystemExit"), Crashed("signal 9"), TimedOut(SECOND), Lost(), Canceled()]
     ),
+    st.just(Crashed("signal 9", shared=True)),
 )
 waiting: st.SearchStrategy[Change] = st.one_of(
     st.builds(Cancel, force=st.booleans()),

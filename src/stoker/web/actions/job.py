@@ -80,7 +80,8 @@ async def run(verb: str, visit: Visit) -> Response:
 
 
 async def _requeue(job: JobForm) -> Done:
-    await job.visit.admin.jobs.requeue(job.id)
+    if not await job.visit.admin.jobs.requeue(job.id):
+        return Done(Flash(f"{job.kind} waits or runs already. Nothing was changed."))
     return Done(Flash(f"Requeued {job.kind}. It runs as soon as a worker is free."))
 
 
@@ -91,7 +92,8 @@ async def _retry(job: JobForm) -> Done:
 
 
 async def _run_now(job: JobForm) -> Done:
-    await job.visit.admin.jobs.run_now(job.id)
+    if not await job.visit.admin.jobs.run_now(job.id):
+        return Done(Flash(f"{job.kind} is due or runs already. Nothing was changed."))
     return Done(Flash(f"{job.kind} is due now."))
 
 
