@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from stoker.admin.asking import Noun
-from stoker.engines.base import Description, Engine, Feature, outbox_of
+from stoker.engines.base import CORRUPT, Description, Engine, Feature, outbox_of
 from stoker.event_buffer import wall
 from stoker.model import ids
 from stoker.model.errors import (
@@ -24,7 +24,7 @@ from stoker.model.events import Event, EventType, Window
 from stoker.model.findings import Delivery
 from stoker.model.health import jobs, postgres, redis, sqlite, transport
 from stoker.model.health.check import Check, note, ok, warning, wrong
-from stoker.model.health.facts import Facts
+from stoker.model.health.facts import MOST_NAMED, Facts
 from stoker.model.health.jobs import Misdated, Overdue, Situation
 from stoker.model.job import Job, Status
 from stoker.model.outbox.letters import Count, LetterFilter
@@ -62,8 +62,9 @@ class HealthAdmin(Noun):
     async def _examined(self, engine: Engine) -> list[Check]:
         facts, description = await engine.diagnose(), await engine.describe()
         unreadable = [one for one in await engine.schedules() if is_unreadable(one)]
-        damaged = (*facts.damaged, *(f"schedule {one.name} never fires: {one.last_error}" for one in unreadable))
-        facts = replace(facts, damaged=damaged)
+        damaged = dict.fromkeys((*facts.damaged, *await _set_aside(engine)))
+        damaged |= dict.fromkeys(f"schedule {one.name} never fires: {one.last_error}" for one in unreadable)
+        facts = replace(facts, damaged=tuple(damaged))
         return [
             await _schema(engine),
             *_store(facts, description),
@@ -109,6 +110,13 @@ class HealthAdmin(Noun):
         task = self._asking.app.find_task(kind)
         own = None if task is None else task.options.timeout
         return self._asking.app.defaults.timeout if own is None else own
+
+
+async def _set_aside(engine: Engine) -> list[str]:
+    """Jobs that a worker met and could not read, of the thousand newest dead ones."""
+    page = await engine.find(Query(statuses=frozenset({Status.DEAD}), limit=LARGEST_PAGE))
+    broken = [(job.id, job.metadata[CORRUPT]) for job in page.jobs if CORRUPT in job.metadata]
+    return [f"job {ids.text(job)} cannot be read: {why}" for job, why in broken[:MOST_NAMED]]
 
 
 async def _misdated(engine: Engine, now: Instant) -> list[Misdated]:

@@ -53,6 +53,9 @@ still be on its way to the worker."""
 CORRUPT = "stoker.corrupt"
 """The metadata key that names what of a record could not be read."""
 
+PLACELESS = "it is neither waiting nor running nor finished"
+"""Why a job cannot be read that has a body, and nothing that says where it stands."""
+
 CONTROL = "@control"
 """The topic that wakes every lease keeper and ticker: a user canceled a running job or changed a schedule."""
 

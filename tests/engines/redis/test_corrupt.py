@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 import pytest
 
+from stoker.admin import Admin
+from stoker.app import Stoker
 from stoker.engines.base import CORRUPT
 from stoker.engines.redis.record_format import HAS_STATE, ids_of
 from stoker.model.groups import into_group, new_group
-from stoker.model.ids import JobId
+from stoker.model.ids import JobId, text
 from stoker.model.job import Claim, Demand, Draft, Job, Options, Status
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed
@@ -140,7 +142,7 @@ async def test_a_member_that_cannot_be_read_ends_for_its_group(bench: Bench, bre
     assert await bench.job(failure.job_id) is not None
 
 
-@pytest.mark.spec("REDISOPS-11")
+@pytest.mark.spec("REDISOPS-11", "HEALTH-10")
 async def test_what_was_set_aside_is_shown_with_its_raw_text(bench: Bench, damage: Damage) -> None:
     bad, _ = await set_aside(bench, damage)
     [shown] = await bench.dead()
@@ -148,6 +150,8 @@ async def test_what_was_set_aside_is_shown_with_its_raw_text(bench: Bench, damag
     assert shown.status is Status.DEAD
     assert (shown.last_error or "").startswith("corrupt record: ")
     assert CORRUPT in shown.metadata
+    [named] = [one.read for one in await Admin(Stoker(bench.engine)).health.check() if one.name == "damaged data"]
+    assert text(bad) in named
     if damage is Bench.break_state:
         assert GARBAGE in shown.payload
     if damage is Bench.break_options:

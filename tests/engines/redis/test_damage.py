@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from stoker.engines.base import CORRUPT, PLACELESS
 from stoker.model.control import Tuning
 from stoker.model.groups import into_group, new_group
-from stoker.model.ids import JobId
+from stoker.model.ids import JobId, text
 from stoker.model.job import Claim, Demand, Draft, Options, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.limit import Slot
 from stoker.model.outcome import Done, Failed
-from stoker.model.query import Cancel, Query, Retention, Selection
+from stoker.model.query import Cancel, Change, Delete, Discard, Query, Requeue, Retention, Selection
 from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, MINUTE, SECOND
 from tests.engines.redis.stand import Stand
@@ -292,6 +293,80 @@ async def test_no_claim_of_a_cut_lease_stays_running(
 
 
 # --- what is missing ------------------------------------------------------------------------------------------------
+
+OUTCOMES: dict[Status, Any] = {
+    Status.PENDING: None,
+    Status.RUNNING: None,
+    Status.DONE: Done(b"1"),
+    Status.DEAD: Failed("no", retry=False),
+    Status.RETRYING: Failed("no", after=HOUR),
+}
+
+
+@pytest.mark.spec("FAULT-44")
+@pytest.mark.parametrize("limited", [False, True], ids=["plain", "limited"])
+@pytest.mark.parametrize("change", [Delete(), Discard()], ids=["delete", "discard"])
+@pytest.mark.parametrize("status", OUTCOMES)
+async def test_a_job_without_its_state_is_shown_named_and_removed(
+    bench: Bench, status: Status, change: Change, limited: bool
+) -> None:
+    """Nothing says where it stands. A waiting job that never ran has no state: it loses its entry instead."""
+    jobs = await (bench.limited("a", 3, number=9) if limited else bench.add(DAMAGED, 3))
+    later = await bench.add(DAMAGED, 1, delay=HOUR)
+    if status is Status.PENDING:
+        for key in (bench.home.of_queue(name, DAMAGED) for name in ("wait", "aside", "dues")):
+            for member in await bench.call("ZRANGE", key, 0, -1):
+                if jobs[1] in member:
+                    score = await bench.call("ZSCORE", key, member)
+                    await bench.call("ZREM", key, member)
+                    await bench.call("ZADD", key, score, member.replace(jobs[1], b""))
+    else:
+        claims = await bench.claim()
+        if OUTCOMES[status] is not None:
+            await bench.end(claims, OUTCOMES[status])
+        assert await bench.call("HDEL", bench.home.key("state"), jobs[1]) == 1
+    shown = {job.id: job for job in (await bench.engine.find(Query())).jobs}
+    assert [CORRUPT in shown[job].metadata for job in (*jobs, *later)] == [False, True, False, False]
+    assert (shown[jobs[1]].status, shown[jobs[1]].kind) == (Status.DEAD, "work")
+    assert await bench.engine.get([jobs[1]]) == [shown[jobs[1]]]
+    [named] = (await bench.engine.diagnose()).damaged
+    assert named == f"job {text(jobs[1])} cannot be read: {PLACELESS}"
+    assert (await bench.engine.alter(Selection((jobs[1],)), Requeue())).refused == {Status.DEAD: 1}
+    assert (await bench.engine.alter(Selection((jobs[1],)), change)).changed == 1
+    facts = await bench.engine.diagnose()
+    assert facts.damaged == ()
+    assert [one for one in facts.counters if one.counter != one.found] == []
+    pending = {Status.PENDING: 3} if status is Status.PENDING else {status: 2, Status.PENDING: 1}
+    assert await bench.counts() == pending
+
+
+@pytest.mark.spec("FAULT-44")
+async def test_a_running_job_without_its_state_ends_with_its_worker(bench: Bench) -> None:
+    """Its claim does not stay when no worker runs it."""
+    jobs = await bench.add(DAMAGED, 3)
+    claims = await bench.claim()
+    await bench.call("DEL", bench.home.key("state"))
+    settled = await bench.engine.settle([conclude(claim, Done()) for claim in claims])
+    assert settled.verdicts == [Verdict.LOST] * 3
+    await bench.engine.renew("v", [], first=True, lease=HOUR)
+    assert await bench.engine.reap("v", 10, dead=["w"]) == []
+    assert await bench.counts() == {Status.DEAD: 3}
+    assert {job.id for job in (await bench.engine.find(Query(statuses=frozenset({Status.DEAD})))).jobs} == {*jobs}
+
+
+@pytest.mark.spec("FAULT-44", "HEALTH-10")
+@pytest.mark.parametrize("key", ["jobs", "state"])
+async def test_a_check_up_names_jobs_of_which_body_or_state_cannot_be_read(bench: Bench, key: str) -> None:
+    jobs = await bench.add(DAMAGED, 3)
+    await bench.claim()
+    if key == "state":
+        await bench.call("HSET", bench.home.key("state"), jobs[1], b"x")
+    else:
+        [body] = await bench.call("ZRANGEBYLEX", bench.home.key("jobs"), b"[" + jobs[1], b"(" + jobs[1] + b"\1")
+        await bench.call("ZREM", bench.home.key("jobs"), body)
+        await bench.call("ZADD", bench.home.key("jobs"), 0, body[:30])
+    [named] = (await bench.engine.diagnose()).damaged
+    assert named.startswith(f"job {text(jobs[1])} cannot be read: ")
 
 
 @pytest.mark.spec("FAULT-45")

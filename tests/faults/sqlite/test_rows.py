@@ -93,7 +93,7 @@ async def everything_else_works(engine: SqliteEngine, bad: JobId) -> None:
     assert audit(engine.path) == []
 
 
-@pytest.mark.spec("FAULT-40")
+@pytest.mark.spec("FAULT-40", "HEALTH-10")
 @pytest.mark.parametrize("statement", BODIES.values(), ids=BODIES)
 async def test_a_waiting_job_that_cannot_be_read_is_set_aside(engine: SqliteEngine, statement: str) -> None:
     first, bad, last = await insert(engine)
@@ -105,6 +105,8 @@ async def test_a_waiting_job_that_cannot_be_read_is_set_aside(engine: SqliteEngi
     assert "corrupt" in (record.last_error or "")
     assert audit(engine.path) == []
     assert await engine.claim(DEMAND) == []
+    [named] = [one.read for one in await Admin(Stoker(engine)).health.check() if one.name == "damaged data"]
+    assert named == f"job {text(bad)} cannot be read: {record.metadata[CORRUPT]}"
     await everything_else_works(engine, bad)
 
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stoker.engines.base import CORRUPT
+from stoker.engines.base import CORRUPT, PLACELESS
 from stoker.engines.sql.exchanges import Row
-from stoker.engines.sql.packing import PLACELESS, encode, pack_unique, unpacked
+from stoker.engines.sql.packing import encode, pack_unique, unpacked
 from stoker.model.errors import InvalidPayload
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Draft, Failure, Job, Options, Status, pack, shown_error

@@ -26,7 +26,7 @@ async def remove_corrupt(store: Store, unit: Unit, broken: StoredJob) -> Status:
     found = await store.connection.call("HGET", key("state"), job)
     unit.expect_hash(key("state"), job, found)
     found_entry = await _waiting(store, unit, job)
-    status = Status.DONE
+    status: Status | None = None
     if found_entry is not None:
         queue, line, entry = found_entry
         unit.leave(queue, line, entry)
@@ -47,6 +47,7 @@ async def remove_corrupt(store: Store, unit: Unit, broken: StoredJob) -> Status:
     expires = await _ended(store, unit, job)
     if expires is not None:
         unit.write("UNEND", key("ends"), expires, job)
+    status = status or (Status.PENDING if expires is None else Status.DONE)
     if record.kind:
         unit.write("HINCRBY", key("counts"), f"{record.queue}/{record.kind}/{CHARS[status].decode()}", -1)
     if record.unique is not None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from stoker.engines.base import PLACELESS
 from stoker.engines.redis import groups
 from stoker.engines.redis.census import held_keys, names
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.keys import DAMAGE, Shard
 from stoker.engines.redis.scripts import script
+from stoker.engines.redis.stored_job import as_record
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
@@ -107,6 +109,8 @@ async def _restore(store: Store, shard: Shard, ids: list[JobId]) -> None:
     async def enter(unit: Unit) -> None:
         await unit.load(Wanted(frozenset(ids)))
         for job in ids:
+            if job in unit.rows and unit.rows[job].corrupt == PLACELESS:
+                _fresh(unit, job)
             record = unit.get(job)
             if record is None or record.status not in ACTIVE or unit.rows[job].broken:
                 continue
@@ -116,3 +120,11 @@ async def _restore(store: Store, shard: Shard, ids: list[JobId]) -> None:
                 unit.write("ZADD", shard.key("workers"), "NX", 0, record.worker or "")
 
     await store.work(shard, enter)
+
+
+def _fresh(unit: Unit, job: JobId) -> None:
+    """Take a job that is nowhere for a waiting one: entries are known to be missing, its own among them."""
+    row = unit.rows[job]
+    row.corrupt, row.broken = None, False
+    row.change(status=Status.PENDING, last_error=None)
+    unit.add_record(job, as_record(row))

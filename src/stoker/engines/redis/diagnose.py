@@ -13,10 +13,24 @@ from stoker.engines.redis.record_format import STATUSES
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.server_info import ServerInfo
 from stoker.engines.redis.store import Store
-from stoker.model.health.facts import MOST_COUNTED, UNDECLARED, Counted, Facts, RedisFacts, RedisNode, Replica
+from stoker.engines.redis.stored_job import StoredJob
+from stoker.model.health.facts import (
+    MOST_COUNTED,
+    MOST_NAMED,
+    UNDECLARED,
+    Counted,
+    Facts,
+    RedisFacts,
+    RedisNode,
+    Replica,
+)
+from stoker.model.ids import text
 from stoker.model.job import ACTIVE
 
-_DIAGNOSE = script("diagnose")
+LOOKED_AT_ONCE = 500
+"""Jobs that one script looks at; while it runs, the server does nothing else."""
+
+_DIAGNOSE, _UNREADABLE = script("diagnose"), script("unreadable")
 LOST = "it cannot be read and refuses all tokens; the next start of its app, or `stoker limits tune`, writes it anew"
 _ODD = (b"a", b"x", b"c", b"i", b"t")
 
@@ -31,6 +45,8 @@ async def diagnose(store: Store, nodes: Sequence[ServerInfo], losses: Sequence[s
     damaged = [one[field].decode(errors="backslashreplace") for one in noted for field in sorted(one)]
     for names in await spread(shards, lambda shard: _undeclared(store, shard)):
         damaged += [f"queue {name}: {UNDECLARED}" for name in names]
+    for found in await spread(shards, lambda shard: _unreadable(store, shard)):
+        damaged += [f"job {text(row.record.id)} cannot be read: {row.corrupt}" for row in found]
     damaged += [f"budget {name}: {what}" for name, what in await _budgets(store)]
     return Facts(
         idle_keys=idle,
@@ -49,6 +65,20 @@ async def _undeclared(store: Store, shard: Shard) -> list[str]:
         for field, value in stored
         if field.endswith(b"/declared") and not is_declaration(value)
     )
+
+
+async def _unreadable(store: Store, shard: Shard) -> list[StoredJob]:
+    """Of the first and the last jobs those whose body or state cannot be read, or that are nowhere; some of them."""
+    found: dict[bytes, None] = {}
+    size = int(await store.connection.call("ZCARD", shard.key("jobs")))
+    for start in range(0, min(size, MOST_COUNTED), LOOKED_AT_ONCE):
+        ranges = [(start, start + LOOKED_AT_ONCE - 1)]
+        if size > MOST_COUNTED:
+            ranges.append((-start - LOOKED_AT_ONCE, -start - 1))
+        for one in ranges:
+            found |= dict.fromkeys(await store.run(_UNREADABLE, shard, one))
+    _, rows = await store.read(shard, list(found)[:MOST_NAMED])
+    return [row for row in rows if row is not None and row.corrupt is not None]
 
 
 async def _budgets(store: Store) -> list[tuple[str, str]]:

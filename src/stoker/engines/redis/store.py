@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stoker.engines.base import CONTROL, Clock
+from stoker.engines.base import CONTROL, PLACELESS, Clock
 from stoker.engines.redis import groups, record_format
 from stoker.engines.redis.connection import Address, Connection
 from stoker.engines.redis.keys import WAKE, Keys, Shard
@@ -277,6 +277,8 @@ def stored_of(row: list[Any]) -> StoredJob:
         job = record_format.read_body(body)
     except CorruptRecord as error:
         return _broken(StoredJob(Record(**BLANK, id=body[:16], payload=body, options=salvaged(body))), error)
+    if state == b"":
+        return _broken(job, CorruptRecord(PLACELESS))
     try:
         record_format.apply_state(job, state)
     except CorruptRecord as error:

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from stoker.engines.base import PLACELESS
 from stoker.engines.sql.exchanges import Row
-from stoker.engines.sql.packing import PLACELESS, is_declaration, is_rate
+from stoker.engines.sql.packing import is_declaration, is_rate
 from stoker.model.errors import CorruptRecord
 from stoker.model.groups import unpack_callbacks
 from stoker.model.health.facts import UNDECLARED

@@ -20,9 +20,6 @@ from stoker.model.retry import Curve
 from stoker.model.throttle import OPEN, Bucket, Cooldown, Rate
 from stoker.model.unique import TRAITS, Unique
 
-PLACELESS = "it is neither waiting nor running nor finished"
-"""Why a job cannot be read that has a body, and no row that says where it stands."""
-
 _TRAITS = {traits: code for code, traits in enumerate(TRAITS)}
 
 

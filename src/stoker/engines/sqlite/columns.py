@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from stoker.engines.base import CORRUPT
+from stoker.engines.base import CORRUPT, PLACELESS
 from stoker.engines.sql.exchanges import Row
 from stoker.engines.sql.packing import (
-    PLACELESS,
     encode,
     pack_unique,
     read_metadata,

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from stoker.engines.base import CONTROL
+from stoker.engines.base import CONTROL, PLACELESS
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.careful import SqlUnit
 from stoker.engines.sql.exchanges import Exchange, Many, Row
-from stoker.engines.sql.packing import PLACELESS, pack_queue, read_queue
+from stoker.engines.sql.packing import pack_queue, read_queue
 from stoker.engines.sqlite import columns, groups, subqueues
 from stoker.engines.sqlite.columns import CODES, Stored
 from stoker.engines.sqlite.statements import sql

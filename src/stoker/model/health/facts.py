@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+MOST_NAMED = 20
+"""Jobs that cannot be read and that a check-up names."""
+
 MOST_COUNTED = 10_000
 """Jobs that are really counted per queue and status, to compare with the counter; and keys, per store."""
 
