@@ -48,6 +48,13 @@ async def test_each_list_holds_its_status(admin: Admin, app: Stoker, clock: Virt
     assert found.problem is None
 
 
+@pytest.mark.spec("PEOPLE-02")
+async def test_the_correlation_is_that_of_the_metadata_before_the_arguments(admin: Admin, app: Stoker) -> None:
+    await app.enqueue(app.draft("send", {"request_id": "r"}, metadata={"correlation_id": "c"}))
+    [waiting] = (await admin.snapshot()).enqueued.records
+    assert waiting.correlation == "c"
+
+
 @pytest.mark.spec("SNAPSHOT-02")
 async def test_finished_jobs_are_listed_for_a_day_and_a_week(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
     await ran(app, Status.DONE)

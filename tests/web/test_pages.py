@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import re
+from datetime import timedelta
 
 import pytest
 from starlette.requests import Request
@@ -181,13 +182,19 @@ async def test_a_list_goes_on_behind_its_last_job_and_says_how_far_it_looked(app
 @pytest.mark.spec("WEB-43")
 @pytest.mark.parametrize("engine_name", ENGINES)
 @pytest.mark.parametrize("order", ["finished", "due"])
-async def test_a_list_in_the_order_of_a_time_goes_on_too(app: Stoker, client: Client, order: str) -> None:
-    made = [one.id for one in await app.enqueue_many([app.draft("send") for _ in range(60)])]
+async def test_a_list_in_the_order_of_a_time_goes_on_too(
+    app: Stoker, client: Client, clock: VirtualClock, order: str
+) -> None:
+    """The time that it came to is that of its order."""
+    then = timedelta(hours=1, minutes=2, seconds=3)
+    delay = then if order == "due" else timedelta(0)
+    made = [one.id for one in await app.enqueue_many([app.draft("send", delay=delay) for _ in range(60)])]
     if order == "finished":
+        clock.advance(then)
         await end(app, await claim(app))
     first = await client.get(f"/jobs?q=order:{order}")
     assert first.status_code == 200
-    assert "50 shown. Looked at 50 jobs" in text(first)
+    assert re.search("50 shown. Looked at 50 jobs, (back|up) to 01:02:03", text(first))
     older = re.search(r'href="([^"]+)" rel="next"', first.text)
     assert older is not None
     second = await client.get(older[1].replace("&amp;", "&"))

@@ -979,6 +979,7 @@ async def test_metadata_of_a_run_is_stored_while_it_runs(tmp_path: Path, monkeyp
                             break
                         await asyncio.sleep(0.01)
                 assert {record.status for record in records} == {Status.RUNNING}
+                assert [record.metadata["exec_count"] for record in records[1:3]] == ["3", "3"], "text, as everywhere"
                 (tmp_path / step).touch()
             for handle in handles:
                 await handle.result(PATIENCE)

@@ -45,6 +45,11 @@ MEBIBYTE = 1 << 20
 LONGEST_LINE = 16 << 10
 
 
+def _text(value: object) -> str:
+    """What a handler said, as text that the worker takes."""
+    return text_of(value, LONGEST_LINE)
+
+
 class Child:
     """The host of one run after the other."""
 
@@ -174,7 +179,6 @@ class Child:
                 if isinstance(value, BaseException):
                     raise value
             outcome = outcome_of_result(task, value, context)
-            context.executed()
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker gets its outcome
             outcome = self._judge(error, task)
         self._end(outcome, tired=isinstance(outcome, ends.Crashed) or _here() != self._home)
@@ -204,10 +208,8 @@ class Child:
     def _end(self, outcome: Outcome, *, tired: bool) -> None:
         context, self._context = self._context, None
         metadata = None
-        try:
-            metadata = dict(context.noted) if context is not None and context.executed() else None
-        except Exception:  # noqa: BLE001, S110 - the handler's notes are no text; its outcome says so
-            pass
+        if context is not None:
+            metadata = {_text(key): _text(value) for key, value in context.noted.copy().items()} or None
         commit = None if context is None else context.commit
         doubt = None if commit is None else commit.doubt
         self._parent.send(messages.ended(outcome, metadata, tired=tired, moved=commit is not None, doubt=doubt))
@@ -216,12 +218,12 @@ class Child:
         """Pass on what the handler said; any thread."""
         if progress is not None:
             self._progress = progress
-        said = messages.Said(progress, tuple(text_of(line, LONGEST_LINE) for line in lines))
+        said = messages.Said(progress, tuple(map(_text, lines)))
         self._parent.send(messages.encode(said))
 
     def _noted(self, key: str, value: str | None) -> None:
         """Pass on metadata that the handler wrote, as text, or removed; any thread."""
-        noted = {text_of(key, LONGEST_LINE): None if value is None else text_of(value, LONGEST_LINE)}
+        noted = {_text(key): None if value is None else _text(value)}
         self._parent.send(messages.encode(messages.Said(None, (), noted)))
 
     def withhold_notes(self, claim: Claim) -> None:
@@ -258,7 +260,7 @@ class _Relay(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            text = text_of(self.format(record), LONGEST_LINE)
+            text = _text(self.format(record))
             self._parent.send(messages.encode(messages.Logged(record.name, record.levelno, text)))
         except Exception:  # noqa: BLE001 - as every handler does
             self.handleError(record)

@@ -31,6 +31,7 @@ def in_thread() -> None:
     for step in ("one", "two"):
         current().metadata["step"] = step
         current().metadata["passing"] = step
+        current().metadata["count"] = len(step)  # type: ignore[assignment] # as users do
         del current().metadata["passing"]
         while not gone_on(step):
             time.sleep(0.005)
