@@ -34,9 +34,9 @@ def main() -> None:
         dropped = confirm.using(tx=db).enqueue_sync(2)
         db.rollback()
     jobs.run(drain())
-    print(jobs.run(kept.result()))
+    print(kept.result_sync())
     try:
-        jobs.run(dropped.result())
+        dropped.result_sync()
     except NotFound:
         print("order 2 was rolled back, and its job with it")
     jobs.run(jobs.close())

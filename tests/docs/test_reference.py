@@ -80,6 +80,33 @@ def test_every_keyword_and_method_of_the_app_is_in_the_reference() -> None:
     assert not missing
 
 
+SIGNATURE = re.compile(r"`(?:await )?(\w+)\(([^`]*)\)`")
+OWNERS = {
+    "reference/api.md": stoker.Stoker,
+    "reference/jobs.md": stoker.JobHandle,
+    "reference/outbox.md": stoker.Outbox,
+}
+
+
+@pytest.mark.parametrize("page", OWNERS)
+def test_a_row_of_the_reference_names_the_keywords_of_its_method(page: str) -> None:
+    first_cells = re.findall(r"^\| ([^|]*) \|", read(page), re.MULTILINE)
+    rows = [(name, arguments) for cell in first_cells for name, arguments in SIGNATURE.findall(cell)]
+    methods = {name: getattr(OWNERS[page], name) for name, _ in rows if callable(getattr(OWNERS[page], name, None))}
+    assert len(methods) >= 3
+    for name, arguments in rows:
+        if name in methods:
+            parameters = inspect.signature(methods[name]).parameters
+            known = {one for one, of in parameters.items() if of.kind is not of.VAR_KEYWORD}
+            free = any(of.kind is of.VAR_KEYWORD for of in parameters.values())
+            assert free or set(re.findall(r"(\w+)=", arguments)) <= known, name
+            if "…" not in arguments:
+                optional = {one for one in known if parameters[one].default is not inspect.Parameter.empty}
+                assert optional - {"instead"} <= set(re.findall(r"\w+", arguments)), (
+                    name
+                )  # that one is for run's own use
+
+
 @pytest.mark.parametrize("room", ["WorkerSettings", "TimelineSettings", "RetentionSettings"])
 def test_every_setting_and_its_variable_is_in_the_reference(room: str) -> None:
     page = read("reference/settings.md")
