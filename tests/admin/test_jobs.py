@@ -252,6 +252,27 @@ async def test_one_job_is_changed_or_the_reason_is_an_error(admin: Admin, app: S
         await admin.jobs.get(job)
 
 
+@pytest.mark.spec("ADMIN-46")
+async def test_one_job_is_run_first_ahead_of_its_rate(app: Stoker) -> None:
+    admin = Admin(app, by="maria")
+    await (await app.engine()).tune("default", Tuning(rate=Rate(1, per=3_600)))
+    made = [await enqueue(app) for _ in range(3)]
+    running = await claim(app)
+    assert (await admin.jobs.run_now(made[2], first=True)).changed == 1
+    assert [ids.text(one.id) for one in await claim(app)] == [made[2]]
+    assert not await admin.jobs.run_now(made[2], first=True), "it runs already"
+    await end(app, running)
+    with pytest.raises(WrongStatus):
+        await admin.jobs.run_now(made[0], first=True)
+    for many in ([made[1]], Filter.parse("is:ready")):
+        with pytest.raises(InvalidInput, match="goes with the id of one job"):
+            await admin.jobs.run_now(many, first=True)
+    with pytest.raises(InvalidInput, match="goes with the id of one job"):
+        await admin.operations.start("run-now", "is:ready", {"first": True})
+    [entry] = await admin.audit.list(action="jobs.run_now")
+    assert (entry.deed.target, entry.deed.after) == (f"job {made[2]}", {"first": True})
+
+
 @pytest.mark.spec("ADMIN-05")
 async def test_a_scheduled_job_runs_now(admin: Admin, app: Stoker) -> None:
     job = await enqueue(app, delay=3600)

@@ -21,7 +21,7 @@ from stoker.cli import ALIASES, COMMANDS
 from stoker.cli.command import stoker
 from stoker.context import current
 from stoker.limits import Limit
-from stoker.model.job import Demand
+from stoker.model.job import FIRST, Demand
 from tests.harness.apps import PATIENCE, drain, working
 
 UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
@@ -106,6 +106,14 @@ def test_an_action_asks_above_a_hundred_jobs_and_a_deletion_always(url: str, mon
     for words in (("requeue", "is:discarded"), ("cancel", "is:scheduled"), ("run-now", "is:scheduled")):
         assert f"this would {words[0]} 1 job of {words[1]}, and" in no_yes(*words)
     assert call("jobs", "requeue", "is:discarded", "--yes").stdout == "requeue: 1 jobs\n"
+
+
+@pytest.mark.spec("ADMIN-46")
+def test_one_job_is_run_first_by_a_command(url: str) -> None:
+    job = json.loads(call("jobs", "list", "is:scheduled", "--json").stdout)["id"]
+    assert call("jobs", "run-now", job, "--first").stdout == "run-now: 1 jobs\n"
+    assert json.loads(call("jobs", "show", job, "--json").stdout)["priority"] == FIRST
+    assert "goes with the id of one job" in no_yes("run-now", "is:ready", "--first")
 
 
 @pytest.mark.spec("CLI-13")

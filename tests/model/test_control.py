@@ -130,12 +130,23 @@ def test_a_waiter_is_woken_when_a_queue_may_open_earlier() -> None:
 def test_a_claim_starts_no_more_than_gates_and_tokens_allow() -> None:
     bucket = full(Rate(2, burst=3), NOW)
     queue = Queue(name="q", bucket=bucket)
-    assert [queue.startable(n, NOW) for n in (-1, 0, 2, 9)] == [-1, 0, 2, 3]
+    assert [queue.starts(n, NOW) for n in (-1, 0, 2, 9)] == [(-1, False), (0, False), (2, False), (3, False)]
     less = Queue(name="q", bucket=take(bucket, 3, NOW))
-    assert [less.startable(9, NOW + at) for at in (0, SECOND // 2 - 1, SECOND // 2, DAY)] == [0, 0, 1, 3]
-    assert Queue(name="q").startable(9, NOW) == 9
-    assert Queue(name="q", pause=Pause(), bucket=bucket).startable(9, NOW) == 0
-    assert Queue(name="q", cooldown=Cooldown(NOW + 1, 1), bucket=bucket).startable(9, NOW) == 0
+    assert [less.starts(9, NOW + at) for at in (SECOND // 2, DAY)] == [(1, False), (3, False)]
+    assert Queue(name="q").starts(9, NOW) == (9, False)
+    for tokens in (bucket, less.bucket):
+        assert Queue(name="q", pause=Pause(), bucket=tokens).starts(9, NOW) == (0, False)
+        assert Queue(name="q", cooldown=Cooldown(NOW + 1, 1), bucket=tokens).starts(9, NOW) == (0, False)
+
+
+@pytest.mark.spec("FIRST-02")
+def test_without_a_token_one_job_that_was_put_first_may_start() -> None:
+    empty = take(full(Rate(2, burst=3), NOW), 3, NOW)
+    assert [Queue(name="q", bucket=empty).starts(9, NOW + at) for at in (0, SECOND // 2 - 1)] == [(1, True)] * 2
+    assert Queue(name="q", bucket=empty).starts(0, NOW) == (0, False)
+    owed = Queue(name="q", bucket=take(empty, 1, NOW))
+    assert [owed.starts(9, NOW + at).n > 0 for at in (0, SECOND // 2 - 1, SECOND // 2)] == [False, False, True]
+    assert owed.starts(9, NOW + SECOND // 2) == (1, True)
 
 
 @pytest.mark.spec("QUEUE-16", "INPUT-05")

@@ -78,13 +78,16 @@ async def test_a_job_is_requeued_canceled_copied_discarded_and_deleted(app: Stok
     again = told(await client.post(f"/jobs/{id_}/requeue"))
     assert again["text"] == "send waits or runs already. Nothing was changed."
     due = told(await client.post(f"/jobs/{id_}/run-now"))
-    assert due["text"] == "send is due or runs already. Nothing was changed."
+    assert str(due["text"]).startswith("send is the first of default now.")
     assert await status(app, id_) is Status.PENDING
     flash = told(await client.post(f"/jobs/{id_}/cancel"))
     assert await status(app, id_) is Status.CANCELED
     await undo(client, flash)
     assert await status(app, id_) is Status.PENDING
-    await end(app, await claim(app))
+    running = await claim(app)
+    runs = told(await client.post(f"/jobs/{id_}/run-now"))
+    assert runs["text"] == "send runs already. Nothing was changed."
+    await end(app, running)
     copy = await client.post(f"/jobs/{id_}/retry")
     assert await status(app, id_) is Status.RETRIED
     assert await status(app, copy.headers["location"].rpartition("/")[2]) is Status.PENDING
@@ -130,7 +133,7 @@ async def test_move_and_priority_are_undone(app: Stoker, client: Client) -> None
     assert (await app.handle(id_).refresh()).queue == "mail"
     await undo(client, moved)
     assert (await app.handle(id_).refresh()).queue == "default"
-    first = told(await client.post(f"/jobs/{id_}/prioritize"))
+    first = told(await client.post(f"/jobs/{id_}/prioritize", {"priority": "-100"}))
     assert (await app.handle(id_).refresh()).priority == -100
     await undo(client, first)
     assert (await app.handle(id_).refresh()).priority == 0
@@ -329,13 +332,12 @@ async def test_what_is_undone_is_in_the_audit_log_too(app: Stoker, client: Clien
     }
     for path, action in acts.items():
         before = [one.deed.action for one in await Admin(app).audit.list(3_600)]
-        fields = (
-            {"queue": "mail", "create": "yes"}
-            if path.endswith("move")
-            else {"payload": "{}"}
-            if path.endswith("edit")
-            else {}
-        )
+        needed = {
+            "move": {"queue": "mail", "create": "yes"},
+            "prioritize": {"priority": "5"},
+            "edit": {"payload": "{}"},
+        }
+        fields = needed.get(path.rpartition("/")[2], {})
         await undo(client, told(await client.post(path, fields)))
         done = [one.deed.action for one in await Admin(app).audit.list(3_600)]
         assert len(done) == len(before) + 2, path

@@ -15,7 +15,7 @@ from stoker.app import Stoker
 from stoker.cli.jobs import as_object
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model import ids
-from stoker.model.job import Status
+from stoker.model.job import FIRST, Status
 from stoker.model.throttle import Rate
 from stoker.testing.clock import VirtualClock
 from stoker.web import Limits, dashboard
@@ -152,6 +152,17 @@ async def test_an_operation_acts_on_what_its_preview_counted(app: Stoker, client
     assert [(await app.handle(id_).refresh()).status for id_ in made] == [Status.PENDING] * 3
     assert [(await app.handle(id_).refresh()).status for id_ in later] == [Status.DEAD] * 2
     assert [one["id"] for one in (await client.get("/api/v1/operations")).json()["operations"]] == [state["id"]]
+
+
+@pytest.mark.spec("ADMIN-46")
+async def test_one_job_is_run_first_by_a_call(app: Stoker, client: Client) -> None:
+    job = await enqueue(app, delay=60)
+    assert (await send(client, "POST", f"/jobs/{job}/run-now", {"first": "yes"})).status_code == 422
+    assert (await send(client, "POST", f"/jobs/{job}/run-now", {"first": True})).json()["changed"] == 1
+    assert (await client.get(f"/api/v1/jobs/{job}")).json()["priority"] == FIRST
+    assert (
+        await send(client, "POST", "/jobs/bulk", {"action": "run-now", "ids": [job], "first": True})
+    ).status_code == 422
 
 
 @pytest.mark.spec("REST-06")

@@ -59,6 +59,7 @@ FORMS: dict[str, dict[str, str]] = {
     "/operations/letters": {"do": "replay", "stream": "orders"},
     "/new-schedule": {"name": "made-by-form", "kind": "send", "cron": "0 3 * * *"},
     "/jobs/{id}/move": {"queue": "{queue}"},
+    "/jobs/{id}/prioritize": {"priority": "3"},
     "/limits/{name}/tune": {"n": "5"},
     "/limits/{name}/set": {"limit": "l", "n": "5"},
     "/limits/{name}/clear": {"limit": "l"},

@@ -327,7 +327,7 @@ async def test_a_job_shows_its_life_its_error_and_why_it_waits(
     assert "Why is it not running?" in paused
     assert "is paused by maria until it is resumed: bad file" in paused
     assert "Resume" in paused
-    assert "Run now" in text(await client.get(f"/jobs/{found['scheduled']}"))
+    assert "Run this one now" in text(await client.get(f"/jobs/{found['scheduled']}"))
     gone = await client.get("/jobs/0193b0f0-0000-7000-8000-000000000001")
     assert gone.status_code == 404
     assert "No job has this id. It may have been deleted, or its retention has passed." in text(gone)

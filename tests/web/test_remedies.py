@@ -11,6 +11,7 @@ import pytest
 
 from stoker import Limit
 from stoker.app import Stoker
+from stoker.model import ids
 from stoker.model.control import Tuning
 from stoker.model.explain import Reason
 from stoker.model.job import Settlement, Status
@@ -19,7 +20,7 @@ from stoker.model.outcome import Held, Snoozed
 from stoker.model.throttle import Cool, Rate
 from stoker.testing.clock import VirtualClock
 from tests.web.conftest import Client, beat, claim, enqueue, text
-from tests.web.test_actions import told, undo
+from tests.web.test_actions import hidden, told, undo
 
 KNOWN = {"send": "app.send"}
 
@@ -98,18 +99,24 @@ async def _behind(app: Stoker, clock: VirtualClock) -> str:
 
 Scene = Callable[[Stoker, VirtualClock], Awaitable[str]]
 SCENES: list[tuple[Reason, Scene, str, str]] = [
-    (Reason.SCHEDULED, _scheduled, "Due", "Run now"),
-    (Reason.SCHEDULED, _retrying, "Due", "Requeue now"),
-    (Reason.HELD_BY_BUDGET, _held, "Due", "Run now"),
-    (Reason.PAUSED, _paused, "Queue open", "Resume"),
-    (Reason.COOLING, _cooling, "Queue open", "End cool-down"),
+    (Reason.SCHEDULED, _scheduled, "Due", "Run this one now"),
+    (Reason.SCHEDULED, _retrying, "Due", "Run this one now"),
+    (Reason.HELD_BY_BUDGET, _held, "Due", "Run this one now"),
+    (Reason.PAUSED, _paused, "Queue open", "Resume the queue…"),
+    (Reason.COOLING, _cooling, "Queue open", "End the cool-down…"),
     (Reason.UNKNOWN_TASK, _unknown, "Task known", "Move to bulk"),
     (Reason.NO_WORKER, _unserved, "Worker", "Move to bulk"),
     (Reason.WORKER_UNHEALTHY, _silent, "Worker", "Move to bulk"),
-    (Reason.RATE_LIMITED, _rated, "Rate", "Lift the rate"),
-    (Reason.KEY_LIMITED, _limited, "Limit", "Let 2 run"),
-    (Reason.BEHIND, _behind, "Line", "Move to the front"),
+    (Reason.RATE_LIMITED, _rated, "Rate", "Run this one now"),
+    (Reason.KEY_LIMITED, _limited, "Limit", "Let 2 of each key run…"),
+    (Reason.BEHIND, _behind, "Line", "Run this one now"),
 ]
+REACHES_FURTHER = {
+    Reason.PAUSED: "1 due job of it starts as workers are free, not this one alone.",
+    Reason.COOLING: "1 due job of it starts as workers are free, not this one alone.",
+    Reason.KEY_LIMITED: "1 key is full with jobs that wait, so that up to 1 job start as workers are free.",
+}
+"""Remedies that other jobs feel too, and what is asked before."""
 NO_GATES = {Reason.UNREADABLE, Reason.FINISHED, Reason.RUNNING, Reason.CANCELING}
 """Reasons of jobs that do not wait: what may be done to these stands at the top of the page."""
 
@@ -143,20 +150,51 @@ async def test_a_shut_gate_has_a_button_that_opens_it(
     page = await client.get(f"/jobs/{id_}")
     action, fields, label = form_of(page.text, gate)
     assert label == button
+    assert ("asks", "yes") in fields or reason not in REACHES_FURTHER
     done = await client.post(action, fields)
+    if reason in REACHES_FURTHER:
+        assert REACHES_FURTHER[reason] in text(done)
+        assert reason.value in await reasons(client, id_)  # nothing has happened yet
+        done = await client.post(action, hidden(done))
     assert done.headers["location"] == f"/jobs/{id_}"  # back to the job
-    if reason is not Reason.BEHIND:
-        assert reason.value not in await reasons(client, id_)
-    else:
-        assert (await app.handle(id_).refresh()).priority == -100
     flash: dict[str, Any] = told(done)
+    if "/run-now" in action:
+        [started] = await claim(app, n=9) if reason is Reason.RATE_LIMITED else await claim(app, n=1)
+        assert ids.text(started.id) == id_
+        return
+    assert reason.value not in await reasons(client, id_)
     if flash["undo"]:
         await undo(client, flash)
-        if reason is Reason.RATE_LIMITED:  # its tokens begin anew
-            [queue] = await (await app.engine()).queues()
-            assert (queue.rate, queue.workers) == (Rate(1, per=3600), 7)
-        else:
-            assert reason.value in await reasons(client, id_)
+        assert reason.value in await reasons(client, id_)
+
+
+@pytest.mark.spec("WEB-26")
+async def test_run_this_one_now_is_undone_and_says_what_it_does_not_pass(app: Stoker, client: Client) -> None:
+    id_ = await enqueue(app, delay=3600, priority=5)
+    before = await app.handle(id_).refresh()
+    await app.queue("default").pause()
+    done = told(await client.post(f"/jobs/{id_}/run-now"))
+    said = done["text"]
+    assert isinstance(said, str)
+    assert said.startswith("send is the first of default now. It still waits: queue 'default' is paused")
+    assert await claim(app) == []
+    await undo(client, done)
+    after = await app.handle(id_).refresh()
+    assert (after.priority, after.scheduled_at) == (before.priority, before.scheduled_at)
+
+
+@pytest.mark.spec("WEB-26")
+async def test_a_remedy_on_one_jobs_page_starts_no_other_job(app: Stoker, client: Client) -> None:
+    """Of many that wait for tokens only this one starts, and the rate stays as it is."""
+    await (await app.engine()).tune("default", Tuning(rate=Rate(1, per=3600)))
+    made = [await enqueue(app) for _ in range(12)]
+    await claim(app)
+    action, fields, _ = form_of((await client.get(f"/jobs/{made[7]}")).text, "Rate")
+    await client.post(action, fields)
+    assert [ids.text(one.id) for one in await claim(app, n=50)] == [made[7]]
+    assert await claim(app, n=50) == []
+    [queue] = await (await app.engine()).queues()
+    assert queue.rate == Rate(1, per=3600)
 
 
 @pytest.mark.spec("WEB-26")

@@ -131,7 +131,7 @@ ACTIONS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Actions on jobs by name, and what each needs."""
 
-OPTIONAL: Final = {"cancel": ("reason", "force"), "move": ("create",)}
+OPTIONAL: Final = {"cancel": ("reason", "force"), "move": ("create",), "run-now": ("first",)}
 
 
 async def check_queue_to_move_to(asking: Asking, action: str, given: Given) -> None:
@@ -152,7 +152,7 @@ def _change(action: str, given: Given) -> Change:
         case "delete":
             return Delete()
         case "run-now":
-            return RunNow()
+            return RunNow(first=bool(given.get("first")))
         case "move":
             return Move(str(given["queue"]))
         case _:
@@ -160,6 +160,12 @@ def _change(action: str, given: Given) -> Change:
             if not isinstance(priority, int):
                 raise InvalidInput("priority", priority, "must be a whole number")
             return Prioritize(priority)
+
+
+def check_many(change: Change) -> None:
+    """Refuse what is meant for one job: of many that were put first none would be."""
+    if isinstance(change, RunNow) and change.first:
+        raise InvalidInput("first", "several jobs", "goes with the id of one job")
 
 
 class Question(NamedTuple):

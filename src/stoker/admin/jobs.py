@@ -25,6 +25,7 @@ from stoker.admin.bulk import (
     Walk,
     alter,
     bound_at,
+    check_many,
     check_queue_to_move_to,
     making,
     query_to_change,
@@ -55,6 +56,7 @@ from stoker.model.query import (
     Former,
     Query,
     Restore,
+    RunNow,
     Selection,
     as_of,
     counted,
@@ -297,9 +299,13 @@ class JobsAdmin(Noun):
         """Remove records and their events. A running job that is named is asked to stop; a filter leaves it alone."""
         return await self.act("delete", target, {}, progress)
 
-    async def run_now(self, target: Target, progress: Progress | None = None) -> Bulk:
-        """Make scheduled jobs due now; for one id that is due or runs already the answer is false."""
-        return await self.act("run-now", target, {}, progress)
+    async def run_now(self, target: Target, progress: Progress | None = None, *, first: bool = False) -> Bulk:
+        """Make scheduled jobs due now; for one id that is due or runs already the answer is false.
+
+        `first` is for one id, also of a job that is due or retries: it starts before all others of its queue, and need
+        not wait for a token of its rate. It passes no pause and no limit.
+        """
+        return await self.act("run-now", target, {"first": True} if first else {}, progress)
 
     async def move(self, target: Target, queue: str, progress: Progress | None = None, *, create: bool = False) -> Bulk:
         """Put waiting jobs into another queue.
@@ -369,6 +375,8 @@ class JobsAdmin(Noun):
         """
         change = making(self._asking, action, given or {})
         await check_queue_to_move_to(self._asking, action, given or {})
+        if not isinstance(target, str):
+            check_many(change(0))
         return await self._act(action, target, change, progress, counted_at)
 
     # --- how ----------------------------------------------------------------------------------------------------
@@ -379,7 +387,8 @@ class JobsAdmin(Noun):
         engine = await self._asking.engine()
         if isinstance(target, str):
             found = await self._asking.stored(target)
-            if action == "run-now" and found.status in WAITING and found.scheduled_at <= await engine.now():
+            due = found.status in WAITING and found.scheduled_at <= await engine.now()
+            if due and change(1) == RunNow():
                 return Bulk()
             return await self._one(action, found, change(1))
         if isinstance(target, Filter):

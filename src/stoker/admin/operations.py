@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stoker.admin.asking import Asking, Noun
-from stoker.admin.bulk import Given, Walk, check_queue_to_move_to, making, query_to_change
+from stoker.admin.bulk import Given, Walk, check_many, check_queue_to_move_to, making, query_to_change
 from stoker.admin.letter_walk import LETTER_ACTIONS, LetterWalk, as_text, chosen
 from stoker.engines.base import outbox_of
 from stoker.model import ids
@@ -96,7 +96,7 @@ class OperationsAdmin(Noun):
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
         if filter_.id is not None:
             raise InvalidInput("filter", str(filter_), "names one job; change it without an operation")
-        making(self._asking, action, given or {})
+        check_many(making(self._asking, action, given or {})(0))
         await check_queue_to_move_to(self._asking, action, given or {})
         await query_to_change(self._asking, filter_, 1)
         return await self._store(action, str(filter_), given or {}, counted_at)

@@ -400,7 +400,11 @@ _action(
 )
 _action("discard", "Take dead jobs off the dead list without running them again.")
 _action("delete", "Remove jobs and their events.")
-_action("run-now", "Make scheduled jobs due now.")
+_action(
+    "run-now",
+    "Make scheduled jobs due now.",
+    params=(click.option("--first", is_flag=True, help="One ID: before all others, ahead of its queue's rate."),),
+)
 _action(
     "move",
     "Put waiting jobs into another queue.",

@@ -19,7 +19,7 @@ from stoker.model.errors import InvalidInput
 from stoker.model.operations import Operation
 from stoker.model.outbox.letters import Count, LetterAction, LetterFilter, Letters
 from stoker.model.outbox.steering import Steering
-from stoker.model.query import Cancel, Change, Edit, Former, Move, Prioritize, Selection, Tally
+from stoker.model.query import Cancel, Change, Edit, Former, Move, Prioritize, RunNow, Selection, Tally
 from stoker.model.schedule import Schedule
 from stoker.model.time import Instant, rfc3339
 from stoker.model.tokens import AccessToken
@@ -140,6 +140,8 @@ def of_alter(selection: Selection, change: Change, tally: Tally) -> Deed | None:
     match change:
         case Cancel(reason=reason, force=force):
             after = {"reason": reason, "force": force}
+        case RunNow(first=True):
+            after = {"first": True}
         case Move(queue=queue):
             after = {"queue": queue}
         case Prioritize(priority=priority):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -121,6 +122,13 @@ class Pause(msgspec.Struct, frozen=True, gc=False):
         return self.until is None or self.until > now
 
 
+class Starts(NamedTuple):
+    """How many jobs of a queue a claim may start; `first_only`: only one that an operator put first (`job.FIRST`)."""
+
+    n: int
+    first_only: bool = False
+
+
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
     """A queue as stored. One that was never tuned acts like `Queue(name=…)`.
 
@@ -149,11 +157,20 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         """Is it paused at this instant?"""
         return self.pause is not None and self.pause.lasts(now)
 
-    def startable(self, wanted: int, now: Instant) -> int:
-        """How many of the wanted jobs a claim may start: none while paused or cooling, no more than tokens."""
+    def starts(self, wanted: int, now: Instant) -> Starts:
+        """How many of the wanted jobs a claim may start: none while paused or cooling, no more than tokens.
+
+        Without a whole token one job that an operator put first may start all the same. It takes the tokens below zero,
+        and the next such job waits until that is paid back.
+        """
         if self.is_paused(now) or self.cooldown.shut(now):
-            return 0
-        return wanted if self.bucket is None else min(wanted, math.floor(level(self.bucket, now)))
+            return Starts(0)
+        if self.bucket is None:
+            return Starts(wanted)
+        tokens = level(self.bucket, now)
+        if wanted > 0 and 0 <= tokens < 1:
+            return Starts(1, first_only=True)
+        return Starts(min(wanted, math.floor(tokens)))
 
 
 class Budget(msgspec.Struct, frozen=True):

@@ -45,6 +45,11 @@ LEASE: Span = 15 * SECOND
 """How long a worker keeps its jobs without renewing its lease, unless its settings change it."""
 
 PRIORITIES = range(-1000, 1001)
+FIRST = PRIORITIES[0] - 1
+"""The priority of a job that an operator put first: before every other of its queue, and not for callers to give."""
+
+OWN_PRIORITY = "stoker.priority"
+"""Metadata key: the priority of a job before an operator put it first; a later requeue and a copy have it again."""
 
 PARENT = "stoker.parent"
 """Metadata key: the job before this one in its chain."""

@@ -309,7 +309,13 @@ class Delete(msgspec.Struct, frozen=True):
 
 
 class RunNow(msgspec.Struct, frozen=True):
-    """Make a waiting job due now."""
+    """Make a pending job due now. With `first` it starts before every other job of its queue, also one that retries.
+
+    A job that was put first may take a token that its queue's rate does not have yet (`Queue.starts`). It waits like
+    any other while the queue is paused or cools down, and while its limit is full.
+    """
+
+    first: bool = False
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -392,6 +398,8 @@ def allows(change: Change, status: Status) -> bool:
     """May this change touch a job in this status?"""
     if isinstance(change, Edit) and change.at is not None and status is Status.DEAD:
         return False
+    if isinstance(change, RunNow) and change.first:
+        return status in WAITING
     return status in ALLOWED[type(change)]
 
 

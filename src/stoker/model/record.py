@@ -7,6 +7,7 @@ there names the method, and the conformance suite holds both together.
 
 from __future__ import annotations
 
+import re
 from operator import attrgetter
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
@@ -16,8 +17,11 @@ from stoker.model.control import Queue
 from stoker.model.ids import JobId
 from stoker.model.job import (
     ACTIVE,
+    FIRST,
     LONGEST_LOG,
+    OWN_PRIORITY,
     PLAIN,
+    PRIORITIES,
     Claim,
     Draft,
     Failure,
@@ -225,6 +229,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return msgspec.structs.replace(
             self,
             status=Status.PENDING,
+            priority=self.own_priority,
             scheduled_at=now,
             base=self.attempts,
             crashes=0,
@@ -244,7 +249,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             kind=self.kind,
             queue=self.queue,
             payload=self.payload,
-            priority=self.priority,
+            priority=self.own_priority,
             budget=self.budget,
             created_at=now,
             scheduled_at=now,
@@ -265,9 +270,21 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         expires = expiry(Status.DISCARDED, now, None, queue.keep_done, queue.keep_dead)
         return msgspec.structs.replace(self, status=Status.DISCARDED, expires_at=expires)
 
-    def run_now(self, now: Instant) -> Self:
-        """Due at once, if it was not due already."""
-        return msgspec.structs.replace(self, scheduled_at=min(self.scheduled_at, now))
+    def run_now(self, now: Instant, *, first: bool = False) -> Self:
+        """Due at once, if it was not due already; `first`: before all others of its queue, until it ends."""
+        due = msgspec.structs.replace(self, scheduled_at=min(self.scheduled_at, now))
+        if not first:
+            return due
+        metadata = noted(self.metadata, {OWN_PRIORITY: str(self.own_priority)})
+        return msgspec.structs.replace(due, priority=FIRST, metadata=metadata)
+
+    @property
+    def own_priority(self) -> int:
+        """Its priority but for an operator who put it first."""
+        if self.priority != FIRST:
+            return self.priority
+        noted_ = self.metadata.get(OWN_PRIORITY, "")
+        return int(noted_) if re.fullmatch("-?[0-9]{1,4}", noted_) and int(noted_) in PRIORITIES else 0
 
     def move(self, queue: str) -> Self:
         """In another queue; a slot that it kept there is given back."""

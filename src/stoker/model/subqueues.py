@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stoker.model.ids import JobId
-from stoker.model.job import Status
+from stoker.model.job import FIRST, Status
 from stoker.model.limit import Slot
 from stoker.model.record import WAITING, Record
 from stoker.model.throttle import Bucket, full, level, retuned, take, until_token
@@ -188,6 +188,10 @@ AT_ONCE: Instant = 0
 """The instant to touch a subqueue for that a job has left: its head may be gone, so no claim may trust it."""
 
 
+FRONT: Instant = 0
+"""The place in the round of a subqueue whose head an operator put first."""
+
+
 def touched(state: State, when: Instant) -> State:
     """To be looked at from this instant on: when a job that joins it is due, but not before now."""
     return state if state.next is not None and state.next <= when else replace(state, next=when)
@@ -210,7 +214,10 @@ def repinned(state: State, pins: Mapping[str, int]) -> State:
 
 
 def looked(state: State, look: Look, now: Instant, turn: int) -> State:
-    """After a claim looked at it; one that has jobs again joins the round with the instant that it was touched for."""
+    """After a claim looked at it; one that has jobs again joins the round with the instant that it was touched for.
+
+    One whose head an operator put first is the next in the round; without that job it joins anew.
+    """
     waits = look.later
     head = look.first
     if state.bucket is not None:
@@ -221,7 +228,9 @@ def looked(state: State, look: Look, now: Instant, turn: int) -> State:
             waits = now + _until_full(state.bucket, now)
     if head is None:
         return _since(replace(state, head=None, next=waits, at=None, turn=0), now)
-    if state.at is None:
+    if head[0] == FIRST:
+        state = replace(state, at=FRONT, turn=0)
+    elif state.at is None or state.at == FRONT:
         state = replace(state, at=min(state.next or now, now), turn=turn)
     return _since(replace(state, head=head, next=waits), now)
 

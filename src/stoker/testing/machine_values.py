@@ -131,7 +131,7 @@ bad: st.SearchStrategy[Outcome] = st.one_of(
 )
 waiting: st.SearchStrategy[Change] = st.one_of(
     st.builds(Cancel, force=st.booleans()),
-    st.just(RunNow()),
+    st.builds(RunNow, st.booleans()),
     st.builds(Move, queue=st.sampled_from(QUEUES)),
     st.builds(Prioritize, priority=st.integers(-2, 2)),
     st.sampled_from([JobEdit(attempts=4), JobEdit(payload=b'{"edited":true}', priority=1), JobEdit(at=START + DAY)]),

@@ -16,7 +16,7 @@ from stoker.engines.memory.store import Store
 from stoker.engines.memory.subqueues import QueueLines
 from stoker.engines.shared import subqueue_claim
 from stoker.engines.shared.subqueue_claim import run
-from stoker.model.control import Queue
+from stoker.model.control import Queue, Starts
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Renewal
 from stoker.model.throttle import take
@@ -31,10 +31,10 @@ def claim(store: Store, demand: Demand, now: Instant) -> list[Claim]:
     left = sum(n for _, n in demand.queues if n > 0) if demand.total is None else demand.total
     for name, wanted in demand.queues:
         waiting, queue = store.waiting.get(name), store.queue(name)
-        n = 0 if waiting is None else queue.startable(min(wanted, left - len(claims)), now)
-        if waiting is None or n <= 0:
+        starts = queue.starts(min(wanted, left - len(claims)), now)
+        if waiting is None or starts.n <= 0:
             continue
-        taken = _taken(store, queue, waiting, n, now)
+        taken = _taken(store, queue, waiting, starts, now)
         if taken and queue.bucket is not None:
             store.set_queue(msgspec.structs.replace(queue, bucket=take(queue.bucket, len(taken), now)))
         for entry in taken:
@@ -44,13 +44,13 @@ def claim(store: Store, demand: Demand, now: Instant) -> list[Claim]:
     return claims
 
 
-def _taken(store: Store, queue: Queue, waiting: ReadyQueue, n: int, now: Instant) -> list[Entry]:
+def _taken(store: Store, queue: Queue, waiting: ReadyQueue, starts: Starts, now: Instant) -> list[Entry]:
     """The jobs that start; the main line alone where the queue has no subqueue."""
     subqueues = store.subqueues.get(queue.name)
     if subqueues is None or not subqueues.states:
-        return waiting.take(n, now)
+        return waiting.take(starts.n, now, first_only=starts.first_only)
     lines = QueueLines(waiting, subqueues, now)
-    run(subqueue_claim.claim(lines, n, now, fair=queue.fair))
+    run(subqueue_claim.claim(lines, starts, now, fair=queue.fair))
     return lines.taken
 
 

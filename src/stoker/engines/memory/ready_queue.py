@@ -20,7 +20,7 @@ from typing import TypeAlias
 import msgspec
 
 from stoker.model.ids import JobId
-from stoker.model.job import Status
+from stoker.model.job import FIRST, Status
 from stoker.model.record import Record
 from stoker.model.subqueues import Look
 from stoker.model.time import Instant
@@ -122,11 +122,13 @@ class ReadyQueue:
         if self._left > SWEEP_AT and self._left > self._waiting:
             self.rebuild(now)
 
-    def take(self, n: int, now: Instant) -> list[Entry]:
-        """The first `n` due jobs, removed from the queue."""
+    def take(self, n: int, now: Instant, *, first_only: bool = False) -> list[Entry]:
+        """The first `n` due jobs, removed from the queue; `first_only`: of those that an operator put first."""
         self.promote(now)
         taken: list[Entry] = []
         for priority in self._priorities:
+            if first_only and priority > FIRST:
+                break
             pending, retrying = self._runs[priority]
             while len(taken) < n:
                 run, head, other = pending, pending.head(), retrying.head()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 
 from stoker.engines.postgres import subqueues
-from stoker.engines.postgres.claim_cursor import ClaimCursor, Scan
+from stoker.engines.postgres.claim_cursor import FIRST_ONLY, ClaimCursor, Scan
 from stoker.engines.postgres.columns import STATUSES, listed
 from stoker.engines.postgres.connection import BEGIN
 from stoker.engines.postgres.errors import Locked
@@ -28,7 +28,7 @@ from stoker.engines.shared import careful, subqueue_claim
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import read_options, read_queue, read_unique
-from stoker.model.control import Queue
+from stoker.model.control import Queue, Starts
 from stoker.model.errors import CorruptRecord, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Claim, Demand, Draft, Options, Settlement, Status
@@ -227,14 +227,18 @@ class Claimer:
             if stored.bucket is None:
                 self._rated.discard(queue)
                 raise _RateChanged
-            startable = stored.startable(n, unit.now)
-            if startable <= 0:
+            starts = stored.starts(n, unit.now)
+            if starts.n <= 0:
                 return []
 
             async def claim(values: Row, extra: float) -> list[Row]:
                 return await connection.run(store.texts[_CLAIM_RATED], values, store.options.patience + extra)
 
-            claims = await self._take_from(claim, worker, {queue: startable}, startable)
+            wanted = {queue: starts.n}
+            if starts.first_only:
+                claims = await self._take(claim, worker, wanted, starts.n, {queue: FIRST_ONLY})
+            else:
+                claims = await self._take_from(claim, worker, wanted, starts.n)
             if claims:
                 bucket = take(stored.bucket, len(claims), unit.now)
                 await run(store.texts[_QUEUE_TOKENS], (queue, bucket.tokens, bucket.refilled_at))
@@ -267,11 +271,11 @@ class Claimer:
             if stored.bucket is not None:
                 rows = await run(store.texts[_QUEUE_HOLD], (queue,))
                 stored = read_queue(rows[0]) if rows else Queue(name=queue)
-            startable = stored.startable(n, unit.now) if lives else 0
-            if startable <= 0:
+            starts = stored.starts(n, unit.now) if lives else Starts(0)
+            if starts.n <= 0:
                 raise _Closed
             lines = subqueues.lines_of(stored, worker, unit.now, served, log, states)
-            taken = await store.play(connection, _from_lines(lines, worker, startable, unit.now, stored))
+            taken = await store.play(connection, _from_lines(lines, worker, starts, unit.now, stored))
             if taken is None:
                 return None
             claims, broken = taken
@@ -402,14 +406,14 @@ def set_aside(unit: Unit, found: Sequence[Broken], *, started: bool) -> Exchange
 
 
 def _from_lines(
-    begun: Exchange[subqueues.QueueLines], worker: str, n: int, now: Instant, queue: Queue
+    begun: Exchange[subqueues.QueueLines], worker: str, starts: Starts, now: Instant, queue: Queue
 ) -> Exchange[tuple[list[Claim], list[Broken]] | None]:
     """Claim from the main line and the subqueues of a queue, whose lock is held; None while its log is long."""
     lines = yield from begun
     if lines.behind:
         yield from lines.flush()
         return None
-    yield from subqueue_claim.claim(lines, n, now, fair=queue.fair)
+    yield from subqueue_claim.claim(lines, starts, now, fair=queue.fair)
     yield from lines.flush()
     claims, broken = handed_over(worker, lines.rows)
     found = {claim.id: claim for claim in claims}

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from stoker.model.job import Claim
+from stoker.model.job import FIRST, Claim
 from stoker.model.time import DAY, MILLISECOND, Instant, Span
 
 Range: TypeAlias = tuple[int, int, Instant, Instant]
@@ -57,6 +57,10 @@ class Scan(NamedTuple):
     whole: bool
     window: tuple[Instant, Instant] | None
     generation: int
+
+
+FIRST_ONLY = Scan([(LOWEST, FIRST, START, END)], False, None, -1)
+"""Reads what operators put first, and nothing else: the cursors learn of nothing that it did not read."""
 
 
 class Slices:

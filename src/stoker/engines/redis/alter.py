@@ -25,11 +25,13 @@ from stoker.model.job import ACTIVE, Status
 from stoker.model.query import (
     Cancel,
     Change,
+    Clone,
     Delete,
     Discard,
     Move,
     Requeue,
     Restore,
+    RunNow,
     Selection,
     Tally,
     allows,
@@ -105,7 +107,7 @@ async def _alter(
 
 async def _load_more(store: Store, unit: Unit, change: Change, ids: Sequence[JobId]) -> None:
     """Read what some changes need beside the records."""
-    if isinstance(change, Requeue | Restore):
+    if isinstance(change, Requeue | Restore | Clone) or (isinstance(change, RunNow) and change.first):
         await unit.load_notes(ids)
     elif isinstance(change, Cancel | Delete):
         records = [unit.get(job) for job in ids]

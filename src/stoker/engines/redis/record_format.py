@@ -16,7 +16,7 @@ import msgspec
 from stoker.engines.redis.stored_job import StoredJob
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
-from stoker.model.job import LONGEST_HISTORY, PLAIN, Draft, Failure, Status, pack, salvaged, unpack
+from stoker.model.job import FIRST, LONGEST_HISTORY, PLAIN, Draft, Failure, Status, pack, salvaged, unpack
 from stoker.model.record import Record
 from stoker.model.time import Instant
 from stoker.model.unique import TRAITS, Unique
@@ -33,7 +33,7 @@ CHARS: dict[Status, bytes] = {
 }
 STATUSES = {char: status for status, char in CHARS.items()}
 
-HIGHEST = 1000
+OFFSET = -FIRST
 """Added to a priority, so that its bytes are never negative."""
 
 HAS_STATE = b"+"
@@ -91,7 +91,7 @@ def tail(draft: Draft | Record, budget: int) -> bytes:
             flags |= part.flag
             more += part.size.pack(len(content) - part.uncounted) + content
     return b"%b%c%b%c%b%b%c%b%b" % (
-        _U2.pack(draft.priority + HIGHEST),
+        _U2.pack(draft.priority + OFFSET),
         len(kind),
         kind,
         len(queue),
@@ -121,7 +121,7 @@ def read_body(stored: bytes) -> StoredJob:
         kind=kind,
         queue=queue,
         payload=stored[at:],
-        priority=priority - HIGHEST,
+        priority=priority - OFFSET,
         budget=budget,
         created_at=created,
         scheduled_at=due,
@@ -192,7 +192,7 @@ def read_plain(stored: bytes) -> tuple[JobId, str, bytes, int, Instant, Instant,
         job, created, due, priority = _BODY.unpack_from(stored)
     except (struct.error, IndexError, UnicodeDecodeError):
         return None
-    return None if flags else (job, kind, stored[at:], budget, created, due, priority - HIGHEST)
+    return None if flags else (job, kind, stored[at:], budget, created, due, priority - OFFSET)
 
 
 def _short(stored: bytes, at: int) -> tuple[str, int]:
@@ -228,7 +228,7 @@ STATE = (
     Field("version", "I"),
     Field("started_at", "Q", lambda at: at or 0, lambda at: at or None),
     Field("settled", "c", lambda status: CHARS.get(status, b"-"), STATUSES.get),
-    Field("priority", "H", lambda priority: priority + HIGHEST, lambda stored: stored - HIGHEST),
+    Field("priority", "H", lambda priority: priority + OFFSET, lambda stored: stored - OFFSET),
     Field("scheduled_at", "Q"),
 )
 """What stands between the worker's name and the end of a state. Scripts know each field by the same name."""
@@ -302,7 +302,7 @@ def fence(worker: str, token: int) -> bytes:
 
 def waiting_entry(record: Record, *, has_state: bool) -> bytes:
     """The entry of a waiting job in its queue's set, which the server keeps in byte order."""
-    entry = _U2.pack(record.priority + HIGHEST) + eight(record.scheduled_at) + record.id
+    entry = _U2.pack(record.priority + OFFSET) + eight(record.scheduled_at) + record.id
     return entry + HAS_STATE if has_state else entry
 
 

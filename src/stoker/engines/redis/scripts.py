@@ -15,7 +15,7 @@ import hashlib
 from importlib.resources import files
 
 from stoker.engines.redis.keys import stride
-from stoker.engines.redis.record_format import STATE, STATE_FORMAT
+from stoker.engines.redis.record_format import OFFSET, STATE, STATE_FORMAT
 from stoker.model.groups import ABANDONED_AFTER, LEAST_KEPT, MOST_KNOWN
 from stoker.model.job import LEASE
 from stoker.model.lifecycle import KEEP_DEAD
@@ -46,6 +46,7 @@ _PLACEHOLDERS = {
     "$MOST_LOOKS$": str(LOOKS_AT_ONCE),
     "$CLAIMED_AT_ONCE$": str(CLAIMED_AT_ONCE),
     "$LONGEST_SLEEP$": str(LONGEST_SLEEP),
+    "$OFFSET$": str(OFFSET),
 }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.redis.census import held_keys
 from stoker.engines.redis.keys import DAMAGE, Shard
-from stoker.engines.redis.record_format import HIGHEST, eight, ids_in_line
+from stoker.engines.redis.record_format import OFFSET, eight, ids_in_line
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.stored_job import as_record
 from stoker.model.ids import JobId
@@ -58,7 +58,7 @@ def read(name: str, raw: bytes) -> State:
     bucket: Bucket | None = None
     if flags & _HAS_HEAD:
         priority, due, job = _HEAD.unpack_from(raw, place)
-        head = (priority - HIGHEST, due, job)
+        head = (priority - OFFSET, due, job)
         place += _HEAD.size
     if flags & _HAS_BUCKET:
         n, per, burst, tokens, refilled = _BUCKET.unpack_from(raw, place)

@@ -325,8 +325,10 @@ class Alteration:
                 self._delete(record, position)
             case Discard():
                 self._put(record.discard(now, unit.queue(record.queue)), position)
-            case RunNow():
-                self._put(record.run_now(now), position)
+            case RunNow(first=first):
+                self._put(record.run_now(now, first=first), position)
+                if first:  # it may start although it was due already and its queue has no token
+                    unit.wake(record.queue)
             case Move(queue=queue):
                 if unit.move(record, queue):
                     self.changed.append(position)

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from stoker.model.control import Starts
+from stoker.model.job import FIRST
 from stoker.model.subqueues import (
     MOST_LOOKS,
     NOTHING,
@@ -86,13 +88,18 @@ class Lines(Protocol):
         ...
 
 
-def claim(lines: Lines, n: int, now: Instant, *, fair: bool) -> Exchange[int]:
-    """Take up to `n` jobs of a queue; returns how many."""
-    before, taken, counted, met_locks = lines.claims, 0, False, False
+def claim(lines: Lines, starts: Starts, now: Instant, *, fair: bool) -> Exchange[int]:
+    """Take as many jobs of a queue as may start; returns how many."""
+    n, before, taken, counted, met_locks = starts.n, lines.claims, 0, False, False
     while taken < n:
         more = yield from _look_again(lines, now, joins_at(before))
         wanted = n - taken
-        picked, states = yield from (_turns(lines, wanted, now) if fair else _in_order(lines, wanted, now))
+        if fair and not starts.first_only:
+            picked, states = yield from _turns(lines, wanted, now)
+        else:
+            picked, states = yield from _in_order(lines, wanted, now)
+        if starts.first_only:
+            picked = [(line, head) for line, head in picked if head[0] == FIRST]
         given: Sequence[tuple[Line, Head]] = picked
         if picked:
             counts = not counted and any(line is not None for line, _ in picked)

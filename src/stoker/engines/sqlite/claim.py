@@ -26,10 +26,10 @@ from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.subqueues import BEFORE_ALL
 from stoker.engines.sqlite.unit_of_work import QueueRow, Unit, find
 from stoker.model.ahead import Ahead, Gate, look_ahead
-from stoker.model.control import Pause
+from stoker.model.control import Pause, Starts
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
-from stoker.model.job import PLAIN, Claim, Demand, Options
+from stoker.model.job import FIRST, PLAIN, Claim, Demand, Options
 from stoker.model.time import Instant
 
 log = logging.getLogger("stoker.engines.sqlite")
@@ -65,13 +65,13 @@ def claim(unit: Unit, demand: Demand) -> Exchange[list[Claim]]:
         if n <= 0:
             continue
         queue_row = yield from unit.find_queue(name)
-        n = 0 if queue_row is None else queue_row.queue.startable(n, unit.now)
-        if queue_row is None or n <= 0:
+        starts = Starts(0) if queue_row is None else queue_row.queue.starts(n, unit.now)
+        if queue_row is None or starts.n <= 0:
             continue
         if queue_row.divided or queue_row.qid in unit.divided:
-            claims += yield from _from_lines(unit, queue_row, wid, demand.worker, n)
+            claims += yield from _from_lines(unit, queue_row, wid, demand.worker, starts)
         else:
-            claims += yield from _from_queue(unit, queue_row, wid, demand.worker, n)
+            claims += yield from _from_queue(unit, queue_row, wid, demand.worker, starts)
     return claims
 
 
@@ -83,12 +83,12 @@ def living(unit: Unit, worker: str) -> Exchange[int | None]:
     return int(rows[0][0])
 
 
-def _from_queue(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) -> Exchange[list[Claim]]:
+def _from_queue(unit: Unit, queue_row: QueueRow, wid: int, worker: str, starts: Starts) -> Exchange[list[Claim]]:
     claims: list[Claim] = []
-    priority, qid, now = BEFORE_ALL, queue_row.qid, unit.now
+    priority, qid, now, n = BEFORE_ALL, queue_row.qid, unit.now, starts.n
     while len(claims) < n:
         found = yield _PRIORITY, (qid, priority)
-        if not found:
+        if not found or (starts.first_only and found[0][0] > FIRST):
             break
         priority = found[0][0]
         picked = yield PICK, (qid, priority, now, n - len(claims))
@@ -105,10 +105,10 @@ def _from_queue(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) 
     return claims
 
 
-def _from_lines(unit: Unit, queue_row: QueueRow, wid: int, worker: str, n: int) -> Exchange[list[Claim]]:
+def _from_lines(unit: Unit, queue_row: QueueRow, wid: int, worker: str, starts: Starts) -> Exchange[list[Claim]]:
     """Claim from the main line and the subqueues of a queue; a job that cannot be read gives its slot back at once."""
     lines = yield from subqueues.lines_of(queue_row.qid, wid, unit.now)
-    yield from subqueue_claim.claim(lines, n, unit.now, fair=queue_row.queue.fair)
+    yield from subqueue_claim.claim(lines, starts, unit.now, fair=queue_row.queue.fair)
     claims: list[Claim] = []
     for priority, rows in groupby(lines.taken, key=itemgetter(0)):
         claims += yield from _handed_over(unit, queue_row, worker, priority, [row for _, row in rows])

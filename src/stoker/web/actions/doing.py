@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from starlette.responses import Response
@@ -13,6 +13,7 @@ from stoker.web.view import Flash
 from stoker.web.visit import Visit
 
 T = TypeVar("T")
+Field: TypeAlias = tuple[str, str]
 
 
 class Done(NamedTuple):
@@ -47,14 +48,17 @@ def answer(visit: Visit, done: Done | Response, back: str) -> Response:
     return view.redirect(visit, done.to or back, done.flash)
 
 
-def ask(visit: Visit, page: str, path: str, name: str, back: str, question: Question) -> Response:
-    """Say what follows, and ask; the same address with `sure` does it."""
+def ask(
+    visit: Visit, page: str, path: str, name: str, back: str, question: Question, fields: Iterable[Field] = ()
+) -> Response:
+    """Say what follows, and ask; the same address with `sure` and the same fields does it."""
     context = view.common(visit, page, question.title) | {
         "name": name,
         "text": question.text,
         "yes": question.yes,
         "no": question.no,
         "path": path,
+        "fields": [field for field in fields if field[0] not in {"next", "sure", "csrf"}],
         "back": back,
         "destroys": path.rpartition("/")[2] in {"delete", "force-cancel"},
     }

@@ -10,7 +10,9 @@ from starlette.responses import Response
 from stoker.admin.jobs import UNDONE
 from stoker.model import ids
 from stoker.model.errors import InvalidInput, NotFound
-from stoker.model.job import Job, Status
+from stoker.model.explain import Reason
+from stoker.model.job import FIRST, Job, Status
+from stoker.model.time import moment
 from stoker.web.actions.doing import Doing, Done, Question, answer, ask, come_from
 from stoker.web.forms import Form, whole
 from stoker.web.pages import job_edit, job_facts, job_payload
@@ -18,9 +20,6 @@ from stoker.web.pages.shared import check_queue
 from stoker.web.problems import Problem
 from stoker.web.view import Flash
 from stoker.web.visit import Visit
-
-FRONT = -100
-"""The priority of a job that was moved to the front."""
 
 CANCEL = Question(
     "Ask it to stop?",
@@ -92,9 +91,20 @@ async def _retry(job: JobForm) -> Done:
 
 
 async def _run_now(job: JobForm) -> Done:
-    if not await job.visit.admin.jobs.run_now(job.id):
-        return Done(Flash(f"{job.kind} is due or runs already. Nothing was changed."))
-    return Done(Flash(f"{job.kind} is due now."))
+    """Put this one first; what keeps it from starting all the same is said."""
+    if not await job.visit.admin.jobs.run_now(job.id, first=True):
+        return Done(Flash(f"{job.kind} runs already. Nothing was changed."))
+    former = {"priority": str(job.before.priority), "at": moment(job.before.scheduled_at).isoformat()}
+    text = f"{job.kind} is the first of {job.before.queue} now. {await _hindered(job)}".strip()
+    return Done(Flash(text)) if job.before.priority == FIRST else job.undo(text, "edit", **former)
+
+
+async def _hindered(job: JobForm) -> str:
+    """The gate that a job which was put first does not pass."""
+    why = await job.visit.admin.jobs.explain(job.id)
+    passed = {Reason.RATE_LIMITED, Reason.BEHIND, Reason.RUNNING, Reason.FINISHED}
+    shut = next((one for one in (why.first, *why.gates) if one.reason not in passed), None)
+    return "" if shut is None else f"It still waits: {shut.detail}."
 
 
 async def _cancel(job: JobForm) -> Done | Response:
@@ -139,7 +149,7 @@ async def _move(job: JobForm) -> Done:
 
 
 async def _prioritize(job: JobForm) -> Done:
-    priority = whole("priority", job.form.get("priority") or str(FRONT))
+    priority = whole("priority", job.form.get("priority"))
     await job.visit.admin.jobs.prioritize(job.id, priority)
     return job.undo(f"{job.kind} has priority {priority}.", "prioritize", priority=str(job.before.priority))
 

@@ -8,7 +8,9 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from stoker.model.errors import NotFound
+from stoker.model.query import LARGEST_PAGE
 from stoker.model.throttle import Rate
+from stoker.model.words import count
 from stoker.web.actions.doing import Doing, Done, Question, answer, ask, come_from
 from stoker.web.forms import number, whole
 from stoker.web.pages.shared import check_queue, needs_everything
@@ -54,16 +56,33 @@ async def _rate_of(visit: Visit, name: str) -> Rate:
     return found.bucket.rate
 
 
-async def _set(visit: Visit) -> Done:
+async def _set(visit: Visit) -> Done | Response:
     """Let another number of each key of a limit run at once."""
     queue, form = visit.request.path_params["name"], await visit.board.form(visit)
     check_queue(visit, queue)
     limit, n, before = form.get("limit"), whole("n", form.get("n")), form.get("before")
     back = come_from(visit, form.get("next"), visit.url("limits", queue=queue).removeprefix(visit.root))
+    if form.get("asks") == "yes" and form.get("sure") != "yes":
+        fields = (("limit", limit), ("n", str(n)), ("before", before))
+        path = f"limits/{quote(queue, safe='')}/set"
+        return ask(visit, "limits", path, f"{limit} in {queue}", back, await _reach(visit, queue, limit, n), fields)
     await visit.admin.limits.set(queue, limit, n)
     former = (("limit", limit), *((("n", before),) if before else ()), ("next", back))
     path = f"limits/{quote(queue, safe='')}/{'set' if before else 'clear'}"
     return Done(Flash(f"Limit {limit} of {queue} lets {n:,} of each key run at once.", path, former), back)
+
+
+async def _reach(visit: Visit, queue: str, limit: str, n: int) -> Question:
+    """What another number starts: as many more jobs of each full key as wait and have room then."""
+    engine = await visit.board.store.engine()
+    now = await engine.now()
+    keys = await engine.subqueues(queue, limit=LARGEST_PAGE)
+    full = [one for one in keys if one.limit == limit and one.full and one.due is not None and one.due <= now]
+    least = "at least " if len(keys) == LARGEST_PAGE else ""
+    start = f"{least}{count(len(full), 'key')} {'is' if len(full) == 1 else 'are'} full with jobs that wait"
+    more = sum(max(0, n - one.running) for one in full)
+    text = f"It holds for each key: {start}, so that up to {count(more, 'job')} start as workers are free."
+    return Question(f"Let {n:,} of each key run at once?", text, f"Let {n:,} run", "Leave the limit")
 
 
 async def _clear(visit: Visit) -> Done:

@@ -12,7 +12,7 @@ from stoker.model.control import Queue, Tuning
 from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, MINUTE, SECOND, span
 from stoker.records import Curve
-from stoker.web.actions.doing import Doing, Done, answer, come_from
+from stoker.web.actions.doing import Doing, Done, Question, answer, ask, come_from
 from stoker.web.forms import Form, number, whole
 from stoker.web.pages.shared import check_queue, settings
 from stoker.web.view import Flash
@@ -34,6 +34,11 @@ class QueueForm:
     @property
     def name(self) -> str:
         return self.before.name
+
+    @property
+    def asks(self) -> bool:
+        """Does it come from a page about one job, and was not asked yet?"""
+        return self.form.get("asks") == "yes" and self.form.get("sure") != "yes"
 
     def undo(self, text: str, verb: str, *fields: tuple[str, str]) -> Done:
         """What was done, with the form that reverts it and comes back here."""
@@ -60,15 +65,30 @@ async def _pause(queue: QueueForm) -> Done:
     return queue.undo(f"Paused {queue.name}. Running jobs go on.", "resume")
 
 
-async def _resume(queue: QueueForm) -> Done:
+async def _resume(queue: QueueForm) -> Done | Response:
+    if queue.asks:
+        return await _asked(queue, "resume", "Resume this queue?", "Resume it", "Leave it paused")
     await queue.visit.admin.queues.tune(queue.name, Tuning(paused=False))
     reason = queue.before.pause.reason if queue.before.pause is not None else None
     return queue.undo(f"Resumed {queue.name}.", "pause", ("reason", reason or ""))
 
 
-async def _reopen(queue: QueueForm) -> Done:
+async def _reopen(queue: QueueForm) -> Done | Response:
+    if queue.asks:
+        return await _asked(queue, "reopen", "End the cool-down?", "End it", "Let it cool down")
     await queue.visit.admin.queues.reopen(queue.name)
     return Done(Flash(f"Ended the cool-down of {queue.name}."))
+
+
+async def _asked(queue: QueueForm, verb: str, title: str, yes: str, no: str) -> Response:
+    """Ask before what was meant for one job reaches all of its queue, with the number of those that start."""
+    engine = await queue.visit.board.store.engine()
+    due = (await engine.census()).ready(queue.name)
+    start = "1 due job of it starts" if due == 1 else f"{due:,} due jobs of it start"
+    rate = "" if queue.before.bucket is None else ", at its rate"
+    question = Question(title, f"{start} as workers are free{rate}, not this one alone.", yes, no)
+    path = f"queues/{quote(queue.name, safe='')}/{verb}"
+    return ask(queue.visit, "queues", path, queue.name, queue.back, question)
 
 
 async def _tune(queue: QueueForm) -> Done:

@@ -76,6 +76,12 @@ class MoveBody(t.Strict):
     create: bool = False
 
 
+class RunNowBody(t.Strict):
+    """`first`: before all others of its queue, and ahead of its rate; it passes no pause and no limit."""
+
+    first: bool = False
+
+
 class PriorityBody(t.Strict):
     """Lower runs first."""
 
@@ -383,7 +389,6 @@ def _plain(verb: str, words: str) -> Do:
 for _verb, _words in (
     ("requeue", "Run a job again."),
     ("retry", "Enqueue a copy of a dead job."),
-    ("run-now", "Make a job due now."),
     ("discard", "Take a job off the dead list."),
 ):
     api.post(f"/jobs/{{id}}/{_verb}")(_plain(_verb, _words))
@@ -402,6 +407,12 @@ async def restore(visit: Visit, given: t.NoBody) -> t.Done:  # noqa: ARG001 - no
 async def cancel(visit: Visit, given: CancelBody) -> TallyView:
     """Cancel a job."""
     return await _act(visit, "cancel", {"reason": given.reason, "force": given.force})
+
+
+@api.post("/jobs/{id}/run-now")
+async def run_now(visit: Visit, given: RunNowBody) -> TallyView:
+    """Make a job due now."""
+    return await _act(visit, "run-now", {"first": True} if given.first else {})
 
 
 @api.post("/jobs/{id}/move")

@@ -13,7 +13,7 @@ from stoker import records
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.errors import NotFound
-from stoker.model.job import FINISHED, Job, Status
+from stoker.model.job import FINISHED, FIRST, Job, Status
 from stoker.model.life import life
 from stoker.model.origin import origin
 from stoker.model.query import (
@@ -27,7 +27,6 @@ from stoker.model.query import (
     Edit,
     Move,
     Page,
-    Prioritize,
     Query,
     Requeue,
     RunNow,
@@ -127,7 +126,7 @@ def _facts(visit: Visit, job: Job, record: records.Job, reading: Reading) -> lis
         kept = Markup("until {}").format(time(record.expires_at))
     found = [
         ("Queue", job.queue, visit.url(f"queues/{quote(job.queue, safe='')}")),
-        ("Priority", str(job.priority), ""),
+        ("Priority", "first" if job.priority == FIRST else str(job.priority), ""),
         ("Tenant", job.tenant or "", visit.url("jobs", q=f"tenant:{shared.quoted(job.tenant)}") if job.tenant else ""),
         (
             "Unique key",
@@ -196,18 +195,17 @@ def _actions(visit: Visit, job: Job) -> dict[str, list[tuple[str, str, str]]]:
             "Requeue now" if status is Status.RETRYING else "Requeue",
             "The same job again, with a fresh budget",
         ),
-        ("main", RunNow, "run-now", "Run now", "Due at once"),
+        ("main", RunNow, "run-now", "Run this one now", "First in its queue, and ahead of its rate"),
         ("main", Cancel, "cancel", "Cancel", "Waiting jobs end; a running one is asked to stop"),
         ("main", Clone, "retry", "Retry as copy", "A new job; this one is kept as retried"),
         ("main", Discard, "discard", "Discard", "Off the dead list, kept"),
-        ("more", Prioritize, "prioritize", "Move to the front", "Priority -100"),
         ("more", Edit, "edit", "Edit…", "Priority, time or payload"),
         ("more", Move, "move", "Move…", "To another queue"),
         ("more", Delete, "delete", "Delete…", "Gone, with its history"),
     )
     found: dict[str, list[tuple[str, str, str]]] = {"main": [], "more": []}
     for rank, change, verb, label, hint in ways:
-        if status in ALLOWED[change] and not (change is RunNow and job.scheduled_at <= job.created_at):
+        if status in (WAITING if change is RunNow else ALLOWED[change]):
             found[rank].append((f"{path}/{verb}", label, hint))
     if status is Status.RUNNING:
         rank = "main" if job.cancel_requested else "more"

@@ -11,12 +11,11 @@ from stoker.model import ids
 from stoker.model.control import Queue, live
 from stoker.model.derived import slots
 from stoker.model.explain import Explanation, Gate, Reason, explain
-from stoker.model.job import Job, Status
+from stoker.model.job import FIRST, Job, Status
 from stoker.model.throttle import level
 from stoker.model.words import count, span
 from stoker.web.hub import Reading
 from stoker.web.pages.job_facts import Facts
-from stoker.web.pages.shared import settings
 from stoker.web.visit import Visit
 
 
@@ -66,6 +65,10 @@ class Remedy(NamedTuple):
     path: str
     label: str
     fields: tuple[tuple[str, str], ...] = ()
+
+
+ASKS: Final = (("asks", "yes"),)
+"""The field of a remedy that reaches other jobs too: it asks first, with their number."""
 
 
 def gates(visit: Visit, job: Job, found: Explanation, reading: Reading, facts: Facts) -> list[dict[str, Any]]:
@@ -129,19 +132,14 @@ def _remedy(visit: Visit, job: Job, reason: Reason, reading: Reading, facts: Fac
         return None
     path, queue = f"jobs/{ids.text(job.id)}", f"queues/{quote(job.queue, safe='')}"
     match reason:
-        case Reason.SCHEDULED if job.status is Status.RETRYING:
-            return Remedy(f"{path}/requeue", "Requeue now")
-        case Reason.SCHEDULED | Reason.HELD_BY_BUDGET:
-            return Remedy(f"{path}/run-now", "Run now")
-        case Reason.PAUSED:
-            return Remedy(f"{queue}/resume", "Resume")
-        case Reason.COOLING:
-            return Remedy(f"{queue}/reopen", "End cool-down")
+        case Reason.SCHEDULED | Reason.HELD_BY_BUDGET | Reason.RATE_LIMITED:
+            return Remedy(f"{path}/run-now", "Run this one now")
         case Reason.BEHIND:
-            return Remedy(f"{path}/prioritize", "Move to the front")
-        case Reason.RATE_LIMITED:
-            kept = [(name, text) for name, text in settings(queue_of(job, reading)) if not name.startswith("rate_")]
-            return Remedy(f"{queue}/tune", "Lift the rate", tuple(kept))
+            return None if job.priority == FIRST else Remedy(f"{path}/run-now", "Run this one now")
+        case Reason.PAUSED:
+            return Remedy(f"{queue}/resume", "Resume the queue…", ASKS)
+        case Reason.COOLING:
+            return Remedy(f"{queue}/reopen", "End the cool-down…", ASKS)
         case Reason.KEY_LIMITED:
             return _one_more(job, facts)
         case _:
@@ -154,8 +152,8 @@ def _one_more(job: Job, facts: Facts) -> Remedy | None:
     if full is None or full.limit is None or full.most is None:
         return None
     before = (("before", str(full.most)),) if full.pinned else ()
-    fields = (("limit", full.limit), ("n", str(full.most + 1)), *before)
-    return Remedy(f"limits/{quote(job.queue, safe='')}/set", f"Let {full.most + 1:,} run", fields)
+    fields = (("limit", full.limit), ("n", str(full.most + 1)), *before, *ASKS)
+    return Remedy(f"limits/{quote(job.queue, safe='')}/set", f"Let {full.most + 1:,} of each key run…", fields)
 
 
 def _other_queue(visit: Visit, job: Job, reading: Reading) -> str | None:

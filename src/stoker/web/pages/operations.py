@@ -360,7 +360,7 @@ async def act(visit: Visit, do: str, chosen: str | list[str], needs: dict[str, A
         case "retry":
             return await jobs_.retry(chosen)
         case "run-now":
-            return await jobs_.run_now(chosen)
+            return await jobs_.run_now(chosen, **needs)
         case "cancel":
             return await jobs_.cancel(chosen, **needs)
         case "discard":

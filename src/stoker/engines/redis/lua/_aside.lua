@@ -3,13 +3,13 @@
 local function set_aside(id, queue, kind, body, state)
   local why = not body and 'there is no body' or not kind and 'the body cannot be read' or 'the state cannot be read'
   if not kind or state then
-    local label = pack('>I2', 1000) .. string.char(#(kind or '')) .. (kind or '') .. string.char(#queue) .. queue
+    local label = pack('>I2', $OFFSET$) .. string.char(#(kind or '')) .. (kind or '') .. string.char(#queue) .. queue
     call('ZREMRANGEBYLEX', JOBS, '[' .. id, '(' .. id .. '\1')
     call('ZADD', JOBS, '0', id .. now8 .. now8 .. label .. pack('>I4', 1) .. '\0' .. (body or '') .. (state or ''))
   end
   local expires = now + tonumber(call('HGET', QUEUES, queue .. '/keep_dead') or '2592000000000')
   call('HSET', STATE, id, write_state({status = 'x', token = 0, worker = '', cancel_requested = '0', attempts = 0, base = 0,
-    crashes = 0, throttles = 0, errors = 0, version = 1, started_at = 0, settled = '-', scheduled_at = now, priority = 1000,
+    crashes = 0, throttles = 0, errors = 0, version = 1, started_at = 0, settled = '-', scheduled_at = now, priority = $OFFSET$,
     tail = now8 .. pack('>I8', expires)}))
   call('HSET', LAST, id, 'corrupt record: ' .. why)
   call('HSET', CORRUPT, id, why)

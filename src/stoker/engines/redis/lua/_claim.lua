@@ -24,10 +24,15 @@ end
 local function lasts(paused) return paused and (paused == '0' or tonumber(paused) > now) end
 
 -- Claim up to `left` jobs of a queue; returns the value that asks the client to call again, if it has to.
-local function claim_queue(queue, name, left, worker, mine, jobs, lines)
+-- `first_only`: only what an operator put first.
+local function claim_queue(queue, name, left, worker, mine, jobs, lines, first_only)
   if lines then
     local some = math.min(left, $CLAIMED_AT_ONCE$)
-    return (claim_lines(lines, queue, some, worker, mine, jobs) or (#jobs == some and some < left)) and '1' or nil
+    return (claim_lines(lines, queue, some, worker, mine, jobs, first_only) or (#jobs == some and some < left)) and '1' or nil
+  end
+  if first_only then
+    local head = call('ZRANGEBYLEX', WAIT(queue), '-', '(\0\0' .. pack('>I8', now + 1), 'LIMIT', 0, 1)[1]
+    if not head or not is_entry(head) then return end
   end
   while left > 0 do
     local batch, seen = due_of(name, WAIT(queue), math.min(left, 1000))
@@ -56,7 +61,9 @@ local function claim(at)
     local gate = call('HMGET', QUEUES, name .. '/paused', name .. '/until', name .. '/curve', name .. '/count',
       name .. '/bucket', name .. '/divided')
     local bucket = bucket_of(gate[5])
-    if bucket then left = math.min(left, math.floor(bucket.tokens)) end
+    -- model.control.Queue.starts
+    local first_only = bucket and left > 0 and bucket.tokens >= 0 and bucket.tokens < 1
+    if first_only then left = 1 elseif bucket then left = math.min(left, math.floor(bucket.tokens)) end
     if left > 0 and not lasts(gate[1]) and not (gate[2] and tonumber(gate[2]) > now) then
       local jobs, lines = {}, nil
       if gate[6] then
@@ -66,7 +73,7 @@ local function claim(at)
         end
         lines = divided_queue(name, 22 + (queue - 1) * STRIDE)
       end
-      local again = guarded(name, claim_queue, queue, name, left, worker, mine, jobs, lines)
+      local again = guarded(name, claim_queue, queue, name, left, worker, mine, jobs, lines, first_only)
       if #jobs > 0 or again then
         total, left = total - #jobs, left - #jobs
         if bucket then take_tokens(name, bucket, #jobs) end

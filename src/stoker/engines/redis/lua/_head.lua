@@ -80,8 +80,11 @@ end
 -- The waiting entry of a job that has a state; the '+' spares the claim of other jobs the look for one.
 local function waiting_entry(priority, due, id) return pack('>I2I8', priority, due) .. id .. '+' end
 
--- A waiting entry is priority2 · due8 and whole ids, or one id and '+'; stored priorities end at 2,000.
+-- A waiting entry is priority2 · due8 and whole ids, or one id and '+'; stored priorities end at 2,001.
 local function is_entry(e) return #e >= 26 and (#e % 16 == 10 or #e == 27) and byte(e) < 8 end
+
+-- model.job.FIRST: does this entry or head begin with the priority of a job that an operator put first?
+local function is_first(e) return sub(e, 1, 2) == '\0\0' end
 
 -- Damage that a script meets (FORMAT.md, `damage`). It goes on with the rest, and `reply` gives the client what to log:
 -- each field once, until a cleaning has looked at it (damage.py).

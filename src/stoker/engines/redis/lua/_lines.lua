@@ -231,13 +231,15 @@ local function write_lines(q, plan)
 end
 
 -- The first n jobs by priority, due time and id. They are among those of the first n subqueues by head.
-local function in_order(q, wait, n)
+-- `first_only`: of those that an operator put first.
+local function in_order(q, wait, n, first_only)
   local plan, heap, counts, order, reads = new_plan(), {}, {}, {}, {}
   local states, i, c = open_states(q, 'h', 28, n), 1, 0
   local main = {room = n, at = 0, read = 0, batch = new_batch()}
   if advance(q, wait, main, n) then push(heap, main) end
   while c < n do
     local s, first = states[i], heap[1]
+    if first_only and not (s and is_first(s.head)) and not (first and is_first(first.head)) then break end
     if s and (not first or before(s.head, first.head)) then
       i = i + 1
       local some = room(s, n - c)
@@ -311,7 +313,7 @@ local function in_turn(q, wait, n)
 end
 
 -- Claim up to n jobs of a divided queue; returns whether a further call may find more.
-claim_lines = function(q, queue, n, worker, mine, jobs)
+claim_lines = function(q, queue, n, worker, mine, jobs, first_only)
   local count_before, counted, looks, wait, start = claims_of(q), false, 0, WAIT(queue), #jobs
   while true do
     local most = $MOST_LOOKS$ - looks
@@ -319,7 +321,8 @@ claim_lines = function(q, queue, n, worker, mine, jobs)
     see_heads(q)
     local found = look_again(q, 2 * count_before + 1, most)
     looks = looks + found
-    local plan = is_fair(q) and in_turn(q, wait, n - (#jobs - start)) or in_order(q, wait, n - (#jobs - start))
+    local some = n - (#jobs - start)
+    local plan = is_fair(q) and not first_only and in_turn(q, wait, some) or in_order(q, wait, some, first_only)
     write_lines(q, plan)
     -- One batch in the order of the plan.
     local batch, at = new_batch(), {}

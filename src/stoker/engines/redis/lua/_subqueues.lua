@@ -281,7 +281,7 @@ join = function(q, name, slot, head, due, anew)
   elseif anew then
     number_it(q, s, slot, false)
   end
-  if due <= now and not s.bucket and not (s.next and s.next <= now) then
+  if due <= now and not s.bucket and not (s.next and s.next <= now) and not is_first(head) then
     if not s.head or before(head, s.head) then s.head = head end
     if not s.at then
       s.at, s.turn = now, 2 * claims_of(q) + 1
@@ -379,7 +379,8 @@ looked = function(s, first, later, turn)
     s.head, s.next, s.at, s.turn = nil, later, nil, 0
   else
     -- What a job has left (0) joins anew.
-    if not s.at then s.at, s.turn = s.next and s.next > 0 and math.min(s.next, now) or now, turn end
+    if is_first(first) then s.at, s.turn = 0, 0
+    elseif not s.at or s.at == 0 then s.at, s.turn = s.next and s.next > 0 and math.min(s.next, now) or now, turn end
     s.head, s.next = first, later
   end
   note_since(s)
