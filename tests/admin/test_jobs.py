@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from stoker.admin import Admin, Bulk, Filter, InvalidFilter, Preview
@@ -638,3 +639,28 @@ async def test_a_list_asks_only_for_what_its_filter_needs(
     assert calls == {"find": 1}
     assert (await admin.jobs.find(limit=2, total=True)).total == 3
     assert calls == {"find": 2, "census": 1}
+
+
+@pytest.mark.spec("ADMIN-49")
+async def test_jobs_are_found_by_the_ends_of_their_ids(app: Stoker, admin: Admin) -> None:
+    drafts = [
+        msgspec.structs.replace(app.draft("send"), job_id=bytes.fromhex(digits.ljust(30, "0") + end))
+        for digits, end in (
+            *(("00000000000170008", f"{n:02x}") for n in range(12)),
+            ("0190f3c2000070008", "01"),
+            ("0190f3c2000070008", "02"),
+            ("0190f3c3000070008", "01"),
+        )
+    ]
+    await app.enqueue_many(drafts)
+
+    async def found(written: str) -> list[str]:
+        cut = ids.shortened(written)
+        assert cut is not None
+        return [one.id for one in await admin.jobs.of_id(cut)]
+
+    assert await found("0190f3c2") == [drafts[12].id, drafts[13].id]
+    assert await found("0190f3c2…02") == [drafts[13].id]
+    assert await found("0190f3c3…1") == [drafts[14].id]
+    assert await found("0190f3c1") == await found("0190f3c4") == []
+    assert await found("00000000") == [one.id for one in drafts[:10]], "at most ten"

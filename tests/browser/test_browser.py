@@ -16,7 +16,9 @@ from stoker.app import Stoker
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Claim, Demand, Note, Settlement, Status
 from stoker.web import Key, Limits, Open, dashboard, routes
+from stoker.web.pages import overview
 from tests.browser.conftest import CONTRAST, TROUBLE, Heavy, Small, apart, first
+from tests.web.conftest import beat
 from tests.web.serving import Served
 
 pytestmark = pytest.mark.timeout(600)
@@ -467,6 +469,31 @@ def test_the_page_of_a_store_that_is_away_comes_back_by_itself(
     finally:
         page.goto("about:blank")
         served.close()
+
+
+@pytest.mark.spec("BROWSER-16")
+def test_the_page_of_an_empty_store_fills_by_itself(tmp_path: Path, look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says of workers too, without taking away what is being read or copied."""
+    monkeypatch.setattr(overview, "AGAIN", 0.1)
+    app = Stoker(f"sqlite:///{tmp_path / 'jobs.db'}", durability="process")
+    app.declare("send")
+    served = Served(dashboard(app, auth=Open("ann")))
+    seen = look()
+    page = seen.page
+    try:
+        page.goto(served.url)
+        expect(page.locator("#live_head")).to_contain_text("No worker has shown itself")
+        page.locator("#first-run").evaluate("one => { one.dataset.kept = 'yes' }")
+        apart(lambda: app.run(beat(app)))
+        expect(page.locator("#live_head")).to_contain_text("1 worker waits")
+        assert page.locator("#first-run").get_attribute("data-kept") == "yes", "the page was not loaded again"
+        apart(lambda: app.enqueue_sync(app.draft("send")))
+        expect(page.locator("#live_tiles")).to_be_visible()
+        assert seen.complaints == []
+    finally:
+        page.goto("about:blank")
+        served.close()
+        apart(lambda: app.run(app.close()))
 
 
 @pytest.mark.spec("BROWSER-07")

@@ -648,3 +648,70 @@ def test_a_worker_shows_what_it_runs(url: str) -> None:
     assert (found["id"], found["worker"], found["status"], found["long"]) == (job, worker, "running", False)
     assert "`stoker workers` lists those" in call("workers", "nobody", code=3).output
     assert call("workers", worker).stdout == "id\tkind\tqueue\tstarted\tnote\n"
+
+
+@pytest.mark.spec("CLI-67")
+@pytest.mark.parametrize("words", [["jobs", "list"], ["jobs"], ["jobs", "cancel", "--yes"], ["jobs", "tail"]])
+def test_an_app_in_the_place_of_a_filter_is_named_as_one(
+    url: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STOKER_URL")
+    refused = call(*words, "shop:jobs", code=2).output
+    assert "write -A shop:jobs" in refused
+    assert "The words are is, queue" in refused
+    assert f"write --url {url}" in call(*words, url, code=2).output
+    assert "write -A shop2:jobs" in call(*words, "shop2:jobs", code=2).output
+
+
+@pytest.mark.spec("CLI-67")
+@pytest.mark.parametrize("verb", ["show", "explain"])
+def test_an_app_in_the_place_of_an_id_is_named_as_one(url: str, verb: str) -> None:
+    assert (
+        "shop:jobs is no id of a job. If it is the app, write -A shop:jobs"
+        in call("jobs", verb, "shop:jobs", code=2).output
+    )
+
+
+@pytest.mark.spec("CLI-68")
+def test_a_term_that_leaves_out_is_no_option(url: str) -> None:
+    assert rows("jobs", "list", "-kind:send") == []
+    assert len(rows("jobs", "list", "-is:dead", "--limit", "9", "kind:send")) == 2
+    assert call("cancel", "-is:dead", "-is:done", "--yes").stdout.startswith("cancel: 1 job")
+    assert "No such option" in call("jobs", "list", "-kin:send", code=2).output
+
+
+@pytest.mark.spec("CLI-69")
+def test_an_id_may_be_cut(url: str) -> None:
+    dead = [row["id"] for row in rows("jobs", "list", "is:dead")]
+    done = rows("jobs", "list", "is:done")[0]["id"]
+    for given in (
+        done,
+        done.replace("-", ""),
+        f"{done[:8]}…{done[-6:]}",
+        f"{done[:8]}...{done[-6:]}",
+        done[:30].upper(),
+    ):
+        assert call("jobs", "show", given).stdout.startswith(f"id: {done}")
+        assert [row["id"] for row in rows("jobs", "list", given)] == [done]
+        assert [row["id"] for row in rows("jobs", "list", f"id:{given}")] == [done]
+        assert call("jobs", "list", "--count", given).stdout == "1\n"
+        assert call("jobs", "explain", given).stdout.startswith("finished")
+    several = call("jobs", "show", dead[0][:8], code=2).output
+    assert f"several jobs have an id like {dead[0][:8]}: give more of it" in several
+    assert all(f"{one}  dead  send" in several for one in dead)
+    assert "several jobs" in call("delete", dead[0][:8], "--yes", code=2).output
+    assert len(rows("jobs", "list")) == 4
+    later = rows("jobs", "list", "is:scheduled")[0]["id"]
+    assert f"job {later} is edited" in call("jobs", "edit", f"{later[:8]}…{later[-8:]}", "--priority", "3").stdout
+    assert call("jobs", "requeue", f"{dead[0][:8]}…{dead[0][-8:]}").stdout.startswith("requeue: 1 job")
+    assert "no job in the store has an id like 01234567" in call("jobs", "show", "01234567", code=3).output
+    assert "For text in payloads and errors write '\"01234567\"'" in call("jobs", "list", "01234567", code=3).output
+
+
+@pytest.mark.spec("CLI-71")
+@pytest.mark.parametrize(
+    "words", [["jobs", "list", "is:failed"], ["jobs", "list", "failed"], ["failed"], ["list", "dead"]]
+)
+def test_failed_is_understood(url: str, words: list[str]) -> None:
+    assert rows(*words) == rows("jobs", "list", "is:dead")
+    assert call("requeue", "is:failed", "--dry-run").stdout.startswith("2 jobs match is:dead.")

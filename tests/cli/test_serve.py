@@ -112,6 +112,49 @@ def test_it_asks_for_the_key_that_was_set_and_the_users_own_admin(
         assert _status(f"{site}/api/v1/jobs", holder) == 422
 
 
+FIRST = """
+from stoker import Stoker
+
+jobs = Stoker({url!r}, durability="process")
+
+@jobs.task
+def resize(n: int) -> int:
+    return n
+"""
+
+
+@pytest.mark.spec("WEB-44")
+def test_it_makes_the_store_of_an_app_and_shows_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STOKER_URL", "STOKER_APP"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    url, path = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "jobs.db"
+    (tmp_path / "first_run_app.py").write_text(FIRST.format(url=url), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for words in (["--url", url], [url], ["first_run_app:jobs", "--read-only"]):
+        refused = call("serve", *words, code=1).output
+        assert "there is no store" in refused
+        assert "`stoker migrate` makes a store" in refused
+        assert not path.exists()
+    command = [sys.executable, "-m", "stoker", "serve", "first_run_app:jobs", "--port", "0", "--auth", "open"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            assert server.stderr.readline() == f"there was no store at {path}: it is made, and empty\n"
+            assert path.exists()
+            found = re.search(r"http://127\.0\.0\.1:\d+", server.stderr.readline())
+            assert found is not None
+            _wait(f"{found[0]}/sign-in")
+            page = urllib.request.urlopen(found[0], timeout=90).read().decode()
+            assert "Nothing has been enqueued yet" in page
+            assert "$ stoker work first_run_app:jobs\n&gt;&gt;&gt; resize.enqueue_sync(…)" in page
+            assert "fills by itself" in page
+            assert 'id="first-run" data-again=' in page
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait(90)
+
+
 @contextmanager
 def serving(*command: str) -> Iterator[tuple[str, str]]:
     """A server in a process of its own; yields its address without a key, and what it said when it was ready."""

@@ -85,6 +85,18 @@ def test_a_bare_id_names_the_job() -> None:
     assert Filter.parse(f"is:dead {JOB}").text == JOB
 
 
+@pytest.mark.spec("FILTER-11")
+def test_a_status_alone_is_one_and_failed_means_dead() -> None:
+    assert Filter.parse("is:failed") == Filter.parse("failed") == Filter.parse("is:dead") == Filter(views=("dead",))
+    assert Filter.parse("-is:failed") == Filter(but_views=("dead",))
+    assert Filter.parse("running kind:send") == Filter(views=("running",), kinds=("send",))
+    assert Filter.parse('"failed"').text == "failed"
+    assert Filter.parse("connection failed").text == "connection failed"
+    assert Filter.parse("failed again").text == "failed again"
+    assert Filter.parse("is:dead running") == Filter(views=("dead",), text="running"), "it never means more jobs"
+    assert Filter.parse("-is:dead running") == Filter(but_views=("dead",), text="running")
+
+
 # --- what it means ---
 
 

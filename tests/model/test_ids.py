@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model.errors import InvalidInput
-from stoker.model.ids import Mint, compose, derived, floor, is_derived, link, minted_at, occurrence, parse, text
+from stoker.model.ids import (
+    Mint,
+    compose,
+    derived,
+    floor,
+    is_derived,
+    link,
+    minted_at,
+    occurrence,
+    parse,
+    shortened,
+    text,
+)
 from stoker.model.time import LATEST, MILLISECOND, SECOND
 
 NOW = 1_800_000_000_000_000
@@ -133,3 +145,33 @@ def test_derived_ids_are_of_a_version_of_their_own_in_the_same_layout(at: int, t
         assert is_derived(made)
     assert link(minted, n) not in (link(minted, n + 1), minted)
     assert not is_derived(minted)
+
+
+@pytest.mark.spec("ID-06")
+@pytest.mark.parametrize(
+    "written, head, tail",
+    [
+        ("0190f3c2", "0190f3c2", ""),
+        ("0190F3C2-1", "0190f3c21", ""),
+        ("0190f3c2…9f1a", "0190f3c2", "9f1a"),
+        ("0190f3c2-...-9F1A", "0190f3c2", "9f1a"),
+        ("0190f3c2…", "0190f3c2", ""),
+    ],
+)
+def test_an_id_that_was_cut_keeps_its_ends(written: str, head: str, tail: str) -> None:
+    cut = shortened(written)
+    assert cut == (head, tail)
+    assert cut is not None
+    assert cut.fits(bytes.fromhex(head.ljust(32 - len(tail), "7") + tail))
+    assert not cut.fits(bytes.fromhex(head.ljust(32, "7"))) or not tail
+    assert not cut.begins(bytes(16))
+    assert cut.begins(cut.first)
+    assert not cut.begins((int.from_bytes(cut.first) - 1).to_bytes(16)), "it is the first"
+
+
+@pytest.mark.spec("ID-06")
+@pytest.mark.parametrize(
+    "written", ["0190f3c", "0190f3c…9f1a", "send", "", "0190f3c2…x", "0190f3c2-1111-7111-8111-111111111111", "…9f1a"]
+)
+def test_what_is_no_id_that_was_cut_is_none(written: str) -> None:
+    assert shortened(written) is None

@@ -174,6 +174,26 @@ class JobsAdmin(Noun):
             return JobPage(jobs, after, page.scanned, len(jobs), hint=hint)
         return JobPage(jobs, after, page.scanned, *await _total(self._asking, query), hint)
 
+    async def of_id(self, cut: ids.Shortened, *, limit: int = 10) -> list[records.Job]:
+        """The jobs whose ids begin, and end, as one that was cut; the oldest first, at most so many."""
+        engine = await self._asking.engine()
+        before = int.from_bytes(cut.first) - 1
+        cursor = None if before < 0 else before.to_bytes(16)
+        found: list[records.Job] = []
+        for _ in range(PREVIEW_WALK // LARGEST_PAGE):
+            page = await engine.find(Query(order="oldest", limit=LARGEST_PAGE, cursor=cursor))
+            for one in page.jobs:
+                if not cut.begins(one.id):
+                    return found
+                if cut.fits(one.id):
+                    found.append(self._asking.job(one))
+                if len(found) == limit:
+                    return found
+            if page.cursor is None:
+                return found
+            cursor = page.cursor
+        raise InvalidInput("job id", f"{cut.head}…{cut.tail}", "begins so many jobs; give more of its first digits")
+
     async def explain(self, job: str) -> Explanation:
         """Why a job does not run, and what to do about it. Raises `NotFound`."""
         found = await self._asking.stored(job)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from stoker.cli.store import ask, on_store, read_time, show
+from stoker.cli.store import ask, on_target, read_time, show
 from stoker.cli.text import say
 from stoker.model.audit import AuditEntry
 from stoker.model.ids import text
@@ -26,7 +26,7 @@ COLUMNS = ("when", "who", "way", "action", "target", "jobs", "change", "reason",
 @click.option("--target", metavar="TARGET", help='Only changes of this, as in "queue mail".')
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many entries.")
 @click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
-@on_store
+@on_target
 def audit(since: str, limit: int, as_json: bool, path: str | None, url: str | None, **chosen: str | None) -> None:
     """List who changed what, when, through what and why, the latest first."""
     window = read_time("--since", since) / SECOND

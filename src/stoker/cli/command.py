@@ -3,19 +3,59 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from stoker.cli import ALIASES, COMMANDS
 
-STORE_OPTIONS = ("--url", "--app")
+F = TypeVar("F", bound=Callable[..., Any])
+
+STORE_OPTIONS = ("--url", "--app", "-A")
+
+
+def _nearest(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+    """What is given here, else before the command: `stoker -A app:jobs jobs list`."""
+    place = f"stoker.{param.name}"
+    if given is not None:
+        ctx.meta[place] = given
+    found: str | None = ctx.meta.get(place)
+    return found
+
+
+def app_option(command: F, *, expose_value: bool = True) -> F:
+    """Give a command the option that names the app."""
+    return click.option(
+        "-A",
+        "--app",
+        "path",
+        metavar="MODULE:APP",
+        callback=_nearest,
+        expose_value=expose_value,
+        help="The app. Or $STOKER_APP, or [tool.stoker] app.",
+    )(command)
+
+
+def store_options(command: F, *, expose_value: bool = True) -> F:
+    """Give a command the options that name the store, by its app or by its URL."""
+    by_url = click.option(
+        "--url",
+        metavar="URL",
+        callback=_nearest,
+        expose_value=expose_value,
+        help="The store, where no task is needed. Or $STOKER_URL.",
+    )
+    return app_option(by_url(command), expose_value=expose_value)
 
 
 class NearestGroup(click.Group):
     """A group that suggests the command which was probably meant; alone it is its `list`, where it has one.
 
-    The options that name the store may stand before the command, too: `stoker jobs --url URL list`.
+    The options that name the store may stand before the command, too: `stoker jobs --url URL list`. A word with a colon
+    is no command but belongs to the list: `stoker queues app:jobs`, `stoker jobs is:dead`.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -26,6 +66,8 @@ class NearestGroup(click.Group):
         while at < len(args) and args[at].startswith("-") and args[at] not in ctx.help_option_names:
             at += 2 if args[at] in STORE_OPTIONS else 1
         options, words = args[:at], args[at:] or ["list"]
+        if ":" in words[0]:
+            words = ["list", *words]
         help_wanted = words[0] in ctx.help_option_names
         return super().parse_args(ctx, words if help_wanted else [words[0], *options, *words[1:]])
 
@@ -96,5 +138,6 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
+@functools.partial(store_options, expose_value=False)
 def stoker() -> None:
     """Background jobs and a transactional outbox."""

@@ -10,7 +10,8 @@ from contextlib import suppress
 import click
 import msgspec
 
-from stoker.cli.store import find_admin, on_store, reported
+from stoker.admin import Operators
+from stoker.cli.store import find_admin, on_target, reported
 from stoker.cli.text import one_line, safe, say
 from stoker.model.errors import StokerError
 from stoker.model.health.check import Check, Grade, worst
@@ -29,11 +30,12 @@ COLOURS = {Grade.OK: "green", Grade.NOTE: "cyan", Grade.WARNING: "yellow", Grade
 @click.command(epilog=EXIT_CODES)
 @click.option("--json", "as_json", is_flag=True, help="One object per check and line.")
 @click.option("--quiet", is_flag=True, help="Only warnings and what is wrong.")
-@on_store
+@on_target
 def doctor(as_json: bool, quiet: bool, path: str | None, url: str | None) -> None:
     """Examine a store: settings, clocks, workers, queues, counters, keys and streams. Changes nothing."""
+    logging.getLogger("stoker.engines").setLevel(logging.ERROR)  # what a store warns of is among the checks
     with reported():
-        checks = asyncio.run(_examined(path, url))
+        checks = asyncio.run(_examined(find_admin(path, url)))
     shown = [one for one in checks if not quiet or one.verdict in {Grade.WARNING, Grade.WRONG}]
     for check in shown:
         if as_json:
@@ -46,10 +48,8 @@ def doctor(as_json: bool, quiet: bool, path: str | None, url: str | None) -> Non
         raise SystemExit(1)
 
 
-async def _examined(path: str | None, url: str | None) -> list[Check]:
-    """The checks; a store that cannot be opened is one of them. What it warns of is in them, and not logged."""
-    logging.getLogger("stoker.engines").setLevel(logging.ERROR)
-    admin = find_admin(path, url)
+async def _examined(admin: Operators) -> list[Check]:
+    """The checks; a store that cannot be opened is one of them."""
     try:
         return await admin.health.check()
     finally:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -24,7 +25,6 @@ from stoker.cli.store import (
     create_option,
     hinted,
     on_store,
-    read,
     read_moment,
     read_time,
     said,
@@ -33,10 +33,15 @@ from stoker.cli.store import (
 from stoker.cli.text import one_line, safe, say
 from stoker.codec.signature import display
 from stoker.model.derived import error_line
-from stoker.model.explain import Gate
+from stoker.model.errors import NotFound
+from stoker.model.explain import Explanation, Gate
+from stoker.model.filter import WORDS, InvalidFilter
+from stoker.model.ids import shortened
 from stoker.model.time import SECOND, moment
 from stoker.model.words import count as count_of
 from stoker.records import Job
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 COLUMNS = ("id", "status", "queue", "kind", "attempts", "created", "error")
 LARGEST_PAGE = 200
@@ -44,7 +49,7 @@ LARGEST_PAGE = 200
 FILTER_HELP = """\b
 A filter is a list of terms that must all hold:
   is:dead          also ready scheduled running retrying done canceled
-                   discarded retried pending active finished
+                   discarded retried pending active finished (failed: dead)
   queue:mail       kind:send*   (* matches anything; -queue:mail leaves it out)
   tenant:acme      key:"img:7"
   since:2h         until:2026-11-16T14:00   (time of enqueueing; UTC)
@@ -60,8 +65,70 @@ def jobs() -> None:
     """List jobs, read one, ask why it does not run, requeue, cancel, delete."""
 
 
-@jobs.command("list", epilog=FILTER_HELP)
-@click.argument("terms", metavar="[FILTER]...", nargs=-1)
+class FilterCommand(click.Command):
+    """A command whose arguments are terms of a filter: `-kind:plan` is one, and no option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put terms that begin with a minus behind the options."""
+        at = args.index("--") if "--" in args else len(args)
+        minus = [one for one in args[:at] if _LEFT_OUT.match(one)]
+        options = [one for one in args[:at] if one not in minus]
+        return super().parse_args(ctx, [*options, "--", *minus, *args[at + 1 :]] if minus else args)
+
+
+_LEFT_OUT = re.compile(rf"-({'|'.join(WORDS)}):")
+_APP = re.compile(r"[\w.]+:[\w.]+|\w+://.*")
+
+
+def _no_app(ctx: click.Context, _: click.Parameter, given: Any) -> Any:
+    """Refuse an app or a URL in the place of a filter or an id, and say how it is given."""
+    first = given if isinstance(given, str) else next(iter(given), "")
+    if not _APP.fullmatch(first) or first.partition(":")[0] in WORDS:
+        return given
+    why = f"{first} is no {'id of a job' if first is given else 'term of a filter'}."
+    try:
+        Filter.parse(first)
+    except InvalidFilter as error:
+        why = why if first is given else str(error)
+    hint = f"If it is the store, write --url {first}" if "://" in first else f"If it is the app, write -A {first}"
+    raise click.UsageError(safe(f"{why} {hint}"), ctx)
+
+
+def terms_argument(metavar: str, *, required: bool = False) -> Callable[[F], F]:
+    """Give a command the terms of a filter."""
+    return click.argument("terms", metavar=metavar, nargs=-1, required=required, callback=_no_app)
+
+
+job_argument = click.argument("job", metavar="JOB", callback=_no_app)
+
+
+async def whole_id(admin: Operators, given: str) -> str:
+    """The id of a job that may be cut to its first eight digits or more, or to both ends."""
+    cut = shortened(given)
+    if cut is None:
+        return given
+    found = await admin.jobs.of_id(cut)
+    if len(found) == 1:
+        return found[0].id
+    if not found:
+        raise NotFound(f"no job in the store has an id like {given}")
+    lines = "".join(f"\n  {safe(f'{one.id}  {one.status.value}  {one.kind}')}" for one in found)
+    raise click.UsageError(f"several jobs have an id like {safe(given)}: give more of it{lines}")
+
+
+async def whole(admin: Operators, terms: tuple[str, ...]) -> str:
+    """A filter with every id in it whole; a term alone may be one."""
+    if len(terms) == 1 and shortened(terms[0]) is not None:
+        try:
+            return await whole_id(admin, terms[0])
+        except NotFound as error:
+            raise NotFound(f"{error}. For text in payloads and errors write '\"{terms[0]}\"'") from None
+    ids = {one: f"id:{await whole_id(admin, one[3:])}" for one in terms if one.startswith("id:")}
+    return " ".join(ids.get(one, one) for one in terms)
+
+
+@jobs.command("list", cls=FilterCommand, epilog=FILTER_HELP)
+@terms_argument("[FILTER]...")
 @click.option("--limit", type=click.IntRange(1), default=25, show_default=True, help="At most so many jobs.")
 @click.option("--count", is_flag=True, help="Only how many there are: exact, or 10,000+.")
 @click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
@@ -69,11 +136,11 @@ def jobs() -> None:
 def list_(terms: tuple[str, ...], limit: int, count: bool, as_json: bool, path: str | None, url: str | None) -> None:
     """List jobs, newest first. On a terminal the last line says how many there are in all."""
     if count:
-        page = ask(path, url, lambda admin: admin.jobs.find(" ".join(terms), limit=1, total=True))
+        page = ask(path, url, lambda admin: _counted(admin, terms))
         said(_total(page), as_json, jobs=page.total, complete=page.complete)
         hinted(page.hint)
         return
-    found, first = ask(path, url, lambda admin: _listed(admin, " ".join(terms), limit))
+    found, first = ask(path, url, lambda admin: _listed(admin, terms, limit))
     hinted(first.hint)
     if as_json:
         for job in found:
@@ -84,13 +151,17 @@ def list_(terms: tuple[str, ...], limit: int, count: bool, as_json: bool, path: 
         say(f"{len(found):,} of {_total(first)} jobs")
 
 
-async def _listed(admin: Operators, terms: str, limit: int) -> tuple[list[Job], JobPage]:
+async def _counted(admin: Operators, terms: tuple[str, ...]) -> JobPage:
+    return await admin.jobs.find(await whole(admin, terms), limit=1, total=True)
+
+
+async def _listed(admin: Operators, terms: tuple[str, ...], limit: int) -> tuple[list[Job], JobPage]:
     """The jobs, and the first page; on a terminal it has the total."""
-    size = min(limit, LARGEST_PAGE)
-    page = first = await admin.jobs.find(terms, limit=size, total=sys.stdout.isatty())
+    size, filter_ = min(limit, LARGEST_PAGE), await whole(admin, terms)
+    page = first = await admin.jobs.find(filter_, limit=size, total=sys.stdout.isatty())
     found = list(page.jobs)
     while page.cursor is not None and len(found) < limit:
-        page = await admin.jobs.find(terms, limit=min(limit - len(found), LARGEST_PAGE), cursor=page.cursor)
+        page = await admin.jobs.find(filter_, limit=min(limit - len(found), LARGEST_PAGE), cursor=page.cursor)
         found += page.jobs
     return found, first
 
@@ -120,12 +191,16 @@ LISTED: dict[str, Callable[[Any], str]] = {"events": _happened, "history": _fail
 
 
 @jobs.command("show", epilog=EXIT_CODES)
-@click.argument("job")
+@job_argument
 @as_json_option
 @on_store
 def show_(job: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Show everything about one job: record, arguments, errors, log, events, and what it belongs to."""
-    found = detail_object(ask(path, url, lambda admin: admin.jobs.get(job)))
+
+    async def read(admin: Operators) -> JobDetail:
+        return await admin.jobs.get(await whole_id(admin, job))
+
+    found = detail_object(ask(path, url, read))
     if as_json:
         say(json.dumps(found))
         return
@@ -148,12 +223,16 @@ def detail_lines(found: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
 
 
 @jobs.command(epilog=EXIT_CODES)
-@click.argument("job")
+@job_argument
 @as_json_option
 @on_store
 def explain(job: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Say why a job does not run, and what to do about it."""
-    found = ask(path, url, lambda admin: admin.jobs.explain(job))
+
+    async def read(admin: Operators) -> Explanation:
+        return await admin.jobs.explain(await whole_id(admin, job))
+
+    found = ask(path, url, read)
     if as_json:
         gates = [_gate(one) for one in (found.first, *found.gates)]
         say(json.dumps({"job": job, "gates": gates, "beside": found.beside}))
@@ -172,8 +251,8 @@ def _gate(one: Gate) -> dict[str, Any]:
     return {**msgspec.to_builtins(one), **times}
 
 
-@jobs.command()
-@click.argument("terms", metavar="[FILTER]...", nargs=-1)
+@jobs.command(cls=FilterCommand)
+@terms_argument("[FILTER]...")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after N events.")
 @click.option("--json", "as_json", is_flag=True, help="One object per line.")
 @on_store
@@ -222,14 +301,14 @@ def enqueue(
     if delay is not None:
         options["delay"] = read_time("--delay", delay) / SECOND
     body = None if payload is None else Raw(payload.encode())
-    receipt = ask(path, url, lambda admin: admin.jobs.enqueue(kind, body, **options))
+    receipt = ask(path, url, lambda admin: admin.jobs.enqueue(kind, body, **options), creates=True)
     if not as_json and receipt.stored.value != "inserted":
         say(f"an active job has this key already ({receipt.stored.value})", err=True)
     said(receipt.id, as_json, job=receipt.id, stored=receipt.stored.value)
 
 
 @jobs.command(epilog=EXIT_CODES)
-@click.argument("job")
+@job_argument
 @click.option("--payload", metavar="JSON", help="Another payload; checked against the task where the app is known.")
 @click.option("--priority", type=int, metavar="N", help="-1000 to 1000; lower runs first.")
 @click.option("--at", metavar="MOMENT", help="Due then, as in 2026-11-16T14:00; UTC without a zone.")
@@ -251,12 +330,14 @@ def edit(
         raise click.UsageError("name at least one change")
     body = None if payload is None else payload.encode()
     due = None if at is None else read_moment("--at", at)
-    ask(
-        path,
-        url,
-        lambda admin: admin.jobs.edit(job, payload=body, priority=priority, at=due, attempts=attempts),
-    )
-    said(f"job {job} is edited", as_json, job=job, edited=True)
+
+    async def change(admin: Operators) -> str:
+        found = await whole_id(admin, job)
+        await admin.jobs.edit(found, payload=body, priority=priority, at=due, attempts=attempts)
+        return found
+
+    edited = ask(path, url, change)
+    said(f"job {edited} is edited", as_json, job=edited, edited=True)
 
 
 @jobs.command(epilog=EXIT_CODES)
@@ -296,12 +377,12 @@ def _action(name: str, text: str, *, params: tuple[Any, ...] = ()) -> None:
     def command(
         terms: tuple[str, ...], yes: bool, dry_run: bool, as_json: bool, path: str | None, url: str | None, **given: Any
     ) -> None:
-        filter_ = read(lambda: Filter.parse(" ".join(terms)))
-        if filter_ == Filter():  # most likely a variable of a script that is not set
+        if not "".join(terms).strip():  # most likely a variable of a script that is not set
             raise click.UsageError(f"the filter is empty: name the jobs to {name}, as in is:dead, or kind:* for all")
         wanted = {key: value for key, value in given.items() if value not in (None, False)}
 
         async def call(admin: Operators) -> Bulk | tuple[OperationView, int] | None:
+            filter_ = Filter.parse(await whole(admin, terms))
             if filter_.id is not None:
                 if dry_run or name == "delete":
                     await admin.jobs.get(filter_.id)
@@ -341,13 +422,13 @@ def _action(name: str, text: str, *, params: tuple[Any, ...] = ()) -> None:
         click.option("--json", "as_json", is_flag=True, help="The tally as one object."),
         click.option("--dry-run", is_flag=True, help="Only count the jobs."),
         click.option("--yes", "-y", is_flag=True, help="Do not ask."),
-        click.argument("terms", metavar="ID|FILTER...", nargs=-1, required=True),
+        terms_argument("ID|FILTER...", required=True),
     ):
         decorated = option(decorated)
     asks = "It always asks." if name == "delete" else f"It asks above {ASKS_ABOVE} jobs."
-    jobs.command(name, help=f"{text}\n\n{asks} `stoker jobs list --help` explains filters.", epilog=EXIT_CODES)(
-        decorated
-    )
+    jobs.command(
+        name, cls=FilterCommand, help=f"{text}\n\n{asks} `stoker jobs list --help` explains filters.", epilog=EXIT_CODES
+    )(decorated)
 
 
 async def _shown_progress(admin: Operators, started: OperationView, count: int) -> OperationView:

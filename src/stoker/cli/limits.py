@@ -19,6 +19,7 @@ from stoker.cli.store import (
     length,
     objects,
     on_store,
+    on_target,
     read_rate,
     said,
     show,
@@ -36,7 +37,7 @@ def limits() -> None:
 
 @limits.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
-@on_store
+@on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List budgets with the tokens that are left."""
     found = ask(path, url, lambda admin: admin.limits.list())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from stoker.cli.store import find_app, not_listening, on_store, reported, run
+from stoker.cli.store import find_app, not_listening, on_target, reported, run
 from stoker.cli.text import say
 
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve them until stopped.")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address of that port.")
-@on_store
+@on_target
 def metrics(port: int | None, host: str, path: str | None, url: str | None) -> None:
     """Print the metrics of a store in the text format of Prometheus, or serve them on a port."""
     try:

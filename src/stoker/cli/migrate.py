@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stoker.app import Stoker
-from stoker.cli.store import EXIT_CODES, as_json_option, named, on_store, reported
+from stoker.cli.store import EXIT_CODES, as_json_option, named, on_target, reported
 from stoker.cli.text import say
 from stoker.model.words import count
 
@@ -18,20 +18,15 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("store", metavar="[URL|MODULE:APP]", required=False)
 @click.option("--plan", is_flag=True, help="Only show how many statements are missing; change nothing.")
 @click.option("--sql", is_flag=True, help="Only print a script that does it, for review or another tool.")
 @as_json_option
-@on_store
-def migrate(store: str | None, *, plan: bool, sql: bool, as_json: bool, path: str | None, url: str | None) -> None:
+@on_target
+def migrate(*, plan: bool, sql: bool, as_json: bool, path: str | None, url: str | None) -> None:
     """Bring the schema of a store up to date: of a URL, of an app (app:jobs), or of the one that is configured.
 
     Safe to repeat, and to run on two hosts at once.
     """
-    if store is not None and "://" in store:
-        url = url or store
-    else:
-        path = path or store
     with reported():
         found = named(path, url)
         engine = (found if isinstance(found, Stoker) else found.app).root()

@@ -12,7 +12,7 @@ import msgspec
 from stoker.admin import Operators
 from stoker.admin.operations import OperationView, Progress
 from stoker.cli.command import NearestGroup
-from stoker.cli.store import EXIT_CODES, as_json_option, ask, objects, on_store, show
+from stoker.cli.store import EXIT_CODES, as_json_option, ask, objects, on_store, on_target, show
 from stoker.cli.text import safe, say
 
 COLUMNS = ("operation", "state", "action", "filter", "by", "started", "changed", "left")
@@ -25,7 +25,7 @@ def operations() -> None:
 
 @operations.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
-@on_store
+@on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List operations, the one that was started last first."""
     found = ask(path, url, lambda admin: admin.operations.list())

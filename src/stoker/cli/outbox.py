@@ -12,8 +12,8 @@ import click
 import msgspec
 
 from stoker.admin import Operators
-from stoker.cli.command import NearestGroup
-from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, read_time, said, show
+from stoker.cli.command import NearestGroup, app_option
+from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, on_target, read_time, said, show
 from stoker.cli.text import one_line, say
 from stoker.cli.work import EXIT_CODES as WORK_EXIT_CODES
 from stoker.model.errors import NotFound
@@ -58,7 +58,7 @@ def chosen(command: F) -> F:
 
 @outbox.command("list")
 @as_json
-@on_store
+@on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List streams: how many messages they had, and what waits."""
     found = ask(path, url, lambda admin: admin.outbox.list())
@@ -314,7 +314,7 @@ def _target(to: str) -> Literal["beginning", "end"] | datetime | dict[int, int]:
 
 
 @outbox.command("run", epilog=WORK_EXIT_CODES)
-@click.argument("app", metavar="MODULE:APP")
+@click.argument("target", metavar="[MODULE:APP]", required=False)
 @click.option("-p", "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
 @click.option("--drain", is_flag=True, help="Stop when nothing can be delivered any more.")
 @click.option("--grace", metavar="TIME", help="How long a batch may finish after a stop, as in 30s.")
@@ -322,10 +322,12 @@ def _target(to: str) -> Literal["beginning", "end"] | datetime | dict[int, int]:
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
+@app_option
 @click.pass_context
 def run_(
     context: click.Context,
-    app: str,
+    target: str | None,
+    path: str | None,
     processes: int,
     drain: bool,
     grace: str | None,
@@ -336,13 +338,14 @@ def run_(
 
     `stoker work` delivers them too; this is for processes of their own.
     """
-    from stoker.cli.work import load_app, work
+    from stoker.cli.work import load_app, which_app, work
 
+    app = which_app(target, path)
     if not len(load_app(app).services):
         raise click.UsageError(f"{app} has no Outbox, so there is nothing to deliver")
     context.invoke(
         work,
-        app=app,
+        target=app,
         queues={},
         processes=processes,
         drain=drain,

@@ -22,6 +22,7 @@ from stoker.cli.store import (
     length,
     objects,
     on_store,
+    on_target,
     read,
     read_curve,
     read_moment,
@@ -46,7 +47,7 @@ def queues() -> None:
 
 @queues.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
-@on_store
+@on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List queues with their counts, and what went through them in the last 15 minutes."""
     found = ask(path, url, lambda admin: admin.queues.list())

@@ -11,7 +11,7 @@ import msgspec
 
 from stoker.admin import Operators
 from stoker.cli.command import NearestGroup
-from stoker.cli.store import EXIT_CODES, ago, as_json_option, ask, length, on_store, read_time, said, show
+from stoker.cli.store import EXIT_CODES, ago, as_json_option, ask, length, on_store, on_target, read_time, said, show
 from stoker.cli.text import one_line, safe, say
 from stoker.codec.signature import display
 from stoker.model.time import SECOND
@@ -27,7 +27,7 @@ def schedules() -> None:
 
 @schedules.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
-@on_store
+@on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List schedules: when they fire next, and what became of the last time.
 

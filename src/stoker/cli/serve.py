@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import socket
@@ -9,8 +10,9 @@ import sys
 
 import click
 
+from stoker.app import Stoker
 from stoker.cli import logs
-from stoker.cli.store import find_admin, not_listening, on_store, reported
+from stoker.cli.store import exists, find_admin, not_listening, on_target, reported
 from stoker.cli.text import safe, say
 from stoker.model.access import is_loopback
 
@@ -20,7 +22,6 @@ WHO = {"open": "everybody on this machine", "tokens": "every holder of a token",
 
 
 @click.command()
-@click.argument("target", metavar="[MODULE:APP]", required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8642, show_default=True, metavar="PORT", help="Its port."
@@ -39,9 +40,8 @@ WHO = {"open": "everybody on this machine", "tokens": "every holder of a token",
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
 @click.option("--root-path", default="", metavar="PATH", help="The path below which a proxy serves it.")
 @logs.options
-@on_store
+@on_target
 def serve(
-    target: str | None,
     host: str,
     port: int,
     auth: str | None,
@@ -56,7 +56,7 @@ def serve(
     path: str | None,
     url: str | None,
 ) -> None:
-    """Serve the dashboard and the REST API.
+    """Serve the dashboard and the REST API: `stoker serve app:jobs`. A store that the app does not have yet is made.
 
     On this machine it asks for a key: it prints an address with a fresh one, which is good until it ends. Elsewhere it
     asks for a token (`stoker tokens create`) and answers only under the names that --allow-host gives.
@@ -88,7 +88,10 @@ def serve(
         )
     logs.configure(log_format, log_level)
     with reported():
-        admin = find_admin(target or path, url)
+        admin = find_admin(path, url, creates=not read_only)
+        if not exists(admin.app):
+            asyncio.run(_made(admin.app))
+            say(f"there was no store at {admin.app.root().where}: it is made, and empty", err=True)
         given = key if key is not None else os.environ.get(VARIABLE) or None
         sign_in: Auth = Open() if auth == "open" else Tokens()
         if auth == "key":
@@ -114,6 +117,12 @@ def serve(
         raise SystemExit(1) from None
     if not server.started:
         raise SystemExit(1)
+
+
+async def _made(app: Stoker) -> None:
+    """Make the store of an app, as its first worker would."""
+    async with app:
+        pass
 
 
 def _name(host: str, hosts: tuple[str, ...]) -> str:

@@ -13,7 +13,7 @@ from stoker.admin.overview import Overview
 from stoker.admin.workers import RunningJob
 from stoker.cli.jobs import as_object
 from stoker.cli.queues import COLUMNS, row
-from stoker.cli.store import ask, objects, on_store, said, show
+from stoker.cli.store import aimed, ask, objects, on_store, on_target, said, show
 from stoker.cli.text import say
 from stoker.engines.base import Description, Feature
 from stoker.model.derived import error_line
@@ -30,7 +30,7 @@ GROUPS = 10
 @click.option("--json", "as_json", is_flag=True, help="As one object.")
 @click.option("--check", is_flag=True, help="Exit with 1 when something needs attention.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only what needs attention.")
-@on_store
+@on_target
 def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str | None) -> None:
     """Show what needs attention, queues, workers and what goes wrong, on one screen."""
 
@@ -79,7 +79,7 @@ def _wrong(failures: Failures) -> None:
 
 
 @click.command()
-@click.argument("worker", required=False)
+@click.argument("worker", metavar="[WORKER|MODULE:APP|URL]", required=False)
 @click.option("--take-back", is_flag=True, help="Hand the jobs of WORKER back now, for any live worker.")
 @click.option("--reason", help="Why they are taken back, for the audit log.")
 @click.option("--json", "as_json", is_flag=True, help="One object per line.")
@@ -88,6 +88,8 @@ def workers(
     worker: str | None, take_back: bool, reason: str | None, as_json: bool, path: str | None, url: str | None
 ) -> None:
     """List workers: where they are, what they serve and how much they run; or the jobs that one WORKER runs."""
+    if worker is not None and ":" in worker:  # no id has one
+        worker, (path, url) = None, aimed(worker, path, url)
     if take_back:
         if worker is None:
             raise click.UsageError("--take-back needs the id of a worker: `stoker workers` lists them")
@@ -143,7 +145,7 @@ def _runs(worker: str, found: list[RunningJob], as_json: bool) -> None:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One object per line.")
-@on_store
+@on_target
 def kinds(as_json: bool, path: str | None, url: str | None) -> None:
     """List kinds: their jobs now, what became of those before, and whether a worker has the task."""
     found = ask(path, url, lambda admin: admin.kinds.list())

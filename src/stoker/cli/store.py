@@ -1,12 +1,13 @@
 """Which store a command works on, how its errors become exit codes, and how it shows rows.
 
-The app is named by `--app`, else `$STOKER_APP`, else `[tool.stoker] app = "app:jobs"` in pyproject.toml. Commands that
-need no tasks take a `--url`, or `$STOKER_URL`, instead.
+The app is named by `-A`, else `$STOKER_APP`, else `[tool.stoker] app = "app:jobs"` in pyproject.toml. Commands that
+need no tasks take a `--url`, or `$STOKER_URL`, instead. Commands without other arguments take either one as it is.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ import msgspec
 
 from stoker.admin import Admin, Operators
 from stoker.app import Stoker
+from stoker.cli.command import store_options
 from stoker.cli.text import one_line, safe, say
 from stoker.model.errors import (
     EngineUnavailable,
@@ -40,6 +42,7 @@ from stoker.settings import read_span
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 WAY: Final = "command line"
 """How the audit log names what is changed here."""
@@ -61,34 +64,49 @@ _CODES = ((NotFound, 3), (UnknownTask, 3), (InvalidTransition, 4), (KeyHeld, 4),
 """Exit codes by error; every other one is 1."""
 
 
-def on_store(command: Callable[P, T]) -> Callable[P, T]:
+def on_store(command: F) -> F:
     """Give a command the options that name its store."""
-    for option in (
-        click.option("--url", metavar="URL", help="The store; enough where no task is needed. Or $STOKER_URL."),
-        click.option("--app", "path", metavar="MODULE:APP", help="The app. Or $STOKER_APP, or [tool.stoker] app."),
-    ):
-        command = option(command)
-    return command
+    return store_options(command)
 
 
-def ask(path: str | None, url: str | None, call: Callable[[Operators], Awaitable[T]]) -> T:
+def on_target(command: Callable[..., T]) -> Callable[..., T]:
+    """The same for a command without other arguments: its store may stand there, as in `stoker status app:jobs`."""
+
+    @functools.wraps(command)
+    def pointed(store: str | None, path: str | None, url: str | None, **given: Any) -> T:
+        path, url = aimed(store, path, url)
+        return command(path=path, url=url, **given)
+
+    return click.argument("store", metavar="[MODULE:APP|URL]", required=False)(on_store(pointed))
+
+
+def aimed(target: str | None, path: str | None, url: str | None) -> tuple[str | None, str | None]:
+    """The app and the URL, one of which may stand by itself."""
+    if target is None:
+        return path, url
+    if (other := path or url) is not None:
+        raise click.UsageError(f"{safe(target)} and {safe(other)} name the store twice: give one of them")
+    return (None, target) if "://" in target else (target, None)
+
+
+def ask(path: str | None, url: str | None, call: Callable[[Operators], Awaitable[T]], *, creates: bool = False) -> T:
     """Open the store, await the call with its admin and close; errors end the command with their exit code.
 
-    What a store warns of when it is opened is not logged: `status` and `doctor` show it.
+    The app is imported before a loop runs, because its modules may use one. What a store warns of when it is opened is
+    not logged: `status` and `doctor` show it. `creates`: a store of an app that is not there yet is made.
     """
     import asyncio
     import logging
 
     logging.getLogger("stoker.engines").setLevel(logging.ERROR)
 
-    async def inside() -> T:
-        admin = find_admin(path, url)
+    async def inside(admin: Operators) -> T:
         await _open(admin.app)
         async with admin.app:
             return await call(admin)
 
     with reported():
-        return asyncio.run(inside())
+        return asyncio.run(inside(find_admin(path, url, creates=creates)))
 
 
 def run(path: str | None, url: str | None, call: Callable[[Stoker], Awaitable[T]]) -> T:
@@ -101,11 +119,16 @@ def find_app(path: str | None, url: str | None) -> Stoker:
     return find_admin(path, url).app
 
 
-def find_admin(path: str | None, url: str | None) -> Operators:
-    """The admin of that app; a path may name an admin of the user's own, which is used as it is."""
-    found = named(path, url)
+def find_admin(path: str | None, url: str | None, *, creates: bool = False) -> Operators:
+    """The admin of that app; a path may name an admin of the user's own, which is used as it is.
+
+    A store that does not exist is refused, unless it is the one of an app and the command `creates` it.
+    """
+    app = app_named(path, url)
+    found = _bare(url) if app is None else _load(app)
     admin = Admin(found, by=user(), way=WAY) if isinstance(found, Stoker) else found
-    _check_exists(admin.app)
+    if app is None or not creates:
+        _check_exists(admin.app)
     return admin
 
 
@@ -136,18 +159,27 @@ def _load(path: str) -> Stoker | Operators:
     return imported(path, either)
 
 
+def app_named(path: str | None, url: str | None = None) -> str | None:
+    """Where the app is that the option, the environment or pyproject.toml names; None: a URL names the store."""
+    if path is not None and url is not None:
+        raise click.UsageError(f"--app {safe(path)} and --url {safe(url)} name the store twice: give one of them")
+    if url is not None:
+        return None
+    return path if path is not None else os.environ.get("STOKER_APP") or _in_pyproject()
+
+
 def named(path: str | None, url: str | None) -> Stoker | Operators:
     """The app, or the admin, that the options, the environment or pyproject.toml name."""
-    if path is not None:
-        return _load(path)
-    if url is not None:
+    app = app_named(path, url)
+    return _bare(url) if app is None else _load(app)
+
+
+def _bare(url: str | None) -> Stoker:
+    """An app without tasks, on the store of a URL or of `$STOKER_URL`."""
+    if url is not None or os.environ.get("STOKER_URL"):
         return Stoker(url, timeline=False)
-    if (found := os.environ.get("STOKER_APP") or _in_pyproject()) is not None:
-        return _load(found)
-    if os.environ.get("STOKER_URL"):
-        return Stoker(timeline=False)
     raise click.UsageError(
-        "which store? Give --app MODULE:APP or --url URL, set $STOKER_APP or $STOKER_URL, "
+        "which store? Give -A MODULE:APP or --url URL, set $STOKER_APP or $STOKER_URL, "
         'or write [tool.stoker] app = "app:jobs" in pyproject.toml'
     )
 
@@ -163,12 +195,17 @@ async def _open(app: Stoker) -> None:
         ) from None
 
 
-def _check_exists(app: Stoker) -> None:
-    """Refuse a SQLite file that is not there: opening it would make an empty store of a typing error."""
+def exists(app: Stoker) -> bool:
+    """Is the store there, as far as can be told without opening it? Opening a SQLite file that is not makes one."""
     engine = app.root()
-    if engine.name == "sqlite" and not Path(engine.where).exists():
+    return engine.name != "sqlite" or Path(engine.where).exists()
+
+
+def _check_exists(app: Stoker) -> None:
+    """Refuse a store that is not there: opening it would make an empty one of a typing error."""
+    if not exists(app):
         raise EngineUnavailable(
-            f"there is no store at {engine.where}. Nothing was created. Is the path right? "
+            f"there is no store at {app.root().where}. Nothing was created. Is the path right? "
             "`stoker migrate` makes a store, and so does the first worker or enqueue of the app."
         )
 

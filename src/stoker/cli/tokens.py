@@ -9,7 +9,7 @@ import click
 
 from stoker.admin import Operators
 from stoker.cli.command import NearestGroup
-from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, read_time, said, show
+from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, on_target, read_time, said, show
 from stoker.cli.text import say
 from stoker.model.access import ROLES
 from stoker.model.time import SECOND, Instant, moment
@@ -42,7 +42,7 @@ def create(
 
 @tokens.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One object per line.")
-@on_store
+@on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List tokens; what they are is not stored."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from stoker.cli import logs
+from stoker.cli.command import app_option
 from stoker.cli.text import safe
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("app", metavar="MODULE:APP")
+@click.argument("target", metavar="[MODULE:APP]", required=False)
 @click.option("-q", "--queues", multiple=True, callback=_queues, help="Queues and slots per process: mail:5,default:20")
 @click.option("--strict", "order", flag_value="strict", help="Share the slots; serve queues in the order given.")
 @click.option("--weighted", "order", flag_value="weighted", help="Share the slots; larger numbers are served more.")
@@ -84,8 +85,10 @@ def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
 )
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address of that port.")
 @logs.options
+@app_option
 def work(
-    app: str,
+    target: str | None,
+    path: str | None,
     queues: dict[str, int | None] | None,
     order: Order | None,
     processes: int,
@@ -108,6 +111,7 @@ def work(
 
     Without -q the queues of the app's tasks are served, ten slots each.
     """
+    app = which_app(target, path)
     for option, text in (("--grace", grace), ("--lease", lease)):
         if text is not None:
             from stoker.cli.store import read_time
@@ -188,6 +192,20 @@ async def _watched(supervisor: Supervisor, screen: Any) -> int:
         showing.cancel()
         await asyncio.gather(showing, return_exceptions=True)
         screen.close(supervisor)
+
+
+def which_app(target: str | None, path: str | None) -> str:
+    """Where the app is whose tasks are run, named like the store of every other command."""
+    from stoker.cli.store import aimed, app_named
+
+    path, url = aimed(target, path, click.get_current_context().meta.get("stoker.url"))
+    found = None if url is not None else app_named(path)
+    if found is None:
+        raise click.UsageError(
+            "which app? A worker needs its tasks, so a URL is not enough: give it as in `stoker work app:jobs` or with "
+            '-A, set $STOKER_APP, or write [tool.stoker] app = "app:jobs" in pyproject.toml'
+        )
+    return found
 
 
 def load_app(path: str) -> Stoker:

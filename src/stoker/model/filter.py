@@ -38,6 +38,9 @@ NO_STATUS: Final[frozenset[Status]] = frozenset()
 FAILED: Final = frozenset({Status.DEAD, Status.RETRYING})
 """The statuses that `same_error:` means where a filter says nothing of statuses."""
 
+ELSEWHERE: Final = {"failed": "dead"}
+"""What other systems say for a view, and the view that it is here."""
+
 _ORDERS: Final[dict[str, Order]] = {order: order for order in ORDERS}
 _ONLY: Final = {"finished": (FINISHED, "finished"), "due": (WAITING, "waiting")}
 """Orders that only some jobs have."""
@@ -297,7 +300,7 @@ def _terms(text: str) -> dict[str, object]:
     lists: dict[str, list[str]] = {}
     singles: dict[str, str] = {}
     free: list[str] = []
-    bare_id: str | None = None
+    alone: str | None = None
     at = 0
     while (at := _past_space(text, at)) < len(text):
         found = _TERM.match(text, at)
@@ -305,14 +308,16 @@ def _terms(text: str) -> dict[str, object]:
         minus, word, quoted, bare = found.groups()
         at = found.end()
         if word is None:
-            bare_id = _as_id(bare) if quoted is None else None
+            alone = None if free else bare
             free.append(bare if quoted is None else _unquoted(quoted))
             continue
         values, at = _values(word, text, at)
         _put(lists, singles, word, values, minus=minus is not None)
-    if bare_id is not None and len(free) == 1 and not lists and not singles:
-        return {"id": bare_id}
-    if free:
+    if alone is not None and (id_ := _as_id(alone)) is not None and not lists and not singles:
+        return {"id": id_}
+    if alone is not None and not lists.keys() & {"views", "but_views"} and (alone in VIEWS or alone in ELSEWHERE):
+        _put(lists, singles, "is", [alone], minus=False)
+    elif free:
         singles["text"] = " ".join(free)
     return {**{name: tuple(dict.fromkeys(values)) for name, values in lists.items()}, **singles}
 
@@ -329,6 +334,7 @@ def _put(lists: dict[str, list[str]], singles: dict[str, str], word: str, values
         singles[word] = _checked(word, values[0])
         return
     if word == "is":
+        values = [ELSEWHERE.get(value, value) for value in values]
         _check_views(lists, values, minus=minus)
     name = {"is": "views", "queue": "queues", "kind": "kinds"}[word]
     lists.setdefault(f"but_{name}" if minus else name, []).extend(values)

@@ -12,9 +12,10 @@ that version: a caller who took the id first would keep the schedule from its jo
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from stoker.model.errors import InvalidInput
 from stoker.model.time import MILLISECOND, Instant
@@ -24,6 +25,9 @@ JobId: TypeAlias = bytes
 
 MINTED, DERIVED = 7, 8
 """The versions of minted and of derived ids."""
+
+LEAST_DIGITS = 8
+"""So many digits of an id name it, if no other begins with them."""
 
 _COUNTER_BITS = 74
 _COUNTER_TOP = 1 << _COUNTER_BITS
@@ -98,6 +102,38 @@ def text(job: JobId) -> str:
     """An id as text, in the usual form of a UUID."""
     digits = job.hex()  # five times as fast as going through `uuid.UUID`, and every receipt passes here
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+class Shortened(NamedTuple):
+    """What is known of an id that was cut: its first digits and perhaps its last."""
+
+    head: str
+    tail: str
+
+    @property
+    def first(self) -> JobId:
+        """The smallest id that begins so."""
+        return bytes.fromhex(self.head.ljust(32, "0"))
+
+    def begins(self, job: JobId) -> bool:
+        """Does an id begin so?"""
+        return job.hex().startswith(self.head)
+
+    def fits(self, job: JobId) -> bool:
+        """Does an id begin and end so?"""
+        return self.begins(job) and job.hex().endswith(self.tail)
+
+
+_SHORTENED = re.compile(r"([0-9a-f-]+)(?:(?:…|\.\.\.)([0-9a-f-]*))?")
+
+
+def shortened(value: str) -> Shortened | None:
+    """Read an id as people write one: its first digits, eight at least, or `0190f3c2…9f1a`; None: it is none."""
+    found = _SHORTENED.fullmatch(value.lower())
+    if found is None:
+        return None
+    head, tail = (part.replace("-", "") for part in (found[1], found[2] or ""))
+    return Shortened(head, tail) if len(head) >= LEAST_DIGITS and len(head) + len(tail) < 32 else None
 
 
 class _InvalidId(InvalidInput):

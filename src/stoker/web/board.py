@@ -16,6 +16,7 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -32,6 +33,7 @@ from stoker.admin.asking import Asking
 from stoker.admin.history import RECENT, closed
 from stoker.admin.queues import MEASURED
 from stoker.app import Stoker
+from stoker.app_path import path_of
 from stoker.model.access import ROLES, Identity, Role, is_loopback
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.events import Point
@@ -200,6 +202,11 @@ class Dashboard:
         if who is not None:
             asking = asking._replace(by=who.name, role=who.searches_as, queues=who.queues)
         return visited(self._admin, asking)
+
+    @cached_property
+    def app_path(self) -> str:
+        """How commands name the app, as far as it can be imported."""
+        return path_of(self.jobs) or "app:jobs"
 
     @property
     def signs_in(self) -> bool:

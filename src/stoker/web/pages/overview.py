@@ -24,6 +24,8 @@ from stoker.web.visit import Visit
 SHOWN = 5
 MEASURED = 14
 """Of so many queues bars are read: twice as many as are shown, because others may come to wait longest meanwhile."""
+AGAIN = 2
+"""Seconds after which the page of an empty store asks again."""
 LONG = 5 * MINUTE
 LATEST = 1_000
 RUNNING = frozenset({Status.RUNNING})
@@ -101,6 +103,7 @@ def first_run(visit: Visit, reading: Reading) -> dict[str, Any]:
     return view.common(visit, "overview", "Nothing has been enqueued yet") | {
         "workers_note": note if workers else "No worker has shown itself.",
         "tasks": sorted(visit.board.jobs.tasks)[:12],
+        "again": AGAIN,
         "live_url": "",
     }
 

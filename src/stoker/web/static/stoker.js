@@ -301,13 +301,17 @@
       if (heading) document.title = heading.textContent + title.slice(title.indexOf(" · "));
     }).observe(one("main"), { childList: true, subtree: true, characterData: true });
   }
-  // A store that was away: the page is loaded again once it answers, and stands still until then.
-  const away = one("[data-again]");
-  if (away) {
+  // A store that was away, or empty: the page is loaded again once it has more to show, and stands still until then.
+  const waits = one("[data-again]");
+  if (waits) {
     setInterval(async () => {
       const answer = document.hidden ? null : await fetch(location.href).catch(() => null);
-      if (answer?.ok) location.reload();
-    }, away.dataset.again * 1000);
+      if (!answer?.ok) return;
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (waits.id === "first-run" && fresh.querySelector("#first-run")) {
+        one("#live_head").replaceWith(fresh.querySelector("#live_head"));
+      } else location.reload();
+    }, waits.dataset.again * 1000);
   }
   // A server that refuses the stream is asked for the parts from time to time instead.
   function poll() {
