@@ -1,5 +1,6 @@
-"""Checks rules of the house over all files: no address of a machine or registry, our own words in names, and
-migrations that are numbered one after the other, which two branches may each be on their own and are not together.
+"""Checks rules of the house over all files: no address of a machine or registry, our own words in names, statements
+that some code runs and that stand beside their module, and migrations that are numbered one after the other, which two
+branches may each be on their own and are not together.
 
 What is written here must read the same on every machine, so no local path and no package index belongs into it.
 The glossary is checked only where names are defined in the library; prose may explain other systems in their words.
@@ -11,7 +12,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +26,9 @@ ADDRESSES = (
     ),
 )
 BANNED = {"ack", "actor", "dlq", "heartbeat", "nack"}
+ENGINES = "src/stoker/engines"
+STATEMENT = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+LOOKED_UP = re.compile(r"""(?:\bsql\(|\bSTATEMENTS\[)"(\w+)"[)\]]""")
 MIGRATION = re.compile(r"(.*/migrations)/(\d+)_\w+\.sql$")
 PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
@@ -92,9 +96,40 @@ def migrations(names: Iterable[str]) -> list[str]:
     ]
 
 
+def statements(texts: Mapping[str, str]) -> list[str]:
+    """Complaints about statements that no code of their engine looks up, and about files without their module.
+
+    `texts` are files below the engines by their names there; those in `sql/` belong to all SQL engines.
+    """
+    used: dict[str, set[str]] = {}
+    for name, text in texts.items():
+        if name.endswith(".py"):
+            used.setdefault(name.partition("/")[0], set()).update(LOOKED_UP.findall(text))
+    found = []
+    for name, text in sorted(texts.items()):
+        engine = name.partition("/")[0]
+        if name.endswith(".sql") and not MIGRATION.search(name):
+            found += [
+                f"{name}: no code runs the statement {one!r}"
+                for one in STATEMENT.findall(text)
+                if one not in used.get(engine, set()) | used.get("sql", set())
+            ]
+            if name.removesuffix(".sql") + ".py" not in texts:
+                found.append(f"{name}: there is no module of this name beside it")
+    return found
+
+
 def check(root: Path) -> list[str]:
     """All complaints about a repository."""
     found = migrations(path.relative_to(root).as_posix() for path in files(root))
+    engines = root / ENGINES
+    found += statements(
+        {
+            path.relative_to(engines).as_posix(): path.read_text(encoding="utf-8")
+            for path in files(root)
+            if path.suffix in {".py", ".sql"} and path.is_relative_to(engines)
+        }
+    )
     for path in files(root):
         name = path.relative_to(root).as_posix()
         try:

@@ -53,6 +53,22 @@ def test_migrations_are_numbered_one_after_the_other() -> None:
     assert len(house_check.migrations([*before, "b/migrations/0003_gap.sql"])) == 1
 
 
+def test_statements_that_no_code_runs_are_found() -> None:
+    """In the engine itself or in what the SQL engines share; a file without its module holds statements of nothing."""
+    texts = {
+        "lite/claim.py": 'TAKE = sql("take")\nOTHER = STATEMENTS["other"]\n',
+        "lite/claim.sql": "-- name: take\nSELECT 1\n\n-- name: other\nSELECT 2\n\n-- name: shared\nSELECT 3\n",
+        "lite/migrations/0001_schema.sql": "-- name: none\n",
+        "sql/common.py": 'sql("shared")\n',
+        "post/claim.py": 'sql("mine")\n',
+    }
+    assert house_check.statements(texts) == []
+    [unused] = house_check.statements(texts | {"post/claim.sql": "-- name: take\nSELECT 1\n"})
+    assert unused == "post/claim.sql: no code runs the statement 'take'"
+    [alone] = house_check.statements(texts | {"post/lost.sql": "-- name: mine\nSELECT 1\n"})
+    assert alone == "post/lost.sql: there is no module of this name beside it"
+
+
 def test_a_folder_without_git_is_read_as_well(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("ack = 1\n")

@@ -96,7 +96,7 @@ async def test_a_server_that_falls_silent_leaves_the_outcome_open(postgres_url: 
 @pytest.mark.spec("PGOPEN-03")
 def test_every_statement_names_its_schema() -> None:
     """Put into another schema, no statement and no migration says `stoker.` any more: no search path is asked."""
-    texts = [STATEMENTS[name] for name in STATEMENTS] + [migration.text for migration in MIGRATIONS]
+    texts = [*STATEMENTS.values(), *(migration.text for migration in MIGRATIONS)]
     for text in texts:
         assert "stoker." not in placed(text, "elsewhere")
 

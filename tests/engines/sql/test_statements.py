@@ -5,17 +5,25 @@ from pathlib import Path
 
 import pytest
 
+from scripts import house_check
+from stoker import engines
 from stoker.engines.sql.statements import Statements, statement
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"made_{tmp_path.name}"
-    folder = tmp_path / name / "sql"
-    folder.mkdir(parents=True)
-    (folder.parent / "__init__.py").touch()
-    (folder / "claim.sql").write_text("-- Takes what is due.\n-- Second line.\n\nSELECT 1 -- inside\nFROM t;\n")
-    (folder / "now.sql").write_text("/* why\n it is */ SELECT ';--'")
+    folder = tmp_path / name
+    for part in (folder, folder / "deeper", folder / "migrations"):
+        part.mkdir(parents=True)
+        (part / "__init__.py").touch()
+    (folder / "claim.sql").write_text(
+        "-- What a claim asks.\n\n-- name: take\n-- Takes what is due.\n-- Second line.\n\n"
+        "SELECT 1 -- inside\nFROM t;\n\n"
+        "-- name: drop\nDELETE FROM t\n"
+    )
+    (folder / "deeper" / "notify.sql").write_text("-- name: now\n/* why\n it is */ SELECT ';--'")
+    (folder / "migrations" / "0001_schema.sql").write_text("CREATE TABLE t (a)")
     (folder / "notes.txt").write_text("not a statement")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, name, raising=False)
@@ -23,29 +31,34 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.spec("SQLITE-62")
-def test_statements_by_attribute_and_by_key(package: str) -> None:
-    texts = Statements(package)
-    assert texts.claim == texts["claim"] == "SELECT 1 -- inside\nFROM t"
-    assert texts.now == "SELECT ';--'"
-    assert list(texts) == ["claim", "now"]
-    assert len(texts) == 2
-    assert "claim" in texts
-    assert "notes" not in texts
+def test_statements_by_name(package: str) -> None:
+    assert Statements(package) == {
+        "take": "SELECT 1 -- inside\nFROM t",
+        "drop": "DELETE FROM t",
+        "now": "SELECT ';--'",
+    }
 
 
 @pytest.mark.spec("SQLITE-62")
 def test_a_missing_one_is_named_beside_those_there_are(package: str) -> None:
-    texts = Statements(package)
-    with pytest.raises(AttributeError, match=f"'settle' in {package}/sql.*claim, now"):
-        _ = texts.settle
-    with pytest.raises(KeyError, match="settle"):
-        texts["settle"]
-    with pytest.raises(AttributeError, match="none"):
-        _ = Statements(package, "elsewhere").claim
+    with pytest.raises(KeyError, match=f"'settle' in {package} .*drop, now, take"):
+        Statements(package)["settle"]
 
 
-def test_an_empty_file_is_a_mistake(package: str, tmp_path: Path) -> None:
-    (tmp_path / package / "sql" / "empty.sql").write_text("-- nothing but words\n")
+@pytest.mark.spec("SQLITE-62")
+@pytest.mark.parametrize("file", ["claim.sql", "settle.sql"])
+def test_a_name_that_is_there_twice_is_refused(package: str, tmp_path: Path, file: str) -> None:
+    with (tmp_path / package / file).open("a") as stream:
+        stream.write("-- name: drop\nDELETE FROM u\n")
+    with pytest.raises(ValueError, match="'drop'"):
+        Statements(package)
+
+
+@pytest.mark.parametrize(
+    "text", ["-- name: void\n-- nothing but words\n", "SELECT 1\n-- name: void\nSELECT 2\n", "SELECT 1\n"]
+)
+def test_a_text_without_a_name_and_a_name_without_a_text_are_mistakes(package: str, tmp_path: Path, text: str) -> None:
+    (tmp_path / package / "empty.sql").write_text(text)
     with pytest.raises(ValueError, match=r"empty\.sql"):
         Statements(package)
 
@@ -62,3 +75,13 @@ def test_an_empty_file_is_a_mistake(package: str, tmp_path: Path) -> None:
 )
 def test_the_header_is_left_out(text: str, expected: str) -> None:
     assert statement(text) == expected
+
+
+@pytest.mark.spec("SQLITE-03")
+def test_every_statement_is_used() -> None:
+    """One that no module looks up never runs."""
+    [folder] = engines.__path__
+    found = [file for file in Path(folder).rglob("*") if file.suffix in {".py", ".sql"}]
+    texts = {file.relative_to(folder).as_posix(): file.read_text(encoding="utf-8") for file in found}
+    assert sum(name.endswith(".sql") for name in texts) > 20
+    assert house_check.statements(texts) == []

@@ -18,7 +18,7 @@ SIEVED = Query(
     queues=frozenset("q"), kinds=frozenset("k"), tenant="t", since=1, until=2, text="a", payload="b", error="c"
 )
 ALL = {
-    **{name: STATEMENTS[name] for name in STATEMENTS},
+    **STATEMENTS,
     "get": columns.SELECT,
     "rewrite_body": columns.REWRITE_BODY,
     "insert_ready": columns.INSERT_READY,
@@ -238,16 +238,3 @@ def alias(statement: str, name: str) -> str:
     """Return the table behind an alias; "(subquery)" for an aliased subquery."""
     found = re.search(rf"(\w+|\)) AS {re.escape(name)}\b", statement)
     return name if found is None else "(subquery)" if found[1] == ")" else found[1]
-
-
-@pytest.mark.spec("SQLITE-03")
-def test_every_statement_is_used() -> None:
-    """A file that no module names is a statement that never runs."""
-    engines = Path(__file__).parents[3] / "src" / "stoker" / "engines"
-    modules = [*(engines / "sqlite").glob("*.py"), *(engines / "sql").glob("*.py")]
-    sources = "\n".join(file.read_text(encoding="utf-8") for file in modules)
-    literal = set(re.findall(r'sql\("(\w+)"\)', sources))
-    composed = {f"delete_{table}" for table in ("body", "past", "errors")}
-    composed |= {f"drop_consumer_{table}" for table in ("cursors", "parked", "letters", "consumers")}
-    composed |= {f"expire_{what}" for what in ("events", "points", "presences", "locks")}
-    assert set(STATEMENTS) - literal - composed == set()

@@ -382,7 +382,7 @@ GENERATED = {
     "put_failure": _put("failure", FAILURE),
     **{f"find_{walk}_{order}": _find(walk, order) for walk in _WALKS for order in ("newest", "oldest")},
 }
-"""Statements over the job's columns, by name, beside those in `sql/`."""
+"""Statements over the job's columns, by name, beside those in files."""
 
 _VIEW = tuple(RECORD)
 _history = msgspec.json.Decoder(tuple[tuple[Instant, int, str], ...]).decode

@@ -29,7 +29,7 @@ LOCK = 0x5370_6172_6B
 """The advisory lock of migrations; together with the schema's name it keeps two migrations of one schema apart."""
 
 WHEREABOUTS = "SELECT current_database()::text, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
-"""Which database of which server; `whereabouts.sql` asks the same of users' handles."""
+"""Which database of which server; the statement `whereabouts` asks the same of users' handles."""
 
 
 def ledger(schema: str) -> str:

@@ -1,8 +1,8 @@
-"""The engine's statements, by name: those in `sql/`, each a file, and those made from the job's columns.
+"""The engine's statements, by name: those in the `.sql` files beside its modules, and those made from others.
 
-Every table is written with the schema `stoker`, so that a file can be run as it stands. An engine that keeps its tables
-elsewhere replaces that name in the text: what a statement means never depends on a session's search path, which a
-pooler may give to another client.
+Every table is written with the schema `stoker`, so that a statement can be run as it stands. An engine that keeps its
+tables elsewhere replaces that name in the text: what a statement means never depends on a session's search path, which
+a pooler may give to another client.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from stoker.engines.sql.statements import Statements
 from stoker.model.errors import InvalidOption
 
 DEFAULT_SCHEMA = "stoker"
-_FILES = Statements("stoker.engines.postgres")
-STATEMENTS: dict[str, str] = {**{name: _FILES[name] for name in _FILES}, **GENERATED}
+STATEMENTS = Statements("stoker.engines.postgres")
+STATEMENTS.update(GENERATED)
 STATEMENTS["claim_rated"] = STATEMENTS["claim"].replace("q.rate_n IS NOT NULL AS rated", "false AS rated")
 """Takes from a queue with a rate; the caller holds the queue's row and has counted its tokens."""
 

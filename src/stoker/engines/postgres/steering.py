@@ -25,6 +25,12 @@ _UNNUMBERED = sql("outbox_unnumbered")
 _SWEEP_TRY = sql("outbox_sweep_try")
 _PASSED = sql("outbox_passed")
 _SWEEP = sql("outbox_sweep")
+_DROP = (
+    sql("drop_consumer_cursor"),
+    sql("drop_consumer_parked"),
+    sql("drop_consumer_letter"),
+    sql("drop_consumer_consumer"),
+)
 
 
 class _Steering(StreamSteering):
@@ -44,7 +50,7 @@ class _Steering(StreamSteering):
                     raise Retriable("a worker took the partition at the same moment")
 
 
-_STEERING = _Steering(sql, ("cursor", "parked", "letter", "consumer"))
+_STEERING = _Steering(sql, _DROP)
 steer = _STEERING.steer
 
 

@@ -1,9 +1,10 @@
-"""Statements live in `.sql` files, one each, named after the method that uses it.
+"""Statements live in `.sql` files beside the module that uses them, each under a line `-- name: …`.
 
-Each SQL engine has one `Statements` of its own package. A file may begin with a comment that explains it; the
-statement starts after it.
+Each SQL engine has one `Statements` of its own package. Comments between a name and its statement explain it. A name is
+used once in an engine, so that a search finds it in one file and in the code that runs it.
 
-Rule: all files are read at once, so that a missing one is found at import and not in the middle of the night.
+Rule: all files are read when the engine is imported, and modules look up their statements then: a missing or doubled
+name is found before anything runs.
 """
 
 from __future__ import annotations
@@ -11,53 +12,45 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import NoReturn
 
+NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 HEADER = re.compile(r"(?:\s+|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOTALL)
 
 
-class Statements:
-    """The statements of a folder, by attribute or by key."""
+class Statements(dict[str, str]):
+    """The statements of a package, by name."""
 
-    def __init__(self, package: str, folder: str = "sql") -> None:
-        self._where = f"{package}/{folder}"
-        place = files(package).joinpath(folder)
-        self._texts: dict[str, str] = {}
-        for file in place.iterdir() if place.is_dir() else ():
-            if file.name.endswith(".sql"):
-                text = statement(file.read_text(encoding="utf-8"))
-                if not text:
-                    raise ValueError(f"{self._where}/{file.name} holds no statement")
-                self._texts[file.name.removesuffix(".sql")] = text
-        # Plain attributes: nothing is looked up by function on the way to the database.
-        self.__dict__.update(self._texts)
+    def __init__(self, package: str) -> None:
+        super().__init__()
+        self._package = package
+        for where, text in _files(files(package), package):
+            head, *named = NAME.split(text)
+            if not named or statement(head):
+                raise ValueError(f"{where} does not begin with a line '-- name: …'")
+            for name, part in zip(named[::2], named[1::2], strict=True):
+                if name in self:
+                    raise ValueError(f"{where} has a statement {name!r}, and so has another place in {package}")
+                self[name] = statement(part)
+                if not self[name]:
+                    raise ValueError(f"{where} holds no statement under the name {name!r}")
 
-    def __getitem__(self, name: str) -> str:
-        try:
-            return self._texts[name]
-        except KeyError:
-            self._missing(name, KeyError)
+    def __missing__(self, name: str) -> NoReturn:
+        listed = ", ".join(sorted(self)) or "none"
+        raise KeyError(f"there is no statement {name!r} in {self._package} (there are: {listed})")
 
-    def __getattr__(self, name: str) -> str:
-        self._missing(name, AttributeError)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._texts
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._texts))
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def _missing(self, name: str, kind: type[Exception]) -> NoReturn:
-        texts = self.__dict__.get("_texts", {})
-        where = self.__dict__.get("_where", "here")
-        listed = ", ".join(sorted(texts)) or "none"
-        raise kind(f"there is no statement {name!r} in {where} (there are: {listed})") from None
+def _files(folder: Traversable, where: str) -> Iterator[tuple[str, str]]:
+    """The `.sql` files of a package and of those in it, except migrations."""
+    for entry in folder.iterdir():
+        if entry.name.endswith(".sql"):
+            yield f"{where}/{entry.name}", entry.read_text(encoding="utf-8")
+        elif "." not in entry.name and entry.name not in {"migrations", "__pycache__"} and entry.is_dir():
+            yield from _files(entry, f"{where}/{entry.name}")
 
 
 def statement(text: str) -> str:
-    """The statement of a file without its header and without a closing semicolon."""
+    """The statement without the comments before it and without a closing semicolon."""
     match = HEADER.match(text)
     return text[match.end() if match else 0 :].strip().removesuffix(";").rstrip()

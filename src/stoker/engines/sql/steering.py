@@ -14,15 +14,15 @@ from stoker.model.time import Instant
 
 
 class StreamSteering(ABC):
-    """Streams and consumers of an engine, which says how its statements are named and which tables a consumer has."""
+    """Streams and consumers of an engine, which gives its statements and those that remove what a consumer has."""
 
-    def __init__(self, sql: Callable[[str], str], tables: Iterable[str]) -> None:
+    def __init__(self, sql: Callable[[str], str], drop: Iterable[str]) -> None:
         self._stream = sql("outbox_stream")
         self._partitions = sql("outbox_partitions")
         self._consumer = sql("outbox_consumer")
         self._pause = sql("outbox_consumer_pause")
         self._release = sql("parked_release")
-        self._drop = [sql(f"drop_consumer_{table}") for table in tables]
+        self._drop = tuple(drop)
 
     @abstractmethod
     def cursors(self, stream: str, sid: int) -> Exchange[list[tuple[Cursor, Instant | None]]]:

@@ -1,4 +1,4 @@
-"""The engine's statements, by the name of their file in `sql/`."""
+"""The engine's statements, by name; each stands in the `.sql` file beside the module that uses it."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ STATEMENTS = Statements("stoker.engines.sqlite")
 
 
 def sql(name: str) -> str:
-    """The statement in `sql/<name>.sql`."""
+    """Return a statement; an unknown name raises."""
     return STATEMENTS[name]

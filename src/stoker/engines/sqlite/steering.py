@@ -24,6 +24,12 @@ _PASSED = sql("outbox_passed")
 _AGES = sql("outbox_ages")
 _DELETE = sql("outbox_delete")
 _SWEPT = sql("outbox_partition_swept")
+_DROP = (
+    sql("drop_consumer_cursors"),
+    sql("drop_consumer_parked"),
+    sql("drop_consumer_letters"),
+    sql("drop_consumer_consumers"),
+)
 
 LARGEST_SWEEP = 200
 """Messages that one step of the vacuum deletes at most: other writers wait for it."""
@@ -40,7 +46,7 @@ class _Steering(StreamSteering):
             yield from write_cursor(place, sought(cursor, position))
 
 
-_STEERING = _Steering(sql, ("cursors", "parked", "letters", "consumers"))
+_STEERING = _Steering(sql, _DROP)
 steer = _STEERING.steer
 
 

@@ -74,7 +74,7 @@ _TROUBLE_OVER = sql("trouble_over")
 _HOLD = sql("key_hold")
 _RELEASE = sql("key_release")
 _RELEASE_ALL = sql("key_release_all")
-_ERASE = tuple(sql(f"delete_{table}") for table in ("body", "past", "errors"))
+_ERASE = (sql("delete_body"), sql("delete_past"), sql("delete_errors"))
 _REMOVE_EVENTS = sql("remove_events")
 
 

@@ -1,0 +1,83 @@
+-- name: queues
+-- Every queue that was tuned, cooled or used; one that has no row of its own answers with its name alone.
+WITH used AS (
+    SELECT queue AS name FROM stoker.tally
+    UNION
+    SELECT queue FROM stoker.delta
+    UNION
+    SELECT name FROM stoker.queue
+)
+SELECT
+    u.name, q.paused, q.paused_until, q.paused_reason, q.paused_by, q.workers, q.rate_n, q.rate_per, q.rate_burst,
+    q.tokens, q.refilled, q.keep_done, q.keep_dead, q.curve_on, q.curve_base, q.curve_max, q.cool_until,
+    q.cool_count, q.declared, q.fair, q.limits
+FROM used AS u LEFT JOIN stoker.queue AS q ON q.name = u.name
+ORDER BY u.name
+
+-- name: queues_named
+SELECT
+    name, paused, paused_until, paused_reason, paused_by, workers, rate_n, rate_per, rate_burst, tokens, refilled,
+    keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count, declared, fair, limits
+FROM stoker.queue WHERE name = ANY($1::text[])
+
+-- name: queue_hold
+-- A queue's row, held until the transaction ends.
+SELECT
+    name, paused, paused_until, paused_reason, paused_by, workers, rate_n, rate_per, rate_burst, tokens, refilled,
+    keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count, declared, fair, limits
+FROM stoker.queue WHERE name = $1 FOR UPDATE
+
+-- name: subqueue_repin
+INSERT INTO stoker.subqueue_log (queue, name, look)
+SELECT s.queue, s.name, 0 FROM stoker.subqueue AS s WHERE s.queue = $1
+
+-- name: queue_lock
+-- A queue's row, held until the transaction ends; made when it is not there yet.
+INSERT INTO stoker.queue AS q (
+    name, paused, paused_until, paused_reason, paused_by, workers, rate_n, rate_per, rate_burst, tokens, refilled,
+    keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count, declared, fair, limits
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+ON CONFLICT (name) DO UPDATE SET name = q.name
+RETURNING
+    name, paused, paused_until, paused_reason, paused_by, workers, rate_n, rate_per, rate_burst, tokens, refilled,
+    keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count, declared, fair, limits
+
+-- name: budgets
+SELECT name, rate_n, rate_per, rate_burst, tokens, refilled, declared FROM stoker.budget ORDER BY name
+
+-- name: budget_lock
+SELECT name, rate_n, rate_per, rate_burst, tokens, refilled, declared FROM stoker.budget WHERE name = $1 FOR UPDATE
+
+-- name: budget_make
+-- No row in the answer: another transaction was faster.
+INSERT INTO stoker.budget (name, rate_n, rate_per, rate_burst, tokens, refilled, declared)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (name) DO NOTHING
+RETURNING name
+
+-- name: budget_write
+UPDATE stoker.budget SET
+    rate_n = $2, rate_per = $3, rate_burst = $4, tokens = $5, refilled = $6, declared = $7
+WHERE name = $1
+
+-- name: lock
+SELECT owner, until FROM stoker.lock WHERE name = $1 FOR UPDATE
+
+-- name: lock_make
+-- No row in the answer: another transaction was faster.
+INSERT INTO stoker.lock (name, owner, until) VALUES ($1, $2, $3)
+ON CONFLICT (name) DO NOTHING
+RETURNING name
+
+-- name: lock_write
+UPDATE stoker.lock SET owner = $2, until = $3 WHERE name = $1
+
+-- name: unlock
+DELETE FROM stoker.lock WHERE name = $1
+
+-- name: beat
+INSERT INTO stoker.presence (worker, seen, presence) VALUES ($1, $2, $3)
+ON CONFLICT (worker) DO UPDATE SET seen = excluded.seen, presence = excluded.presence
+
+-- name: presences
+SELECT presence FROM stoker.presence ORDER BY worker

@@ -1,4 +1,0 @@
-SELECT entry FROM stoker.audit
-WHERE at >= $1 AND at < $2
-ORDER BY at DESC, n DESC
-LIMIT $3 OFFSET $4

@@ -1,1 +1,0 @@
-INSERT INTO stoker.audit (at, entry) VALUES ($1, $2)

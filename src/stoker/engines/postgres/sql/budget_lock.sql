@@ -1,1 +1,0 @@
-SELECT name, rate_n, rate_per, rate_burst, tokens, refilled, declared FROM stoker.budget WHERE name = $1 FOR UPDATE

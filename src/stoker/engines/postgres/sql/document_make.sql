@@ -1,3 +1,0 @@
-INSERT INTO stoker.document (sort, name, document) VALUES ($1, $2, $3)
-ON CONFLICT (sort, name) DO NOTHING
-RETURNING 1

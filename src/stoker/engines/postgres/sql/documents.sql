@@ -1,1 +1,0 @@
-SELECT document FROM stoker.document WHERE sort = $1

@@ -1,1 +1,0 @@
-DELETE FROM stoker.done WHERE id = ANY($1::uuid[])

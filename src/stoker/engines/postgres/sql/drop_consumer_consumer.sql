@@ -1,1 +1,0 @@
-DELETE FROM stoker.consumer WHERE rid = $1::int

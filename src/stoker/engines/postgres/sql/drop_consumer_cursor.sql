@@ -1,1 +1,0 @@
-DELETE FROM stoker.cursor WHERE rid = $1::int

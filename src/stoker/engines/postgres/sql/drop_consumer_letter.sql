@@ -1,1 +1,0 @@
-DELETE FROM stoker.letter WHERE rid = $1::int

@@ -1,1 +1,0 @@
-DELETE FROM stoker.parked WHERE rid = $1::int

@@ -1,1 +1,0 @@
-DELETE FROM stoker.failure WHERE id = ANY($1::uuid[])

@@ -1,1 +1,0 @@
-DELETE FROM stoker.job WHERE id = ANY($1::uuid[])

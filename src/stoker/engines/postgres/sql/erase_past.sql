@@ -1,1 +1,0 @@
-DELETE FROM stoker.past WHERE id = ANY($1::uuid[])

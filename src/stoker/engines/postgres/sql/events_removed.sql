@@ -1,1 +1,0 @@
-SELECT job, block, at FROM stoker.removed WHERE job = ANY($1::uuid[])

@@ -1,1 +1,0 @@
-DELETE FROM stoker.audit WHERE at < $1 RETURNING n

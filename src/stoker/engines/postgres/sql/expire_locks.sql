@@ -1,1 +1,0 @@
-DELETE FROM stoker.lock WHERE until <= $1 RETURNING name

@@ -1,1 +1,0 @@
-DELETE FROM stoker.point WHERE bucket < $1 RETURNING bucket

@@ -1,1 +1,0 @@
-DELETE FROM stoker.presence WHERE seen < $1 RETURNING worker

@@ -1,1 +1,0 @@
-DELETE FROM stoker.job_group WHERE id = ANY($1::uuid[]) RETURNING id

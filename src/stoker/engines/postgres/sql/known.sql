@@ -1,1 +1,0 @@
-SELECT id, kind, queue FROM stoker.job WHERE id = ANY($1::uuid[])

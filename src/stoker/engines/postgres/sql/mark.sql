@@ -1,1 +1,0 @@
-SELECT id FROM stoker.mark WHERE name = $1

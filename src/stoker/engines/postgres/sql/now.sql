@@ -1,1 +1,0 @@
-SELECT stoker.clock()

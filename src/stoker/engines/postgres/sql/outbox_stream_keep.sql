@@ -1,1 +1,0 @@
-UPDATE stoker.stream SET keep = $2::bigint WHERE sid = $1::int

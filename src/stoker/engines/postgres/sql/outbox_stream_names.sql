@@ -1,1 +1,0 @@
-SELECT name FROM stoker.stream ORDER BY name

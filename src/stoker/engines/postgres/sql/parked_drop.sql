@@ -1,1 +1,0 @@
-DELETE FROM stoker.parked WHERE rid = $1::int AND pid = $2::int AND key = $3::text

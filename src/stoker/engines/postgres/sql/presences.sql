@@ -1,1 +1,0 @@
-SELECT presence FROM stoker.presence ORDER BY worker

@@ -1,1 +1,0 @@
-UPDATE stoker.queue SET tokens = $2, refilled = $3 WHERE name = $1

@@ -1,1 +1,0 @@
-DELETE FROM stoker.ready WHERE id = ANY($1::uuid[])

@@ -1,1 +1,0 @@
-INSERT INTO stoker.remembered (id, at) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING RETURNING 1

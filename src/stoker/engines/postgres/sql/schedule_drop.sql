@@ -1,1 +1,0 @@
-DELETE FROM stoker.schedule WHERE name = $1 RETURNING name

@@ -1,1 +1,0 @@
-SELECT name, schedule FROM stoker.schedule ORDER BY name

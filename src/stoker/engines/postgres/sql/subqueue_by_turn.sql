@@ -1,7 +1,0 @@
--- Not those that are touched: their head may be gone.
-SELECT
-    name, limited, number, pinned, running, rate_n, rate_per, rate_burst, tokens, refilled,
-    priority, due, id, next, at, turn, since
-FROM stoker.subqueue
-WHERE queue = $1 AND open AND (next IS NULL OR next > $2)
-ORDER BY queue, at, turn, name LIMIT $3

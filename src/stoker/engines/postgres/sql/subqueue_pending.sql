@@ -1,1 +1,0 @@
-SELECT n, name, freed, look, options, anew FROM stoker.subqueue_log WHERE queue = $1 ORDER BY n

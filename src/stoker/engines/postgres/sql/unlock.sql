@@ -1,1 +1,0 @@
-DELETE FROM stoker.lock WHERE name = $1

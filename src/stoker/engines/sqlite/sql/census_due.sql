@@ -1,3 +1,0 @@
-SELECT count(*) FROM (
-    SELECT 1 FROM stoker_ready WHERE qid = ?1 AND priority = ?2 AND due <= ?3 AND status = 0 LIMIT ?4
-)

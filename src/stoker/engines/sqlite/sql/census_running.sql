@@ -1,1 +1,0 @@
-SELECT qid, min(claimed) FROM stoker_running GROUP BY qid

@@ -1,1 +1,0 @@
-SELECT kind, error FROM stoker_troubles

@@ -1,1 +1,0 @@
-UPDATE stoker_clock SET high = ?1

@@ -1,1 +1,0 @@
-DELETE FROM stoker_body WHERE seq = ?1

@@ -1,1 +1,0 @@
-DELETE FROM stoker_errors WHERE seq = ?1

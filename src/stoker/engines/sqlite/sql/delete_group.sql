@@ -1,1 +1,0 @@
-DELETE FROM stoker_groups WHERE id = ?1

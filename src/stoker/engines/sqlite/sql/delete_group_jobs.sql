@@ -1,1 +1,0 @@
-DELETE FROM stoker_group_jobs WHERE id = ?1

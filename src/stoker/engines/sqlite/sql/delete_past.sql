@@ -1,1 +1,0 @@
-DELETE FROM stoker_past WHERE seq = ?1

@@ -1,1 +1,0 @@
-DELETE FROM stoker_documents WHERE sort = ?1 AND name = ?2 AND document = ?3 RETURNING 1

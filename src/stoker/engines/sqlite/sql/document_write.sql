@@ -1,1 +1,0 @@
-UPDATE stoker_documents SET document = ?3 WHERE sort = ?1 AND name = ?2 AND document = ?4 RETURNING 1

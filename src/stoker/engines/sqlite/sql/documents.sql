@@ -1,1 +1,0 @@
-SELECT document FROM stoker_documents WHERE sort = ?1

@@ -1,1 +1,0 @@
-DELETE FROM stoker_done WHERE id = ?1

@@ -1,1 +1,0 @@
-DELETE FROM stoker_consumers WHERE rid = ?1

@@ -1,1 +1,0 @@
-DELETE FROM stoker_cursors WHERE rid = ?1

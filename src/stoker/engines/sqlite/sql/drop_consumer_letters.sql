@@ -1,1 +1,0 @@
-DELETE FROM stoker_letters WHERE rid = ?1

@@ -1,1 +1,0 @@
-DELETE FROM stoker_parked WHERE rid = ?1

@@ -1,1 +1,0 @@
-DELETE FROM stoker_audit WHERE at < ?1 RETURNING 1

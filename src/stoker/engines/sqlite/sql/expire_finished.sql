@@ -1,1 +1,0 @@
-SELECT coalesce(sum(n), 0) FROM stoker_counts WHERE what BETWEEN 3 AND 7

@@ -1,1 +1,0 @@
-DELETE FROM stoker_locks WHERE until <= ?1 RETURNING 1

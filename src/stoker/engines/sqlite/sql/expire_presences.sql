@@ -1,1 +1,0 @@
-DELETE FROM stoker_presences WHERE seen < ?1 RETURNING 1

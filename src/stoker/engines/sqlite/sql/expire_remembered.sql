@@ -1,1 +1,0 @@
-DELETE FROM stoker_remembered WHERE at < ?1 RETURNING 1

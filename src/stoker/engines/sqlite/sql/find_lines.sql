@@ -1,1 +1,0 @@
-SELECT -sid FROM stoker_subqueues WHERE qid = ?1

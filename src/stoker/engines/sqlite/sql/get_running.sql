@@ -1,5 +1,0 @@
-SELECT w.wid, w.name, f.name, n.former_at, n.token, n.attempts, n.claimed, n.cancel
-FROM stoker_workers AS w
-CROSS JOIN stoker_running AS n ON n.wid = w.wid AND n.seq = ?1
-LEFT JOIN stoker_workers AS f ON f.wid = n.former
-WHERE w.lease_until IS NOT NULL

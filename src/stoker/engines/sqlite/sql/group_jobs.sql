@@ -1,1 +1,0 @@
-SELECT callbacks, members FROM stoker_group_jobs WHERE id = ?1

@@ -1,1 +1,0 @@
-INSERT INTO stoker_group_jobs (id, callbacks, members) VALUES (?1, ?2, ?3)

@@ -1,1 +1,0 @@
-UPDATE stoker_group_jobs SET members = ?2 WHERE id = ?1

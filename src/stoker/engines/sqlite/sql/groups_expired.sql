@@ -1,1 +1,0 @@
-SELECT id FROM stoker_groups WHERE expires < ?1 ORDER BY expires LIMIT ?2

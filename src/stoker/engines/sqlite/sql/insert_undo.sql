@@ -1,1 +1,0 @@
-DELETE FROM stoker_body WHERE seq BETWEEN ?1 AND ?2

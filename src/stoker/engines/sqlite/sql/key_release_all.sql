@@ -1,1 +1,0 @@
-DELETE FROM stoker_dedupe WHERE seq = ?1

@@ -1,1 +1,0 @@
-DELETE FROM stoker_ready WHERE qid = ?1

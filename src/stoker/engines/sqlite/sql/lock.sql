@@ -1,1 +1,0 @@
-SELECT owner, until FROM stoker_locks WHERE name = ?1

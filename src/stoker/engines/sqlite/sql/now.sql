@@ -1,1 +1,0 @@
-SELECT high FROM stoker_clock

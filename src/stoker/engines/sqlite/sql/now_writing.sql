@@ -1,1 +1,0 @@
-UPDATE stoker_clock SET high = high RETURNING high

@@ -1,1 +1,0 @@
-UPDATE stoker_clock SET seq = seq + ?1 RETURNING seq

@@ -1,1 +1,0 @@
-INSERT INTO stoker_messages (place, created, id, raw, key, type, headers, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)

@@ -1,1 +1,0 @@
-UPDATE stoker_consumers SET paused = ?2 WHERE rid = ?1

@@ -1,1 +1,0 @@
-DELETE FROM stoker_messages WHERE place > ?1 AND place <= ?2

@@ -1,1 +1,0 @@
-INSERT INTO stoker_partitions (pid, swept) VALUES (?1, 0)

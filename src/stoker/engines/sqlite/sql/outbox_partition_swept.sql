@@ -1,1 +1,0 @@
-UPDATE stoker_partitions SET swept = ?2 WHERE pid = ?1

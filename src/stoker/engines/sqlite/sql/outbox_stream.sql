@@ -1,1 +1,0 @@
-SELECT sid, partitions, keep FROM stoker_streams WHERE name = ?1

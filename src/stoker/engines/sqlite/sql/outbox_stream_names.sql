@@ -1,1 +1,0 @@
-SELECT name FROM stoker_streams ORDER BY name

@@ -1,1 +1,0 @@
-SELECT count(*) FROM stoker_parked WHERE rid = ?1 AND pid = ?2

@@ -1,1 +1,0 @@
-SELECT key FROM stoker_parked WHERE rid = ?1 AND pid = ?2

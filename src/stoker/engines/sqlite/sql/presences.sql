@@ -1,1 +1,0 @@
-SELECT presence FROM stoker_presences ORDER BY worker

@@ -1,1 +1,0 @@
-UPDATE stoker_queues SET claims = claims + 1 WHERE qid = ?1 RETURNING claims

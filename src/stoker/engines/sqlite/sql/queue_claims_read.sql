@@ -1,1 +1,0 @@
-SELECT claims FROM stoker_queues WHERE qid = ?1

@@ -1,1 +1,0 @@
-SELECT qid, name FROM stoker_queues

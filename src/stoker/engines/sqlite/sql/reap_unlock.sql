@@ -1,1 +1,0 @@
-DELETE FROM stoker_locks WHERE owner = ?1 RETURNING name

@@ -1,1 +1,0 @@
-INSERT INTO stoker_received (source, id, until) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING RETURNING 1

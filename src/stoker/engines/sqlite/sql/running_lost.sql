@@ -1,1 +1,0 @@
-DELETE FROM stoker_running WHERE seq = ?1

@@ -1,1 +1,0 @@
-SELECT schedule FROM stoker_schedules WHERE name = ?1

@@ -1,1 +1,0 @@
-DELETE FROM stoker_schedules WHERE name = ?1 RETURNING name

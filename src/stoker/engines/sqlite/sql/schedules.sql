@@ -1,1 +1,0 @@
-SELECT name, schedule FROM stoker_schedules ORDER BY name

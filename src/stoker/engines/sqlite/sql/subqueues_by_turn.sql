@@ -1,8 +1,0 @@
--- Not those that are touched: their head may be gone.
-SELECT
-    sid, name, limited, number, pinned, running, rate_n, rate_per, rate_burst, tokens, refilled,
-    priority, due, id, next, at, turn, since
-FROM stoker_subqueues
-WHERE qid = ?1 AND open = 1 AND (next IS NULL OR next > ?2)
-ORDER BY at, turn, name
-LIMIT ?3

@@ -1,7 +1,0 @@
-SELECT
-    sid, name, limited, number, pinned, running, rate_n, rate_per, rate_burst, tokens, refilled,
-    priority, due, id, next, at, turn, since
-FROM stoker_subqueues
-WHERE qid = ?1 AND next <= ?2
-ORDER BY next, name
-LIMIT ?3

@@ -1,1 +1,0 @@
-DELETE FROM stoker_troubles WHERE kind = ?1

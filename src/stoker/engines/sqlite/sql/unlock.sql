@@ -1,1 +1,0 @@
-DELETE FROM stoker_locks WHERE name = ?1

@@ -1,1 +1,0 @@
-SELECT wid, lease_until FROM stoker_workers WHERE name = ?1
