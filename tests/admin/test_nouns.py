@@ -550,6 +550,25 @@ async def test_numbers_of_queues_come_in_the_order_asked(admin: Admin, app: Stok
     assert found.dead == 1
 
 
+@pytest.mark.spec("INPUT-13")
+async def test_no_answer_quotes_a_name_in_full(admin: Admin, app: Stoker) -> None:
+    long = "x" * 1_000_000
+    refused: list[Awaitable[Any]] = [
+        admin.limits.get(long),
+        admin.workers.take_back(long),
+        admin.operations.get(long),
+        admin.tokens.revoke(long),
+    ]
+    if Feature.OUTBOX in (await app.engine()).features:
+        stream = admin.outbox.stream(long)
+        refused += [stream.state(), stream.resume(long), stream.release("a", consumer=long)]
+    for call in refused:
+        with pytest.raises(NotFound) as error:
+            await call
+        assert len(str(error.value)) < 500
+    assert len((await admin.jobs.find(f"queue:{long}")).hint) < 5_000
+
+
 @pytest.mark.spec("ADMIN-24")
 async def test_an_admin_is_a_protocol(admin: Admin) -> None:
     assert isinstance(admin, Operators)

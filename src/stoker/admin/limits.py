@@ -10,7 +10,7 @@ import msgspec
 from stoker.admin.asking import CREATE, UNCHANGED, Noun
 from stoker.admin.audit import audited
 from stoker.model.control import Budget, Tuning
-from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.errors import InvalidInput, NotFound, shown
 from stoker.model.ids import text
 from stoker.model.job import check_name
 from stoker.model.names import hint
@@ -134,7 +134,7 @@ class LimitsAdmin(Noun):
 
 
 def _no_budget(name: str, known: Iterable[str], more: str = "") -> NotFound:
-    return NotFound(f"budget {name!r} is not in the store. {hint(name, known)}{more}")
+    return NotFound(f"budget {shown(name)} is not in the store. {hint(name, known)}{more}")
 
 
 def _key(one: SubqueueView) -> KeyView:

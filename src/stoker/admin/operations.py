@@ -22,7 +22,7 @@ from stoker.admin.letter_walk import LETTER_ACTIONS, LetterWalk, as_text, chosen
 from stoker.engines.base import outbox_of
 from stoker.model import ids
 from stoker.model.access import check_search_to_change
-from stoker.model.errors import InvalidInput, NotFound, StokerError, WrongState
+from stoker.model.errors import InvalidInput, NotFound, StokerError, WrongState, shown
 from stoker.model.filter import Filter
 from stoker.model.job import Status
 from stoker.model.operations import Operation, bound_of
@@ -262,7 +262,7 @@ class OperationsAdmin(Noun):
         engine = await self._asking.engine()
         found = next((one for one in await engine.operations() if one.id == operation), None)
         if found is None:
-            raise NotFound(f"operation {operation} is not in the store")
+            raise NotFound(f"operation {shown(operation)} is not in the store")
         return found
 
 

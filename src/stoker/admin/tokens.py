@@ -9,7 +9,7 @@ import msgspec
 
 from stoker.admin.asking import Noun
 from stoker.model.access import Role
-from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.errors import InvalidInput, NotFound, shown
 from stoker.model.time import Seconds, span
 from stoker.model.tokens import AccessToken, digest
 
@@ -55,7 +55,7 @@ class TokensAdmin(Noun):
         while True:
             found = next((token for token in await engine.tokens() if token.name == name), None)
             if found is None:
-                raise NotFound(f"there is no token {name!r}")
+                raise NotFound(f"there is no token {shown(name)}")
             if found.revoked is not None:
                 return
             revoked = msgspec.structs.replace(found, revoked=await engine.now())

@@ -14,7 +14,7 @@ from stoker.admin.audit import audited
 from stoker.hand_back import BATCH, hand_back, publish
 from stoker.model.control import Presence
 from stoker.model.derived import is_silent, runs_long
-from stoker.model.errors import NotFound
+from stoker.model.errors import NotFound, shown
 from stoker.model.job import LEASE, Status
 from stoker.model.query import LARGEST_PAGE, Query
 from stoker.model.time import Instant, moment
@@ -74,7 +74,7 @@ class WorkersAdmin(Noun):
         """
         engine = await self._asking.engine()
         if worker not in {one.worker for one in await engine.workers()} and not await self.jobs(worker):
-            raise NotFound(f"worker {worker!r} is not in the store: `stoker workers` lists those that are known")
+            raise NotFound(f"worker {shown(worker)} is not in the store: `stoker workers` lists those that are known")
         me, taken = uuid.uuid4().hex, 0
         await engine.renew(me, [], lease=LEASE, first=True)
         try:

@@ -16,7 +16,7 @@ from stoker.cli.command import NearestGroup, app_option
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, on_target, read_time, said, show
 from stoker.cli.text import one_line, say
 from stoker.cli.work import EXIT_CODES as WORK_EXIT_CODES
-from stoker.model.errors import NotFound
+from stoker.model.errors import NotFound, shown
 from stoker.model.outbox.letters import LARGEST_PAGE, LetterStatus
 from stoker.model.time import SECOND
 from stoker.model.words import count
@@ -412,7 +412,7 @@ def _check_chosen(stream: StreamState, given: dict[str, Any]) -> None:
     consumer, partition, known = given["consumer"], given["partition"], [one.name for one in stream.consumers]
     if consumer is not None and consumer not in known:
         names = ", ".join(known) or "none"
-        raise NotFound(f"stream {stream.name!r} has no consumer {consumer!r} (known: {names}). Nothing was done.")
+        raise NotFound(f"stream {stream.name!r} has no consumer {shown(consumer)} (known: {names}). Nothing was done.")
     if partition is not None and partition >= stream.partitions:
         raise NotFound(f"stream {stream.name!r} has partitions 0 to {stream.partitions - 1}. Nothing was done.")
 

@@ -17,7 +17,7 @@ from stoker.cli.store import aimed, ask, objects, on_store, on_target, said, sho
 from stoker.cli.text import say
 from stoker.engines.base import Description, Feature
 from stoker.model.derived import error_line
-from stoker.model.errors import NotFound
+from stoker.model.errors import NotFound, shown
 from stoker.model.time import moment
 from stoker.model.words import count
 
@@ -127,7 +127,7 @@ def workers(
 async def _running(admin: Operators, worker: str) -> list[RunningJob]:
     found = await admin.workers.jobs(worker)
     if not found and worker not in {one.worker for one in await admin.workers.list()}:
-        raise NotFound(f"worker {worker!r} is not in the store: `stoker workers` lists those that are known")
+        raise NotFound(f"worker {shown(worker)} is not in the store: `stoker workers` lists those that are known")
     return found
 
 

@@ -17,7 +17,7 @@ from typing import Final, Self
 import msgspec
 
 from stoker.model import ids
-from stoker.model.errors import InvalidInput, nearest
+from stoker.model.errors import InvalidInput, cut, nearest
 from stoker.model.job import ACTIVE, FINISHED, Job, Status
 from stoker.model.names import Names, hint, listed
 from stoker.model.query import ORDERS, WAITING, Due, Order, Query
@@ -162,7 +162,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     def unknown(self, known: Names) -> tuple[str, ...]:
         """A sentence about each wanted name that matches nothing which is known; empty: all of them do."""
         return tuple(
-            f"{word}:{pattern} matches no {word} that is known. {hint(pattern, names)}"
+            f"{word}:{cut(pattern)} matches no {word} that is known. {hint(pattern, names)}"
             for word, patterns, names in (("queue", self.queues, known.queues), ("kind", self.kinds, known.kinds))
             for pattern in patterns
             if not _matching(pattern, names)

@@ -12,7 +12,7 @@ from stoker.app import Stoker
 from stoker.engines.base import Outbox as Streams
 from stoker.engines.base import outbox_of
 from stoker.model.audit import By
-from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.errors import InvalidInput, NotFound, shown
 from stoker.model.outbox import steering as stored
 from stoker.model.outbox.letters import DEFAULT_PAGE, LetterStatus
 from stoker.model.outbox.steering import Drop, Pause, Release, Resume, Seek, Steering
@@ -140,7 +140,8 @@ class StreamHandle:
         for found in await states(self.app, [self.name]):
             return found
         raise NotFound(
-            f"stream {self.name!r} is not in the store: nothing was appended to it yet, and no worker has served it"
+            f"stream {shown(self.name)} is not in the store: nothing was appended to it yet, and no worker has served "
+            "it"
         )
 
     # --- consumers ----------------------------------------------------------------------------------------------
@@ -190,14 +191,17 @@ class StreamHandle:
         streams = await streams_of(self.app)
         released = [await streams.steer(self.name, name, change, by=self._by) for name in names]
         if not any(released):
-            where = "any consumer" if consumer is None else f"consumer {consumer!r}"
-            raise NotFound(f"key {key!r} is not parked by {where} of stream {self.name!r}. Nothing was changed.")
+            where = "any consumer" if consumer is None else f"consumer {shown(consumer)}"
+            raise NotFound(
+                f"key {shown(key)} is not parked by {where} of stream {shown(self.name)}. Nothing was changed."
+            )
 
     async def _steer(self, consumer: str, change: Steering) -> None:
         if not await (await streams_of(self.app)).steer(self.name, consumer, change, by=self._by):
             known = ", ".join(one.name for found in await states(self.app, [self.name]) for one in found.consumers)
             raise NotFound(
-                f"stream {self.name!r} has no consumer {consumer!r} (known: {known or 'none'}). Nothing was changed."
+                f"stream {shown(self.name)} has no consumer {shown(consumer)} (known: {known or 'none'}). "
+                "Nothing was changed."
             )
 
     # --- letters ------------------------------------------------------------------------------------------------
