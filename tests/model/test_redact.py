@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from stoker.model.errors import InvalidInput
 from stoker.model.job import Failure, Job, Options, Status
-from stoker.model.redact import EVERYTHING_SHOWN, MASK, Redaction, Secrecy, is_secret, secrecy
+from stoker.model.redact import EVERYTHING_SHOWN, MASK, Redaction, Secrecy, is_secret, secrecy, with_secrets
 
 REDACTION = Redaction()
 
@@ -240,3 +241,48 @@ def test_every_part_of_a_job_is_masked() -> None:
     assert EVERYTHING_SHOWN.job(job) == job
     bare = replace(job, options=Options(), result=None, last_error=None)
     assert REDACTION.job(bare).last_error is None
+
+
+STORED = b'{"to": "ada", "api_key": "k-1", "deep": [{"token": "t-1", "n": 1.50}, {"n": 2}], "dsn": "pg://u:pw@h/d"}'
+
+
+@pytest.mark.spec("REDACT-08")
+@pytest.mark.parametrize("may_change", [False, True])
+def test_masked_values_that_come_back_unchanged_are_kept(may_change: bool) -> None:
+    shown = Redaction().json(STORED)
+    assert b"k-1" not in shown
+    kept = with_secrets(STORED, shown, Redaction(), may_change=may_change)
+    assert json.loads(kept) == json.loads(STORED)
+    edited = shown.replace(b"ada", b"bob").replace(b"1.50", b"2.50").replace(b'{"n": 2}', b'{"n": 3}, {"n": 1e400}')
+    kept = with_secrets(STORED, edited, Redaction(), may_change=may_change)
+    for part in (b'"to": "bob"', b'"api_key": "k-1"', b'"token": "t-1"', b'"n": 2.50', b'{"n": 1e400}', b"u:pw@h"):
+        assert part in kept
+    assert MASK.encode() not in kept
+    assert with_secrets(b'{"a": 1.0}', b'{"a":  2.00}', Redaction(), may_change=may_change) == b'{"a":  2.00}'
+
+
+@pytest.mark.spec("REDACT-08")
+@pytest.mark.parametrize(
+    ("before", "after", "path"),
+    [
+        (b'"api_key": "[hidden]"', b'"api_key": "mine"', "payload.api_key"),
+        (b'"api_key": "[hidden]"', b'"api_key": "k-1"', "payload.api_key"),
+        (b'"api_key": "[hidden]", ', b"", "payload.api_key"),
+        (b'"token": "[hidden]"', b'"token": null', r"payload.deep\[0\].token"),
+        (b'[{"token": "[hidden]", "n": 1.50}, {"n": 2}]', b"[]", r"payload.deep\[0\]"),
+        (b'[{"token": "[hidden]", "n": 1.50}, {"n": 2}]', b"7", "payload.deep"),
+    ],
+)
+def test_a_masked_value_that_was_changed_is_refused_by_name(before: bytes, after: bytes, path: str) -> None:
+    """A right guess as well: else whoever may edit could try one after the other."""
+    given = Redaction().json(STORED).replace(before, after)
+    assert given != Redaction().json(STORED)
+    with pytest.raises(InvalidInput, match=rf"^{path}: must come back as"):
+        with_secrets(STORED, given, Redaction(), may_change=False)
+    changed = json.loads(with_secrets(STORED, given, Redaction(), may_change=True))
+    assert (changed == json.loads(STORED)) is (after == b'"api_key": "k-1"')
+
+
+@pytest.mark.spec("REDACT-08")
+def test_a_stored_payload_that_cannot_be_read_gives_nothing_back() -> None:
+    assert with_secrets(b"{password=x", b'{"to": "bob"}', Redaction(), may_change=False) == b'{"to": "bob"}'

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import httpx
 import pytest
+from msgspec import Raw
 
 from stoker import Curve, Limit, Unique
 from stoker.admin import Admin
@@ -17,7 +18,7 @@ from stoker.app import Stoker
 from stoker.model import ids
 from stoker.model.access import Identity
 from stoker.model.control import Tuning
-from stoker.model.job import Status
+from stoker.model.job import Settlement, Status
 from stoker.model.throttle import Rate
 from stoker.testing.clock import VirtualClock
 from stoker.web import Limits, dashboard
@@ -402,6 +403,45 @@ async def test_a_waiting_job_is_edited_by_a_form_and_the_edit_undone(app: Stoker
     assert "Nothing was" in text(refused)
     assert (await app.handle(id_).refresh()).priority == 0
     assert (await client.post(f"/jobs/{id_}/edit", {"at": "soon"})).status_code == 422
+
+
+@pytest.mark.spec("WEB-64")
+async def test_the_limits_page_lists_keys_that_retrying_jobs_hold(app: Stoker, client: Client) -> None:
+    for limit in (Limit(1, "@tenant", name="held", hold="retrying"), Limit(1, "@tenant", name="free")):
+        await enqueue(app, limit=limit, tenant="c1")
+    engine = await app.engine()
+    runs = await claim(app)
+    assert len(runs) == 2
+    fields = [(one.id, one.worker, one.token, Status.RETRYING) for one in runs]
+    await engine.settle([Settlement(*one, error="KeyError: 1", after=60_000_000) for one in fields])
+    page = text(await client.get("/limits"))
+    assert "held = c1" in page
+    assert "1 key at its limit." in page
+    assert "free = c1" not in page  # it gave its place back
+
+
+@pytest.mark.spec("REDACT-08")
+async def test_editing_as_operate_keeps_what_is_masked(app: Stoker) -> None:
+    """What Reveal shows is typed back with one field changed, by form and by REST; a changed secret is refused."""
+    board = dashboard(app, auth=lambda _: Identity("olga", "operate"), limits=Limits(seconds=30))
+    client = Client(board)
+    secret = b'{"to": "zoe", "api_key": "k-1"}'
+    id_ = (await app.enqueue(app.draft("send", Raw(secret), delay=60))).id
+    masked = '{"to": "bob", "api_key": "[hidden]"}'
+    edited = told(await client.post(f"/jobs/{id_}/edit", {"payload": masked}))
+    assert json.loads(await payload(app, id_)) == {"to": "bob", "api_key": "k-1"}
+    refused = await client.post(f"/jobs/{id_}/edit", {"payload": masked.replace("[hidden]", "mine")})
+    assert refused.status_code == 422
+    assert "payload.api_key: must come back as [hidden]" in text(refused)
+    await undo(client, edited)
+    assert json.loads(await payload(app, id_)) == json.loads(secret)
+    body = {"payload": {"to": "cem", "api_key": "[hidden]"}}
+    headers = {"x-csrf-token": await client.csrf()}
+    sent = await client.http.patch(f"/api/v1/jobs/{id_}", json=body, headers=headers)
+    assert sent.status_code == 200
+    assert json.loads(await payload(app, id_)) == {"to": "cem", "api_key": "k-1"}
+    await client.close()
+    await board.close()
 
 
 @pytest.mark.spec("WEBACT-12")

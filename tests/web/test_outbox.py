@@ -73,13 +73,16 @@ async def test_messages_per_second_come_from_two_readings(app: Stoker, client: C
     assert "– in per second" in text(await client.get("/outbox"))  # what is older says nothing about now
 
 
-@pytest.mark.spec("WEB-31")
+@pytest.mark.spec("WEB-31", "WEB-65")
 @pytest.mark.parametrize("engine_name", ENGINES)
 async def test_letters_are_filtered_and_all_that_match_replayed(app: Stoker, client: Client) -> None:
     engine = await app.engine()
     await letters(engine, 3)
     await letters(engine, 2, stream="bills", type_="Sent", at=50)
-    assert "Replay all 5…" in text(await client.get("/outbox"))
+    above = text(await client.get("/outbox"))
+    assert "Replay all 5…" in above
+    assert "2 streams. 5 letters wait for a decision." in above
+    assert "Every consumer keeps up" not in above
     assert "5 shown" in text(await client.get("/outbox/letters"))
     assert "2 shown" in (page := text(await client.get("/outbox/letters?stream=bills&type=Sent")))
     assert "orders / 0" not in page

@@ -64,7 +64,7 @@ from stoker.model.query import (
     matched_at,
     write_cursor,
 )
-from stoker.model.redact import EVERYTHING_SHOWN
+from stoker.model.redact import EVERYTHING_SHOWN, with_secrets
 from stoker.model.subqueues import before_in_round, position
 from stoker.model.time import SECOND, Instant, Seconds, instant, moment, span
 from stoker.options import CallOptions
@@ -349,10 +349,14 @@ class JobsAdmin(Noun):
     ) -> Bulk:
         """Change what a waiting or dead job was enqueued with; what is not given stays.
 
-        The payload is JSON; where the task is known it must fit its parameters. A dead job has no time.
+        The payload is JSON; where the task is known it must fit its parameters. Values that come back masked are kept
+        as they are stored; below the role admin one that was changed or left out is refused. A dead job has no time.
         """
         found = await self._asking.stored(job)
         if payload is not None:
+            encode_payload(Raw(payload))
+            may_change = self._asking.role == "admin"
+            payload = with_secrets(found.payload, payload, self._asking.redact, may_change=may_change)
             encoded = encode_payload(Raw(payload))
             if (signature := self._asking.app.signature_of(found.kind)) is not None:
                 signature.check(encoded)

@@ -10,12 +10,15 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import msgspec
+from msgspec import Raw
 
+from stoker.model.errors import InvalidInput
 from stoker.model.job import Failure, Job
 
 MASK = "[hidden]"
@@ -273,3 +276,81 @@ class Nothing(Redaction, frozen=True):
 
 
 EVERYTHING_SHOWN = Nothing()
+
+
+# --- what comes back from people --------------------------------------------------------------------------------------
+
+
+def with_secrets(stored: bytes, given: bytes, redact: Redaction, *, may_change: bool) -> bytes:
+    """A payload that a person edited, with the values which were masked for them as they are stored. It is JSON.
+
+    A masked value that comes back as it was shown is kept. One that was changed or left out raises `InvalidInput` with
+    its name, unless its editor `may_change` what is hidden: a right guess is refused like a wrong one. Values that are
+    not masked stay byte for byte as given.
+    """
+    try:
+        json.loads(stored)
+    except (ValueError, RecursionError):  # it was shown as a text, in which no value has a place
+        return given
+    shown = redact.json(stored)
+    return given if shown == stored else _kept(Raw(stored), Raw(shown), Raw(given), "payload", may_change=may_change)
+
+
+_object = msgspec.json.Decoder(dict[str, Raw]).decode
+_list = msgspec.json.Decoder(list[Raw]).decode
+
+
+def _value_of(raw: Raw) -> Any:
+    return json.loads(bytes(raw))  # which reads numbers of any size
+
+
+def _kept(stored: Raw, shown: Raw, given: Raw, path: str, *, may_change: bool) -> bytes:
+    """One value as it is to be stored: `stored` before, `shown` to a person, `given` back by them."""
+    if _value_of(stored) == _value_of(shown):
+        return bytes(given)
+    if _value_of(given) == _value_of(shown):
+        return bytes(stored)
+    first = {bytes(one).lstrip()[:1] for one in (stored, shown, given)}
+    if first == {b"{"}:
+        pairs = zip(_object(stored).items(), _object(shown).items(), strict=True)
+        return _object_kept(dict(_named(pairs)), _object(given), path, may_change=may_change)
+    if first == {b"["}:
+        parts = list(zip(_list(stored), _list(shown), strict=True))
+        return _list_kept(parts, _list(given), path, may_change=may_change)
+    if may_change:
+        return bytes(given)
+    raise _hidden(path)
+
+
+def _named(pairs: Iterable[tuple[tuple[str, Raw], tuple[str, Raw]]]) -> Iterator[tuple[str, tuple[str, Raw, Raw]]]:
+    """Under each name as it is shown: the stored name, the stored value and the shown one."""
+    for (name, stored), (shown_name, shown) in pairs:
+        yield shown_name, (name, stored, shown)
+
+
+def _object_kept(before: Mapping[str, tuple[str, Raw, Raw]], given: Mapping[str, Raw], path: str, **may: bool) -> bytes:
+    parts: list[bytes] = []
+    for shown_name, value in given.items():
+        name, kept = shown_name, bytes(value)
+        if shown_name in before:
+            name, stored, shown = before[shown_name]
+            kept = _kept(stored, shown, value, f"{path}.{shown_name}", **may)
+        parts.append(json.dumps(name).encode() + b": " + kept)
+    for shown_name, (_, stored, shown) in before.items():
+        if shown_name not in given and _value_of(stored) != _value_of(shown) and not may["may_change"]:
+            raise _hidden(f"{path}.{shown_name}")
+    return b"{" + b", ".join(parts) + b"}"
+
+
+def _list_kept(before: Sequence[tuple[Raw, Raw]], given: Sequence[Raw], path: str, **may: bool) -> bytes:
+    parts = [bytes(value) for value in given]
+    for place, (stored, shown) in enumerate(before):
+        if place < len(given):
+            parts[place] = _kept(stored, shown, given[place], f"{path}[{place}]", **may)
+        elif _value_of(stored) != _value_of(shown) and not may["may_change"]:
+            raise _hidden(f"{path}[{place}]")
+    return b"[" + b", ".join(parts) + b"]"
+
+
+def _hidden(path: str) -> InvalidInput:
+    return InvalidInput(path, "another value", f"must come back as {MASK}; only the role admin changes what is hidden")

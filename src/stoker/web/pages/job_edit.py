@@ -16,7 +16,7 @@ from stoker.model.time import moment
 from stoker.web import view
 from stoker.web.board import Edited
 from stoker.web.forms import Form, whole
-from stoker.web.pages import shared
+from stoker.web.pages import job_payload, shared
 from stoker.web.pages.job_facts import stored
 from stoker.web.problems import Problem
 from stoker.web.view import Flash
@@ -73,7 +73,8 @@ async def save(visit: Visit, form: Form, before: Job) -> Flash:
     names = {"priority": "priority", "at": "due time", "payload": "payload"}
     told = f"Changed the {' and '.join(names[name] for name in given)} of {before.kind}."
     if "payload" in given:  # the page's cookie must not carry it, so the dashboard remembers it for a while
-        visit.board.remember(before.id, Edited(before, given["payload"]))
+        after = await stored(visit)  # what was masked and came back is stored as it was
+        visit.board.remember(before.id, Edited(before, after.payload))
         return Flash(told, f"jobs/{ids.text(before.id)}/edit-back")
     former = (("priority", str(before.priority)), ("at", moment(before.scheduled_at).isoformat()))
     return Flash(told, f"jobs/{ids.text(before.id)}/edit", former)
@@ -87,7 +88,7 @@ async def undo(visit: Visit, now: Job) -> Flash:
     if now.payload != edited.payload:
         raise Problem(409, "changed", f"{now.kind} has changed since. Nothing was undone.")
     before = edited.before
-    given: dict[str, Any] = {"payload": before.payload, "priority": before.priority}
+    given: dict[str, Any] = {"payload": job_payload.visible(visit, before.payload), "priority": before.priority}
     if now.status in WAITING:
         given["at"] = moment(before.scheduled_at)
     await visit.admin.jobs.edit(ids.text(now.id), **given)

@@ -27,7 +27,8 @@ QUEUES = 10
 """Queues whose keys are on one page when none is named."""
 AT_ONCE = 3
 """Queues whose keys a live page reads again at a time, in turn; each is a store call."""
-RUNNING = 1_000
+HOLDERS = 1_000
+"""Jobs that run, and that retry, whose keys are looked at."""
 SHOWN = 100
 
 
@@ -41,7 +42,7 @@ class Taken(NamedTuple):
 
 
 def wants(visit: Visit) -> list[Want]:
-    """Budgets, and the keys of the queue that the address names, else those of jobs that run, queue by queue."""
+    """Budgets, and the keys of the queue that the address names, else those that jobs hold, queue by queue."""
     wanted, after = visit.parameter("queue"), visit.parameter("after") or None
     turns = Turns[str, Sequence[SubqueueView]](AT_ONCE)
 
@@ -56,18 +57,22 @@ def wants(visit: Visit) -> list[Want]:
         keys_of, calls = await turns.read(shown, lambda name: engine.subqueues(name, names=held[name], limit=SHOWN))
         found = [key for name in shown for key in keys_of[name]]
         more = shown[-1] if len(behind) > QUEUES else None
-        return Taken(await engine.now(), await engine.budgets(), found, more), 3 + calls
+        return Taken(await engine.now(), await engine.budgets(), found, more), 4 + calls
 
     return [Want(("limits", wanted, after), read)]
 
 
 async def _held(engine: Engine) -> dict[str, list[str]]:
-    """The keys that running jobs hold places of, by queue, those with the most first."""
-    running = (await engine.find(Query(statuses=frozenset({Status.RUNNING}), limit=RUNNING))).jobs
+    """The keys that jobs hold places of, by queue, those with the most first.
+
+    Jobs that run do, and with `hold="retrying"` those that wait for their next attempt.
+    """
     held: dict[str, Counter[str]] = {}
-    for job in running:
-        if job.options.limit is not None:
-            held.setdefault(job.queue, Counter())[job.options.limit.subqueue] += 1
+    for status in (Status.RUNNING, Status.RETRYING):
+        for job in (await engine.find(Query(statuses=frozenset({status}), limit=HOLDERS))).jobs:
+            slot = job.options.limit
+            if slot is not None and (status is Status.RUNNING or slot.hold == "retrying"):
+                held.setdefault(job.queue, Counter())[slot.subqueue] += 1
     return {queue: [key for key, _ in keys.most_common(SHOWN)] for queue, keys in held.items()}
 
 
@@ -121,7 +126,7 @@ def _rate(name: str, noun: str, bucket: Any, now: Instant) -> dict[str, Any]:
     return {
         "name": name,
         "noun": noun,
-        "left": level(bucket, now),
+        "left": max(level(bucket, now), 0.0),  # a job that was put first may have taken one ahead
         "top": rate.capacity,
         "refill": _in_words(rate),
         "next": "now" if not wait else f"in {span(wait)}",

@@ -102,17 +102,29 @@ def live_context(visit: Visit, reading: Reading, seen: Seen) -> dict[str, Any]:
         }
         for state in seen.streams
     ]
-    late = [f"{stream['name']} for {one['name']}" for stream in streams for one in stream["consumers"] if one["late"]]
-    sub = f"{count(len(streams), 'stream')}. "
-    sub += f"Behind: {', '.join(late)}." if late else "Every consumer keeps up."
     return view.common(visit, "outbox", "Outbox", shared.found(visit, reading)) | {
         "now": now,
         "streams": streams,
-        "sub": sub,
+        "sub": _verdict(streams),
         "offered": Feature.OUTBOX in visit.board.store.root().features,
         "may": visit.may("operate") and visit.who.reaches_all,
         "live_url": visit.url("live", page="outbox"),
     }
+
+
+def _verdict(streams: list[dict[str, Any]]) -> str:
+    """What stands above the streams: that every consumer keeps up only where nothing waits for a person either."""
+    every = [(f"{stream['name']} for {one['name']}", one) for stream in streams for one in stream["consumers"]]
+    said = [
+        f"{label}: {', '.join(names)}."
+        for label, field in (("Behind", "late"), ("Paused", "paused"), ("Retrying", "failing"))
+        if (names := [name for name, one in every if one[field]])
+    ]
+    letters, parked = (sum(one[field] for _, one in every) for field in ("letters", "parked"))
+    waiting = [count(n, noun) for n, noun in ((letters, "letter"), (parked, "parked key")) if n]
+    if waiting:
+        said.append(f"{' and '.join(waiting)} {'waits' if letters + parked == 1 else 'wait'} for a decision.")
+    return " ".join([f"{count(len(streams), 'stream')}.", *(said or ["Every consumer keeps up."])])
 
 
 def _consumer(visit: Visit, stream: str, one: ConsumerState, letters: int, now: Instant) -> dict[str, Any]:
