@@ -12,16 +12,13 @@ import pytest
 from stoker.admin import Admin, InvalidFilter, Operators
 from stoker.admin.history import EventPage
 from stoker.app import Stoker
-from stoker.engines.base import Engine, Feature, outbox_of
+from stoker.engines.base import Engine, Feature
 from stoker.model import ids
 from stoker.model.control import Presence, Tuning
 from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.events import Event, EventType, Point, Window
-from stoker.model.findings import Finding
 from stoker.model.job import Claim, Demand, Settlement, Status, Verdict, chain
 from stoker.model.lifecycle import conclude
-from stoker.model.outbox.cursor import Consumer
-from stoker.model.outbox.stream import Entry, Stream
 from stoker.model.outcome import Done
 from stoker.model.throttle import Cool, Rate
 from stoker.model.time import HOUR, MINUTE, SECOND, moment
@@ -441,21 +438,6 @@ async def test_failures_are_grouped_by_kind_and_error(admin: Admin, app: Stoker)
     assert (await admin.history.failures(queue="other")).since is None
 
 
-@pytest.mark.spec("ADMIN-22")
-async def test_deaths_of_the_last_minute_count_in_the_overview(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
-    for _ in range(12):
-        await app.enqueue(app.draft("send"))
-    await end(app, await claim(app), Status.DEAD, "Timeout: after 1 s")
-    assert (await admin.overview()).findings == []
-    failures = await admin.history.failures()
-    [found] = (await admin.overview(failures=failures)).findings
-    assert str(found) == (
-        "12 jobs died in the last hour, 12 of the latest with the same error. Timeout: after 1 s in send"
-    )
-    later(clock, 2 * HOUR)
-    assert (await admin.overview(failures=await admin.history.failures())).findings == []
-
-
 # --- everything on one screen ---
 
 
@@ -497,46 +479,8 @@ async def test_the_overview_takes_six_calls(
     assert len(counting) <= 6, counting
     assert len(found.queues) == 200
     assert found.counts["ready"] == found.counts["pending"] == 200
-    assert found.verdict == "200 things need you"
+    assert found.verdict == "One thing needs you", "no worker is there"
     assert found.needs_attention
-
-
-@pytest.mark.spec("ADMIN-22")
-async def test_the_overview_finds_trouble(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
-    engine = await app.engine()
-    assert (await admin.overview()).verdict == "Everything keeps up"
-    await present(app, "mail")
-    await admin.queues.tune("mail", Tuning(paused=True))
-    await app.enqueue(app.draft("send", queue="mail"))
-    later(clock, 2 * HOUR)
-    minute = clock() // MINUTE * MINUTE - MINUTE
-    died = [Point("mail", "failed", minute, 40), Point("", "all_failed", minute, 40)]
-    await engine.record([], died, now=clock())
-
-    async def findings() -> list[Finding]:
-        await present(app, "mail")
-        return (await admin.overview()).findings
-
-    assert [(one.tone, one.name, one.text) for one in await findings()] == [
-        ("bad", "40 jobs", "died in the last hour"),
-        ("plain", "mail", "is paused"),
-    ]
-    usual = [Point("", "all_failed", minute - n * HOUR, 40) for n in range(1, 24)]
-    await engine.record([], usual, now=clock())
-    assert [one.tone for one in await findings()] == ["plain"], "as many die every hour"
-
-
-@pytest.mark.spec("ADMIN-22")
-async def test_the_overview_finds_a_consumer_that_is_behind(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
-    engine = await app.engine()
-    if Feature.OUTBOX not in engine.features:
-        assert (await admin.overview()).findings == []
-        return
-    outbox, stream = outbox_of(engine), Stream("orders", 1)
-    await outbox.register(stream, [Consumer("analytics")])
-    await outbox.append(stream, [Entry(id=bytes(16), key="7", partition=0, payload=b"{}", type="paid")])
-    later(clock, MINUTE)
-    assert [(one.noun, one.name) for one in (await admin.overview()).findings] == [("consumer", "orders / analytics")]
 
 
 @pytest.mark.spec("ADMIN-23")

@@ -21,6 +21,7 @@ from stoker.cli import ALIASES, COMMANDS
 from stoker.cli.command import stoker
 from stoker.context import current
 from stoker.limits import Limit
+from stoker.model import findings
 from stoker.model.job import FIRST, Demand
 from tests.harness.apps import PATIENCE, drain, working
 
@@ -257,13 +258,19 @@ def test_queues_are_paused_tuned_and_shown(url: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.spec("CLI-16")
-def test_the_status_names_what_needs_attention(url: str) -> None:
+def test_the_status_names_what_needs_attention(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "WAL-reset" not in (calm := call("status").stdout)
     assert calm.splitlines()[-1] != ""
+    assert "note: 2 jobs died in the last hour" in call("status", "--check").stdout, "a line, not a finding"
     call("jobs", "requeue", "is:dead")
-    shown = call("status", "--check", code=1).stdout
-    assert "wrong: mail has 2 ready jobs and no worker" in shown
-    assert call("status", "--quiet").stdout.startswith("wrong: mail")
+    found = call("status", "--check").stdout
+    assert "note: No worker has been at work for" in found, "one may be replaced"
+    assert "died" not in found
+    monkeypatch.setattr(findings, "ALONE_AFTER", 0)
+    bad = call("status", "--check", code=1).stdout
+    assert "wrong: No worker has been at work for" in bad
+    assert "2 due jobs wait for one." in bad
+    assert call("status", "--quiet").stdout.startswith("wrong: No worker")
     found = json.loads(call("status", "--json").stdout)
     assert [(kind["kind"], kind["failed"]) for kind in found["kinds"]] == [("send", 2)]
     assert call("workers").stdout.splitlines()[0].startswith("worker\thost")

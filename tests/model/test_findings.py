@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from stoker.model.control import Pause, Presence, Queue
 from stoker.model.findings import Deaths, Delivery, Situation, badges, findings, verdict
-from stoker.model.job import Status
+from stoker.model.job import Draft, Status
 from stoker.model.query import Census, Count
-from stoker.model.throttle import Cooldown
-from stoker.model.time import MINUTE, SECOND, instant
+from stoker.model.schedule import NO_ID, UNREADABLE, Action, Schedule
+from stoker.model.throttle import Bucket, Cooldown, Rate
+from stoker.model.time import HOUR, MINUTE, SECOND, instant
 
 NOW = instant(datetime(2026, 11, 16, 14, 28, 7, tzinfo=UTC))
 
@@ -23,6 +25,11 @@ def presence(worker: str = "w", **given: object) -> Presence:
 
 def census(n: int = 3, *, lag: int = 0, queue: str = "mail", kind: str = "send") -> Census:
     return Census(at=NOW, counts=(Count(queue, kind, Status.PENDING, n),), oldest_ready={queue: NOW - lag})
+
+
+def schedule(name: str, late: int, **given: object) -> Schedule:
+    fields = {"expression": "0 * * * *", "template": Draft(NO_ID, "report"), "next_fire": NOW - late} | given
+    return Schedule(name=name, **fields)  # type: ignore[arg-type]
 
 
 def told(**given: object) -> list[str]:
@@ -39,58 +46,199 @@ def test_a_store_without_trouble_has_no_findings() -> None:
 @pytest.mark.spec("NEED-02")
 def test_a_silent_worker_that_holds_jobs_is_named() -> None:
     gone = presence(seen_at=NOW - 14 * SECOND, running=6)
+    mend = "Look at its log and restart it."
     assert told(presences=[presence("v"), gone]) == [
-        "fra-3 / 2207 was last seen 14.0 s ago. If it stays silent its 6 jobs go to another worker at 14:28:23."
+        f"fra-3 / 2207 was last seen 14.0 s ago. If it stays silent its 6 jobs go to another worker at 14:28:08. {mend}"
     ]
     quiet = [presence("v"), presence(seen_at=NOW - 14 * SECOND), presence(seen_at=0, running=1, state="stopped")]
     assert told(presences=quiet) == []
-    [one] = told(presences=[presence("v"), presence(seen_at=NOW - 11 * SECOND, running=1)], leases={"w": 15 * SECOND})
-    assert one.endswith("its 1 job goes to another worker at 14:28:11.")
+    [one] = told(presences=[presence("v"), presence(seen_at=NOW - 11 * SECOND, running=1, lease=40 * SECOND)])
+    assert "its 1 job goes to another worker at 14:28:36." in one, "by the lease of that worker"
     [late] = told(presences=[presence("v"), presence(seen_at=NOW - 60 * SECOND, running=6)])
-    assert late.endswith("The lease of its 6 jobs ran out at 14:27:37: another worker takes them.")
+    assert "The lease of its 6 jobs ran out at 14:27:22: another worker takes them." in late
+
+
+@pytest.mark.spec("NEED-10")
+def test_a_silent_worker_whose_jobs_were_taken_over_is_history() -> None:
+    gone = [presence("v"), presence(seen_at=NOW - 60 * SECOND, running=6)]
+    assert told(presences=gone, held={"v": 3}) == []
+    assert "its 2 jobs" in told(presences=gone, held={"v": 3, "w": 2})[0], "what it holds, not what it reported last"
+
+
+@pytest.mark.spec("NEED-11")
+def test_several_silent_workers_are_one_finding() -> None:
+    gone = [presence(f"w{n}", pid=n, seen_at=NOW - (10 + n) * SECOND, running=2) for n in range(1, 6)]
+    assert told(presences=[presence("v"), *gone]) == [
+        (
+            "5 workers were last seen up to 15.0 s ago: fra-3 / 5, fra-3 / 4, fra-3 / 3 and 2 more. If they stay "
+            "silent their 10 jobs go to another worker at 14:28:11. Look at their logs and restart them."
+        )
+    ]
+    two = told(presences=[presence("v"), *gone[:2]])
+    assert len(two) == 1
+    assert "fra-3 / 2, fra-3 / 1. If they" in two[0]
 
 
 @pytest.mark.spec("NEED-03")
 def test_ready_jobs_without_a_worker_are_named_by_queue_and_kind() -> None:
-    assert told(presences=[]) == ["mail has 3 ready jobs and no worker. Start `stoker work app:jobs -q mail`."]
-    assert told(presences=[], census=Census(at=NOW)) == []
-    assert told(presences=[], census=Census(at=NOW, counts=(Count("mail", "send", Status.DEAD, 3),))) == []
+    other = presence(queues={"bills": 1})
+    assert told(presences=[other]) == [
+        "mail has 3 ready jobs and no worker. They wait until one serves it. Run `stoker work app:jobs -q mail`."
+    ]
+    assert told(presences=[other], census=Census(at=NOW)) == []
+    assert told(presences=[other], census=Census(at=NOW, counts=(Count("mail", "send", Status.DEAD, 3),))) == []
     assert told(census=census(1, kind="legacy")) == [
         (
             "legacy has 1 waiting job in mail and no worker of that queue knows it. "
-            "Deploy the task to the workers of this queue."
+            "They are put back again and again, and are dead after a while. Deploy the task to the workers of mail."
         )
     ]
     assert told(census=census(kind="legacy"), presences=[presence(kinds={})]) == []  # it did not say what it knows
 
 
+@pytest.mark.spec("NEED-12")
+def test_jobs_in_a_misspelt_queue_are_offered_the_queue_that_was_meant() -> None:
+    misspelt = census(1, queue="maill")
+    [found] = findings(Situation(census=misspelt, presences=[presence()]))
+    assert found.remedy == "stoker jobs move queue:maill --to mail"
+    assert found.detail == "If maill is a typing error, move them to mail; else start `stoker work app:jobs -q maill`."
+    [home] = findings(Situation(census=misspelt, presences=[presence()], homes={"send": "letters"}))
+    assert home.remedy == "stoker jobs move queue:maill --to letters", "the task's own queue comes first"
+    [far] = findings(Situation(census=census(1, queue="reports"), presences=[presence()], homes={"send": "reports"}))
+    assert far.remedy == "stoker work app:jobs -q reports"
+    [unable] = findings(Situation(census=misspelt, presences=[presence(kinds={"other": "x"})]))
+    assert unable.remedy == "stoker work app:jobs -q maill", "nobody there knows the task"
+
+
+@pytest.mark.spec("NEED-13")
+def test_no_worker_at_all_is_one_finding() -> None:
+    counts = tuple(Count(f"q{n}", "send", Status.PENDING, 2) for n in range(30))
+    many = Census(at=NOW, counts=counts, oldest_ready={f"q{n}": NOW - 9 * MINUTE for n in range(30)})
+    gone = [presence(f"w{n}", seen_at=NOW - 5 * MINUTE, running=1) for n in range(30)]
+    late = [schedule("hourly", 9 * MINUTE), schedule("later", -MINUTE), schedule("off", HOUR, enabled=False)]
+    slow = [Delivery("orders", "analytics", 34 * SECOND)]
+    found = findings(Situation(census=many, presences=gone, schedules=late, deliveries=slow))
+    assert [(one.tone, one.noun, str(one)) for one in found] == [
+        (
+            "bad",
+            "worker",
+            (
+                "No worker has been at work for 5 min. 60 due jobs, 1 due schedule, 1 consumer and 30 jobs of silent "
+                "workers wait for one. Run `stoker work app:jobs`."
+            ),
+        )
+    ]
+    assert told(presences=[]) == ["No worker is at work. 3 due jobs wait for one. Run `stoker work app:jobs`."]
+    [held] = told(presences=[presence(seen_at=NOW - HOUR, running=1)], census=Census(at=NOW))
+    assert held.startswith("No worker has been at work for 1 h. 1 job of silent workers waits for one."), held
+
+
+@pytest.mark.spec("NEED-13")
+def test_a_worker_may_be_replaced_and_nothing_is_due_without_trouble() -> None:
+    def tones(seen: int, **given: object) -> list[str]:
+        gone = presence(seen_at=NOW - seen * SECOND, state="stopped")
+        return [one.tone for one in findings(Situation(presences=[gone], **given))]  # type: ignore[arg-type]
+
+    assert tones(60, census=census()) == ["plain"]
+    assert tones(61, census=census()) == ["bad"]
+    assert tones(3_600, census=Census(at=NOW)) == [], "nothing is due"
+    assert tones(61, census=Census(at=NOW), schedules=[schedule("hourly", SECOND)]) == ["bad"]
+    paused = [Queue(name="mail", pause=Pause())]
+    assert tones(3_600, census=census(), queues=paused) == ["plain"], "what is due is paused"
+    silent = presence(seen_at=NOW - 30 * SECOND, running=1)
+    assert [one.tone for one in findings(Situation(census=census(), presences=[silent]))] == ["bad", "plain"]
+
+
 @pytest.mark.spec("NEED-04")
 def test_many_deaths_in_an_hour_are_compared_with_the_day() -> None:
-    assert told(deaths=Deaths(10, 10)) == []
-    assert told(deaths=Deaths(100, 2_400)) == []
-    assert told(deaths=Deaths(214, 240)) == ["214 jobs died in the last hour."]
-    known = Deaths(214, 240, 187, "KeyError: 'sku'", "imports.parse", "0193")
-    assert told(deaths=known) == [
-        "214 jobs died in the last hour, 187 of the latest with the same error. KeyError: 'sku' in imports.parse"
-    ]
+    def tones(deaths: Deaths) -> list[str]:
+        return [one.tone for one in findings(Situation(census=Census(at=NOW), deaths=deaths))]
+
+    assert tones(Deaths(0)) == []
+    assert tones(Deaths(1)) == tones(Deaths(10)) == ["plain"], "a line, not a finding"
+    assert tones(Deaths(100, day=2_400)) == ["plain"]
+    assert tones(Deaths(214, day=240)) == ["bad"]
+    known = Deaths(214, 214, 240, True, 187, "KeyError: 'sku'", "imports.parse", "0193")
     [found] = findings(Situation(census=Census(at=NOW), deaths=known))
-    assert found.filter == "same_error:0193"
+    assert str(found) == (
+        "214 jobs died in the last hour, 187 of them with the same error. KeyError: 'sku' in imports.parse. "
+        "Run `stoker jobs list is:dead finished:1h`."
+    )
+    assert found.filter == "is:dead finished:1h"
+    assert (known.figure, Deaths(0).figure) == ("214 in the last hour", "none in the last hour")
+
+
+@pytest.mark.spec("NEED-14")
+def test_more_deaths_than_dead_jobs_are_told_apart() -> None:
+    again = Deaths(1_955, 4_272, 4_272)
+    assert again.figure == "1,955 in the last hour, of 4,272 deaths"
+    assert told(deaths=again)[0].startswith(
+        "1,955 jobs died in the last hour; with those that were requeued, discarded or deleted since there were "
+        "4,272 deaths."
+    )
+    uncounted = Deaths(10_000, 12_000, complete=False)
+    assert uncounted.figure == "more than 10,000 in the last hour"
+    assert told(deaths=uncounted)[0].startswith("more than 10,000 jobs died in the last hour. ")
 
 
 @pytest.mark.spec("NEED-05")
-def test_a_queue_that_falls_behind_or_cools_down_is_named() -> None:
+def test_a_queue_that_falls_behind_is_named() -> None:
     assert told(census=census(lag=MINUTE)) == []
     assert told(census=census(18_402, lag=252 * SECOND)) == [
-        "mail is falling behind. 18,402 jobs are ready and the oldest has waited 4 min 12 s."
-    ]
-    cooling = Queue(name="mail", cooldown=Cooldown(NOW + MINUTE, 6))
-    assert told(census=census(1, lag=SECOND), queues=[cooling]) == [
         (
-            "mail cools down. 1 job is ready and the oldest has waited 1.0 s. "
-            "It cools down until 14:29:07, after 6 throttled runs in a row."
+            "mail is falling behind. 18,402 jobs are ready and the oldest has waited 4 min 12 s. "
+            "Its workers have free slots: look at their logs."
+        )
+    ]
+    busy = Census(
+        at=NOW,
+        counts=(Count("mail", "send", Status.PENDING, 1), Count("mail", "send", Status.RUNNING, 5)),
+        oldest_ready={"mail": NOW - 252 * SECOND},
+    )
+    assert told(census=busy)[0].endswith("Run `stoker work app:jobs -q mail`.")
+    assert told(census=census(lag=MINUTE + 1), late_after=2 * MINUTE) == []
+
+
+@pytest.mark.spec("NEED-15")
+def test_a_wait_that_is_usual_in_a_queue_is_no_finding() -> None:
+    slow = {"census": census(lag=5 * MINUTE), "presences": [presence()]}
+    assert told(**slow, usual={"mail": MINUTE}) == []
+    assert len(told(**slow, usual={"mail": MINUTE - 1})) == 1
+    assert len(told(**slow, usual={"bills": HOUR})) == 1
+
+
+@pytest.mark.spec("NEED-16")
+def test_more_workers_are_not_advised_where_they_would_not_help() -> None:
+    bucket = Bucket(Rate(10, per=60), 0, NOW)
+    running = Census(
+        at=NOW,
+        counts=(Count("mail", "send", Status.PENDING, 3), Count("mail", "send", Status.RUNNING, 2)),
+        oldest_ready={"mail": NOW - 9 * MINUTE},
+    )
+    ready = "3 jobs are ready and the oldest has waited 9 min."
+    shut: list[tuple[dict[str, object], str]] = [
+        ({"queues": [Queue(name="mail", bucket=bucket)]}, f"mail is at its rate of 10 in 1 min. {ready}"),
+        ({"queues": [Queue(name="mail", workers=2)]}, f"mail runs as many at once as it may, which are 2. {ready}"),
+        ({"full": {"mail": "api"}}, f"mail is held back by its limit api. {ready}"),
+    ]
+    for given, said in shut:
+        [found] = findings(Situation(census=running, presences=[presence()], **given))  # type: ignore[arg-type]
+        assert (found.tone, str(found)) == ("plain", said)
+    cooling = Queue(name="mail", cooldown=Cooldown(NOW + MINUTE, 6))
+    assert told(census=census(1, lag=9 * MINUTE), queues=[cooling]) == [
+        (
+            "mail cools down until 14:29:07. 1 job is ready and the oldest has waited 9 min. "
+            "6 throttled runs in a row made it. Wait until then, or end it: stoker queues reopen mail."
         )
     ]
     assert told(census=census(0), queues=[cooling]) == []
+    [unserved] = told(queues=[cooling], presences=[presence(queues={"bills": 1})])
+    assert unserved.startswith("mail has 3 ready jobs and no worker."), "one cause, one finding"
+    assert told(queues=[Queue(name="mail", cooldown=cooling.cooldown, pause=Pause())]) == [
+        "mail is paused. 3 jobs wait in it."
+    ]
+    open_again = Queue(name="mail", bucket=Bucket(Rate(10, per=60), 5, NOW), workers=9)
+    assert "is falling behind" in told(census=census(lag=9 * MINUTE), queues=[open_again])[0]
 
 
 @pytest.mark.spec("NEED-06")
@@ -102,28 +250,76 @@ def test_a_paused_queue_is_worth_knowing_and_not_counted() -> None:
     assert badges(found) == {}
     assert told(queues=[Queue(name="mail", pause=Pause())], presences=[]) == ["mail is paused. 3 jobs wait in it."]
     assert told(queues=[Queue(name="idle", pause=Pause()), Queue(name="mail")]) == []
+    [forgotten] = findings(Situation(census=census(1, lag=25 * HOUR), queues=[paused], presences=[presence()]))
+    assert (forgotten.tone, forgotten.remedy) == ("warn", "stoker queues resume mail")
+    assert forgotten.detail == "1 job waits in it, the oldest for 1 day 1 h; it may have been forgotten."
+
+
+@pytest.mark.spec("NEED-17")
+def test_a_schedule_that_is_overdue_is_bad() -> None:
+    def tones(late: int, **given: object) -> list[str]:
+        return [one.tone for one in findings(Situation(census=Census(at=NOW), presences=[presence()], schedules=[
+            schedule("monthly", late, **given)
+        ]))]  # fmt: skip
+
+    assert tones(MINUTE) == [], "it may be as late as its grace and a minute"
+    assert tones(MINUTE + 1) == ["bad"]
+    assert tones(MINUTE + 1, grace=0) == ["bad"]
+    assert tones(MINUTE, grace=0) == tones(HOUR, grace=HOUR) == tones(HOUR, enabled=False) == []
+    assert tones(-HOUR, last_error="no such zone", last_status=Action.FAIL) == ["warn"]
+    assert tones(HOUR, last_error="no such zone", last_status=Action.FAIL) == ["bad"], "one finding of both"
+    assert told(schedules=[schedule("monthly", HOUR)]) == [
+        (
+            "monthly is overdue by 1 h. Workers are there, and none of them ticks. "
+            "Look at their logs for what keeps the schedules from ticking."
+        )
+    ]
+    never = msgspec.structs.replace(schedule("new", 0), next_fire=None)
+    torn = schedule("torn", HOUR, expression="", template=Draft(NO_ID, UNREADABLE))
+    assert told(schedules=[never, torn]) == []
+    assert told(schedules=[torn], presences=[], census=Census(at=NOW)) == [], "it never fires"
 
 
 @pytest.mark.spec("NEED-07")
-def test_schedules_consumers_versions_and_the_store_have_their_sentences() -> None:
-    assert told(failed_schedules={"monthly": "no such zone Europe/Kiew"}) == [
-        "monthly could not fire. no such zone Europe/Kiew"
+def test_schedules_consumers_and_versions_have_their_sentences() -> None:
+    failed = schedule("monthly", -HOUR, last_error="no such zone Europe/Kiew", last_status=Action.DISABLE)
+    assert told(schedules=[failed]) == [
+        "monthly could not fire. no such zone Europe/Kiew. Run `stoker schedules show monthly`."
     ]
     slow = [Delivery("orders", "analytics", 34 * SECOND, 2, 1), Delivery("orders", "warehouse", SECOND)]
     assert told(deliveries=slow) == [
-        "orders / analytics has not delivered for 34.0 s and has 2 parked keys and has 1 letter to decide on."
+        (
+            "orders / analytics has not delivered for 34.0 s and has 2 parked keys and has 1 letter to decide on. "
+            "No worker runs it, or its handler fails again and again. Run `stoker outbox show orders`."
+        )
     ]
+    letters = [Delivery("orders", "analytics", letters=1), Delivery("orders", "mail", parked=1)]
+    assert [
+        one.remedy for one in findings(Situation(census=census(0), presences=[presence()], deliveries=letters))
+    ] == [
+        "stoker outbox letters orders",
+        "stoker outbox letters orders --status parked",
+    ]
+    [stuck] = findings(Situation(census=census(0), presences=[presence()], deliveries=[Delivery("o", "c", HOUR)]))
+    assert stuck.tone == "bad"
     mixed = [presence("a", version="0.4"), presence("b", version="0.4"), presence("c", version="0.3", host="fra-1")]
-    assert told(presences=mixed) == ["fra-1 runs Stoker 0.3 beside 0.4 on the others. Finish the deployment."]
-    assert told(problems=["A session holds a snapshot"], warnings=["TLS is off"]) == [
-        "A session holds a snapshot.", "TLS is off.",
-    ]  # fmt: skip
+    assert told(presences=mixed) == [
+        (
+            "fra-1 runs Stoker 0.3 beside 0.4 on the others. Workers of two versions run the same jobs. "
+            "Finish the deployment."
+        )
+    ]
+    [merged] = told(presences=[*mixed, presence("d", version="0.4"), presence("e", version="0.3", host="fra-2")])
+    assert merged.startswith("2 hosts run Stoker 0.3 beside 0.4 on the others.")
 
 
 @pytest.mark.spec("NEED-08")
 def test_the_title_counts_and_badges_tell_the_page() -> None:
-    found = findings(Situation(census=census(lag=9 * MINUTE), presences=[presence()], problems=["a"], warnings=["b"]))
+    slow = [Delivery("orders", "analytics", letters=1)]
+    found = findings(
+        Situation(census=census(lag=9 * MINUTE), presences=[presence()], deliveries=slow, deaths=Deaths(11))
+    )
     assert verdict(found) == "Three things need you"
     assert verdict(found[:1]) == "One thing needs you"
     assert verdict(found * 4) == "12 things need you"
-    assert badges(found) == {"health": (2, "bad"), "queues": (1, "warn")}
+    assert badges(found) == {"jobs": (1, "bad"), "queues": (1, "warn"), "outbox": (1, "warn")}

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.model.control import Budget, Pause, Presence, Queue
-from stoker.model.findings import Delivery
+from stoker.model.findings import Deaths, Delivery, findings
+from stoker.model.findings import Situation as Work
 from stoker.model.health import jobs, postgres, redis, sqlite, transport
 from stoker.model.health.check import Check, Grade, ok, worst, wrong
 from stoker.model.health.facts import (
@@ -27,10 +28,11 @@ from stoker.model.health.facts import (
     Transport,
 )
 from stoker.model.health.jobs import Misdated, Overdue, Situation
-from stoker.model.job import Status
+from stoker.model.job import Draft, Status
 from stoker.model.query import Census, Count
+from stoker.model.schedule import NO_ID, Schedule
 from stoker.model.throttle import Cooldown, Rate, full
-from stoker.model.time import DAY, MINUTE, SECOND
+from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 
 NOW = 1_800_000_000_000_000
 GIB = 1 << 30
@@ -213,80 +215,78 @@ def worker(**changes: Any) -> Presence:
     return Presence(**{**given, "seen_at": NOW, **changes})
 
 
+def schedule(late: int) -> Schedule:
+    return Schedule(name="nightly", expression="0 3 * * *", template=Draft(NO_ID, "report"), next_fire=NOW - late)
+
+
 LLM = Budget("llm", full(Rate(10), NOW))
+PAUSED, COOLING = Queue(name="mail", pause=Pause()), Queue(name="mail", cooldown=Cooldown(NOW + MINUTE, 9))
+
+
+def situation(**given: Any) -> Situation:
+    """What is judged; fields of the work are given beside the others."""
+    work: dict[str, Any] = {"census": census(), "presences": [worker()]}
+    work |= {name: given.pop(name) for name in Work.__struct_fields__ if name in given}
+    return Situation(work=Work(**work), **given)
 
 
 @pytest.mark.spec("HEALTH-05", "BUDGET-12")
 @pytest.mark.parametrize(
-    ("situation", "expected"),
+    ("given", "expected"),
     [
-        (Situation(census=census()), []),
-        (Situation(census=census(), apart=5 * SECOND, unsure=4 * SECOND), []),
-        (Situation(census=census(), apart=5 * SECOND), [("clock", "warning")]),
-        (Situation(census=census(), apart=-5 * MINUTE), [("clock", "wrong")]),
-        (Situation(census=census(3)), [("queues", "wrong")]),
-        (Situation(census=census(3), presences=[worker()]), []),
-        (Situation(census=census(3), presences=[worker(kinds={})]), []),
-        (Situation(census=census(3), presences=[worker(kinds={"other": "x"})]), [("kinds", "wrong")]),
+        (situation(), []),
+        (situation(apart=5 * SECOND, unsure=4 * SECOND), []),
+        (situation(apart=5 * SECOND), [("clock", "warning")]),
+        (situation(apart=-5 * MINUTE), [("clock", "wrong")]),
+        (situation(census=census(3), presences=[]), [("workers", "wrong")]),
+        (situation(census=census(3), presences=[worker(queues={"other": 1})]), [("queues", "wrong")]),
+        (situation(census=census(3)), []),
+        (situation(census=census(3), presences=[worker(kinds={})]), []),
+        (situation(census=census(3), presences=[worker(kinds={"other": "x"})]), [("kinds", "wrong")]),
+        (situation(census=census(3, status=Status.DEAD), presences=[worker(kinds={"other": "x"})]), []),
+        (situation(presences=[worker(seen_at=NOW - MINUTE)]), []),
+        (situation(presences=[worker(worker="v"), worker(seen_at=NOW - MINUTE, running=2)]), [("workers", "wrong")]),
+        (situation(presences=[worker(seen_at=0, state="stopped")]), []),
+        (situation(budgets=[LLM], presences=[worker(held={"llm": 10, "sms": 99})]), []),
+        (situation(budgets=[LLM], presences=[worker(held={"llm": 11}), worker(worker="v")]), [("budgets", "warning")]),
+        (situation(budgets=[LLM], presences=[worker(held={"llm": 11}, state="stopped")]), []),
+        (situation(overdue=[Overdue("id", "send", SECOND, MINUTE)]), [("running jobs", "warning")]),
+        (situation(runs={"send": (9, 11)}), [("retry storms", "warning")]),
+        (situation(runs={"send": (10, 10), "rare": (0, 3)}), []),
+        (situation(deaths=Deaths(1)), [("deaths", "note")]),
+        (situation(deaths=Deaths(11)), [("deaths", "wrong")]),
+        (situation(census=census(3, lag=5 * MINUTE)), [("queues", "warning")]),
+        (situation(census=census(3, lag=2 * DAY), queues=[PAUSED]), [("queues", "warning")]),
+        (situation(census=census(3, lag=2 * HOUR), queues=[PAUSED]), [("queues", "note")]),
+        (situation(census=census(3, lag=2 * DAY), queues=[COOLING]), [("queues", "warning")]),
+        (situation(queues=[PAUSED]), []),
+        (situation(schedules=[schedule(2 * MINUTE)]), [("schedules", "wrong")]),
+        (situation(lost={"a": 0, "b": 7}), [("event buffers", "note")]),
+        (situation(misdated=[Misdated("mail", 2, "id", MINUTE)]), [("dates", "warning")]),
+        (situation(misdated=[Misdated("mail", 2, "id", MINUTE, more=True)]), [("dates", "warning")]),
+        (situation(deliveries=[Delivery("orders", "mail")]), []),
+        (situation(deliveries=[Delivery("orders", "mail", waits=MINUTE)]), [("consumers", "warning")]),
+        (situation(deliveries=[Delivery("orders", "mail", waits=11 * MINUTE)]), [("consumers", "wrong")]),
         (
-            Situation(census=census(3, status=Status.DEAD), presences=[worker(kinds={"other": "x"})]),
-            [],
-        ),
-        (Situation(census=census(), presences=[worker(seen_at=NOW - MINUTE)]), [("workers", "warning")]),
-        (Situation(census=census(), presences=[worker(seen_at=0, state="stopped")]), []),
-        (Situation(census=census(), budgets=[LLM], presences=[worker(held={"llm": 10, "sms": 99})]), []),
-        (
-            Situation(census=census(), budgets=[LLM], presences=[worker(held={"llm": 11}), worker(worker="v")]),
-            [("budgets", "warning")],
-        ),
-        (
-            Situation(census=census(), budgets=[LLM], presences=[worker(held={"llm": 11}, state="stopped")]),
-            [],
-        ),
-        (Situation(census=census(), overdue=[Overdue("id", "send", SECOND, MINUTE)]), [("running jobs", "warning")]),
-        (Situation(census=census(), runs={"send": (9, 11)}), [("retry storms", "warning")]),
-        (Situation(census=census(), runs={"send": (10, 10), "rare": (0, 3)}), []),
-        (
-            Situation(census=census(3, lag=5 * MINUTE), presences=[worker()], flow={"mail": (10, 5)}),
-            [("lag", "warning")],
-        ),
-        (Situation(census=census(3, lag=5 * MINUTE), presences=[worker()], flow={"mail": (5, 10)}), []),
-        (
-            Situation(
-                census=census(3, lag=2 * DAY), presences=[worker()], queues=[Queue(name="mail", pause=Pause(by="ada"))]
-            ),
-            [("forgotten queues", "warning")],
-        ),
-        (
-            Situation(census=census(3, lag=2 * DAY), presences=[worker()], queues=[Queue(name="mail", pause=Pause())]),
-            [("forgotten queues", "warning")],
-        ),
-        (
-            Situation(
-                census=census(3, lag=2 * DAY),
-                presences=[worker()],
-                queues=[Queue(name="mail", cooldown=Cooldown(NOW + MINUTE, 9))],
-            ),
-            [("forgotten queues", "warning")],
-        ),
-        (Situation(census=census(3, lag=2 * DAY), presences=[worker()], queues=[Queue(name="mail")]), []),
-        (Situation(census=census(), queues=[Queue(name="mail", pause=Pause())]), []),
-        (Situation(census=census(), lost={"a": 0, "b": 7}), [("event buffers", "note")]),
-        (Situation(census=census(), misdated=[Misdated("mail", 2, "id", MINUTE)]), [("dates", "warning")]),
-        (Situation(census=census(), misdated=[Misdated("mail", 2, "id", MINUTE, more=True)]), [("dates", "warning")]),
-        (Situation(census=census(), deliveries=[Delivery("orders", "mail")]), []),
-        (
-            Situation(census=census(), deliveries=[Delivery("orders", "mail", waits=11 * MINUTE)]),
-            [("consumers", "wrong")],
-        ),
-        (
-            Situation(census=census(), deliveries=[Delivery("o", "a", parked=1), Delivery("o", "b", letters=2)]),
-            [("letters and parked keys", "warning")] * 2,
+            situation(deliveries=[Delivery("o", "a", parked=1), Delivery("o", "b", letters=2)]),
+            [("consumers", "warning")] * 2,
         ),
     ],
 )
-def test_the_state_of_queues_workers_and_streams(situation: Situation, expected: list[tuple[str, str]]) -> None:
-    assert complaints(jobs.judge(situation)) == expected
+def test_the_state_of_queues_workers_and_streams(given: Situation, expected: list[tuple[str, str]]) -> None:
+    assert complaints(jobs.judge(given)) == expected
+
+
+@pytest.mark.spec("HEALTH-05", "NEED-09")
+def test_the_check_up_says_what_the_status_says() -> None:
+    given = situation(
+        census=census(3, lag=5 * MINUTE), deaths=Deaths(2), deliveries=[Delivery("o", "a", letters=1)],
+        schedules=[schedule(2 * MINUTE)],
+    )  # fmt: skip
+    said = [str(one) for one in findings(given.work)]
+    assert len(said) == 4
+    checked = [one for one in jobs.judge(given) if one.verdict is not Grade.OK]
+    assert {one.read for one in checked} == {f"{one.name} {one.text}" for one in findings(given.work)}
 
 
 @pytest.mark.spec("HEALTH-10")

@@ -7,7 +7,7 @@ import pytest
 from stoker.model.control import Presence, Queue
 from stoker.model.errors import nearest
 from stoker.model.job import Draft, Status
-from stoker.model.names import Names, hint, in_use, known
+from stoker.model.names import Names, hint, in_use, known, meant_queue
 from stoker.model.query import Census, Count, Totals
 from stoker.model.schedule import Schedule
 from stoker.model.time import HOUR, MINUTE
@@ -39,3 +39,18 @@ def test_a_hint_names_the_nearest_or_what_there_is() -> None:
     assert hint("zzz", ["mail", "bulk"]) == "Known are bulk, mail."
     assert hint("zzz", []) == "None is known."
     assert nearest("zzz", ["mail"]) == ""
+
+
+@pytest.mark.spec("NEED-12")
+def test_the_queue_that_was_meant_is_the_tasks_own_or_the_nearest_that_is_served() -> None:
+    def worker(**given: object) -> Presence:
+        fields = {"worker": "w", "host": "h", "pid": 1, "queues": {"mail": 1}, "seen_at": 9, **given}
+        return Presence(**fields)  # type: ignore[arg-type]
+
+    assert meant_queue("maill", "send", "letters", [worker()], 9) == "letters"
+    assert meant_queue("maill", "send", "maill", [worker()], 9) == "mail", "its own queue has no worker"
+    assert meant_queue("maill", "send", None, [worker(kinds={"send": "a.send"})], 9) == "mail"
+    assert meant_queue("maill", "send", None, [worker(kinds={"other": "a.other"})], 9) is None
+    assert meant_queue("maill", "send", None, [worker(state="stopped")], 9) is None
+    assert meant_queue("reports", "send", None, [worker()], 9) is None
+    assert meant_queue("mail", "send", None, [worker()], 9) is None

@@ -28,6 +28,7 @@ from stoker.model.stats import (
     percentile,
     roll_up,
     store_points,
+    usual_wait,
     width_for,
 )
 from stoker.model.time import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Instant
@@ -233,3 +234,20 @@ def test_a_point_that_is_stored_or_counts_less_than_the_stored_one_is_no_news() 
     assert news([], stored) == []
     times = measured("mail", "total", START, [3, 5])
     assert news([times], [measured("mail", "total", START, [3, 4])]) == [times]
+
+
+@pytest.mark.spec("NEED-15")
+def test_the_usual_wait_is_the_p95_over_the_jobs_of_a_day() -> None:
+    def minute(n: int, jobs: int, lag: int) -> list[Point]:
+        at = START + n * MINUTE
+        waits = [Point("mail", "lag", at, 1, lag, lag, lag, lag, lag)] if lag else []
+        return [Point("mail", "completed", at, jobs), *waits]
+
+    assert usual_wait([]) == 0
+    assert usual_wait([Point("mail", "lag", START, 1, 9, 9, 9, 9, 9)]) == 0, "nothing was completed"
+    assert usual_wait(minute(0, 1, 7)) == 7
+    quiet = [point for n in range(95) for point in minute(n, 1, 0)]
+    assert usual_wait([*quiet, *minute(95, 4, 60), *minute(96, 1, 90)]) == 0, "five of a hundred waited"
+    assert usual_wait([*quiet, *minute(95, 5, 60), *minute(96, 1, 90)]) == 60, "six of a hundred and one did"
+    batch = [*minute(0, 1_000, 3_600), *quiet]
+    assert usual_wait(batch) == 3_600, "jobs count, not minutes"

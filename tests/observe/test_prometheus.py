@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.cli.command import stoker
 from stoker.engines.base import outbox_of
@@ -27,6 +28,7 @@ from stoker.model.errors import EngineError
 from stoker.model.outbox.cursor import Consumer
 from stoker.model.outbox.delivery import Rejected, RetryLater
 from stoker.model.outbox.stream import Stream
+from stoker.model.schedule import tick
 from stoker.observe import prometheus
 from stoker.testing.clock import VirtualClock
 from stoker.testing.conformance.harness import Store
@@ -70,6 +72,37 @@ async def test_a_scrape_shows_queues_jobs_and_workers(jobs: Stoker) -> None:
     assert (found["stoker_queue_paused", "mail"], found["stoker_queue_paused", "idle"]) == (1, 0)
     assert (found["stoker_queue_slots", "idle"], found["stoker_queue_workers", "idle"]) == (2, 1)
     assert found["stoker_queue_lag_seconds", "mail"] >= 0
+
+
+@pytest.mark.spec("METRIC-01", "NEED-13", "NEED-17")
+async def test_a_scrape_shows_what_needs_a_person(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    app = Stoker(make_engine("sqlite", tmp_path, clock))
+    app.declare("send")
+    engine = await app.engine()
+
+    async def scrape() -> dict[tuple[str, ...], float]:
+        return values(prometheus.text(await prometheus.read(app)))
+
+    assert (await scrape())["stoker_without_worker_seconds",] == 0, "nothing is due"
+    await app.enqueue(app.draft("send"))
+    await Admin(app).schedules.create("hourly", app.draft("send"), cron="0 * * * *")
+    clock.advance(90)
+    found = await scrape()
+    assert (found["stoker_without_worker_seconds",], found["stoker_workers",]) == (90, 0)
+    await engine.beat(Presence(worker="w", host="h", pid=1, queues={"default": 5}))
+    found = await scrape()
+    assert (found["stoker_without_worker_seconds",], found["stoker_workers",]) == (0, 1)
+    assert (found["stoker_queue_late", "default"], found["stoker_findings", "warn"]) == (1, 1)
+    assert found["stoker_schedule_overdue_seconds", "hourly"] == 0
+    [hourly] = await engine.schedules()
+    await engine.fire(tick(hourly, clock()), [])
+    clock.advance(3_600)
+    found = await scrape()
+    assert found["stoker_without_worker_seconds",] == 3_600
+    assert found["stoker_schedule_overdue_seconds", "hourly"] == 90
+    assert found["stoker_findings", "bad"] == 1
+    await app.close()
 
 
 @pytest.fixture
@@ -183,6 +216,7 @@ def test_one_port_speaks_for_all_worker_processes_also_for_those_that_are_gone(t
         async with app:
             drafts = [app.draft("quick", {"ok": n % 2 == 0}, queue="mail", attempts=1) for n in range(40)]
             await app.enqueue_many([*drafts, app.draft("apart", queue="mail"), app.draft("hang", queue="slow")])
+            await Admin(app).schedules.create("yearly", app.draft("quick"), cron="0 0 1 1 *")
 
     app.run(fill())
     with at_work(url, "-p", "2", "-q", "mail:2,slow:2") as (process, address):

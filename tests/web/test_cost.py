@@ -174,8 +174,8 @@ async def test_the_overview_takes_six_store_calls(
     client = Client(viewed)
     assert (await client.get("/")).status_code == 200
     calls = counted(await viewed.store.engine(), monkeypatch)
+    monkeypatch.setattr(hub_module, "YOUNG", -1.0)
     for _ in range(2):
-        viewed.hub.forget()
         calls.clear()
         assert (await client.get("/")).status_code == 200
         assert calls == {"census": 1, "queues": 1, "workers": 1, "points": 1, "find": 2}

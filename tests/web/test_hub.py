@@ -142,7 +142,7 @@ async def test_what_is_most_overdue_is_read_first(app: Stoker, monkeypatch: pyte
 
         return ask
 
-    for name in ("census", "queues", "workers"):
+    for name in ("census", "queues", "workers", "schedules"):
         monkeypatch.setattr(engine, name, counted(name, getattr(engine, name)))
     hub.enter()
     seen = hub.generation
@@ -152,6 +152,7 @@ async def test_what_is_most_overdue_is_read_first(app: Stoker, monkeypatch: pyte
     hub.leave()
     await hub.close()
     assert len(asked) == 16
+    assert asked.index("schedules") == 15, "after 30 seconds"
     assert 7 <= asked.count("census") <= 9
     assert 3 <= asked.count("queues") <= 5
     assert 3 <= asked.count("workers") <= 5

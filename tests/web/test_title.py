@@ -14,6 +14,8 @@ import httpx
 import pytest
 
 from stoker.app import Stoker
+from stoker.model import findings
+from stoker.model.time import SECOND
 from stoker.web import Limits, Open, dashboard
 from stoker.web import hub as hub_module
 from tests.harness.apps import PATIENCE
@@ -49,6 +51,7 @@ async def test_the_title_follows_a_worker_that_stops_and_a_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_module, "EVERY", 0.2)
+    monkeypatch.setattr(findings, "ALONE_AFTER", SECOND)
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     (tmp_path / "live_app.py").write_text(APP.format(url=url))
     app = Stoker(url, durability="process")

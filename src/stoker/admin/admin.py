@@ -15,7 +15,7 @@ import msgspec
 from stoker.admin.asking import Asking, Noun
 from stoker.admin.audit import AuditAdmin
 from stoker.admin.health import HealthAdmin
-from stoker.admin.history import Failures, HistoryAdmin
+from stoker.admin.history import HistoryAdmin
 from stoker.admin.jobs import JobsAdmin
 from stoker.admin.kinds import KindsAdmin
 from stoker.admin.limits import LimitsAdmin
@@ -72,7 +72,7 @@ class Operators(Protocol):
     outbox: OutboxAdmin
     tokens: TokensAdmin
 
-    async def overview(self, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
+    async def overview(self, window: Seconds = 3600) -> Overview:
         """Everything on one screen."""
         ...
 
@@ -136,12 +136,9 @@ class Admin(Noun):
         asking = Asking(app, by, way, EVERYTHING_SHOWN if redact is None else redact, request, role)
         super().__init__(asking)
 
-    async def overview(self, window: Seconds = 3600, failures: Failures | None = None) -> Overview:
-        """Everything on one screen: what needs a person, queues, workers, kinds, and rates over a window.
-
-        With `failures`, as `history.failures()` returns them, deaths of the last minute count too.
-        """
-        return await overview(self._asking, window, failures)
+    async def overview(self, window: Seconds = 3600) -> Overview:
+        """Everything on one screen: what needs a person, queues, workers, kinds, and rates over a window."""
+        return await overview(self._asking, window)
 
     async def stats(self, queues: Sequence[str]) -> Stats:
         """Due and delayed jobs of these queues, in this order, zeros for unknown ones; dead jobs of all queues."""

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from stoker.admin import attention
 from stoker.admin.asking import Noun
-from stoker.engines.base import CORRUPT, Description, Engine, Feature, outbox_of
+from stoker.engines.base import CORRUPT, Description, Engine
 from stoker.event_buffer import wall
 from stoker.model import ids
 from stoker.model.errors import (
@@ -21,20 +22,16 @@ from stoker.model.errors import (
     SchemaMismatch,
 )
 from stoker.model.events import Event, EventType, Window
-from stoker.model.findings import Delivery
 from stoker.model.health import jobs, postgres, redis, sqlite, transport
 from stoker.model.health.check import Check, note, ok, warning, wrong
 from stoker.model.health.facts import MOST_NAMED, Facts
 from stoker.model.health.jobs import Misdated, Overdue, Situation
 from stoker.model.job import Job, Status
-from stoker.model.outbox.letters import Count, LetterFilter
-from stoker.model.outbox.steering import StreamState
 from stoker.model.query import LARGEST_PAGE, Order, Query
 from stoker.model.schedule import is_unreadable
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant, Span
 
 RUNS_OF: Span = HOUR
-FLOW_OF: Span = 10 * MINUTE
 MOST_EVENTS = 10_000
 """Events that are read to find retry storms; where there are more, a shorter window is read."""
 
@@ -80,19 +77,16 @@ class HealthAdmin(Noun):
         now = await engine.now()
         after = wall()
         presences = await engine.workers()
+        census, queues = await engine.census(), await engine.queues()
         return Situation(
-            census=await engine.census(),
-            queues=await engine.queues(),
-            presences=presences,
+            work=await attention.situation(engine, self._asking.app, self._asking.redact, census, queues, presences),
             apart=now - (before + after) // 2,
             unsure=(after - before) // 2 + SECOND // 2,
             overdue=await self._overdue(engine, now),
             misdated=await _misdated(engine, now),
             runs=await _runs(engine, now),
-            flow=await _flow(engine, now),
             lost={one.worker: one.dropped for one in presences},
             budgets=await engine.budgets(),
-            deliveries=await _deliveries(engine, now) if Feature.OUTBOX in engine.features else None,
         )
 
     async def _overdue(self, engine: Engine, now: Instant) -> list[Overdue]:
@@ -204,35 +198,3 @@ async def _runs(engine: Engine, now: Instant) -> dict[str, tuple[int, int]]:
         kind: (count(kind, EventType.COMPLETED), count(kind, EventType.FAILED, EventType.RETRIED)) for kind in kinds
     }
     return {kind: pair for kind, pair in both.items() if any(pair)}
-
-
-async def _flow(engine: Engine, now: Instant) -> dict[str, tuple[int, int]]:
-    """Jobs that came and that ended, by queue, in the last minutes that were rolled up."""
-    metrics = (EventType.ENQUEUED.value, EventType.COMPLETED.value, EventType.FAILED.value)
-    came: Counter[str] = Counter()
-    ended: Counter[str] = Counter()
-    for point in await engine.points(now - FLOW_OF, now, metrics):
-        (came if point.metric == EventType.ENQUEUED else ended)[point.queue] += point.count
-    return {queue: (came[queue], ended[queue]) for queue in sorted({*came, *ended})}
-
-
-async def _deliveries(engine: Engine, now: Instant) -> list[Delivery]:
-    outbox = outbox_of(engine)
-    return [
-        await _delivery(engine, state, consumer, now)
-        for state in await outbox.streams()
-        for consumer in sorted({one.cursor.consumer for one in state.cursors})
-    ]
-
-
-async def _delivery(engine: Engine, state: StreamState, consumer: str, now: Instant) -> Delivery:
-    cursors = [one for one in state.cursors if one.cursor.consumer == consumer]
-    oldest = min((one.oldest for one in cursors if one.oldest is not None), default=None)
-    letters = await outbox_of(engine).letters(LetterFilter(stream=state.stream.name, consumer=consumer), Count())
-    return Delivery(
-        state.stream.name,
-        consumer,
-        waits=0 if oldest is None else max(0, now - oldest),
-        parked=sum(one.cursor.parked for one in cursors),
-        letters=letters.n,
-    )

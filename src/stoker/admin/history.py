@@ -16,7 +16,7 @@ from stoker.model.events import EventType, Point, Window
 from stoker.model.job import Status
 from stoker.model.query import LARGEST_PAGE, Query
 from stoker.model.stats import BUCKET, METRICS, MOST_BUCKETS, OF_ALL, STORE, TIMES, TOGETHER, of_all, width_for
-from stoker.model.time import HOUR, MINUTE, Instant, Seconds, Span, instant, moment, span
+from stoker.model.time import MINUTE, Instant, Seconds, Span, instant, moment, span
 
 RECENT = 15
 """Closed minutes over which rates are measured."""
@@ -50,16 +50,11 @@ class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """Failed jobs by kind and error, the largest group first; `looked_at` jobs were read, back to `since`.
-
-    `died` of them died in the last hour, and `worst` holds the most of these.
-    """
+    """Failed jobs by kind and error, the largest group first; `looked_at` jobs were read, back to `since`."""
 
     groups: list[ErrorGroup]
     looked_at: int
     since: datetime | None = None
-    died: int = 0
-    worst: ErrorGroup | None = None
 
 
 class EventPage(msgspec.Struct, frozen=True):
@@ -139,13 +134,8 @@ class HistoryAdmin(Noun):
             for one in found
         ]
 
-    async def failures(
-        self, *, queue: str | None = None, kind: str | None = None, now: Instant | None = None
-    ) -> Failures:
-        """The newest 1,000 dead and retrying jobs by kind and error, the largest group first.
-
-        `now` is the store's time, where the caller knows it.
-        """
+    async def failures(self, *, queue: str | None = None, kind: str | None = None) -> Failures:
+        """The newest 1,000 dead and retrying jobs by kind and error, the largest group first."""
         engine = await self._asking.engine()
         query = Query(
             statuses=frozenset({Status.DEAD, Status.RETRYING}),
@@ -155,20 +145,12 @@ class HistoryAdmin(Noun):
         )
         jobs = (await engine.find(query)).jobs
         since = min((one.created_at for one in jobs), default=None)
-        hour = (await engine.now() if now is None else now) - HOUR
-        died = [one for one in jobs if one.status is Status.DEAD and (one.finished_at or 0) >= hour]
-        lately = self._masked(error_groups(died))
+        mask = self._asking.redact.text
         return Failures(
-            groups=self._masked(error_groups(jobs)),
+            groups=[msgspec.structs.replace(one, error=mask(one.error)) for one in error_groups(jobs)],
             looked_at=len(jobs),
             since=None if since is None else moment(since),
-            died=len(died),
-            worst=lately[0] if lately else None,
         )
-
-    def _masked(self, groups: list[ErrorGroup]) -> list[ErrorGroup]:
-        mask = self._asking.redact.text
-        return [msgspec.structs.replace(one, error=mask(one.error)) for one in groups]
 
 
 def _point(one: Point, scale: float) -> SeriesPoint:

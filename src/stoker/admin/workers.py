@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -12,8 +12,8 @@ from stoker import records
 from stoker.admin.asking import Noun
 from stoker.admin.audit import audited
 from stoker.hand_back import BATCH, hand_back, publish
-from stoker.model.control import Presence
-from stoker.model.derived import is_silent, runs_long
+from stoker.model.control import Presence, is_silent
+from stoker.model.derived import runs_long
 from stoker.model.errors import NotFound, shown
 from stoker.model.job import LEASE, Status
 from stoker.model.query import LARGEST_PAGE, Query
@@ -23,7 +23,10 @@ SILENT = "silent"
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as it reported itself last. `state` is running, stopping, silent (not seen for 10 s) or stopped."""
+    """A worker as it reported itself last. `state` is running, stopping, silent (not seen for 10 s) or stopped.
+
+    Its jobs go to another worker when its `lease` has passed since `seen_at`.
+    """
 
     worker: str
     host: str
@@ -35,6 +38,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     version: str
     seen_at: datetime
+    lease: timedelta
 
 
 class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,4 +117,5 @@ def _view(one: Presence, state: str) -> WorkerView:
         running=one.running,
         version=one.version,
         seen_at=moment(one.seen_at),
+        lease=timedelta(microseconds=one.lease),
     )

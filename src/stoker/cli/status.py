@@ -15,7 +15,7 @@ from stoker.cli.jobs import as_object
 from stoker.cli.queues import COLUMNS, row
 from stoker.cli.store import aimed, ask, objects, on_store, on_target, said, show
 from stoker.cli.text import say
-from stoker.engines.base import Description, Feature
+from stoker.engines.base import Description
 from stoker.model.derived import error_line
 from stoker.model.errors import NotFound, shown
 from stoker.model.time import moment
@@ -28,16 +28,14 @@ GROUPS = 10
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="As one object.")
-@click.option("--check", is_flag=True, help="Exit with 1 when something needs attention.")
-@click.option("--quiet", "-q", is_flag=True, help="Print only what needs attention.")
+@click.option("--check", is_flag=True, help="Exit with 1 when something is wrong.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only what needs attention, and notes.")
 @on_target
 def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str | None) -> None:
     """Show what needs attention, queues, workers and what goes wrong, on one screen."""
 
     async def look(admin: Operators) -> tuple[Overview, Failures, Description]:
-        failures = await admin.history.failures()
-        found = (await admin.overview(RECENT * 60, failures)).with_letters(await _letters(admin))
-        return found, failures, await admin.describe()
+        return await admin.overview(RECENT * 60), await admin.history.failures(), await admin.describe()
 
     found, failures, store = ask(path, url, look)
     if as_json:
@@ -55,15 +53,8 @@ def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str |
         _wrong(failures)
         for note in store.warnings:
             say(f"note: {note}")
-    if check and found.needs_attention:
+    if check and found.wrong:
         raise SystemExit(1)
-
-
-async def _letters(admin: Operators) -> dict[str, int]:
-    """How many letters of each stream wait for a decision."""
-    if Feature.OUTBOX not in (await admin.app.engine()).features:
-        return {}
-    return {one.name: await admin.outbox.count_letters(stream=one.name) for one in await admin.outbox.list()}
 
 
 def _attention(found: Overview) -> None:

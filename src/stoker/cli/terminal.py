@@ -173,9 +173,9 @@ class Top(App[None]):
     async def look(self) -> None:
         """Read the store and draw; one that does not answer leaves the picture as it was."""
         try:
-            if self.looking_at == "failures" or self._failures is None:
+            self._overview = await self._admin.overview(RECENT * 60)
+            if self.looking_at == "failures":
                 self._failures = await self._admin.history.failures()
-            self._overview = await self._admin.overview(RECENT * 60, self._failures)
             if self.looking_at == "jobs":
                 self._jobs = (await self._admin.jobs.find(self.filter_text, limit=LISTED)).jobs
         except StokerError as error:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from stoker.model.errors import InvalidInput
-from stoker.model.job import check_name
+from stoker.model.job import LEASE, check_name
 from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE
 from stoker.model.limit import check_limit_name, check_number
 from stoker.model.retry import OFF, Curve, clamped_curve
@@ -30,6 +30,9 @@ SETTINGS = ("workers", "fair", "rate", "keep_done", "keep_dead", "curve")
 
 SHOWN_WITHIN: Span = 20 * SECOND
 """A worker that has not shown itself for longer has no share of a limited queue."""
+
+SILENT_AFTER: Span = 10 * SECOND
+"""A worker that has not shown itself for longer is silent: frozen, dead, or cut off from the store."""
 
 STOPPED = "stopped"
 """The state of a presence that will not come back."""
@@ -184,8 +187,9 @@ class Budget(msgspec.Struct, frozen=True):
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker reports about itself, for operators and for counting slots. Its lease decides whether it lives.
 
-    `kinds` maps each kind the worker can run to the path of its function: module and name. `dropped` events did not fit
-    into its buffer. `held` names budgets that can never grant what its jobs asked for, with the most tokens asked for.
+    `kinds` maps each kind the worker can run to the path of its function: module and name. `lease` is how long its
+    claims are valid without a renewal. `dropped` events did not fit into its buffer. `held` names budgets that can
+    never grant what its jobs asked for, with the most tokens asked for.
     """
 
     worker: str
@@ -199,6 +203,12 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: Instant = 0
     dropped: int = 0
     held: dict[str, int] = {}
+    lease: Span = LEASE
+
+    @property
+    def passes_on_at(self) -> Instant:
+        """When its jobs go to another worker, if it shows itself no more."""
+        return self.seen_at + self.lease
 
 
 class NamedLock(msgspec.Struct, frozen=True, gc=False):
@@ -350,6 +360,11 @@ def live(presences: Sequence[Presence], now: Instant | None = None) -> list[Pres
     """The workers that reported themselves lately and have not stopped; without `now`, by the newest report."""
     newest = max((one.seen_at for one in presences), default=0) if now is None else now
     return [one for one in presences if one.state != STOPPED and newest - one.seen_at <= SHOWN_WITHIN]
+
+
+def is_silent(presence: Presence, now: Instant) -> bool:
+    """Whether a worker has not stopped and has not shown itself lately."""
+    return presence.state != STOPPED and now - presence.seen_at > SILENT_AFTER
 
 
 class Clash(msgspec.Struct, frozen=True):

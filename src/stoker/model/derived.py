@@ -1,4 +1,4 @@
-"""What operators read that no store keeps: slots, how soon a queue is clear, groups of errors, silent workers.
+"""What operators read that no store keeps: slots, how soon a queue is clear, groups of errors.
 
 Derived here once, from values that engines return, so that the command line, pages and metrics agree.
 """
@@ -11,8 +11,8 @@ from typing import TypeVar
 import msgspec
 
 from stoker.model import ids
-from stoker.model.control import STOPPED, Presence, live
-from stoker.model.findings import SILENT_AFTER, Delivery
+from stoker.model.control import Presence, live
+from stoker.model.findings import Delivery
 from stoker.model.job import Job, Status
 from stoker.model.outbox.steering import StreamState
 from stoker.model.query import Census
@@ -32,16 +32,6 @@ LONG_RUN: Span = 5 * MINUTE
 def slots(queue: str, presences: Sequence[Presence], now: Instant) -> int:
     """How many jobs of a queue live workers can run at once."""
     return sum(one.queues.get(queue, 0) for one in live(presences, now))
-
-
-def silent(presences: Iterable[Presence], now: Instant) -> list[Presence]:
-    """The workers that have not stopped and have not shown themselves lately."""
-    return [one for one in presences if is_silent(one, now)]
-
-
-def is_silent(presence: Presence, now: Instant) -> bool:
-    """Whether a worker has not stopped and has not shown itself lately."""
-    return presence.state != STOPPED and now - presence.seen_at > SILENT_AFTER
 
 
 def runs_long(job: Job, now: Instant) -> bool:

@@ -389,8 +389,13 @@ LONGEST_PART = 2_000
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A question after the name that was probably meant; empty when none is near."""
-    near = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"Did you mean {near[0]}?" if near else ""
+    near = nearest_name(name, known)
+    return "" if near is None else f"Did you mean {near}?"
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """The name that was probably meant; None when none is near."""
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1)), None)
 
 
 def cut(text: str) -> str:

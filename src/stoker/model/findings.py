@@ -1,44 +1,68 @@
-"""What needs a person: sentences about trouble, made from what the store knows, worst first.
+"""What needs a person: sentences about trouble, made from what the store knows, worst first, one for each cause.
 
-`status`, the overview's title and the badges of the dashboard are this list. A finding is bad (something stands still
-or dies), warn (it will) or plain (worth knowing, not counted). Counting what is often normal would make people blind.
+`status`, `top`, `doctor`, the metrics, the overview's title, the page of health and the badges of the dashboard are
+this list. A finding is bad (something stands still or dies), warn (it will) or plain (worth knowing, not counted).
+Counting what is often normal would make people blind. A finding ends with its cause: what was taken over, requeued or
+discarded is history.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from stoker.model.control import STOPPED, Presence, Queue, live
+from stoker.model.control import Presence, Queue, is_silent, live
 from stoker.model.job import Status
+from stoker.model.names import meant_queue
 from stoker.model.query import Census
-from stoker.model.time import SECOND, Instant, Span
+from stoker.model.schedule import Action, Schedule, is_unreadable
+from stoker.model.throttle import until_token
+from stoker.model.time import DAY, MINUTE, SECOND, Instant, Span
 from stoker.model.words import clock, count, in_words, span
 
 Tone: TypeAlias = Literal["bad", "warn", "plain"]
-Noun: TypeAlias = Literal["store", "worker", "queue", "kind", "jobs", "schedule", "consumer", "health"]
+Noun: TypeAlias = Literal["worker", "queue", "kind", "jobs", "schedule", "consumer"]
 
-SILENT_AFTER: Span = 10 * SECOND
-"""A worker that holds jobs and was not seen for longer is worth a sentence."""
+ALONE_AFTER: Span = 60 * SECOND
+"""So long no worker may be there, as while one is replaced, before due jobs without any are trouble."""
 
 LATE_AFTER: Span = 60 * SECOND
-"""A queue whose oldest due job has waited longer is falling behind."""
+TIMES_USUAL = 5
+"""The oldest due job of an open queue waits too long above both: this span, and so many times the p95 of a day."""
+
+OVERDUE_AFTER: Span = MINUTE
+"""A schedule is overdue when it has not fired for longer than this and than its grace."""
+
+FORGOTTEN_AFTER: Span = DAY
+"""A pause with a due job that has waited for longer may have been forgotten."""
 
 DELIVERED_WITHIN: Span = 30 * SECOND
-"""A consumer whose oldest message has waited longer is behind."""
+STUCK_AFTER: Span = 10 * MINUTE
+"""A consumer whose oldest message has waited longer is behind, and does not move at all."""
+
+STUCK = "No worker runs it, or its handler fails again and again."
+UNDECIDED = "Messages wait for a decision: deliver them again, or discard them."
 
 LEAST_DEATHS = 10
 TIMES_MEAN = 3
 """Deaths of an hour are many above both: this number, and so many times the hourly mean of the last day."""
 
+LATELY_DEAD = "is:dead finished:1h"
+"""The jobs that are meant by those that died in the last hour."""
+
+MOST_NAMED = 3
+"""So many workers are named in one sentence."""
+
 
 class Finding(msgspec.Struct, frozen=True):
     """One sentence: `name` is what it is about, `text` goes on from there, `detail` is a second sentence.
 
-    `noun` says of what kind `name` is, so that a page can link to it; `filter` means the jobs behind it.
+    `noun` says of what kind `name` is, so that a page can link to it. `remedy` is the command that mends it, or what to
+    do; every finding that counts has one. `filter` means the jobs behind it.
     """
 
     tone: Tone
@@ -46,22 +70,48 @@ class Finding(msgspec.Struct, frozen=True):
     name: str
     text: str
     detail: str = ""
+    remedy: str = ""
     filter: str = ""
 
     def __str__(self) -> str:
         sentence = f"{self.name} {self.text}".strip()
-        return f"{sentence}. {self.detail}" if self.detail else f"{sentence}."
+        mend = f"Run `{self.remedy}`" if self.remedy.startswith("stoker ") else self.remedy
+        return " ".join(f"{part.removesuffix('.')}." for part in (sentence, self.detail, mend) if part)
 
 
 class Deaths(msgspec.Struct, frozen=True):
-    """Jobs that died: in the last hour, in the last day, and how many of them share the commonest error."""
+    """Jobs that are dead and died in the last hour, at least so many if they were not all counted (`complete`).
 
-    hour: int
-    day: int
+    `times` is how often any job died in that hour: one that was requeued and died again did so twice. `day` is how
+    often in the last day. `same` of the jobs share the commonest error; `sample` is one of these.
+    """
+
+    jobs: int
+    times: int = 0
+    day: int = 0
+    complete: bool = True
     same: int = 0
     error: str = ""
     kind: str = ""
     sample: str = ""
+
+    @property
+    def many(self) -> bool:
+        """Did unusually many die?"""
+        return self.jobs > max(LEAST_DEATHS, TIMES_MEAN * self.day / 24)
+
+    @property
+    def figure(self) -> str:
+        """How many jobs; if some died twice or are not dead any more, also how many deaths there were."""
+        if not self.jobs:
+            return "none in the last hour"
+        jobs = f"{'' if self.complete else 'more than '}{self.jobs:,} in the last hour"
+        return f"{jobs}, of {self.times:,} deaths" if self.again else jobs
+
+    @property
+    def again(self) -> bool:
+        """Were there more deaths than jobs that are dead of them?"""
+        return self.complete and self.times > self.jobs
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -74,35 +124,68 @@ class Delivery(msgspec.Struct, frozen=True):
     letters: int = 0
 
 
-class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """What findings are made from; what is left out is not judged."""
+class Situation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What findings are made from; what is left out is not judged.
+
+    `held` is how many jobs silent workers hold, by worker; None: as many as they reported last. `usual` is the p95 of
+    the waits of a day, by queue. `full` names the limit that holds the oldest due job of a queue. `homes` is the own
+    queue of each kind that the app knows.
+    """
 
     census: Census
     queues: Sequence[Queue] = ()
     presences: Sequence[Presence] = ()
-    leases: Mapping[str, Span] = {}
     deaths: Deaths | None = None
-    failed_schedules: Mapping[str, str] = {}
+    schedules: Sequence[Schedule] = ()
     deliveries: Sequence[Delivery] = ()
-    problems: Sequence[str] = ()
-    warnings: Sequence[str] = ()
+    held: Mapping[str, int] | None = None
+    usual: Mapping[str, Span] = {}
+    full: Mapping[str, str] = {}
+    homes: Mapping[str, str] = {}
     late_after: Span = LATE_AFTER
-    lease: Span = 30 * SECOND
+
+    @property
+    def now(self) -> Instant:
+        """The instant that is judged."""
+        return self.census.at
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The queues that have jobs."""
+        return sorted({one.queue for one in self.census.counts})
+
+    def queue(self, name: str) -> Queue:
+        """The settings of a queue."""
+        return self._settings.get(name) or Queue(name=name)
+
+    def serving(self, name: str) -> list[Presence]:
+        """The live workers of a queue."""
+        return self._served.get(name, [])
+
+    @cached_property
+    def _settings(self) -> dict[str, Queue]:
+        return {one.name: one for one in self.queues}
+
+    @cached_property
+    def _served(self) -> dict[str, list[Presence]]:
+        found: defaultdict[str, list[Presence]] = defaultdict(list)
+        for one in live(self.presences, self.now):
+            for name in one.queues:
+                found[name].append(one)
+        return found
 
 
-def findings(situation: Situation) -> list[Finding]:
+def findings(given: Situation) -> list[Finding]:
     """Everything that needs attention, in the order in which a person should look."""
+    alone = standstill(given)
     return [
-        *(Finding("bad", "health", "", problem) for problem in situation.problems),
-        *_silent(situation),
-        *_unserved(situation),
-        *_deaths(situation.deaths),
-        *_late(situation),
-        *_schedules(situation.failed_schedules),
-        *_deliveries(situation.deliveries),
-        *_versions(situation),
-        *(Finding("warn", "health", "", warning) for warning in situation.warnings),
-        *_paused(situation),
+        *_workers(given, alone),
+        *_deaths(given.deaths),
+        *_schedules(given, alone is None),
+        *_late(given),
+        *_deliveries(given.deliveries, alone is None),
+        *_versions(given),
+        *_paused(given),
     ]
 
 
@@ -114,125 +197,287 @@ def verdict(found: Sequence[Finding]) -> str:
     return "One thing needs you" if n == 1 else f"{in_words(n).capitalize()} things need you"
 
 
+# --- workers --------------------------------------------------------------------------------------------------------
+
+
+class Standstill(msgspec.Struct, frozen=True):
+    """No worker lives, and something is due. `seen` is when one showed itself last; None: none is known."""
+
+    seen: Instant | None
+    jobs: int
+    schedules: int
+    consumers: int
+    held: int
+
+    def lasts(self, now: Instant) -> Span | None:
+        """For how long; None: for as long as the store remembers."""
+        return None if self.seen is None else now - self.seen
+
+    def finding(self, now: Instant) -> Finding:
+        """One sentence for all that waits for a worker."""
+        lasts = self.lasts(now)
+        text = "No worker is at work" if lasts is None else f"No worker has been at work for {span(lasts)}"
+        named = {"due job": self.jobs, "due schedule": self.schedules, "consumer": self.consumers}
+        waits = [count(n, noun) for noun, n in named.items() if n]
+        waits += [f"{count(self.held, 'job')} of silent workers"] if self.held else []
+        one = self.held + sum(named.values()) == 1
+        detail = f"{_listed(waits)} {'waits' if one else 'wait'} for one."
+        bad = lasts is None or lasts > ALONE_AFTER
+        return Finding("bad" if bad else "plain", "worker", "", text, detail, "stoker work app:jobs")
+
+
+def standstill(given: Situation) -> Standstill | None:
+    """What is due while no worker lives; None: one does, or nothing is."""
+    now = given.now
+    if live(given.presences, now):
+        return None
+    jobs = sum(given.census.ready(name) for name in given.names if not given.queue(name).is_paused(now))
+    schedules = sum(one.is_due(now) and not is_unreadable(one) for one in given.schedules)
+    consumers = sum(one.waits > DELIVERED_WITHIN for one in given.deliveries)
+    held = sum(_held(given).values())
+    if not (jobs or schedules or consumers or held):
+        return None
+    seen = max((one.seen_at for one in given.presences), default=None)
+    return Standstill(seen, jobs, schedules, consumers, held)
+
+
+def _workers(given: Situation, alone: Standstill | None) -> Iterator[Finding]:
+    if alone is None:
+        yield from _silent(given)
+        yield from _unserved(given)
+        return
+    found = alone.finding(given.now)
+    if found.tone == "plain":
+        yield from _silent(given)
+    yield found
+
+
+def _held(given: Situation) -> dict[str, int]:
+    """How many jobs each silent worker holds; one whose jobs were taken over is history."""
+    quiet = [one for one in given.presences if is_silent(one, given.now)]
+    found = {one.worker: one.running if given.held is None else given.held.get(one.worker, 0) for one in quiet}
+    return {worker: n for worker, n in found.items() if n}
+
+
 def _silent(given: Situation) -> Iterator[Finding]:
-    now = given.census.at
-    for one in given.presences:
-        apart = now - one.seen_at
-        if one.state != STOPPED and one.running and apart > SILENT_AFTER:
-            ends = one.seen_at + given.leases.get(one.worker, given.lease)
-            text = f"was last seen {span(apart // SECOND * SECOND)} ago"
-            yield Finding("bad", "worker", f"{one.host} / {one.pid}", text, fate(one.running, ends, now))
+    held, now = _held(given), given.now
+    lost = sorted((one for one in given.presences if one.worker in held), key=lambda one: (one.seen_at, one.worker))
+    if not lost:
+        return
+    places = [f"{one.host} / {one.pid}" for one in lost]
+    apart = span((now - lost[0].seen_at) // SECOND * SECOND)
+    jobs, ends = sum(held.values()), max(one.passes_on_at for one in lost)
+    remedy = "Look at its log and restart it"
+    if len(lost) == 1:
+        yield Finding("bad", "worker", places[0], f"was last seen {apart} ago", fate(jobs, ends, now), remedy)
+        return
+    more = f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
+    text = f"were last seen up to {apart} ago: {', '.join(places[:MOST_NAMED])}{more}"
+    detail, remedy = fate(jobs, ends, now, alone=False), "Look at their logs and restart them"
+    yield Finding("bad", "worker", count(len(lost), "worker"), text, detail, remedy)
 
 
-def fate(jobs: int, ends: Instant, now: Instant) -> str:
-    """What becomes of the jobs of a silent worker, whose leases end at this instant."""
+def fate(jobs: int, ends: Instant, now: Instant, *, alone: bool = True) -> str:
+    """What becomes of the jobs of a silent worker, or of several, whose leases end at this instant."""
+    its, it, stays = ("its", "it", "stays") if alone else ("their", "they", "stay")
+    held = f"{its} {count(jobs, 'job')}"
     if ends > now:
         go = "goes" if jobs == 1 else "go"
-        return f"If it stays silent its {count(jobs, 'job')} {go} to another worker at {clock(ends, now)}."
-    return f"The lease of its {count(jobs, 'job')} ran out at {clock(ends, now)}: another worker takes them."
+        return f"If {it} {stays} silent {held} {go} to another worker at {clock(ends, now)}."
+    return f"The lease of {held} ran out at {clock(ends, now)}: another worker takes {'it' if jobs == 1 else 'them'}."
 
 
 def _unserved(given: Situation) -> Iterator[Finding]:
     census = given.census
-    present = live(given.presences, census.at)
-    settings = {queue.name: queue for queue in given.queues}
     pending: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for one in census.counts:
         if one.status is Status.PENDING:
             pending[one.queue][one.kind] = one.n
     for name in sorted(pending):
         ready = census.ready(name)
-        if not ready or _shut(settings.get(name), census.at):
+        if not ready or given.queue(name).is_paused(census.at):
             continue
-        serving = [one for one in present if name in one.queues]
+        serving = given.serving(name)
         if not serving:
-            detail = f"Start `stoker work app:jobs -q {name}`."
-            yield Finding("bad", "queue", name, f"has {count(ready, 'ready job')} and no worker", detail)
+            yield _nobody(given, name, ready, pending[name])
             continue
         known = {kind for one in serving for kind in one.kinds}
         waiting = {kind: n for kind, n in pending[name].items() if kind not in known}
         for kind, n in sorted(waiting.items() if known else ()):
             text = f"has {count(n, 'waiting job')} in {name} and no worker of that queue knows it"
-            yield Finding("bad", "kind", kind, text, "Deploy the task to the workers of this queue.")
+            detail = "They are put back again and again, and are dead after a while."
+            yield Finding("bad", "kind", kind, text, detail, f"Deploy the task to the workers of {name}")
+
+
+def _nobody(given: Situation, name: str, ready: int, kinds: Mapping[str, int]) -> Finding:
+    """A queue with due jobs that none of the live workers serves; a misspelt one is told what was meant."""
+    text = f"has {count(ready, 'ready job')} and no worker"
+    found = {meant_queue(name, kind, given.homes.get(kind), given.presences, given.now) for kind in kinds}
+    if len(found) == 1 and (meant := found.pop()) is not None:
+        detail = f"If {name} is a typing error, move them to {meant}; else start `stoker work app:jobs -q {name}`."
+        return Finding("bad", "queue", name, text, detail, f"stoker jobs move queue:{name} --to {meant}")
+    detail = f"{'It waits' if ready == 1 else 'They wait'} until one serves it."
+    return Finding("bad", "queue", name, text, detail, f"stoker work app:jobs -q {name}")
+
+
+# --- jobs -----------------------------------------------------------------------------------------------------------
 
 
 def _deaths(deaths: Deaths | None) -> Iterator[Finding]:
-    if deaths is None or deaths.hour <= max(LEAST_DEATHS, TIMES_MEAN * deaths.day / 24):
+    if deaths is None or not deaths.jobs:
         return
+    jobs = count(deaths.jobs, "job") if deaths.complete else f"more than {deaths.jobs:,} jobs"
     text = "died in the last hour"
     if deaths.same > 1:
-        text += f", {deaths.same:,} of the latest with the same error"
-    detail = f"{deaths.error} in {deaths.kind}" if deaths.error else ""
-    chosen = f"same_error:{deaths.sample}" if deaths.sample else "is:dead"
-    yield Finding("bad", "jobs", count(deaths.hour, "job"), text, detail, chosen)
+        text += f", {deaths.same:,} of them with the same error"
+    detail = f"{deaths.error} in {deaths.kind}" if deaths.error else "Their records tell why."
+    if deaths.again:
+        # A job that was requeued died more than once; one that was discarded or deleted is not dead any more.
+        text += f"; with those that were requeued, discarded or deleted since there were {deaths.times:,} deaths"
+    tone: Tone = "bad" if deaths.many else "plain"
+    yield Finding(tone, "jobs", jobs, text, detail, f"stoker jobs list {LATELY_DEAD}", LATELY_DEAD)
+
+
+def late_queues(given: Situation) -> list[str]:
+    """The open queues whose oldest due job waits longer than is usual there, the longest wait first."""
+    found = [name for name in waiting_long(given) if not _shut(given, name)]
+    return [
+        name for name in found if given.census.lag(name) > max(given.late_after, TIMES_USUAL * given.usual.get(name, 0))
+    ]
+
+
+def waiting_long(given: Situation) -> list[str]:
+    """Queues with live workers whose oldest due job waits long and that are neither paused nor cooling."""
+    census, now = given.census, given.now
+    found = []
+    for name in sorted(given.names, key=lambda name: (-census.lag(name), name)):
+        queue = given.queue(name)
+        shut = queue.is_paused(now) or queue.cooldown.shut(now)
+        if census.ready(name) and census.lag(name) > given.late_after and not shut and given.serving(name):
+            found.append(name)
+    return found
+
+
+def _shut(given: Situation, name: str) -> str:
+    """What holds the jobs of a queue back that more workers would not change; empty: nothing does."""
+    queue = given.queue(name)
+    if queue.workers is not None and given.census.by_status(name)[Status.RUNNING] >= queue.workers:
+        return f"runs as many at once as it may, which are {queue.workers:,}"
+    if queue.bucket is not None and until_token(queue.bucket, given.now):
+        rate = queue.bucket.rate
+        return f"is at its rate of {rate.n:g} in {span(round(float(rate.per) * SECOND))}"  # type: ignore[arg-type]
+    return f"is held back by its limit {given.full[name]}" if name in given.full else ""
 
 
 def _late(given: Situation) -> Iterator[Finding]:
+    census, late = given.census, late_queues(given)
+    for name in waiting_long(given):
+        detail = _waits(given, name)
+        if name in late:
+            slots = sum(one.queues[name] for one in given.serving(name))
+            busy = census.by_status(name)[Status.RUNNING] >= slots
+            remedy = f"stoker work app:jobs -q {name}" if busy else "Its workers have free slots: look at their logs"
+            yield Finding("warn", "queue", name, "is falling behind", detail, remedy)
+        elif shut := _shut(given, name):
+            yield Finding("plain", "queue", name, shut, detail)
+    for name in given.names:
+        cooldown = given.queue(name).cooldown
+        paused = given.queue(name).is_paused(given.now)
+        if cooldown.until is None or not cooldown.shut(given.now) or paused or not census.ready(name):
+            continue
+        if not given.serving(name):
+            continue
+        text = f"cools down until {clock(cooldown.until, given.now)}"
+        runs = f"{count(cooldown.count, 'throttled run')} in a row made it."
+        remedy = f"Wait until then, or end it: stoker queues reopen {name}"
+        yield Finding("warn", "queue", name, text, f"{_waits(given, name)} {runs}", remedy)
+
+
+def _waits(given: Situation, name: str) -> str:
+    ready = given.census.ready(name)
+    are = "is" if ready == 1 else "are"
+    return f"{count(ready, 'job')} {are} ready and the oldest has waited {span(given.census.lag(name))}."
+
+
+def _paused(given: Situation) -> Iterator[Finding]:
     census = given.census
-    settings = {queue.name: queue for queue in given.queues}
-    present = live(given.presences, census.at)
-    for name in sorted({one.queue for one in census.counts}, key=census.lag, reverse=True):
-        queue, ready, lag = settings.get(name, Queue(name=name)), census.ready(name), census.lag(name)
-        cooling = queue.cooldown.shut(census.at)
-        if not ready or queue.is_paused(census.at) or not any(name in one.queues for one in present):
+    for queue in given.queues:
+        ready = census.ready(queue.name)
+        if queue.pause is None or not queue.is_paused(census.at) or not ready:
             continue
-        late = lag > given.late_after
-        if not late and not cooling:
-            continue
-        waits = f"{count(ready, 'job')} {'is' if ready == 1 else 'are'} ready and the oldest has waited {span(lag)}."
-        if cooling and queue.cooldown.until is not None:
-            runs = count(queue.cooldown.count, "throttled run")
-            waits += f" It cools down until {clock(queue.cooldown.until, census.at)}, after {runs} in a row."
-        yield Finding("warn", "queue", name, "is falling behind" if late else "cools down", waits)
+        by = "" if queue.pause.by is None else f" by {queue.pause.by}"
+        why = "" if queue.pause.reason is None else f": “{queue.pause.reason}”"
+        detail = f"{count(ready, 'job')} {'waits' if ready == 1 else 'wait'} in it"
+        forgotten = census.lag(queue.name) > FORGOTTEN_AFTER
+        if forgotten:
+            detail += f", the oldest for {span(census.lag(queue.name))}; it may have been forgotten"
+        remedy = f"stoker queues resume {queue.name}" if forgotten else ""
+        tone: Tone = "warn" if forgotten else "plain"
+        yield Finding(tone, "queue", queue.name, f"is paused{by}{why}", f"{detail}.", remedy)
 
 
-def _schedules(failed: Mapping[str, str]) -> Iterator[Finding]:
-    for name, why in sorted(failed.items()):
-        yield Finding("warn", "schedule", name, "could not fire", why)
+# --- schedules, streams, versions -----------------------------------------------------------------------------------
 
 
-def _deliveries(deliveries: Sequence[Delivery]) -> Iterator[Finding]:
+def overdue_by(schedule: Schedule, now: Instant) -> Span:
+    """For how long a schedule should have fired, beyond its grace and a minute; 0: it is not overdue."""
+    if not schedule.enabled or schedule.next_fire is None or is_unreadable(schedule):
+        return 0
+    late = now - schedule.next_fire
+    return late if late > max(schedule.grace, OVERDUE_AFTER) else 0
+
+
+def _schedules(given: Situation, served: bool) -> Iterator[Finding]:
+    for one in sorted(given.schedules, key=lambda one: one.name):
+        late = overdue_by(one, given.now) if served else 0
+        tone: Tone = "bad" if late else "warn"
+        if one.last_error is not None and one.last_status in {Action.FAIL, Action.DISABLE, None}:
+            yield Finding(
+                tone, "schedule", one.name, "could not fire", one.last_error, f"stoker schedules show {one.name}"
+            )
+        elif late:
+            detail = "Workers are there, and none of them ticks."
+            remedy = "Look at their logs for what keeps the schedules from ticking"
+            yield Finding(tone, "schedule", one.name, f"is overdue by {span(late)}", detail, remedy)
+
+
+def _deliveries(deliveries: Sequence[Delivery], served: bool) -> Iterator[Finding]:
     for one in deliveries:
         parts = []
-        if one.waits > DELIVERED_WITHIN:
+        late = served and one.waits > DELIVERED_WITHIN
+        if late:
             parts.append(f"has not delivered for {span(one.waits)}")
         if one.parked:
             parts.append(f"has {count(one.parked, 'parked key')}")
         if one.letters:
             parts.append(f"has {count(one.letters, 'letter')} to decide on")
         if parts:
-            yield Finding("warn", "consumer", f"{one.stream} / {one.consumer}", " and ".join(parts))
+            tone: Tone = "bad" if late and one.waits > STUCK_AFTER else "warn"
+            about, status = ("show", "") if late else ("letters", "" if one.letters else " --status parked")
+            remedy = f"stoker outbox {about} {one.stream}{status}"
+            detail = STUCK if late else UNDECIDED
+            yield Finding(tone, "consumer", f"{one.stream} / {one.consumer}", " and ".join(parts), detail, remedy)
 
 
 def _versions(given: Situation) -> Iterator[Finding]:
-    present = [one for one in live(given.presences, given.census.at) if one.version]
+    present = [one for one in live(given.presences, given.now) if one.version]
     versions = Counter(one.version for one in present)
     if len(versions) < 2:
         return
     common = max(versions, key=lambda version: (versions[version], version))
-    for host, version in sorted({(one.host, one.version) for one in present if one.version != common}):
-        text = f"runs Stoker {version} beside {common} on the others"
-        yield Finding("warn", "worker", host, text, "Finish the deployment.")
+    for version in sorted(versions.keys() - {common}):
+        hosts = sorted({one.host for one in present if one.version == version})
+        name = hosts[0] if len(hosts) == 1 else count(len(hosts), "host")
+        text = f"{'runs' if len(hosts) == 1 else 'run'} Stoker {version} beside {common} on the others"
+        detail = "Workers of two versions run the same jobs."
+        yield Finding("warn", "worker", name, text, detail, "Finish the deployment")
 
 
-def _paused(given: Situation) -> Iterator[Finding]:
-    census = given.census
-    for queue in given.queues:
-        if queue.pause is None or not queue.is_paused(census.at) or not census.ready(queue.name):
-            continue
-        by = "" if queue.pause.by is None else f" by {queue.pause.by}"
-        why = "" if queue.pause.reason is None else f": “{queue.pause.reason}”"
-        detail = f"{count(census.ready(queue.name), 'job')} wait in it."
-        yield Finding("plain", "queue", queue.name, f"is paused{by}{why}", detail)
-
-
-def _shut(queue: Queue | None, now: Instant) -> bool:
-    return queue is not None and queue.is_paused(now)
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 PAGES: Final[dict[Noun, str]] = {
-    "store": "health",
-    "health": "health",
     "worker": "workers",
     "queue": "queues",
     "kind": "kinds",

@@ -5,14 +5,15 @@ A name is known if jobs have or had it, or if settings, a schedule, a live worke
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from stoker.model.control import Presence, Queue, live
-from stoker.model.errors import nearest
+from stoker.model.errors import nearest, nearest_name
 from stoker.model.query import Census
 from stoker.model.schedule import Schedule
+from stoker.model.time import Instant
 
 MOST_LISTED = 12
 
@@ -61,3 +62,16 @@ def hint(name: str, known: Iterable[str]) -> str:
     """What to say about a name that is not among these: the nearest one, else which there are."""
     known = list(known)
     return nearest(name, known) or (f"Known are {listed(known)}." if known else "None is known.")
+
+
+def meant_queue(queue: str, kind: str, home: str | None, presences: Sequence[Presence], now: Instant) -> str | None:
+    """The queue that was probably meant by one that no worker serves: the task's own, else the nearest served one.
+
+    `home` is the own queue of the kind, None where the app does not know it. None: nothing else can have been meant.
+    """
+    if home is not None and home != queue:
+        return home
+    served = {name for one in live(presences, now) if kind in one.kinds or not one.kinds for name in one.queues} - {
+        queue
+    }
+    return nearest_name(queue, served)

@@ -127,6 +127,30 @@ def store_points(bucket: Instant, timings: Timings, sizes: Mapping[str, int | No
     return sorted(found, key=_place)
 
 
+DAILY: Final = ("lag", EventType.COMPLETED.value)
+"""Of what the usual wait of a queue is made."""
+
+
+def usual_wait(points: Iterable[Point]) -> Span:
+    """The p95 of how long the jobs of one queue waited, from its points of a day; 0 where nothing was completed.
+
+    A claim takes the oldest due job: one that is completed waited about as long as the oldest due one of its minute.
+    """
+    lags: Counter[Instant] = Counter()
+    jobs: Counter[Instant] = Counter()
+    for one in points:
+        if one.metric == "lag":
+            lags[one.bucket] = round(one.max)
+        elif one.metric == EventType.COMPLETED:
+            jobs[one.bucket] += one.count
+    left = sum(jobs.values()) * 5 // 100
+    for bucket in sorted(jobs, key=lambda bucket: lags[bucket], reverse=True):
+        left -= jobs[bucket]
+        if left < 0:
+            return lags[bucket]
+    return 0
+
+
 def width_for(window: Span, wanted: Span = BUCKET) -> Span:
     """A bucket width in whole minutes, not below what is wanted, that keeps a window drawable."""
     least = max(wanted, -(-window // MOST_BUCKETS), BUCKET)

@@ -1,24 +1,28 @@
 """Metrics of a store for Prometheus: the same numbers from every process, read when a scrape asks for them.
 
-They come from the census, which reads counters and never walks over jobs, so a scrape costs the same whatever waits in
-the store. `prometheus-client` (the extra `prometheus`) writes the text.
+They come from counters, so a scrape costs the same whatever waits in the store; only jobs that died in the last hour
+are walked over, 10,000 of them at most. `prometheus-client` (the extra `prometheus`) writes the text.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from stoker.admin import attention
 from stoker.app import Stoker
 from stoker.engines.base import Engine, Feature, outbox_of
-from stoker.model.control import Presence, Queue, live
+from stoker.model.control import Queue, live
+from stoker.model.findings import Situation, Tone, findings, late_queues, overdue_by, standstill
 from stoker.model.job import Status
 from stoker.model.outbox.letters import Count, LetterFilter
 from stoker.model.query import Census
+from stoker.model.redact import Redaction
 from stoker.model.time import SECOND, Instant
 
 EVENTS = ("enqueued", "completed", "retried", "failed", "canceled")
@@ -37,10 +41,13 @@ class Consumed(NamedTuple):
 class Reading(NamedTuple):
     """What one scrape reads from the store."""
 
-    census: Census
-    queues: Sequence[Queue]
-    presences: Sequence[Presence]
+    work: Situation
     consumed: Sequence[Consumed] = ()
+
+    @property
+    def census(self) -> Census:
+        """The counts."""
+        return self.work.census
 
 
 class StoreCollector(Collector):
@@ -62,10 +69,12 @@ class StoreCollector(Collector):
 
 
 async def read(app: Stoker) -> Reading:
-    """Read what the metrics are made of: three calls, and where there are streams one more and one per consumer."""
+    """Read what the metrics are made of: what findings are made of, and of each consumer how far it is behind."""
     engine = await app.engine()
     consumed = await _consumed(engine) if Feature.OUTBOX in engine.features else ()
-    return Reading(await engine.census(), await engine.queues(), await engine.workers(), consumed)
+    census, queues, presences = await engine.census(), await engine.queues(), await engine.workers()
+    work = await attention.situation(engine, app, Redaction(), census, queues, presences)
+    return Reading(work, consumed)
 
 
 async def _consumed(engine: Engine) -> list[Consumed]:
@@ -95,6 +104,7 @@ def text(reading: Reading) -> str:
 
 def families(reading: Reading) -> Iterator[Metric]:
     """Every metric with its values."""
+    yield from _attention(reading.work)
     yield from _jobs(reading.census)
     yield from _queues(reading)
     totals = CounterMetricFamily(
@@ -105,6 +115,35 @@ def families(reading: Reading) -> Iterator[Metric]:
             totals.add_metric([kind, event], getattr(total, event))
     yield totals
     yield from _streams(reading)
+
+
+def _attention(work: Situation) -> Iterator[Metric]:
+    """What needs a person, by the rules of `stoker status`."""
+    tones = Counter(one.tone for one in findings(work))
+    found = GaugeMetricFamily("stoker_findings", "Findings of stoker status, by how bad they are", labels=["tone"])
+    for tone in get_args(Tone):
+        found.add_metric([tone], tones[tone])
+    yield found
+    yield GaugeMetricFamily("stoker_workers", "Live workers", value=len(live(work.presences, work.now)))
+    alone = standstill(work)
+    lasts = 0 if alone is None else alone.lasts(work.now)
+    if lasts is None:  # no worker is known: for as long as the oldest due job has waited, at least
+        lasts = max(map(work.census.lag, work.names), default=0)
+    yield GaugeMetricFamily(
+        "stoker_without_worker_seconds",
+        "For how long no worker has been at work while something is due; 0 while one is",
+        value=lasts / SECOND,
+    )
+    died = 0 if work.deaths is None else work.deaths.jobs
+    yield GaugeMetricFamily("stoker_died_last_hour", "Jobs that are dead and died in the last hour", value=died)
+    overdue = GaugeMetricFamily(
+        "stoker_schedule_overdue_seconds",
+        "For how long a schedule should have fired, beyond its grace and a minute; 0 while it is not overdue",
+        labels=["schedule"],
+    )
+    for one in work.schedules:
+        overdue.add_metric([one.name], overdue_by(one, work.now) / SECOND)
+    yield overdue
 
 
 def _streams(reading: Reading) -> Iterator[Metric]:
@@ -139,8 +178,9 @@ def _jobs(census: Census) -> Iterator[Metric]:
 
 def _queues(reading: Reading) -> Iterator[Metric]:
     census = reading.census
-    settings = {queue.name: queue for queue in reading.queues}
-    present = live(reading.presences, census.at)
+    settings = {queue.name: queue for queue in reading.work.queues}
+    present = live(reading.work.presences, census.at)
+    behind = late_queues(reading.work)
     served = {name for one in present for name in one.queues}
 
     def gauge(name: str, help_: str) -> GaugeMetricFamily:
@@ -148,6 +188,7 @@ def _queues(reading: Reading) -> Iterator[Metric]:
 
     lag = gauge("lag_seconds", "How long the oldest due job has waited")
     oldest = gauge("oldest_running_seconds", "How long the longest running job has run")
+    late = gauge("late", "1 while the oldest due job of the open queue waits longer than is usual there")
     paused = gauge("paused", "1 while the queue is paused")
     cooling = gauge("cooling", "1 while the queue cools down after a throttle")
     workers = gauge("workers", "Live workers that serve the queue")
@@ -157,11 +198,12 @@ def _queues(reading: Reading) -> Iterator[Metric]:
         serving = [one.queues[name] for one in present if name in one.queues]
         lag.add_metric([name], census.lag(name) / SECOND)
         oldest.add_metric([name], (census.at - census.oldest_running.get(name, census.at)) / SECOND)
+        late.add_metric([name], name in behind)
         paused.add_metric([name], queue.is_paused(census.at))
         cooling.add_metric([name], queue.cooldown.shut(census.at))
         workers.add_metric([name], len(serving))
         slots.add_metric([name], sum(serving))
-    yield from (lag, oldest, paused, cooling, workers, slots)
+    yield from (lag, oldest, late, paused, cooling, workers, slots)
 
 
 def _names(census: Census) -> list[str]:

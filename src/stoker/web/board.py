@@ -40,7 +40,7 @@ from stoker.model.events import Point
 from stoker.model.job import Job
 from stoker.model.redact import Redaction
 from stoker.model.stats import OF_ALL
-from stoker.model.time import HOUR, MINUTE, Instant
+from stoker.model.time import HOUR, MINUTE, SECOND, Instant
 from stoker.web import charts, problems, sign_in
 from stoker.web.auth import LOOPBACK_NAMES, Auth, Key, Open, Tokens, ask, came_through_a_proxy
 from stoker.web.check_ups import CheckUps
@@ -174,7 +174,7 @@ class Dashboard:
         # Connections of its own, whose reads the store stops: a flood of pages must not take those that the app around
         # it enqueues with, nor keep the store from its workers.
         self.store = jobs.with_engine(jobs.root().for_loop(read_limit=self.limits.seconds))
-        self.hub = Hub(self.store)
+        self.hub = Hub(self.store, redact=self.redact, late_after=round(late_after * SECOND))
         self._under_way: Counter[str] = Counter()
         self.minute: charts.PerMinute | None = None
         self._sparks: dict[str, dict[str, Sequence[float]]] = {}

@@ -17,18 +17,16 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from stoker.admin.overview import failed_schedules
+from stoker.admin.attention import Closer, Slowly, closer, homes, look_closer, read_slowly
 from stoker.app import Stoker
-from stoker.engines.base import Engine, Feature, outbox_of
+from stoker.engines.base import Engine
 from stoker.model.control import Presence, Queue
-from stoker.model.derived import ErrorGroup, deliveries
 from stoker.model.errors import StokerError
-from stoker.model.events import EventType
-from stoker.model.findings import Deaths, Delivery
+from stoker.model.findings import LATE_AFTER, Situation
 from stoker.model.query import Census
+from stoker.model.redact import Redaction
 from stoker.model.schedule import Schedule
-from stoker.model.stats import OF_ALL, of_all
-from stoker.model.time import DAY, HOUR, MINUTE, SECOND
+from stoker.model.time import MINUTE, SECOND, Span
 from stoker.web.charts import PerMinute
 
 logger = logging.getLogger("stoker.web")
@@ -45,8 +43,11 @@ YOUNG = 2.0
 LIMIT = 2.0
 """Seconds after which a question to the store is given up."""
 
+CLOSELY = 6.0
+"""Seconds after which what silent workers hold and what queues that wait long are used to is read again."""
+
 RARELY = 30.0
-"""Seconds after which schedules, streams and the deaths of the day are read again."""
+"""Seconds after which schedules, streams, letters and deaths are read again."""
 
 OFTEN: Final = {"census": 4.0, "queues": 8.0, "workers": 8.0}
 """Seconds after which each part of the reading is due again; together they fill every beat."""
@@ -109,9 +110,18 @@ class Reading(NamedTuple):
 class Hub:
     """The shared reading of one store, on one loop."""
 
-    def __init__(self, store: Stoker, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: Stoker,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        redact: Redaction | None = None,
+        late_after: Span = LATE_AFTER,
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._redact = redact or Redaction()
+        self._late_after = late_after
         self._read_at = -1e9
         self._reading: Reading | None = None
         self._lock = asyncio.Lock()
@@ -120,13 +130,13 @@ class Hub:
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._rarely_at = -1e9
+        self._closely_at = -1e9
         self._part_at = dict.fromkeys(OFTEN, -1e9)
         self._kept: dict[Hashable, Kept] = {}
         self.owed = 0
         self.version = ""
-        self.schedules: Sequence[Schedule] = ()
-        self.deliveries: Sequence[Delivery] = ()
-        self.deaths = Deaths(0, 0)
+        self.slowly = Slowly()
+        self._closer = Closer()
         self.away_since: float | None = None
         self.generation = 0
         self.calls = 0
@@ -138,7 +148,7 @@ class Hub:
 
     def forget(self) -> None:
         """Read anew for the next page: something was changed."""
-        self._read_at = -1e9
+        self._read_at = self._rarely_at = self._closely_at = -1e9
         for kept in self._kept.values():
             kept.read_at = -1e9
 
@@ -156,6 +166,7 @@ class Hub:
                 self._part_at["workers"] -= EVERY  # a beat before the queues, so that neither waits for the other
                 if self._clock() - self._rarely_at > RARELY:
                     await self._read_rarely(engine, census)
+                await self._look_closer(engine)
             assert self._reading is not None
             return self._reading
 
@@ -187,32 +198,41 @@ class Hub:
         self.calls += calls
         return calls
 
-    async def _read_rarely(self, engine: Engine, census: Census) -> None:
-        self.schedules = await engine.schedules()
-        if Feature.OUTBOX in engine.features:
-            self.deliveries = deliveries(await outbox_of(engine).streams(), census.at)
-        points = await engine.points(census.at - DAY, census.at, (of_all(EventType.FAILED),), OF_ALL)
-        hour = sum(one.count for one in points if one.bucket >= census.at - HOUR)
-        self.deaths = msgspec.structs.replace(self.deaths, hour=hour, day=sum(one.count for one in points))
-        self.calls += 3
+    async def _read_rarely(self, engine: Engine, census: Census) -> int:
         self._rarely_at = self._clock()
+        self.slowly = await read_slowly(engine, census, self._redact)
+        self.calls += self.slowly.calls
+        return self.slowly.calls
 
-    def tell_errors(self, groups: Sequence[ErrorGroup]) -> None:
-        """Keep the commonest error for the sentence about deaths."""
-        if not groups:
-            return
-        first = groups[0]
-        self.deaths = msgspec.structs.replace(
-            self.deaths, same=first.count, error=first.error, kind=first.kind, sample=first.sample
+    def learn_schedules(self, schedules: Sequence[Schedule]) -> None:
+        """Take in the schedules that a page has just read."""
+        self.slowly = msgspec.structs.replace(self.slowly, schedules=schedules)
+
+    async def _look_closer(self, engine: Engine) -> int:
+        """Read what trouble needs, from time to time while there is any."""
+        if self._reading is None or self._clock() - self._closely_at <= CLOSELY:
+            return 0
+        self._closer = await look_closer(engine, self._plainly(self._reading))
+        if self._closer.calls:
+            self._closely_at = self._clock()
+        self.calls += self._closer.calls
+        return self._closer.calls
+
+    def situation(self, reading: Reading) -> Situation:
+        """What findings are made from, with what is read more rarely as it was read last."""
+        return closer(self._plainly(reading), self._closer)
+
+    def _plainly(self, reading: Reading) -> Situation:
+        return Situation(
+            census=reading.census,
+            queues=reading.queues,
+            presences=reading.presences,
+            deaths=self.slowly.deaths,
+            schedules=self.slowly.schedules,
+            deliveries=self.slowly.deliveries,
+            homes=homes(self._store, reading.census),
+            late_after=self._late_after,
         )
-
-    def facts(self) -> dict[str, Any]:
-        """What is read rarely, as findings take it."""
-        return {
-            "deaths": self.deaths,
-            "failed_schedules": failed_schedules(self.schedules),
-            "deliveries": self.deliveries,
-        }
 
     def current(self, reading: Reading) -> Reading:
         """The reading as of this moment: a job that was enqueued after its counts were read is no scheduled one."""
@@ -309,14 +329,17 @@ class Hub:
             await self.reading()
             return
         now = self._clock()
+        engine = await self._store.engine()
         chosen = self._late(now)
+        if not chosen and now - self._rarely_at > RARELY:
+            self.owed += max(await self._read_rarely(engine, self._reading.census) - 1, 0)
+            return
         parts: list[tuple[float, str | Kept]] = [
             ((now - self._part_at[name]) / OFTEN[name], name) for name in chosen or OFTEN
         ]
         if not chosen:
             parts += [((now - kept.read_at) / WANTED, kept) for kept in self._kept.values() if kept.viewers]
         _, part = max(parts, key=lambda one: one[0])
-        engine = await self._store.engine()
         if isinstance(part, Kept):
             part.read_at = now  # also when it cannot be read: the others come first then
             async with part.lock:
@@ -330,6 +353,7 @@ class Hub:
             self._take(self._reading._replace(queues=await engine.queues()))
         else:
             self._take(self._reading._replace(presences=await engine.workers()))
+        self.owed += await self._look_closer(engine)
 
 
 def _sum(census: Census, name: str) -> int:

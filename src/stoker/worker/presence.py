@@ -43,5 +43,6 @@ def presence(worker: Worker) -> Presence:
         version=version(),
         state=worker.state,
         held=worker.failures.held,
+        lease=worker.settings.lease,
         dropped=0 if worker.app.timeline is None else worker.app.timeline.lost,
     )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
-from stoker.model.control import STOPPED, Budget, Presence, Queue, live
-from stoker.model.explain import unserved
-from stoker.model.findings import LATE_AFTER, Delivery
-from stoker.model.health.check import Check, note, ok, or_ok, warning, wrong
+from stoker.model.control import Budget, live
+from stoker.model.findings import Finding, Noun, Tone, findings
+from stoker.model.findings import Situation as Work
+from stoker.model.health.check import Check, Grade, note, ok, or_ok, warning, wrong
 from stoker.model.health.facts import MOST_COUNTED, Facts
-from stoker.model.job import Status
 from stoker.model.query import Census
-from stoker.model.time import DAY, MINUTE, SECOND, Span, moment
+from stoker.model.time import MINUTE, SECOND, Span, moment
 from stoker.model.words import count, span
 
 CLOCK_NOTICED: Span = 2 * SECOND
@@ -24,10 +24,17 @@ CLOCK_WRONG: Span = MINUTE
 LEAST_RUNS = 20
 """A kind with fewer runs in the window is not judged."""
 
-STUCK_AFTER: Span = 10 * MINUTE
-"""A consumer that has not delivered its oldest message for so long does not move."""
+OF_FINDINGS: Final[dict[Noun, str]] = {
+    "worker": "workers",
+    "queue": "queues",
+    "kind": "kinds",
+    "jobs": "deaths",
+    "schedule": "schedules",
+    "consumer": "consumers",
+}
+"""The checks that are made of findings, by what these are about: what `stoker status` says, `stoker doctor` says."""
 
-FORGOTTEN_AFTER: Span = DAY
+GRADES: Final[dict[Tone, Grade]] = {"bad": Grade.WRONG, "warn": Grade.WARNING, "plain": Grade.NOTE}
 
 
 class Overdue(msgspec.Struct, frozen=True):
@@ -55,45 +62,36 @@ class Misdated(msgspec.Struct, frozen=True):
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """What is judged.
 
-    `apart` is the store's clock minus the host's, give or take `unsure`. `runs` are (succeeded, failed) of each kind in
-    the last hour, `flow` (came, ended) of each queue in the last minutes. `lost` counts events that workers dropped,
-    by worker. `deliveries` is None where the store has no streams.
+    `work` is what findings are made from. `apart` is the store's clock minus the host's, give or take `unsure`. `runs`
+    are (succeeded, failed) of each kind in the last hour. `lost` counts events that workers dropped, by worker.
     """
 
-    census: Census
-    queues: Sequence[Queue] = ()
-    presences: Sequence[Presence] = ()
+    work: Work
     apart: Span = 0
     unsure: Span = 0
     overdue: Sequence[Overdue] = ()
     misdated: Sequence[Misdated] = ()
     runs: Mapping[str, tuple[int, int]] = {}
-    flow: Mapping[str, tuple[int, int]] = {}
     lost: Mapping[str, int] = {}
-    deliveries: Sequence[Delivery] | None = None
     budgets: Sequence[Budget] = ()
+
+    @property
+    def census(self) -> Census:
+        """The counts that are judged."""
+        return self.work.census
 
 
 def judge(given: Situation) -> Iterator[Check]:
     """Every check that all engines share."""
     yield _clock(given)
     yield from or_ok(list(_misdated(given)), "dates", "no waiting job was stored under a time that has not come")
-    yield from or_ok(
-        list(_unserved(given)), "queues", f"{count(len(_queues(given)), 'queue')}; where jobs are due, workers are"
-    )
-    yield from or_ok(list(_unknown(given)), "kinds", "no worker meets a kind that it does not know")
-    yield from _workers(given)
+    yield from _found(given)
     yield from or_ok(list(_overdue(given)), "running jobs", "none runs longer than its limit")
     yield from or_ok(list(_storms(given)), "retry storms", f"{count(len(given.runs), 'kind')} ran in the last hour")
-    yield from or_ok(list(_lag(given)), "lag", f"the oldest due job has waited {span(_longest(given))}")
-    yield from or_ok(list(_forgotten(given)), "forgotten queues", "none is shut with jobs that wait for a day")
     yield from or_ok(list(_lost(given)), "event buffers", "no worker dropped events")
     yield from or_ok(
         list(_held(given)), "budgets", f"{count(len(given.budgets), 'budget')}; each can grant what is asked"
     )
-    if given.deliveries is not None:
-        yield from or_ok(list(_consumers(given.deliveries)), "consumers", count(len(given.deliveries), "consumer"))
-        yield from or_ok(list(_left(given.deliveries)), "letters and parked keys", "none wait")
 
 
 def judge_damage(facts: Facts) -> Iterator[Check]:
@@ -131,12 +129,8 @@ def _really(found: int) -> str:
     return f"more than {MOST_COUNTED:,}" if found > MOST_COUNTED else f"{found:,}"
 
 
-def _queues(given: Situation) -> set[str]:
-    return {one.queue for one in given.census.counts} | {one.name for one in given.queues}
-
-
 def _longest(given: Situation) -> Span:
-    return max((given.census.lag(name) for name in _queues(given)), default=0)
+    return max((given.census.lag(name) for name in given.work.names), default=0)
 
 
 def _clock(given: Situation) -> Check:
@@ -162,32 +156,29 @@ def _misdated(given: Situation) -> Iterator[Check]:
         yield warning("dates", read, meaning, remedy)
 
 
-def _unserved(given: Situation) -> Iterator[Check]:
-    for name, n in unserved(given.census, given.presences).items():
-        read = f"{count(n, 'due job')} in {name}, and no live worker serves it"
-        yield wrong("queues", read, "They wait until one does.", f"stoker work app:jobs -q {name}")
+def _found(given: Situation) -> Iterator[Check]:
+    """Findings as checks, and a check that passed for each thing that they have nothing to say about."""
+    found = findings(given.work)
+    census, work = given.census, given.work
+    fine = {
+        "worker": f"{count(len(live(work.presences, census.at)), 'worker')} at work; none that is silent holds jobs",
+        "queue": f"the oldest due job has waited {span(_longest(given))}; where jobs are due, workers are",
+        "kind": "no worker meets a kind that it does not know",
+        "jobs": "no job is dead that died in the last hour",
+        "schedule": f"{count(len(work.schedules), 'schedule')}; none is overdue or could not fire",
+        "consumer": f"{count(len(work.deliveries), 'consumer')}; none is behind, no letter or parked key waits",
+    }
+    for noun, name in OF_FINDINGS.items():
+        if noun == "consumer" and not work.deliveries:
+            continue
+        about = [one for one in found if one.noun == noun]
+        yield from or_ok([_as_check(name, one) for one in about], name, fine[noun])
 
 
-def _unknown(given: Situation) -> Iterator[Check]:
-    present = live(given.presences, given.census.at)
-    for one in given.census.counts:
-        serving = [worker for worker in present if one.queue in worker.queues and worker.kinds]
-        waits = one.status in {Status.PENDING, Status.RETRYING}
-        if waits and serving and not any(one.kind in worker.kinds for worker in serving):
-            read = f"{count(one.n, 'waiting job')} of {one.kind} in {one.queue}, and no worker of it knows that kind"
-            meaning = "They are put back again and again, and are dead after a while."
-            yield wrong("kinds", read, meaning, f"Deploy the task {one.kind} to the workers of {one.queue}")
-
-
-def _workers(given: Situation) -> Iterator[Check]:
-    present = live(given.presences, given.census.at)
-    silent = [one for one in given.presences if one.state != STOPPED and one not in present]
-    for one in silent:
-        read = f"{one.worker} on {one.host} was last seen {span(given.census.at - one.seen_at)} ago"
-        meaning = "It died, is frozen, or cannot reach the store; other workers take its jobs when its lease ends."
-        yield warning("workers", read, meaning, f"Look at process {one.pid} on {one.host}; restart it")
-    if not silent:
-        yield ok("workers", f"{count(len(present), 'worker')} at work")
+def _as_check(name: str, one: Finding) -> Check:
+    read = f"{one.name} {one.text}".strip()
+    meaning = f"{one.detail.removesuffix('.')}." if one.detail else ""
+    return Check(name, GRADES[one.tone], read, meaning, one.remedy)
 
 
 def _overdue(given: Situation) -> Iterator[Check]:
@@ -206,30 +197,6 @@ def _storms(given: Situation) -> Iterator[Check]:
             yield warning("retry storms", read, meaning, f"stoker jobs list kind:{kind} is:retrying")
 
 
-def _lag(given: Situation) -> Iterator[Check]:
-    for name, (came, ended) in sorted(given.flow.items()):
-        lag = given.census.lag(name)
-        if lag > LATE_AFTER and came > ended:
-            read = f"{name}: the oldest due job has waited {span(lag)}; {came:,} came and {ended:,} ended lately"
-            yield warning("lag", read, "The queue falls further behind.", f"stoker work app:jobs -q {name}:20 -p 2")
-
-
-def _forgotten(given: Situation) -> Iterator[Check]:
-    now = given.census.at
-    for queue in given.queues:
-        lag = given.census.lag(queue.name)
-        if lag <= FORGOTTEN_AFTER:
-            continue
-        if queue.is_paused(now):
-            by = "" if queue.pause is None or queue.pause.by is None else f" by {queue.pause.by}"
-            read = f"{queue.name} is paused{by}, and its oldest due job has waited {span(lag)}"
-            yield warning("forgotten queues", read, "It may have been forgotten.", f"stoker queues resume {queue.name}")
-        elif queue.cooldown.shut(now):
-            read = f"{queue.name} cools down, and its oldest due job has waited {span(lag)}"
-            meaning = "Whatever it calls has refused it for long."
-            yield warning("forgotten queues", read, meaning, f"stoker queues show {queue.name}")
-
-
 def _lost(given: Situation) -> Iterator[Check]:
     for worker, n in sorted(given.lost.items()):
         if n:
@@ -240,27 +207,10 @@ def _lost(given: Situation) -> Iterator[Check]:
 
 def _held(given: Situation) -> Iterator[Check]:
     asked: Counter[str] = Counter()
-    for one in live(given.presences, given.census.at):
+    for one in live(given.work.presences, given.census.at):
         asked |= Counter(one.held)
     for budget in given.budgets:
         n, most = asked[budget.name], budget.bucket.rate.capacity
         if n > most:
             read = f"jobs ask budget {budget.name} for {n:,} tokens, and it was tuned to hold at most {most:,.12g}"
             yield warning("budgets", read, "They never run.", f"stoker limits tune {budget.name} --rate {n}/TIME")
-
-
-def _consumers(deliveries: Sequence[Delivery]) -> Iterator[Check]:
-    for one in deliveries:
-        if one.waits > STUCK_AFTER:
-            read = f"{one.consumer} of {one.stream} has not delivered its oldest message for {span(one.waits)}"
-            meaning = "No worker runs it, it is paused, or its handler fails again and again."
-            yield wrong("consumers", read, meaning, f"stoker outbox show {one.stream}")
-
-
-def _left(deliveries: Sequence[Delivery]) -> Iterator[Check]:
-    for one in deliveries:
-        if one.parked or one.letters:
-            read = f"{one.consumer} of {one.stream}: {count(one.parked, 'parked key')}, {count(one.letters, 'letter')}"
-            meaning = "Messages wait for a decision: deliver them again, or discard them."
-            status = "" if one.letters else " --status parked"
-            yield warning("letters and parked keys", read, meaning, f"stoker outbox letters {one.stream}{status}")

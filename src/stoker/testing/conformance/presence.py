@@ -18,6 +18,7 @@ _SHOWN = Presence(
     kinds={"send": "shop.mail.send"},
     running=3,
     version="1.2",
+    lease=40 * SECOND,
 )
 
 

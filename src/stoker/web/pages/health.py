@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from starlette.responses import Response
 
 from stoker.engines.base import Engine
-from stoker.model.findings import Finding
+from stoker.model.findings import verdict
 from stoker.model.health.check import Check, Grade
+from stoker.model.health.jobs import OF_FINDINGS
 from stoker.model.stats import measured
 from stoker.model.words import in_words, number, size
 from stoker.web import view
@@ -60,7 +61,7 @@ async def show(visit: Visit) -> Response:
         *(_fact(name, value) for name, value in description.facts.items() if name not in {"path", "where"}),
     ]
     context = live_context(visit, await visit.board.hub.reading(), made) | {
-        "passed": [one for one in made.checks if one.verdict in FINE],
+        "passed": [one for one in own(made.checks) if one.verdict in FINE],
         "facts": facts,
         "calls": [(name, measured("", name, 0, spans)) for name, spans in timed if spans],
         "notes": notes(visit),
@@ -69,18 +70,21 @@ async def show(visit: Visit) -> Response:
 
 
 def live_context(visit: Visit, reading: Reading, made: CheckUp) -> dict[str, Any]:
-    """What changes by itself: the findings, and the title that counts them."""
+    """What changes by itself: the findings, as the overview has them, and the checks of the store that complain."""
     found = shared.found(visit, reading)
-    findings, failed = _together(visit, found, [one for one in made.checks if one.verdict not in FINE])
-    bad = sum(one.verdict is Grade.WRONG for one in failed) + sum(one["tone"] == "bad" for one in findings)
-    warn = sum(one.verdict is Grade.WARNING for one in failed) + sum(one["tone"] == "warn" for one in findings)
-    return view.common(visit, "health", _title(bad, warn), found) | {
+    failed = [one for one in own(made.checks) if one.verdict not in FINE]
+    return view.common(visit, "health", _title(verdict(found), failed), found) | {
         "now": made.at,
-        "findings": findings,
+        "findings": [shared.issue(visit, one) for one in found],
         "failed": failed,
         "checked": len(made.checks),
         "live_url": visit.url("live", page="health"),
     }
+
+
+def own(checks: list[Check]) -> list[Check]:
+    """The checks that are not made of findings: these are on the page as they are now."""
+    return [one for one in checks if one.name not in OF_FINDINGS.values()]
 
 
 def notes(visit: Visit) -> list[str]:
@@ -97,30 +101,6 @@ def notes(visit: Visit) -> list[str]:
     return found
 
 
-SAME: Final = {"queue": "lag", "worker": "workers", "consumer": "consumers"}
-"""What a finding is about, and the check that looks at the same."""
-
-
-def _together(visit: Visit, found: list[Finding], failed: list[Check]) -> tuple[list[dict[str, str]], list[Check]]:
-    """Findings with the remedy of the check that complains about the same thing, and the checks that are left."""
-    rows, left = [], list(failed)
-    for one in found:
-        same = next((check for check in left if _is_about(check, one)), None)
-        row = shared.issue(visit, one) | {"remedy": "" if same is None else same.remedy}
-        if same is not None:
-            left.remove(same)
-            row["tone"] = "bad" if same.verdict is Grade.WRONG else row["tone"]
-        rows.append(row)
-    return rows, left
-
-
-def _is_about(check: Check, one: Finding) -> bool:
-    said = f"{check.read} {check.remedy}"
-    return (
-        one.tone != "plain" and SAME.get(one.noun) == check.name and all(part in said for part in one.name.split(" / "))
-    )
-
-
 def _fact(name: str, value: str) -> tuple[str, str]:
     """A fact of the store in words: sizes with their unit, numbers with their thousands."""
     if value.isdecimal():
@@ -129,8 +109,9 @@ def _fact(name: str, value: str) -> tuple[str, str]:
     return words[:1].upper() + words[1:], value
 
 
-def _title(bad: int, warn: int) -> str:
-    parts = [
-        f"{in_words(n)} {noun if n == 1 else noun + 's'}" for n, noun in ((bad, "problem"), (warn, "warning")) if n
-    ]
-    return ", ".join(parts).capitalize() if parts else "Everything is in order"
+def _title(said: str, failed: list[Check]) -> str:
+    """The title of the overview; checks of the store that complain are named beside it."""
+    if not failed:
+        return said
+    n = len(failed)
+    return f"{said}, and {in_words(n)} {'check' if n == 1 else 'checks'} of the store {'warns' if n == 1 else 'warn'}"

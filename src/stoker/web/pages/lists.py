@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from stoker.engines.base import Engine
 from stoker.model import ids
-from stoker.model.control import STOPPED, Presence, live
-from stoker.model.derived import error_line, is_silent, scheduled_of
+from stoker.model.control import STOPPED, Presence, is_silent, live
+from stoker.model.derived import error_line, scheduled_of
 from stoker.model.findings import fate
-from stoker.model.job import LEASE, Job, Status
+from stoker.model.job import Job, Status
 from stoker.model.query import Query
 from stoker.model.time import SECOND, Instant
 from stoker.model.words import count, share, span
@@ -183,5 +183,5 @@ def _process(visit: Visit, one: Presence, jobs: list[Job], now: Instant) -> dict
 def _silent(one: Presence, jobs: int, now: Instant) -> dict[str, str]:
     text = f"was last seen {span((now - one.seen_at) // SECOND * SECOND)} ago."
     if jobs:
-        text += f" {fate(jobs, one.seen_at + LEASE, now)}"
+        text += f" {fate(jobs, one.passes_on_at, now)}"
     return {"name": f"{one.host} / {one.pid}", "text": text}

@@ -9,8 +9,8 @@ from starlette.responses import JSONResponse, Response
 
 from stoker.admin.history import SAMPLE
 from stoker.model import ids
-from stoker.model.control import live
-from stoker.model.derived import ErrorGroup, is_silent
+from stoker.model.control import is_silent, live
+from stoker.model.derived import ErrorGroup
 from stoker.model.findings import Finding, verdict
 from stoker.model.job import Job, Status
 from stoker.model.query import Query
@@ -42,8 +42,7 @@ async def show(visit: Visit) -> Response:
     times = "processing" if visit.parameter("times") == "processing" else "total"
     rows = shared.queue_rows(visit, reading)
     points = await visit.board.points(drawn, reading.census.at, [row.name for row in rows[:MEASURED]])
-    groups, looked = await trouble(visit, reading)
-    hub.tell_errors(groups)
+    groups, looked = await trouble(visit)
     running: Sequence[Job] = ()
     if reading.census.by_status()[Status.RUNNING]:
         running = (await engine.find(Query(statuses=RUNNING, order="oldest", limit=LATEST))).jobs
@@ -77,9 +76,9 @@ def _context(visit: Visit, reading: Reading, rows: Sequence[shared.QueueRow]) ->
     }
 
 
-async def trouble(visit: Visit, reading: Reading, queue: str | None = None) -> tuple[list[ErrorGroup], str]:
+async def trouble(visit: Visit, queue: str | None = None) -> tuple[list[ErrorGroup], str]:
     """Errors of the latest dead and retrying jobs, by kind and text, and of how many jobs these are."""
-    found = await visit.admin.history.failures(queue=queue, now=reading.census.at)
+    found = await visit.admin.history.failures(queue=queue)
     if found.looked_at == SAMPLE:
         return found.groups, f"of the latest {SAMPLE:,} dead or retrying"
     return found.groups, "of all that are dead or retrying"
@@ -128,7 +127,7 @@ def _tiles(visit: Visit, reading: Reading, rows: Sequence[shared.QueueRow]) -> d
     flow = hub.flow() or visit.board.minute
     most = max(rows, key=lambda row: row.retrying, default=None)
     waiting = [row for row in rows if row.ready and not row.paused]
-    died = hub.deaths.hour
+    deaths = hub.slowly.deaths
     return {
         "completed": None if flow is None else flow.completed,
         "completed_note": (
@@ -144,7 +143,7 @@ def _tiles(visit: Visit, reading: Reading, rows: Sequence[shared.QueueRow]) -> d
             f"{most.retrying:,} of them in {most.name}" if most and most.retrying else "none waits for another attempt"
         ),
         "dead": counts[Status.DEAD],
-        "dead_note": f"{died:,} in the last hour" if died else "none in the last hour",
+        "dead_note": deaths.figure,
     }
 
 

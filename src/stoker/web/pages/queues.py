@@ -74,7 +74,7 @@ async def one(visit: Visit) -> Response:
     engine = await visit.board.store.engine()
     points = await engine.points(drawn.since, drawn.until - 1, *charts.asked(name), width=drawn.merging)
     times = "processing" if visit.parameter("times") == "processing" else "total"
-    groups, looked = await trouble(visit, reading, name)
+    groups, looked = await trouble(visit, name)
     plain = Queue(name=name, keep_done=engine.keep_done)
     more = {
         "range": drawn.name,

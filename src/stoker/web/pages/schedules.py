@@ -49,7 +49,7 @@ async def show(visit: Visit) -> Response:
     """Every schedule."""
     reading = await visit.board.hub.reading()
     read = await visit.board.hub.wanted(wants(visit)[0])
-    visit.board.hub.schedules = read[0]
+    visit.board.hub.learn_schedules(read[0])
     return view.page(visit, "schedules.html", live_context(visit, reading, read))
 
 

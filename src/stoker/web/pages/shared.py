@@ -13,8 +13,8 @@ from stoker.model.control import Queue, live
 from stoker.model.derived import ErrorGroup
 from stoker.model.events import Point
 from stoker.model.filter import Filter
-from stoker.model.findings import Finding, Situation, findings
-from stoker.model.time import HOUR, SECOND, Instant, instant
+from stoker.model.findings import Finding, findings, late_queues
+from stoker.model.time import HOUR, Instant, instant
 from stoker.records import Job, curve_of
 from stoker.web.hub import Reading
 from stoker.web.problems import Problem
@@ -27,8 +27,6 @@ BUTTONS = {
     "jobs": "Show them",
     "schedule": "Open schedule",
     "consumer": "Open outbox",
-    "health": "Open health",
-    "store": "Open health",
 }
 
 
@@ -80,15 +78,7 @@ def masked(visit: Visit, groups: list[ErrorGroup]) -> list[ErrorGroup]:
 
 def found(visit: Visit, reading: Reading) -> list[Finding]:
     """What needs a person now; with what is read more rarely as it was read last."""
-    return findings(
-        Situation(
-            census=reading.census,
-            queues=reading.queues,
-            presences=reading.presences,
-            late_after=round(visit.board.late_after * SECOND),
-            **visit.board.hub.facts(),
-        )
-    )
+    return findings(visit.board.hub.situation(reading))
 
 
 def issue(visit: Visit, one: Finding) -> dict[str, str]:
@@ -106,7 +96,8 @@ def issue(visit: Visit, one: Finding) -> dict[str, str]:
         "name": one.name,
         "text": one.text,
         "detail": one.detail,
-        "link": links.get(one.noun, visit.url("health")),
+        "remedy": one.remedy,
+        "link": links[one.noun],
         "button": BUTTONS[one.noun],
     }
 
@@ -121,10 +112,11 @@ class QueueRow(QueueView, frozen=True, kw_only=True):
 
 def queue_rows(visit: Visit, reading: Reading, points: Sequence[Point] = ()) -> list[QueueRow]:
     """Queues with their state, and their flow if points are given; the longest wait first, paused ones last."""
+    late = late_queues(visit.board.hub.situation(reading))
     rows = [
         QueueRow(
             **{name: getattr(one, name) for name in QueueView.__struct_fields__},
-            late=bool(one.ready and one.lag.total_seconds() > visit.board.late_after and not one.paused),
+            late=one.name in late,
             path=quote(one.name, safe=""),
             quoted=quoted(one.name),
         )

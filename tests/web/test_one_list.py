@@ -1,0 +1,76 @@
+"""What needs a person is one list: on the overview, on the page of health, in the sidebar and in REST."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from html import unescape
+
+import httpx
+import pytest
+
+from stoker.admin import Admin
+from stoker.app import Stoker
+from stoker.model.time import MINUTE
+from stoker.testing.clock import VirtualClock
+from tests.harness.letters import letters
+from tests.web.conftest import Client, beat, claim, end, enqueue, text
+
+
+def listed(page: httpx.Response) -> list[str]:
+    """The sentences of a page's first panel, without buttons."""
+    panel = unescape(page.text).partition('aria-label="What needs attention"')[2].partition("</section>")[0]
+    entries = re.findall(r"<li\b.*?<div>(.*?)</div>", panel, re.DOTALL)
+    return [re.sub(r"\s+", " ", re.sub(r"<(button|svg)\b.*?</\1>|<[^>]+>", " ", one)).strip() for one in entries]
+
+
+def badges(page: httpx.Response) -> int:
+    return sum(map(int, re.findall(r'<span class="n [a-z]+" title="[^"]* attention">(\d+)<', page.text)))
+
+
+async def trouble(app: Stoker, clock: VirtualClock) -> None:
+    """Jobs that died, a misspelt queue, a queue that is behind, letters, and a silent worker that holds a job."""
+    await beat(app, queues={"default": 5, "mail": 1})
+    for _ in range(13):
+        await enqueue(app)
+    await end(app, (await claim(app))[1:])
+    await beat(app, running=1)
+    await enqueue(app, queue="maill")
+    await enqueue(app)
+    await letters(await app.engine(), 2)
+    clock.advance(timedelta(microseconds=5 * MINUTE))
+    await beat(app, "v", queues={"default": 5, "mail": 1})
+
+
+@pytest.mark.spec("NEED-09")
+async def test_every_page_has_the_same_list(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    await trouble(app, clock)
+    said = (await Admin(app).overview()).findings
+    assert [one.noun for one in said] == ["worker", "queue", "jobs", "queue", "consumer"]
+    overview, health = await client.get("/"), await client.get("/health")
+    assert listed(overview) == listed(health)
+    assert len(listed(health)) == len(said)
+    for shown, one in zip(listed(overview), said, strict=True):
+        for part in (one.name, one.detail.removesuffix("."), one.remedy):
+            assert part in shown.replace("\u00a0", " "), (part, shown)
+    assert "Five things need you" in text(overview)
+    assert "Five things need you" in text(health)
+    assert badges(overview) == badges(health) == badges(await client.get("/jobs")) == 5
+    api = (await client.get("/api/v1/overview")).json()
+    assert [one["text"] for one in api["findings"]] == [str(one) for one in said]
+    assert api["verdict"] == "Five things need you"
+    assert "12 in the last hour" in text(overview)
+
+
+@pytest.mark.spec("NEED-10")
+async def test_a_finding_is_gone_with_the_action_that_ends_it(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    await trouble(app, clock)
+    assert "12 jobs died in the last hour" in text(await client.get("/"))
+    dead = [job.id for job in (await Admin(app).jobs.find("is:dead", limit=20)).jobs]
+    await client.post("/operations", [("do", "discard"), *(("id", id_) for id_ in dead)])
+    page = text(await client.get("/"))
+    assert "died in the last hour" not in page
+    assert "none in the last hour" in page
+    assert "was last seen" in page
+    await client.post("/workers/w/take-back", {"sure": "yes"})
+    assert "was last seen" not in text(await client.get("/"))
