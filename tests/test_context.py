@@ -9,6 +9,7 @@ import pytest
 
 from stoker.app import Stoker
 from stoker.context import METADATA_WARNING, CancelToken, Context, Stopping, current, running, waiting_for
+from stoker.model import ids
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, Claim, Draft, Note, Options, Settlement
@@ -143,6 +144,22 @@ def test_follow_ups_are_drafts_or_lists_of_them() -> None:
     wrong: Any = run
     with pytest.raises(TypeError):
         wrong.follow_up(7)
+    with pytest.raises(InvalidInput, match="drafts"):
+        wrong.follow_up([7])
+    assert run.followups == [one, two, three]
+
+
+@pytest.mark.spec("ID-05")
+@pytest.mark.parametrize("way", ["follow_up", "join"])
+def test_a_follow_up_has_no_id_that_stoker_derives(way: str) -> None:
+    """A handler may have taken the id from a payload that a stranger wrote."""
+    run = context(options=Options(group=bytes(16)))
+    taken = Draft(ids.occurrence("nightly", 5), "work")
+    chain = Draft(bytes(16), "work").then(taken)
+    for drafts in (taken, [taken], chain):
+        with pytest.raises(InvalidInput, match="version 8"):
+            getattr(run, way)(drafts)
+    assert run.followups == []
 
 
 @pytest.mark.spec("CONTEXT-06")

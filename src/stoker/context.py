@@ -27,7 +27,17 @@ from stoker.model.control import Refusal
 from stoker.model.errors import GroupClosed, InvalidInput, StokerError
 from stoker.model.groups import GROUP, into_group
 from stoker.model.ids import JobId
-from stoker.model.job import LONGEST_LOG, PARENT, Claim, Draft, Note, Settlement, check_metadata
+from stoker.model.job import (
+    LONGEST_LOG,
+    PARENT,
+    Claim,
+    Draft,
+    Note,
+    Settlement,
+    check_drafts,
+    check_ids,
+    check_metadata,
+)
 from stoker.model.lifecycle import Rules
 from stoker.model.origin import origin
 from stoker.model.outcome import Held, OutOfTokens
@@ -420,7 +430,7 @@ class Context:
     def follow_up(self, *drafts: Draft | Iterable[Draft]) -> None:
         """Enqueue jobs together with this one's success: stored in the same write, or not at all."""
         for draft in drafts:
-            self.followups.extend([draft] if isinstance(draft, Draft) else draft)
+            self._follow([draft] if isinstance(draft, Draft) else list(draft))
 
     def join(self, *drafts: Draft | Iterable[Draft]) -> None:
         """Add jobs to this job's group together with its success, so that the group waits for them too."""
@@ -430,7 +440,13 @@ class Context:
                 raise GroupClosed(ids.parse(self.group))
             raise StokerError(f"job {self.id} is a member of no group; nothing was added. Use follow_up(...) instead.")
         for draft in drafts:
-            self.followups.extend(into_group(group, [draft] if isinstance(draft, Draft) else draft))
+            self._follow(into_group(group, [draft] if isinstance(draft, Draft) else draft))
+
+    def _follow(self, drafts: list[Draft]) -> None:
+        check_drafts("drafts", drafts)
+        for draft in drafts:
+            check_ids(draft)
+        self.followups.extend(drafts)
 
     @overload
     def transaction(self, factory: Factory[H]) -> Block[H, H]: ...
