@@ -14,6 +14,7 @@ import pytest
 from stoker import other_systems
 from stoker.app import Stoker
 from stoker.codec.error_text import describe_error
+from stoker.codec.signature import Raw
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import InvalidInput, InvalidOption, InvalidPayload, UnknownOption
 from stoker.model.unique import Unique
@@ -95,6 +96,15 @@ async def test_what_is_no_draft_is_refused_by_name(app: Stoker) -> None:
 def test_metadata_that_is_no_map_is_refused(app: Stoker, metadata: Any) -> None:
     with pytest.raises(InvalidInput, match="metadata: must map text to text"):
         app.task(name="work")(lambda: None).using(metadata=metadata)
+
+
+@pytest.mark.spec("INPUT-12")
+def test_raw_json_that_is_no_utf_8_is_a_value_error(app: Stoker) -> None:
+    app.declare("work")
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        app.draft("work", Raw("\ud800"))
+    with pytest.raises(InvalidPayload, match="is not UTF-8 at byte 0"):
+        app.draft("work", Raw(b"\xed\xa0\x80"))
 
 
 @pytest.mark.spec("INPUT-13")
