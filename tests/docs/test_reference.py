@@ -114,6 +114,13 @@ def test_every_setting_and_its_variable_is_in_the_reference(room: str) -> None:
         assert f"| `{field.name}` | `STOKER_{field.name.upper()}` |" in page
 
 
+def test_every_variable_that_the_code_reads_by_name_is_in_the_reference() -> None:
+    source = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
+    named = {name for text in source for name in re.findall(r"\"(STOKER_[A-Z]\w*)\"", text)}
+    assert "STOKER_URL" in named
+    assert {name for name in named if f"`{name}`" not in read("reference/settings.md")} == set()
+
+
 @pytest.mark.parametrize(
     ("page", "words"),
     [
