@@ -15,8 +15,9 @@ from stoker.model.ids import JobId, text
 from stoker.model.job import Claim, Demand, Draft, Options, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.limit import Slot
-from stoker.model.outcome import Done, Failed
+from stoker.model.outcome import Done, Failed, Throttled
 from stoker.model.query import Cancel, Change, Delete, Discard, Query, Requeue, Retention, Selection
+from stoker.model.retry import Curve
 from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, MINUTE, SECOND
 from tests.engines.redis.stand import Stand
@@ -415,3 +416,37 @@ async def test_a_budget_that_cannot_be_read_stops_no_other(bench: Bench, stored:
     await bench.engine.tune("llm", Rate(6), declared=True)
     assert (await bench.engine.diagnose()).damaged == ()
     assert [one.declared for one in await bench.engine.budgets()] == [Rate(6), Rate(5)]
+
+
+@pytest.mark.spec("REDISOPS-18")
+@pytest.mark.parametrize("divided", [False, True], ids=["plain", "divided"])
+@pytest.mark.parametrize("garbage", [b"{", b"\xff", b"[1]", b'"x"'], ids=["cut", "no text", "a list", "a text"])
+@pytest.mark.parametrize("field", ["paused", "until", "bucket", "limits", "keep_done", "keep_dead", "count", "workers"])
+async def test_a_setting_that_cannot_be_read_stops_no_other_queue(
+    bench: Bench, caplog: pytest.LogCaptureFixture, field: str, garbage: bytes, divided: bool
+) -> None:
+    """Where it decides whether jobs start, its queue stands still until it is declared anew, or resumed."""
+    jobs = await (bench.limited("a", 2) if divided else bench.add(DAMAGED, 2))
+    before = await bench.claim(1, queues=(DAMAGED,))
+    other = await bench.add(SOUND)
+    await bench.engine.tune(DAMAGED, Tuning(curve=Curve(on=True)), declared=True)
+    await bench.call("HSET", bench.home.key("queues"), f"{DAMAGED}/{field}", garbage)
+    stands = field in ("paused", "until", "bucket")
+    assert (DAMAGED in (await bench.engine.ahead([DAMAGED, SOUND])).open) is not stands
+    found = await bench.claim()
+    assert {claim.id for claim in found} == {*other, *([] if stands else jobs[1:])}
+    assert [one.name for one in await bench.engine.queues()] == [DAMAGED, SOUND]
+    named = (await bench.engine.diagnose()).damaged
+    assert len(named) == 1 + stands
+    assert f"queue {DAMAGED}: its {field} cannot be read; tune the queue, or start its app anew" in named
+    assert len(said(caplog, DAMAGED)) == stands
+    await bench.end(before, Throttled(SECOND))
+    await bench.end(found)
+    await bench.engine.tune(DAMAGED, Tuning(curve=Curve(on=True)), declared=True)
+    if field == "paused":
+        await bench.engine.tune(DAMAGED, Tuning(paused=False))
+    await bench.clean()
+    assert (await bench.engine.diagnose()).damaged == ()
+    bench.clock.set(bench.clock() + HOUR)
+    await bench.end(await bench.claim())
+    assert await bench.counts() == {Status.DONE: 3}

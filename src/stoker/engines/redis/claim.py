@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from stoker.engines.redis import record_format
-from stoker.engines.redis.control import curve_of
+from stoker.engines.redis.control import count_of, curve_of
 from stoker.engines.redis.keys import Keys, Shard
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
@@ -130,7 +130,7 @@ async def taken_over(
     """The claims a script returned; a job that cannot be read is set aside."""
     claims: list[Claim] = []
     for number, stored_curve, count, jobs, *_ in found:
-        curve, cool = curve_of(stored_curve), int(count or 0)
+        curve, cool = curve_of(stored_curve), count_of(count)
         name = names[number - 1]
         refs: dict[str, Ref] = {}
         for job in jobs:

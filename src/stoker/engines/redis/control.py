@@ -86,13 +86,7 @@ class Control:
 
     async def queues(self) -> list[Queue]:
         """Every queue that was tuned, cooled or used, by name."""
-        found: dict[str, dict[str, bytes | None]] = {}
-        keys = [shard.key("queues") for shard in await self._store.shards()]
-        for flat in await spread(keys, lambda key: self._store.connection.call("HGETALL", key)):
-            for field, value in pairs(flat):
-                name, _, what = field.decode().partition("/")
-                found.setdefault(name, {})[what] = value
-        return [queue_of(name, found[name]) for name in sorted(found)]
+        return [queue_of(name, fields) for name, fields in (await stored_queues(self._store)).items()]
 
     async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool, by: By | None = None) -> bool:
         """Patch a queue or set a budget."""
@@ -107,14 +101,14 @@ class Control:
             key = unit.shard.key("queues")
             found = await self._store.connection.call("HMGET", key, *(f"{name}/{field}" for field in QUEUE_FIELDS))
             stored = dict(zip(QUEUE_FIELDS, found, strict=True))
-            before = queue_of(name, stored)
+            before, broken = queue_of(name, stored), unreadable(stored)
             after = tuned(before, tuning, unit.now, keep_done=KEEP_DONE, declared=declared)
-            if after == before:
+            if after == before and not broken:
                 return False
             wanted, standing = fields_of(after), fields_of(before)
-            changed = {field: value for field, value in wanted.items() if value != standing[field]}
+            changed = {field: value for field, value in wanted.items() if value != standing[field] or field in broken}
             # The first write is a removal: a server without free memory accepts it, and the rest with it.
-            cooled = ("until", "count") if before.cooldown != after.cooldown else ()
+            cooled = ("until", "count") if before.cooldown != after.cooldown or {"until", "count"} & broken else ()
             unit.write("HDEL", key, *(f"{name}/{field}" for field in (*changed, *cooled)))
             unit.write("HSET", key, f"{name}/used", "1")
             for field, value in changed.items():
@@ -278,8 +272,40 @@ async def read_queues(store: Store, shard: Shard, names: Sequence[str]) -> dict[
     return queues
 
 
+async def stored_queues(store: Store) -> dict[str, dict[str, bytes | None]]:
+    """The fields of every queue, by name."""
+    found: dict[str, dict[str, bytes | None]] = {}
+    keys = [shard.key("queues") for shard in await store.shards()]
+    for flat in await spread(keys, lambda key: store.connection.call("HGETALL", key)):
+        for field, value in pairs(flat):
+            name, _, what = field.decode().partition("/")
+            found.setdefault(name, {})[what] = value
+    return dict(sorted(found.items()))
+
+
 def queue_of(name: str, stored: Mapping[str, bytes | None]) -> Queue:
-    """A queue as its fields say."""
+    """A queue as its fields say. One that cannot be read counts as not set, but a pause as one without an end."""
+    try:
+        return _queue_of(name, stored)
+    except UNREADABLE:
+        broken = unreadable(stored)
+        return _queue_of(name, {**stored, **dict.fromkeys(broken), **({"paused": b"0"} if "paused" in broken else {})})
+
+
+def unreadable(stored: Mapping[str, bytes | None]) -> set[str]:
+    """The fields of a queue that cannot be read."""
+    found: set[str] = set()
+    for field, read in _READERS.items():
+        value = stored.get(field)
+        try:
+            if value is not None:
+                read(value)
+        except UNREADABLE:
+            found.add(field)
+    return found
+
+
+def _queue_of(name: str, stored: Mapping[str, bytes | None]) -> Queue:
     number = {field: int(stored.get(field) or 0) for field in ("keep_done", "keep_dead", "until", "count")}
     workers, declared = stored.get("workers"), stored.get("declared")
     cooling = stored.get("until") is not None or number["count"] > 0
@@ -294,16 +320,13 @@ def queue_of(name: str, stored: Mapping[str, bytes | None]) -> Queue:
         keep_dead=KEEP_DEAD if stored.get("keep_dead") is None else number["keep_dead"],
         curve=curve_of(stored.get("curve")),
         cooldown=Cooldown(number["until"], number["count"]) if cooling else OPEN,
-        declared=_read_tuning(declared) if declared is not None and is_declaration(declared) else None,
+        declared=None if declared is None else _read_tuning(declared),
     )
 
 
-def is_declaration(stored: bytes) -> bool:
-    """Can be read what an app declared about a queue? What cannot counts as not declared."""
-    try:
-        return _read_tuning(stored) is not None
-    except UNREADABLE:
-        return False
+def count_of(stored: bytes | None) -> int:
+    """How often a queue was throttled in a row; 0 where that cannot be read."""
+    return int(stored) if stored is not None and stored.isdigit() else 0
 
 
 def _limits_of(stored: bytes | None) -> tuple[tuple[str, int], ...]:
@@ -323,6 +346,17 @@ def bucket_of(stored: bytes | None) -> Bucket | None:
         return None
     n, per, burst, tokens, refilled = _read_bucket(stored)
     return Bucket(Rate(n, per, burst), tokens, refilled)
+
+
+_READERS: dict[str, Callable[[bytes], object]] = {
+    **dict.fromkeys(("keep_done", "keep_dead", "until", "count", "paused", "workers"), int),
+    **dict.fromkeys(("reason", "by"), bytes.decode),
+    "limits": _limits_of,
+    "bucket": bucket_of,
+    "curve": _read_curve,
+    "declared": _read_tuning,
+}
+"""What reads each field of a queue that is more than a mark."""
 
 
 def fields_of(queue: Queue) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from stoker.engines.redis import damage
 from stoker.engines.redis.cluster.fan_out import spread
-from stoker.engines.redis.control import budget_of, is_budget, is_declaration, pairs
+from stoker.engines.redis.control import QUEUE_FIELDS, budget_of, is_budget, pairs, stored_queues, unreadable
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import STATUSES
 from stoker.engines.redis.scripts import script
@@ -32,6 +32,8 @@ LOOKED_AT_ONCE = 500
 
 _DIAGNOSE, _UNREADABLE = script("diagnose"), script("unreadable")
 LOST = "it cannot be read and refuses all tokens; the next start of its app, or `stoker limits tune`, writes it anew"
+UNSET = {field: f"its {field} cannot be read; tune the queue, or start its app anew" for field in QUEUE_FIELDS}
+UNSET["declared"] = UNDECLARED
 _ODD = (b"a", b"x", b"c", b"i", b"t")
 
 
@@ -43,8 +45,8 @@ async def diagnose(store: Store, nodes: Sequence[ServerInfo], losses: Sequence[s
     redis = RedisFacts(nodes=tuple(map(_node, nodes)), losses=tuple(losses), unread=unread)
     noted = await spread(shards, lambda shard: damage.notes(store, shard))
     damaged = [one[field].decode(errors="backslashreplace") for one in noted for field in sorted(one)]
-    for names in await spread(shards, lambda shard: _undeclared(store, shard)):
-        damaged += [f"queue {name}: {UNDECLARED}" for name in names]
+    for name, fields in (await stored_queues(store)).items():
+        damaged += [f"queue {name}: {UNSET[field]}" for field in sorted(unreadable(fields))]
     for found in await spread(shards, lambda shard: _unreadable(store, shard)):
         damaged += [f"job {text(row.record.id)} cannot be read: {row.corrupt}" for row in found]
     damaged += [f"budget {name}: {what}" for name, what in await _budgets(store)]
@@ -54,16 +56,6 @@ async def diagnose(store: Store, nodes: Sequence[ServerInfo], losses: Sequence[s
         damaged=tuple(damaged),
         redis=redis,
         transport=store.connection.transport(),
-    )
-
-
-async def _undeclared(store: Store, shard: Shard) -> list[str]:
-    """The queues of which the declaration cannot be read."""
-    stored = pairs(await store.connection.call("HGETALL", shard.key("queues")))
-    return sorted(
-        field.decode().removesuffix("/declared")
-        for field, value in stored
-        if field.endswith(b"/declared") and not is_declaration(value)
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from stoker.engines.base import LEASE, ORPHANED_AFTER
 from stoker.engines.redis import record_format
 from stoker.engines.redis.claim import as_claim, enlist, set_aside, stored
-from stoker.engines.redis.control import curve_of, unlock_all
+from stoker.engines.redis.control import count_of, curve_of, unlock_all
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.server_info import read_info
@@ -150,7 +150,7 @@ async def _claims(store: Store, shard: Shard, rows: list[Any]) -> list[Claim]:
     claims = []
     for row in rows:
         try:
-            claims.append(as_claim(stored(row), curve_of(row[4]), int(row[5] or 0)))
+            claims.append(as_claim(stored(row), curve_of(row[4]), count_of(row[5])))
         except CorruptRecord as error:
             await set_aside(store, shard, row[0][:16], str(error))
     return claims

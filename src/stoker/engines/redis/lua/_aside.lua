@@ -7,7 +7,7 @@ local function set_aside(id, queue, kind, body, state)
     call('ZREMRANGEBYLEX', JOBS, '[' .. id, '(' .. id .. '\1')
     call('ZADD', JOBS, '0', id .. now8 .. now8 .. label .. pack('>I4', 1) .. '\0' .. (body or '') .. (state or ''))
   end
-  local expires = now + tonumber(call('HGET', QUEUES, queue .. '/keep_dead') or '2592000000000')
+  local expires = now + (tonumber(call('HGET', QUEUES, queue .. '/keep_dead') or nil) or $KEEP_DEAD$)
   call('HSET', STATE, id, write_state({status = 'x', token = 0, worker = '', cancel_requested = '0', attempts = 0, base = 0,
     crashes = 0, throttles = 0, errors = 0, version = 1, started_at = 0, settled = '-', scheduled_at = now, priority = $OFFSET$,
     tail = now8 .. pack('>I8', expires)}))

@@ -60,6 +60,7 @@ local function claim(at)
     local left = math.min(tonumber(ARGV[i + 2]), total)
     local gate = call('HMGET', QUEUES, name .. '/paused', name .. '/until', name .. '/curve', name .. '/count',
       name .. '/bucket', name .. '/divided')
+    if not readable(name, gate[1], gate[2], gate[5]) then left, gate[5] = 0, false end
     local bucket = bucket_of(gate[5])
     -- model.control.Queue.starts
     local first_only = bucket and left > 0 and bucket.tokens >= 0 and bucket.tokens < 1

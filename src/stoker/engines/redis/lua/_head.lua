@@ -107,6 +107,16 @@ local function guarded(name, work, ...)
   warn_once('queue:' .. name, fmt('queue %s: one of its keys holds another type than Stoker wrote there. The queue stands '
     .. 'still, and the other queues go on. Delete the key: the next cleaning restores its entries', name))
 end
+-- Does a queue hand out jobs by settings that can be read? Where one cannot, the queue stands still.
+local function readable(name, paused, till, bucket)
+  if not bucket and (not paused or tonumber(paused)) and (not till or tonumber(till)) then return true end
+  local sound, b = pcall(cjson.decode, bucket or '[0,0,0,0,0]')
+  sound = sound and type(b) == 'table' and tonumber(paused or '0') and tonumber(till or '0')
+  for i = 1, 5 do sound = sound and type(b[i]) == 'number' end
+  if sound then return true end
+  warn_once('queue:' .. name, fmt('queue %s: its pause, rate or cool-down cannot be read. The queue stands still, and the '
+    .. 'other queues go on. Tune the queue, or start its app anew, which declares it', name))
+end
 local function printable(bytes)
   return (string.gsub(sub(bytes, 1, 40), '[^ !#-%[%]-~]', function(c) return fmt('\\x%02x', byte(c)) end))
 end

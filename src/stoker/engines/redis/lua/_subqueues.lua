@@ -2,7 +2,7 @@
 -- A line is a part of `aside`: the subqueue's name, a zero byte, and a waiting entry.
 -- A script may have 200 local names: hence the block.
 local divided_queue, level, is_full, states_of, state_of_line, changing, in_parts, write_states, claims_of, see_heads, is_fair, before,
-  touch, join, put_in_line, free, kept, found_in_line, leave_line, look, looked, restored
+  touch, join, put_in_line, free, kept, found_in_line, leave_line, look, looked, restored, pins_of
 do
 local queues, queue_list, band = {}, {}, bit.band
 
@@ -248,6 +248,12 @@ local function read_slot(slot)
   return found[1], found[2], found[3], found[4]
 end
 
+-- The numbers that an operator set, by limit; what cannot be read counts as none.
+pins_of = function(q)
+  local sound, pins = pcall(cjson.decode, call('HGET', QUEUES, q.name .. '/limits') or '{}')
+  return sound and type(pins) == 'table' and pins or {}
+end
+
 -- model.subqueues.made and renumbered.
 local function number_it(q, s, slot, fresh)
   if not s.limited then return end
@@ -255,10 +261,9 @@ local function number_it(q, s, slot, fresh)
   s.number = number
   if fresh then
     if q.pins == nil then
-      local stored = call('HGET', QUEUES, q.name .. '/limits')
-      q.pins = stored and cjson.decode(stored) or false
+      q.pins = pins_of(q)
     end
-    s.pinned = q.pins and q.pins[string.match(s.name, '^[^/]*')] or nil
+    s.pinned = q.pins[string.match(s.name, '^[^/]*')] or nil
   end
   local b = s.bucket
   if not n then

@@ -51,6 +51,7 @@ end
 for i = 2, #ARGV do
   local name = ARGV[i]
   local gate = call('HMGET', QUEUES, name .. '/paused', name .. '/bucket', name .. '/until', name .. '/divided')
+  if not readable(name, gate[1], gate[3], gate[2]) then gate[1], gate[2], gate[3] = '0', false, false end
   local lines = DIVIDED and gate[4] and divided_queue(name, 22 + (i - 2) * STRIDE)
   local first = guarded(name, first_due, WAIT(i - 1), lines)
   out[i - 1] = {gate[1], gate[2], gate[3] or '', first and int(first) or '', gate[4] and not DIVIDED and '1' or nil}

@@ -3,8 +3,7 @@
 -- so that no claim has to look at all of them, names of subqueues.
 local q, names = divided_queue(ARGV[2], 22), {}
 for i = 4, #ARGV do names[#names + 1] = ARGV[i] end
-local stored = call('HGET', QUEUES, q.name .. '/limits')
-local pins, known = stored and cjson.decode(stored) or {}, states_of(q, names)
+local pins, known = pins_of(q), states_of(q, names)
 for _, name in ipairs(names) do
   local s = known[name]
   local pinned = s.limited and pins[string.match(name, '^[^/]*')] or nil

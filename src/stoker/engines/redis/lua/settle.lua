@@ -27,7 +27,7 @@ local TOTAL = {d = 'completed', a = 'retried', x = 'failed', c = 'canceled'}
 local function expiry(status, flags, label, span)
   if band(flags, KEEP) > 0 then return now + span end
   local field = status == 'd' and 'keep_done' or 'keep_dead'
-  return now + tonumber(call('HGET', QUEUES, label.name .. '/' .. field) or keeps[field])
+  return now + (tonumber(call('HGET', QUEUES, label.name .. '/' .. field) or nil) or tonumber(keeps[field]))
 end
 
 -- Traits: status, flags, label, span. Most settlements of a batch share them: what follows from them is computed once.
@@ -192,7 +192,7 @@ end
 local function cool(label, seen, delay)
   local open, counter = label.name .. '/until', label.name .. '/count'
   local row = call('HMGET', QUEUES, open, counter)
-  local till, times = tonumber(row[1] or '-1'), tonumber(row[2] or '0')
+  local till, times = tonumber(row[1] or nil) or -1, tonumber(row[2] or nil) or 0
   if delay == '' then
     if times > 0 and till + tonumber(grace) <= now then call('HDEL', QUEUES, open, counter) end
   elseif times == tonumber(seen) and till <= now then
