@@ -22,8 +22,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker import Stoker, Worker, current
-from stoker.model.retry import Fixed
+from stoker import Fixed, Stoker, Worker, current
 from stoker.outbox import Message, Outbox
 
 HERE = Path.cwd()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stoker.app import Stoker
 from stoker.codec.signature import Raw
-from stoker.context import Context, current
+from stoker.context import Context, JobLogFilter, current
 from stoker.handle import JobHandle
 from stoker.hooks import FailedRun
 from stoker.limits import Limit
@@ -34,6 +35,9 @@ from stoker.records import Curve, Job, Receipt, Schedule
 from stoker.task import Task
 
 if TYPE_CHECKING:
+    from stoker.observe.logs import JsonFormatter, RedactingFilter
+    from stoker.observe.prometheus import StoreCollector as StoreCollector
+    from stoker.observe.tracing import trace as trace
     from stoker.outbox import Inbox, Outbox
     from stoker.worker import Worker
 
@@ -79,19 +83,35 @@ __all__ = [
     "EngineError",
     "Raw",
     "Status",
+    "JobLogFilter",
+    "JsonFormatter",
+    "RedactingFilter",
 ]
+
+ON_USE = {
+    "Worker": "stoker.worker",
+    "Outbox": "stoker.outbox",
+    "Inbox": "stoker.outbox",
+    "JsonFormatter": "stoker.observe.logs",
+    "RedactingFilter": "stoker.observe.logs",
+    "StoreCollector": "stoker.observe.prometheus",
+    "trace": "stoker.observe.tracing",
+}
+"""What not every producer needs, and the module that has it. Two need an extra, so `import *` leaves them out."""
+
+EXTRAS = {"StoreCollector": "prometheus", "trace": "otel"}
 
 
 if not TYPE_CHECKING:  # a checker would take it for a promise that every name exists
 
     def __getattr__(name: str) -> Any:
-        """Import on first use what not every producer needs."""
-        if name == "Worker":
-            from stoker.worker import Worker
-
-            return Worker
-        if name in ("Inbox", "Outbox"):
-            from stoker import outbox
-
-            return getattr(outbox, name)
-        raise AttributeError(f"module 'stoker' has no attribute {name!r}")
+        """Import on first use."""
+        if name not in ON_USE:
+            raise AttributeError(f"module 'stoker' has no attribute {name!r}")
+        try:
+            return getattr(import_module(ON_USE[name]), name)
+        except ModuleNotFoundError as error:
+            if name not in EXTRAS:
+                raise
+            text = f"stoker.{name} needs {error.name}, which is not installed: install stoker[{EXTRAS[name]}]"
+            raise ImportError(text, name=error.name) from None

@@ -69,6 +69,29 @@ logger = logging.getLogger("stoker.app")
 DEFAULT_URL = "sqlite:///stoker.db"
 
 
+FOR_USERS = frozenset(
+    {
+        *(
+            "task",
+            "register",
+            "tasks",
+            "find_task",
+            "declare",
+            "cron",
+            "lifespan",
+            "listener",
+            "on_error",
+            "middleware",
+        ),
+        *("draft", "enqueue", "enqueue_sync", "enqueue_many", "enqueue_many_sync", "handle", "group", "group_handle"),
+        *("queue", "budget", "spend", "spend_sync", "lock", "run", "open", "close", "engine"),
+        *("schedule", "schedule_sync", "unschedule", "unschedule_sync", "schedules", "schedules_sync"),
+        "schedule_handle",
+    }
+)
+"""What users may touch of an app; the rest is for workers, operators and the dashboard, and may change."""
+
+
 class Stoker(Registry):
     """Background jobs on one store.
 
@@ -134,6 +157,9 @@ class Stoker(Registry):
 
     def __repr__(self) -> str:
         return f"<Stoker {len(self._tasks)} tasks>"
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name in FOR_USERS or name.startswith("__")]
 
     # --- around a handler ---------------------------------------------------------------------------------------
 

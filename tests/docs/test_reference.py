@@ -61,7 +61,7 @@ PAGES_OF_NAMES = ("api", "tasks", "jobs")
 def test_every_public_name_is_a_heading_of_the_reference() -> None:
     pages = "".join(read(f"reference/{name}.md") for name in PAGES_OF_NAMES)
     headings = " ".join(re.findall(r"^## (.+)$", pages, re.MULTILINE))
-    assert set(stoker.__all__) <= set(re.findall(r"\w+", headings))
+    assert {*stoker.__all__, *stoker.ON_USE} <= set(re.findall(r"\w+", headings))
 
 
 @pytest.mark.parametrize("option", [*OPTIONS, *POLICY, "name", "replace", "tx"])
