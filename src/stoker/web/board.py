@@ -369,7 +369,7 @@ class Dashboard:
             return self._sign_in(visit, path)
         if way is None or found is None:
             raise self._nowhere(ways, path)
-        request.scope["path_params"] = {name: _read(value) for name, value in found.groupdict().items()}
+        request.scope["path_params"] = found.groupdict()
         if _is_foreign(request):
             raise Problem(403, "origin", "A page of another site sent this request. Nothing was read or changed.")
         if way.changes:
@@ -527,10 +527,6 @@ def _is_foreign(request: Request) -> bool:
     return origin is not None and (
         origin == "null" or origin.partition("://")[2].lower() != request.headers.get("host", "").lower()
     )
-
-
-def _read(value: str) -> str:
-    return value
 
 
 def dashboard(
