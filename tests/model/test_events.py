@@ -300,6 +300,19 @@ def test_events_of_a_job_are_looked_for_in_its_life() -> None:
 
 
 @pytest.mark.spec("EVENT-12")
+def test_a_run_ends_before_the_next_one_starts() -> None:
+    """A settlement and the next claim share a reply: the worker notes the end behind the start that came with it."""
+    job = stored(Status.DONE, attempts=2, started_at=30, finished_at=35)
+    noted = [
+        Event(20, EventType.STARTED, job.id, "q", "work", 1),
+        Event(33, EventType.RETRIED, job.id, "q", "work", 1, 10),
+        Event(30, EventType.STARTED, job.id, "q", "work", 2),
+    ]
+    found = [(one.at, one.type, one.attempt) for one in with_record(noted, job)]
+    assert found[1:] == [(20, "started", 1), (30, "retried", 1), (30, "started", 2), (35, "completed", 2)]
+
+
+@pytest.mark.spec("EVENT-12")
 def test_an_event_that_was_stored_stands_as_it_was_stored() -> None:
     job = stored(Status.DONE, attempts=1, started_at=20, finished_at=25)
     started = Event(22, EventType.STARTED, job.id, "q", "work", 1)

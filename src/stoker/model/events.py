@@ -244,7 +244,8 @@ def with_record(events: Sequence[Event], job: Job) -> list[Event]:
 
     Events are written a little later, are lost with a process, and expire before records; of a job that was enqueued in
     a user's transaction the first claim writes them. The record knows the enqueue, each failure that it keeps, and the
-    start and end of the last run.
+    start and end of the last run. A worker notes the end of a run when the store has replied, and the same reply may
+    bring the next run: the end is shown no later than that start.
     """
     found = list(events)
     known = {(one.type, one.attempt) for one in found}
@@ -271,7 +272,11 @@ def with_record(events: Sequence[Event], job: Job) -> list[Event]:
             add(job.finished_at, EventType.FAILED, job.attempts, ran)
         else:
             add(job.finished_at, EventType.CANCELED, job.attempts)
-    return sorted(found, key=lambda one: (one.at, one.type is not EventType.ENQUEUED))
+    starts = {one.attempt: one.at for one in found if one.type is EventType.STARTED}
+    for n, event in enumerate(found):
+        if event.type in _ENDS_A_RUN and starts.get(event.attempt + 1, event.at) < event.at:
+            found[n] = msgspec.structs.replace(event, at=starts[event.attempt + 1])
+    return sorted(found, key=lambda one: (one.at, one.type is not EventType.ENQUEUED, one.attempt))
 
 
 class Transition(msgspec.Struct, frozen=True, gc=False):
