@@ -703,6 +703,8 @@ def test_an_id_may_be_cut(url: str) -> None:
         assert [row["id"] for row in rows("jobs", "list", f"id:{given}")] == [done]
         assert call("jobs", "list", "--count", given).stdout == "1\n"
         assert call("jobs", "explain", given).stdout.startswith("finished")
+    alike = rows("jobs", "list", f"same_error:{dead[0][:8]}…{dead[0][-8:]}")
+    assert [row["id"] for row in alike] == dead
     several = call("jobs", "show", dead[0][:8], code=2).output
     assert f"several jobs have an id like {dead[0][:8]}: give more of it" in several
     assert all(f"{one}  dead  send" in several for one in dead)

@@ -130,6 +130,13 @@ def test_a_worker_without_an_app_and_a_store_named_twice_are_refused(
     assert "name the store twice" in call("--url", url, "work", "app:jobs", code=2).output
 
 
+@pytest.mark.spec("CLI-64")
+def test_the_demo_uses_the_store_that_is_named_before_it(store: Path) -> None:
+    done = _run(store.parent, "--url", f"sqlite:///{store}", "demo", "--jobs", "200")
+    assert done.returncode == 0, done.stderr
+    assert store.exists()
+
+
 @pytest.mark.spec("CLI-65")
 @pytest.mark.parametrize("words", [["status"], ["doctor"], ["jobs", "list"]], ids=" ".join)
 def test_an_app_is_imported_before_a_loop_runs(app: str, words: list[str]) -> None:

@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 STORE_OPTIONS = ("--url", "--app", "-A")
 
 
-def _nearest(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+def nearest(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
     """What is given here, else before the command: `stoker -A app:jobs jobs list`."""
     place = f"stoker.{param.name}"
     if given is not None:
@@ -33,7 +33,7 @@ def app_option(command: F, *, expose_value: bool = True) -> F:
         "--app",
         "path",
         metavar="MODULE:APP",
-        callback=_nearest,
+        callback=nearest,
         expose_value=expose_value,
         help="The app. Or $STOKER_APP, or [tool.stoker] app.",
     )(command)
@@ -44,7 +44,7 @@ def store_options(command: F, *, expose_value: bool = True) -> F:
     by_url = click.option(
         "--url",
         metavar="URL",
-        callback=_nearest,
+        callback=nearest,
         expose_value=expose_value,
         help="The store, where no task is needed. Or $STOKER_URL.",
     )

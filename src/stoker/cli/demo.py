@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from stoker.app import Stoker
+from stoker.cli.command import nearest
 from stoker.cli.text import say
 from stoker.context import current
 from stoker.engines.base import Description
@@ -168,7 +169,7 @@ def _short(seconds: float) -> str:
 
 
 @click.command()
-@click.option("--url", help="A store to use instead of a fresh SQLite file; it is not cleaned up.")
+@click.option("--url", callback=nearest, help="A store to use instead of a fresh SQLite file; it is not cleaned up.")
 @click.option("--keep", is_flag=True, help="Leave the SQLite file where it is, to look at it.")
 @click.option("--jobs", "total", type=click.IntRange(200, 1_000_000), default=TOTAL, show_default=True)
 def demo(url: str | None, keep: bool, total: int) -> NoReturn:

@@ -123,8 +123,13 @@ async def whole(admin: Operators, terms: tuple[str, ...]) -> str:
             return await whole_id(admin, terms[0])
         except NotFound as error:
             raise NotFound(f"{error}. For text in payloads and errors write '\"{terms[0]}\"'") from None
-    ids = {one: f"id:{await whole_id(admin, one[3:])}" for one in terms if one.startswith("id:")}
-    return " ".join(ids.get(one, one) for one in terms)
+    ends = {
+        term: f"{word}:{await whole_id(admin, term.removeprefix(f'{word}:'))}"
+        for term in terms
+        for word in ("id", "same_error")
+        if term.startswith(f"{word}:")
+    }
+    return " ".join(ends.get(term, term) for term in terms)
 
 
 @jobs.command("list", cls=FilterCommand, epilog=FILTER_HELP)
