@@ -40,6 +40,9 @@ async def enqueue(app: Stoker, kind: str = "send", **options: Any) -> str:
     return (await app.enqueue(app.draft(kind, **options))).id
 
 
+HERE = frozenset({"default"})
+
+
 async def claim(app: Stoker, queue: str = "default", n: int = 100) -> list[Claim]:
     engine = await app.engine()
     await engine.renew("w", [], first=True)
@@ -169,10 +172,10 @@ async def test_a_preview_counts_and_changes_nothing(
         await enqueue(app, tenant="acme")
     monkeypatch.setattr(module, "LARGEST_PAGE", 3)
     now = moment(clock())
-    assert await admin.jobs.preview("is:ready tenant:acme") == Preview(7, True, now)
+    assert await admin.jobs.preview("is:ready tenant:acme") == Preview(7, True, now, HERE)
     monkeypatch.setattr(module, "MOST_COUNTED", 5)
-    assert await admin.jobs.preview("is:ready tenant:acme") == Preview(6, False, now)
-    assert await admin.jobs.preview("is:ready") == Preview(7, True, now)
+    assert await admin.jobs.preview("is:ready tenant:acme") == Preview(6, False, now, HERE)
+    assert await admin.jobs.preview("is:ready") == Preview(7, True, now, HERE)
     assert await admin.jobs.preview(UNKNOWN) == Preview(0, True, now)
 
 
@@ -183,7 +186,7 @@ async def test_what_came_or_ended_after_a_preview_is_neither_counted_nor_touched
     early = await dead(app, 3)
     late = await enqueue(app)
     shown = await admin.jobs.preview("is:dead")
-    assert shown == Preview(3, True, moment(clock()))
+    assert shown == Preview(3, True, moment(clock()), HERE)
     clock.advance(1)
     await end(app, await claim(app))
     await dead(app, 2)

@@ -276,6 +276,17 @@ def test_the_status_names_what_needs_attention(url: str, monkeypatch: pytest.Mon
     assert call("workers").stdout.splitlines()[0].startswith("worker\thost")
 
 
+@pytest.mark.spec("EXPLAIN-08")
+def test_an_action_says_that_the_queue_is_paused(url: str) -> None:
+    call("queues", "pause", "mail")
+    bulk = call("jobs", "requeue", "is:dead")
+    assert "note: Queue mail is paused: its jobs wait until it is resumed." in bulk.stderr
+    one = json.loads(call("jobs", "list", "is:scheduled", "--json").stdout.splitlines()[0])["id"]
+    assert "note: It still waits: queue 'mail' is paused by " in call("jobs", "run-now", one).stderr
+    call("queues", "resume", "mail")
+    assert "paused" not in call("jobs", "run-now", "is:ready").stderr
+
+
 @pytest.mark.spec("CLI-17")
 def test_the_store_is_named_in_one_of_five_ways(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STOKER_URL")

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.model.control import SHOWN_WITHIN, STOPPED, Budget, Pause, Presence, Queue
 from stoker.model.derived import Flow
-from stoker.model.explain import Line, Reason, comes_before, explain, limits_unserved, served, unserved
+from stoker.model.explain import Line, Reason, comes_before, explain, limits_unserved, notes, served, unserved
 from stoker.model.groups import GROUP, Group
 from stoker.model.job import PARENT, Draft, Job, Options, Status, chain
 from stoker.model.lifecycle import HELD_BY, HELD_FOR, UNFIT_SINCE
@@ -131,7 +131,7 @@ def test_a_job_that_a_budget_refused_is_held_by_it() -> None:
     budget = Budget("llm", Bucket(Rate(100), 0, NOW))
     found = explain(job(**held), MAIL, [HERE], census(), budgets=[Budget("sms", Bucket(Rate(1), 0, NOW)), budget])
     says = "it is held by budget 'llm', which refused it 50 tokens; it asks again at 1970-01-01T00:17:40Z"
-    assert (found.reason, found.detail, found.first.until) == (Reason.HELD_BY_BUDGET, says, LATER)
+    assert (found.reason, found.detail.partition("; the")[0], found.first.until) == (Reason.HELD_BY_BUDGET, says, LATER)
     assert explain(job(**held), MAIL, [HERE], census()).detail == says, "its rate need not be known"
     tuned = explain(job(**held), MAIL, [HERE], census(), budgets=[Budget("llm", Bucket(Rate(10), 0, NOW))])
     assert tuned.detail == f"{says}, and in vain: the budget holds at most 10"
@@ -268,3 +268,59 @@ def test_in_a_fair_queue_the_place_in_the_round_is_told(before: int, said: str) 
     assert found.reason is Reason.BEHIND
     assert "tenants take turns" in found.detail
     assert said in found.detail
+
+
+@pytest.mark.spec("EXPLAIN-07")
+def test_a_job_that_a_budget_holds_is_told_when_it_has_the_tokens() -> None:
+    held = job(metadata={HELD_BY: "llm", HELD_FOR: "50"}, scheduled_at=LATER)
+
+    def detail(tokens: float) -> str:
+        return explain(
+            held, MAIL, [HERE], census(), budgets=[Budget("llm", Bucket(Rate(60, per=60), tokens, NOW))]
+        ).detail
+
+    assert detail(10).endswith("; the budget has as many at 1970-01-01T00:17:20Z if no other job takes any")
+    assert detail(55).endswith("; the budget has as many now")
+
+
+@pytest.mark.spec("NEED-12", "EXPLAIN-01")
+def test_a_job_in_a_misspelt_queue_is_offered_the_one_that_was_meant() -> None:
+    misspelt = job(queue="maill")
+    near = explain(misspelt, Queue(name="maill"), [HERE], census()).remedy
+    assert near == (
+        "If maill is a typing error, `stoker jobs move 00000000-0000-0000-0000-000000000000 --to mail` puts it where "
+        "it belongs; else start one: `stoker work app:jobs -q maill`."
+    )
+    assert "--to letters`" in explain(misspelt, Queue(name="maill"), [HERE], census(), home="letters").remedy
+    far = explain(job(queue="reports"), Queue(name="reports"), [HERE], census(), home="reports").remedy
+    assert far == "Start one: `stoker work app:jobs -q reports`."
+
+
+@pytest.mark.spec("EXPLAIN-08")
+def test_an_action_is_told_what_keeps_its_jobs_from_running() -> None:
+    paused = Queue(name="mail", pause=Pause())
+    assert explain(job(), paused, [HERE], census()).still == (
+        "It still waits: queue 'mail' is paused until it is resumed."
+    )
+    full = Queue(name="mail", bucket=Bucket(Rate(1), 0, NOW))
+    assert explain(job(), full, [HERE], census(5)).still == "", "its turn comes by itself"
+    queues = [
+        paused,
+        Queue(name="bills", pause=Pause(until=LATER)),
+        Queue(name="cold", cooldown=Cooldown(LATER, 2)),
+        Queue(name="open"),
+    ]
+    assert notes(queues, {"mail", "bills", "cold", "open"}, census()) == [
+        (Reason.PAUSED, "Queue mail is paused: its jobs wait until it is resumed."),
+        (Reason.PAUSED, "Queue bills is paused: its jobs wait until 1970-01-01T00:17:40Z."),
+        (Reason.COOLING, "Queue cold cools down for 1 min and has 0 jobs ready."),
+    ]
+    assert notes(queues, {"open"}, census()) == [], "the others do not concern these jobs"
+
+
+@pytest.mark.spec("EXPLAIN-01")
+def test_a_job_of_a_silent_worker_is_told_when_its_lease_ends() -> None:
+    running = job(status=Status.RUNNING, worker="w", started_at=0)
+    quiet = msgspec.structs.replace(HERE, seen_at=NOW - 11 * SECOND, lease=40 * SECOND)
+    assert why(running, MAIL, quiet).endswith("takes the job over when its lease ends at 1970-01-01T00:17:09Z")
+    assert "because its lease ended at 1970-01-01T00:16:25Z" in why(running, MAIL, LOST)

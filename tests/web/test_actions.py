@@ -73,6 +73,7 @@ async def undo(client: Client, flash: dict[str, object]) -> None:
 async def test_a_job_is_requeued_canceled_copied_discarded_and_deleted(app: Stoker, client: Client) -> None:
     id_ = await enqueue(app)
     await end(app, await claim(app))
+    await beat(app)
     assert (
         told(await client.post(f"/jobs/{id_}/requeue"))["text"] == "Requeued send. It runs as soon as a worker is free."
     )
@@ -600,3 +601,26 @@ async def test_the_store_is_checked_up_again_at_most_once_a_minute(
     late = (await client.http.post("/api/v1/health/check", headers=header)).json()
     assert (calls["diagnose"], late["again_in"]) == (3, 60.0)
     assert late["at"] >= early["at"]
+
+
+@pytest.mark.spec("EXPLAIN-08")
+async def test_what_is_said_after_an_action_knows_that_the_queue_is_paused(app: Stoker, client: Client) -> None:
+    admin = Admin(app)
+    await beat(app)
+    dead = [await enqueue(app) for _ in range(3)]
+    await end(app, await claim(app))
+    await admin.queues.pause("default", create=True)
+    await admin.queues.pause("other", create=True)
+    still = "It still waits: queue 'default' is paused until it is resumed."
+    assert told(await client.post(f"/jobs/{dead[0]}/requeue"))["text"] == f"Requeued send. {still}"
+    assert still in str(told(await client.post(f"/jobs/{dead[1]}/retry"))["text"])
+    preview = text(await client.get("/operations/new", params={"do": "requeue", "q": "is:dead"}))
+    paused = "Queue default is paused: its jobs wait until it is resumed."
+    assert paused in preview
+    assert "Queue other" not in preview, "none of these jobs is in it"
+    assert paused in text(await client.get("/operations/new", params={"do": "requeue", "q": "is:dead error:sku"}))
+    chosen = told(await client.post("/operations", [("do", "requeue"), ("id", dead[2])]))
+    assert chosen["text"] == f"Requeued 1 job. {paused}"
+    await admin.queues.resume("default")
+    await client.get("/jobs")  # shows what was said
+    assert "is paused" not in text(await client.get("/operations/new", params={"do": "run-now", "q": "is:pending"}))

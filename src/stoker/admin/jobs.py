@@ -62,6 +62,7 @@ from stoker.model.query import (
     counted,
     is_counted,
     matched_at,
+    queues_of,
     write_cursor,
 )
 from stoker.model.redact import EVERYTHING_SHOWN, with_secrets
@@ -122,12 +123,13 @@ class ErrorPage(msgspec.Struct, frozen=True):
 class Preview(msgspec.Struct, frozen=True):
     """How many jobs a filter means, at least so many if not `complete`, and when they were counted.
 
-    An action that is given `counted_at` touches none that was created or ended later.
+    An action that is given `counted_at` touches none that was created or ended later. `queues` are those they are in.
     """
 
     count: int
     complete: bool
     counted_at: datetime
+    queues: frozenset[str] = frozenset()
 
 
 Progress: TypeAlias = Callable[[Bulk], bool | None]
@@ -221,7 +223,8 @@ class JobsAdmin(Noun):
         known: dict[str, Any] = {"unreadable": unreadable, "group": group, "flow": flow, "subqueue": subqueue}
         if held_by(found, census.at) is not None:
             known["budgets"] = await engine.budgets()
-        return explain(seen, queue, presences, census, line=line, turns=turns, **known)
+        home = self._asking.app.queue_of(found.kind)
+        return explain(seen, queue, presences, census, line=line, turns=turns, home=home, **known)
 
     async def preview(self, filter_: Filter | str, *, counted_at: datetime | None = None) -> Preview:
         """How many jobs a filter means now, or still means of those at the moment of an earlier preview.
@@ -233,14 +236,17 @@ class JobsAdmin(Noun):
         bound = await bound_at(engine, counted_at)
         if filter_.id is not None:
             [found] = await engine.get([ids.parse(filter_.id)])
-            return Preview(int(found is not None), True, moment(bound))
+            there = frozenset[str]() if found is None else frozenset({found.queue})
+            return Preview(int(found is not None), True, moment(bound), there)
         query = await query_to_change(self._asking, filter_, 1, bound)
         if query is None:
             return Preview(0, True, moment(bound))
         if counted_at is None and is_counted(query):
             census = await engine.census()
-            return Preview(counted(query, census), True, moment(census.at))
-        return Preview(*await _total(self._asking, as_of(query, bound), PREVIEW_WALK), moment(bound))
+            return Preview(counted(query, census), True, moment(census.at), queues_of(query, census))
+        met: set[str] = set()
+        count, complete = await _total(self._asking, as_of(query, bound), PREVIEW_WALK, met)
+        return Preview(count, complete, moment(bound), frozenset(met))
 
     async def question(self, filter_: Filter, limit: int) -> Query | None:
         """What a change by this filter would ask the store, for a preview; None: no job is meant."""
@@ -475,8 +481,10 @@ async def _line(engine: Engine, job: stored.Job, now: Instant) -> Line | None:
     return Line(before, complete=False)
 
 
-async def _total(asking: Asking, query: Query, walk: int = LONGEST_WALK) -> tuple[int, bool]:
-    """How many jobs a query means, and whether these are all."""
+async def _total(
+    asking: Asking, query: Query, walk: int = LONGEST_WALK, met: set[str] | None = None
+) -> tuple[int, bool]:
+    """How many jobs a query means, and whether these are all; `met` takes in the queues of those that were read."""
     if is_counted(query):
         return counted(query, await (await asking.engine()).census()), True
     query = msgspec.structs.replace(query, cursor=None, limit=LARGEST_PAGE)
@@ -484,7 +492,10 @@ async def _total(asking: Asking, query: Query, walk: int = LONGEST_WALK) -> tupl
     while count < MOST_COUNTED and scanned < walk:
         page = await search(asking, query)
         at = query.ended_by
-        count += sum(at is None or matched_at(job, query, at) for job in page.jobs)
+        there = [job for job in page.jobs if at is None or matched_at(job, query, at)]
+        count += len(there)
+        if met is not None:
+            met.update(job.queue for job in there)
         scanned += page.scanned
         if page.cursor is None:
             return count, True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -14,6 +14,7 @@ from stoker.model.control import Presence, Queue, Tuning, live
 from stoker.model.derived import Flow
 from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
+from stoker.model.explain import notes
 from stoker.model.filter import Filter
 from stoker.model.job import FINISHED, Status, check_name
 from stoker.model.query import Census
@@ -89,6 +90,11 @@ class QueuesAdmin(Noun):
         census = await engine.census()
         await self._asking.known_queue(name, census, "")
         return _view(census, Queue(name=name, keep_done=engine.keep_done), [], _Sums(), RECENT)
+
+    async def notes(self, names: Collection[str]) -> Sequence[str]:
+        """What keeps the jobs of these queues from running once an action has made them ready, in sentences."""
+        engine = await self._asking.engine()
+        return [text for _, text in notes(await engine.queues(), names, await engine.census())]
 
     async def pause(
         self,

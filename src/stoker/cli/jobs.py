@@ -367,6 +367,15 @@ ASKS_ABOVE = 100
 """An action on more jobs asks before; a deletion always does."""
 
 
+READIES = ("requeue", "retry", "run-now")
+"""Actions that make jobs ready, which then wait for their queue."""
+
+
+async def _still(admin: Operators, job: str, done: Bulk) -> str:
+    """What keeps the job, or its copy, from running all the same."""
+    return (await admin.jobs.explain(done.created[0] if done.created else job)).still
+
+
 def _ask(name: str, jobs: str, *, yes: bool) -> None:
     """Go on only with a yes; without a terminal nobody can say it."""
     if yes:
@@ -394,7 +403,10 @@ def _action(name: str, text: str, *, params: tuple[Any, ...] = ()) -> None:
                 if not dry_run:
                     if name == "delete":
                         _ask(name, f"job {filter_.id}", yes=yes)
-                    return await admin.jobs.act(name, filter_.id, wanted)
+                    done = await admin.jobs.act(name, filter_.id, wanted)
+                    if name in READIES and done and (still := await _still(admin, filter_.id, done)):
+                        say(f"note: {safe(still)}", err=True)
+                    return done
                 said(f"1 job matches {filter_}. Nothing was changed.", as_json, action=name, matching=1, changed=0)
                 return None
             found = await admin.jobs.preview(filter_)
@@ -412,6 +424,9 @@ def _action(name: str, text: str, *, params: tuple[Any, ...] = ()) -> None:
                 return None
             if name == "delete" or found.count > ASKS_ABOVE or not found.complete:
                 _ask(name, f"{shown} of {filter_}", yes=yes)
+            if name in READIES:
+                for note in await admin.queues.notes(found.queues):
+                    say(f"note: {safe(note)}", err=True)
             started = await admin.operations.start(name, filter_, wanted, counted_at=found.counted_at)
             return await _shown_progress(admin, started, found.count), found.count if found.complete else 0
 

@@ -7,22 +7,23 @@ too. It uses only what the store knows: a reason that cannot be read is not gues
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
-from stoker.model.control import STOPPED, Budget, Presence, Queue, live
+from stoker.model.control import STOPPED, Budget, Presence, Queue, is_silent, live
 from stoker.model.derived import Flow
 from stoker.model.groups import GROUP, Group
 from stoker.model.ids import text as id_text
 from stoker.model.job import ACTIVE, PARENT, Job, Status, links
 from stoker.model.lifecycle import HELD_BY, HELD_FOR, UNFIT_SINCE
+from stoker.model.names import meant_queue
 from stoker.model.query import Census
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.subqueues import SubqueueView
-from stoker.model.throttle import until_token
+from stoker.model.throttle import until_token, until_tokens
 from stoker.model.time import Instant, rfc3339
-from stoker.model.words import span
+from stoker.model.words import count, span
 
 DEPLOY = "Deploy the task to the workers of this queue."
 
@@ -87,6 +88,33 @@ class Explanation(msgspec.Struct, frozen=True):
     def remedy(self) -> str:
         return self.first.remedy
 
+    @property
+    def still(self) -> str:
+        """What keeps a job from running that an action has just made ready; empty: it runs when its turn comes."""
+        gates = (self.first, *self.gates)
+        shut = next((one for one in gates if one.reason not in _PASSING), None)
+        return "" if shut is None else f"It still waits: {shut.detail}."
+
+
+_PASSING = frozenset({Reason.RATE_LIMITED, Reason.BEHIND, Reason.RUNNING, Reason.FINISHED})
+"""Reasons that end by themselves as soon as it is the job's turn."""
+
+
+def notes(queues: Iterable[Queue], names: Collection[str], census: Census) -> list[tuple[Reason, str]]:
+    """What keeps the jobs of these queues from running once an action has made them ready."""
+    found = []
+    for queue in queues:
+        if queue.name not in names:
+            continue
+        if queue.pause is not None and queue.is_paused(census.at):
+            until = queue.pause.until
+            lasts = "it is resumed" if until is None else rfc3339(until)
+            found.append((Reason.PAUSED, f"Queue {queue.name} is paused: its jobs wait until {lasts}."))
+        elif queue.cooldown.until is not None and queue.cooldown.shut(census.at):
+            rest, ready = span(queue.cooldown.until - census.at), count(census.ready(queue.name), "job")
+            found.append((Reason.COOLING, f"Queue {queue.name} cools down for {rest} and has {ready} ready."))
+    return found
+
 
 def explain(
     job: Job,
@@ -101,12 +129,13 @@ def explain(
     line: Line | None = None,
     turns: int | None = None,
     budgets: Sequence[Budget] = (),
+    home: str | None = None,
 ) -> Explanation:
     """Name the gates that are shut for this job at the census' instant.
 
     `group` is the job's group, `flow` what went in and out of its queue lately, `subqueue` what runs under its limit,
     `line` its place in the queue, `turns` how many take their turn before it in a fair queue, `budgets` what `held_by`
-    needs, as far as they are known.
+    needs, `home` the own queue of its task, as far as they are known.
     """
     beside = tuple(_beside(job, group))
     if unreadable is not None:
@@ -116,7 +145,7 @@ def explain(
         return Explanation(_finished(job), beside=beside)
     if job.status is Status.RUNNING:
         return Explanation(_running(job, presences, census.at), beside=beside)
-    first, *others = _gates(job, queue, presences, census, flow, subqueue, line, turns, budgets)
+    first, *others = _gates(job, queue, presences, census, flow, subqueue, line, turns, budgets, home)
     return Explanation(first, tuple(others), beside)
 
 
@@ -166,8 +195,11 @@ def _running(job: Job, presences: Sequence[Presence], now: Instant) -> Gate:
         remedy = "A handler that ignores the request ends with `stoker jobs cancel --force`."
         return Gate(Reason.CANCELING, f"it runs {where} and was asked to stop", remedy, job.cancel_requested_at)
     since = "" if job.started_at is None else f" since {rfc3339(job.started_at)}"
-    stalled = place is None or place not in live(presences, now)
-    silent = ", but this worker has been silent lately: another one takes the job over when its lease ends"
+    stalled = place is None or is_silent(place, now)
+    ends = "when its lease ends" if place is None else f"when its lease ends at {rfc3339(place.passes_on_at)}"
+    if place is not None and place.passes_on_at <= now:
+        ends = f"because its lease ended at {rfc3339(place.passes_on_at)}"
+    silent = f", but this worker has been silent lately: another one takes the job over {ends}"
     progress = "" if job.progress is None else f", {job.progress:.0%} done"
     return Gate(Reason.RUNNING, f"it runs {where}{since}{progress}{silent if stalled else ''}", "", job.started_at)
 
@@ -182,6 +214,7 @@ def _gates(
     line: Line | None,
     turns: int | None,
     budgets: Sequence[Budget],
+    home: str | None,
 ) -> Iterator[Gate]:
     now, name = census.at, repr(job.queue)
     unfit = UNFIT_SINCE in job.metadata
@@ -190,7 +223,7 @@ def _gates(
         detail = f"the workers of queue {name} cannot run task {job.kind!r}: {why}"
         yield Gate(Reason.UNKNOWN_TASK, detail, DEPLOY)
     if (held := held_by(job, now)) is not None:
-        yield _held(job, *held, budgets)
+        yield _held(job, *held, budgets, now)
     elif job.scheduled_at > now:
         retrying = f"waits for attempt {job.attempts + 1} of {job.base + job.budget}"
         what = retrying if job.status is Status.RETRYING else "is scheduled"
@@ -211,7 +244,7 @@ def _gates(
     if serving and not unfit and not any(job.kind in one.kinds or not one.kinds for one in serving):
         yield Gate(Reason.UNKNOWN_TASK, f"no worker of queue {name} has the task {job.kind!r}", DEPLOY)
     if not serving:
-        yield _unserved(job, presences, now)
+        yield _unserved(job, presences, now, home)
     if queue.bucket is not None and (wait := until_token(queue.bucket, now)):
         until = now + wait
         detail = f"queue {name} is at its rate; its next start is at {rfc3339(until)}"
@@ -247,7 +280,7 @@ def held_by(job: Job, now: Instant) -> tuple[str, int] | None:
     return budget, int(tokens) if tokens.isdecimal() and len(tokens) < 20 else 1
 
 
-def _held(job: Job, name: str, tokens: int, budgets: Sequence[Budget]) -> Gate:
+def _held(job: Job, name: str, tokens: int, budgets: Sequence[Budget], now: Instant) -> Gate:
     """A budget refused the job its tokens; one that cannot hold that many refuses for ever."""
     asks = f"{tokens:,} {'token' if tokens == 1 else 'tokens'}"
     detail = f"it is held by budget {name!r}, which refused it {asks}; it asks again at {rfc3339(job.scheduled_at)}"
@@ -255,6 +288,10 @@ def _held(job: Job, name: str, tokens: int, budgets: Sequence[Budget]) -> Gate:
     if budget is not None and tokens > budget.bucket.rate.capacity:
         detail = f"{detail}, and in vain: the budget holds at most {budget.bucket.rate.capacity:,.12g}"
         return Gate(Reason.HELD_BY_BUDGET, detail, f"`stoker limits tune {name} --rate {tokens}/TIME` lets it run.")
+    if budget is not None:
+        has = until_tokens(budget.bucket, tokens, now)
+        when = f"has as many at {rfc3339(now + has)} if no other job takes any" if has else "has as many now"
+        detail = f"{detail}; the budget {when}"
     return Gate(Reason.HELD_BY_BUDGET, detail, until=job.scheduled_at)
 
 
@@ -272,7 +309,7 @@ def _key_limited(subqueue: SubqueueView) -> Gate:
     return Gate(Reason.KEY_LIMITED, detail, remedy)
 
 
-def _unserved(job: Job, presences: Sequence[Presence], now: Instant) -> Gate:
+def _unserved(job: Job, presences: Sequence[Presence], now: Instant, home: str | None) -> Gate:
     """No live worker serves the queue: none was there, the last one stopped, or those there do not report any more."""
     former = [one for one in presences if job.queue in one.queues]
     last = max(former, key=lambda one: one.seen_at, default=None)
@@ -284,6 +321,9 @@ def _unserved(job: Job, presences: Sequence[Presence], now: Instant) -> Gate:
         return Gate(Reason.WORKER_UNHEALTHY, detail, remedy, newest.seen_at)
     before = "" if last is None else f"; {last.worker} on {last.host} did until {rfc3339(last.seen_at)}"
     remedy = f"Start one: `stoker work app:jobs -q {job.queue}`."
+    if (meant := meant_queue(job.queue, job.kind, home, presences, now)) is not None:
+        move = f"`stoker jobs move {id_text(job.id)} --to {meant}`"
+        remedy = f"If {job.queue} is a typing error, {move} puts it where it belongs; else start one: {remedy[11:]}"
     since = None if last is None else last.seen_at
     return Gate(Reason.NO_WORKER, f"no worker serves queue {job.queue!r}{before}", remedy, since)
 

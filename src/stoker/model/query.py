@@ -547,6 +547,17 @@ def is_counted(query: Query) -> bool:
     return msgspec.structs.replace(query, limit=plain.limit, cursor=None) == plain and not (query.due and query.kinds)
 
 
+def queues_of(query: Query, census: Census) -> frozenset[str]:
+    """The queues of the jobs that a query means which `is_counted`."""
+    return frozenset(
+        one.queue
+        for one in census.counts
+        if one.status in query.wanted
+        and (not query.queues or one.queue in query.queues)
+        and (not query.kinds or one.kind in query.kinds)
+    )
+
+
 def counted(query: Query, census: Census) -> int:
     """How many jobs a query means that `is_counted`."""
     chosen = [

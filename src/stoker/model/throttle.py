@@ -172,6 +172,14 @@ def wait_hint(rate: Rate | None) -> Span:
     return MINUTE if rate is None else round(min(max(2 / rate.refill, 1), 60) * SECOND)
 
 
+def until_tokens(bucket: Bucket, n: int, now: Instant) -> Span:
+    """How long until the bucket has so many tokens, which it can hold, if nobody takes any; 0: it has them."""
+    missing = n - level(bucket, now)
+    if missing <= 0:
+        return 0
+    return max(0, bucket.refilled_at - now) + math.ceil(missing / bucket.rate.refill * SECOND)
+
+
 def until_token(bucket: Bucket, now: Instant) -> Span:
     """How long until the bucket has a whole token, at most `LONGEST_SLEEP`; 0: it has one."""
     missing = 1 - level(bucket, now)

@@ -10,7 +10,6 @@ from starlette.responses import Response
 from stoker.admin.jobs import UNDONE
 from stoker.model import ids
 from stoker.model.errors import InvalidInput, NotFound
-from stoker.model.explain import Reason
 from stoker.model.job import FIRST, Job, Status
 from stoker.model.time import moment
 from stoker.web.actions.doing import Doing, Done, Question, answer, ask, come_from
@@ -81,12 +80,13 @@ async def run(verb: str, visit: Visit) -> Response:
 async def _requeue(job: JobForm) -> Done:
     if not await job.visit.admin.jobs.requeue(job.id):
         return Done(Flash(f"{job.kind} waits or runs already. Nothing was changed."))
-    return Done(Flash(f"Requeued {job.kind}. It runs as soon as a worker is free."))
+    return Done(Flash(f"Requeued {job.kind}. {await _follows(job)}"))
 
 
 async def _retry(job: JobForm) -> Done:
     done = await job.visit.admin.jobs.retry(job.id)
-    flash = Flash(f"Enqueued a copy of {job.kind}. The old job is kept as retried.")
+    still = (await job.visit.admin.jobs.explain(done.created[0])).still if done.created else ""
+    flash = Flash(f"Enqueued a copy of {job.kind}. The old job is kept as retried. {still}".strip())
     return Done(flash, job.visit.url(f"jobs/{done.created[0]}") if done.created else "")
 
 
@@ -95,16 +95,18 @@ async def _run_now(job: JobForm) -> Done:
     if not await job.visit.admin.jobs.run_now(job.id, first=True):
         return Done(Flash(f"{job.kind} runs already. Nothing was changed."))
     former = {"priority": str(job.before.priority), "at": moment(job.before.scheduled_at).isoformat()}
-    text = f"{job.kind} is the first of {job.before.queue} now. {await _hindered(job)}".strip()
+    text = f"{job.kind} is the first of {job.before.queue} now. {await _still(job)}".strip()
     return Done(Flash(text)) if job.before.priority == FIRST else job.undo(text, "edit", **former)
 
 
-async def _hindered(job: JobForm) -> str:
-    """The gate that a job which was put first does not pass."""
-    why = await job.visit.admin.jobs.explain(job.id)
-    passed = {Reason.RATE_LIMITED, Reason.BEHIND, Reason.RUNNING, Reason.FINISHED}
-    shut = next((one for one in (why.first, *why.gates) if one.reason not in passed), None)
-    return "" if shut is None else f"It still waits: {shut.detail}."
+async def _still(job: JobForm) -> str:
+    """What keeps the job from running all the same."""
+    return (await job.visit.admin.jobs.explain(job.id)).still
+
+
+async def _follows(job: JobForm) -> str:
+    """When a job runs that was made ready."""
+    return await _still(job) or "It runs as soon as a worker is free."
 
 
 async def _cancel(job: JobForm) -> Done | Response:
@@ -145,7 +147,7 @@ async def _move(job: JobForm) -> Done:
     queue = job.form.get("queue")
     check_queue(job.visit, queue)
     await job.visit.admin.jobs.move(job.id, queue, create=job.form.get("create") == "yes")
-    return job.undo(f"Moved {job.kind} to {queue}.", "move", queue=job.before.queue)
+    return job.undo(f"Moved {job.kind} to {queue}. {await _still(job)}".strip(), "move", queue=job.before.queue)
 
 
 async def _prioritize(job: JobForm) -> Done:

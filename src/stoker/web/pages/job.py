@@ -95,7 +95,8 @@ def live_context(visit: Visit, reading: Reading, facts: Facts) -> dict[str, Any]
     record = records.job(job)
     status = shared.shown_status(record, now)
     parts = life(job, facts.events, now)
-    why = job_why.why(job, reading, facts) if job.status not in {Status.RUNNING, Status.DONE} else None
+    home = visit.board.jobs.queue_of(job.kind)
+    why = job_why.why(job, reading, facts, home) if job.status not in {Status.RUNNING, Status.DONE} else None
     return view.common(visit, "jobs", f"{job.kind}, {status}", shared.found(visit, reading)) | {
         "j": record,
         "gone": facts.gone,

@@ -12,6 +12,7 @@ from stoker.model.control import Queue, live
 from stoker.model.derived import slots
 from stoker.model.explain import Explanation, Gate, Reason, explain
 from stoker.model.job import FIRST, Job, Status
+from stoker.model.names import meant_queue
 from stoker.model.throttle import level
 from stoker.model.words import count, span
 from stoker.web.hub import Reading
@@ -19,8 +20,8 @@ from stoker.web.pages.job_facts import Facts
 from stoker.web.visit import Visit
 
 
-def why(job: Job, reading: Reading, facts: Facts) -> Explanation:
-    """The gates that are shut, from what the page has read."""
+def why(job: Job, reading: Reading, facts: Facts, home: str | None = None) -> Explanation:
+    """The gates that are shut, from what the page has read; `home` is the own queue of its task."""
     return explain(
         job,
         queue_of(job, reading),
@@ -30,6 +31,7 @@ def why(job: Job, reading: Reading, facts: Facts) -> Explanation:
         group=facts.group,
         subqueue=facts.subqueue,
         budgets=facts.budgets,
+        home=home,
     )
 
 
@@ -157,8 +159,12 @@ def _one_more(job: Job, facts: Facts) -> Remedy | None:
 
 
 def _other_queue(visit: Visit, job: Job, reading: Reading) -> str | None:
-    """The shortest open queue whose live workers know the task."""
+    """The queue that was meant by one that no worker serves, else the shortest open one whose workers know the task."""
     now = reading.census.at
+    if not any(job.queue in one.queues for one in live(reading.presences, now)):
+        meant = meant_queue(job.queue, job.kind, visit.board.jobs.queue_of(job.kind), reading.presences, now)
+        if meant is not None and visit.who.reaches(meant):
+            return meant
     shut = {one.name for one in reading.queues if one.is_paused(now) or one.cooldown.shut(now)}
     able = {name for one in live(reading.presences, now) if job.kind in one.kinds for name in one.queues}
     reached = {name for name in able - shut - {job.queue} if visit.who.reaches(name)}

@@ -17,6 +17,7 @@ from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.derived import keys_taken
 from stoker.model.errors import InvalidInput
+from stoker.model.explain import Reason, notes
 from stoker.model.job import ACTIVE, Job, Status
 from stoker.model.operations import bound_of
 from stoker.model.query import (
@@ -33,9 +34,10 @@ from stoker.model.query import (
     RunNow,
     as_of,
     matched_at,
+    queues_of,
 )
 from stoker.model.time import instant, moment
-from stoker.model.words import clock, count, span
+from stoker.model.words import clock, count
 from stoker.web import view
 from stoker.web.forms import Form, moment_of, whole
 from stoker.web.hub import Reading, Want
@@ -50,6 +52,8 @@ LARGEST_SELECTION = 1_000
 PAGE = 1_000
 KEYED = 2_000
 """Jobs whose unique keys are looked at."""
+READIES: Final = frozenset({"requeue", "retry", "run-now"})
+"""Actions that make jobs ready, which then wait for their queue."""
 KEYS: Final = frozenset[type[Change]]({Requeue, Clone})
 """Changes that make a finished job active again, for which its key must be free."""
 
@@ -149,7 +153,7 @@ async def _preview(
         "verb_names": LABELS,
         "needs": {"move": "queue", "prioritize": "priority"}.get(do, ""),
         "queue_names": shared.queue_names(reading),
-        "notes": _notes(reading, text) if do in {"requeue", "retry", "run-now"} else [],
+        "notes": _notes(reading, counted.queues) if do in READIES else [],
         "running": [one for one in await visit.admin.operations.list() if not one.ended][:5],
         "back": visit.url("jobs", q=text),
         "may": visit.may("operate"),
@@ -161,12 +165,16 @@ async def _preview(
 
 
 class Counted(NamedTuple):
-    """What an action would meet: jobs by status, and those whose key is taken, if only among so many (`taken_of`)."""
+    """What an action would meet: jobs by status, and those whose key is taken, if only among so many (`taken_of`).
+
+    `queues` are those that they are in.
+    """
 
     statuses: Counter[Status]
     complete: bool
     taken: int = 0
     taken_of: int | None = None
+    queues: frozenset[str] = frozenset()
 
     def changeable(self, allowed: frozenset[Status]) -> int:
         """How many of them it would change."""
@@ -185,7 +193,8 @@ async def _count(visit: Visit, reading: Reading, text: str, chosen: list[str], c
         if len(chosen) > LARGEST_SELECTION:
             raise InvalidInput("id", f"{len(chosen)} ids", f"must be {LARGEST_SELECTION:,} at most; use a filter")
         there = [job for job in await engine.get([ids.parse(one) for one in chosen]) if job is not None]
-        return await _with_keys(engine, Counted(Counter(job.status for job in there), True), there, True, change)
+        found = Counted(Counter(job.status for job in there), True, queues=_queues_of(there, change))
+        return await _with_keys(engine, found, there, True, change)
     wanted = Filter.parse(text)
     query = await visit.admin.jobs.question(wanted, PAGE)
     if query is None:
@@ -193,13 +202,20 @@ async def _count(visit: Visit, reading: Reading, text: str, chosen: list[str], c
     if known := _by_status(wanted, reading):
         statuses = Counter({status: n for status, n in known.items() if not query.statuses or status in query.statuses})
         looked, whole = await _walked(engine, query, KEYED) if change in KEYS else ([], True)
-        return await _with_keys(engine, Counted(statuses, True), looked, whole, change)
+        named = queues_of(query, reading.census)
+        return await _with_keys(engine, Counted(statuses, True, queues=named), looked, whole, change)
     return await _counted(engine, query, change)
 
 
 async def _counted(engine: Engine, query: Query, change: type[Change]) -> Counted:
     looked, whole = await _walked(engine, query, MOST)
-    return await _with_keys(engine, Counted(Counter(job.status for job in looked), whole), looked, whole, change)
+    found = Counted(Counter(job.status for job in looked), whole, queues=_queues_of(looked, change))
+    return await _with_keys(engine, found, looked, whole, change)
+
+
+def _queues_of(jobs_: list[Job], change: type[Change]) -> frozenset[str]:
+    """The queues of the jobs that a change applies to."""
+    return frozenset(job.queue for job in jobs_ if job.status in ALLOWED[change])
 
 
 def _by_status(wanted: Filter, reading: Reading) -> dict[Status, int]:
@@ -235,20 +251,10 @@ async def _with_keys(engine: Engine, counted: Counted, looked: list[Job], whole:
     return counted._replace(taken=keys_taken(keyed, active), taken_of=of)
 
 
-def _notes(reading: Reading, text: str) -> list[tuple[str, str]]:
+def _notes(reading: Reading, queues: frozenset[str]) -> list[tuple[str, str]]:
     """What matters about the queues that the jobs go back to."""
-    wanted = Filter.parse(text).queues if text else ()
-    now, found = reading.census.at, []
-    for queue in reading.queues:
-        if wanted and queue.name not in wanted:
-            continue
-        ready = reading.census.ready(queue.name)
-        if queue.is_paused(now):
-            found.append(("pause", f"Queue {queue.name} is paused: its jobs wait until it is resumed."))
-        elif queue.cooldown.shut(now) and queue.cooldown.until is not None:
-            rest = span(queue.cooldown.until - now)
-            found.append(("snow", f"Queue {queue.name} cools down for {rest} and has {count(ready, 'job')} ready."))
-    return found[:3]
+    signs = {Reason.PAUSED: "pause", Reason.COOLING: "snow"}
+    return [(signs[why], text) for why, text in notes(reading.queues, queues, reading.census)][:3]
 
 
 async def start(visit: Visit) -> Response:
@@ -315,7 +321,8 @@ async def _on_selection(visit: Visit, form: Form, do: str, chosen: list[str]) ->
     if len(chosen) > LARGEST_SELECTION:
         raise InvalidInput("id", f"{len(chosen)} ids", f"must be {LARGEST_SELECTION:,} at most; use a filter")
     engine = await visit.board.store.engine()
-    for job in await engine.get([ids.parse(one) for one in chosen]):
+    before = await engine.get([ids.parse(one) for one in chosen])
+    for job in before:
         if job is not None:
             shared.check_queue(visit, job.queue)
     needs = _needs(form, do)
@@ -323,7 +330,10 @@ async def _on_selection(visit: Visit, form: Form, do: str, chosen: list[str]) ->
         shared.check_queue(visit, needs["queue"])
     done = await act(visit, do, chosen, needs)
     visit.board.hub.forget()
-    return view.redirect(visit, visit.url("jobs", q=form.get("q")), Flash(in_words(do, done)))
+    said = [in_words(do, done)]
+    if do in READIES and done.changed:
+        said += await visit.admin.queues.notes({job.queue for job in before if job is not None})
+    return view.redirect(visit, visit.url("jobs", q=form.get("q")), Flash(" ".join(said)))
 
 
 def _needs(form: Form, do: str) -> dict[str, Any]:
