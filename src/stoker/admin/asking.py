@@ -10,7 +10,7 @@ from stoker.app import Stoker
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model import job as stored
-from stoker.model.access import Role
+from stoker.model.access import Role, searching
 from stoker.model.audit import By, Way
 from stoker.model.errors import NotFound
 from stoker.model.job import DEFAULT_QUEUE, check_name
@@ -31,9 +31,9 @@ class Asking(NamedTuple):
 
     `by` is a name, `way` how it came here (code, command line, page, token), `request` the id of its request; they are
     in the audit log with every change. Code without a name writes no entries. `redact` masks what it is shown, and
-    below the `role` admin a search finds only what it leaves. `queues` are those whose payloads a search looks into;
-    none means all. Without `payloads` lists leave them out, with results, histories and logs: one of 1 MiB takes 0.2 s
-    to mask, and no page shows it.
+    below the `role` admin a search finds only what it leaves. `queues` are those that it is limited to, and whose
+    payloads a search looks into; none means all. Without `payloads` lists leave them out, with results, histories and
+    logs: one of 1 MiB takes 0.2 s to mask, and no page shows it.
     """
 
     app: Stoker
@@ -44,6 +44,15 @@ class Asking(NamedTuple):
     role: Role = "admin"
     queues: frozenset[str] = frozenset()
     payloads: bool = True
+
+    @property
+    def searches_as(self) -> Role:
+        """The role that bounds its searches."""
+        return searching(self.role, self.queues)
+
+    def sees_secrets(self, queue: str) -> bool:
+        """May it see what is masked in the jobs of a queue?"""
+        return self.role == "admin" and (not self.queues or queue in self.queues)
 
     def signed(self, reason: str | None = None) -> By | None:
         """Who makes a change, for the audit log; None: code without a name."""

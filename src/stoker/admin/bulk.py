@@ -186,7 +186,7 @@ async def question_of(
     The store is asked only for what the filter needs: a census for its names, the rest of what names them only where
     no job does, the clock for its times. A name that is left out and not known is refused.
     """
-    check_search(asking.role, filter_)
+    check_search(asking.searches_as, filter_)
     await noted(asking, filter_)
     engine = await asking.engine()
     census = await engine.census() if filter_.has_names else None
@@ -209,7 +209,7 @@ async def query_to_change(asking: Asking, filter_: Filter, limit: int, now: Inst
 
     So are texts, below the role admin.
     """
-    check_search_to_change(asking.role, filter_)
+    check_search_to_change(asking.searches_as, filter_)
     query, hint = await question_of(asking, filter_, limit, None, now)
     if hint:
         raise InvalidFilter("filter", str(filter_), hint.removesuffix("."))

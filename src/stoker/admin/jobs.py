@@ -361,7 +361,7 @@ class JobsAdmin(Noun):
         found = await self._asking.stored(job)
         if payload is not None:
             encode_payload(Raw(payload))
-            may_change = self._asking.role == "admin"
+            may_change = self._asking.sees_secrets(found.queue)
             payload = with_secrets(found.payload, payload, self._asking.redact, may_change=may_change)
             encoded = encode_payload(Raw(payload))
             if (signature := self._asking.app.signature_of(found.kind)) is not None:

@@ -184,7 +184,7 @@ class OperationsAdmin(Noun):
         while True:
             found = await self._stored(operation)
             if found.action not in LETTER_ACTIONS:
-                check_search_to_change(self._asking.role, Filter.parse(found.filter))
+                check_search_to_change(self._asking.searches_as, Filter.parse(found.filter))
             now = await engine.now()
             if found.state == "done" or not (found.ended or found.interrupted(now)):
                 raise WrongState(f"operation {operation}", view(found, now).state, "resume")

@@ -37,6 +37,11 @@ def includes(role: Role, other: Role) -> bool:
     return ROLES.index(role) >= ROLES.index(other)
 
 
+def searching(role: Role, queues: frozenset[str]) -> Role:
+    """The role that bounds searches: what is masked is hidden from those who are limited to queues."""
+    return "operate" if queues and role == "admin" else role
+
+
 def check_search(role: Role, filter_: Filter) -> None:
     """Refuse a question into payloads to those who may not see any."""
     if filter_.payload is not None and not includes(role, "operate"):
@@ -70,11 +75,6 @@ class Identity(msgspec.Struct, frozen=True):
     def reaches(self, queue: str) -> bool:
         """May it change what is in this queue?"""
         return not self.queues or queue in self.queues
-
-    @property
-    def searches_as(self) -> Role:
-        """The role that bounds its searches: what is masked is hidden from an identity that is limited to queues."""
-        return "operate" if self.queues and self.role == "admin" else self.role
 
     @property
     def reaches_all(self) -> bool:

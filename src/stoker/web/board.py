@@ -200,7 +200,7 @@ class Dashboard:
         who = visit.identity
         asking = Asking(self.store, None, visit.way, self.redact, visit.id, LEAST, payloads=False)
         if who is not None:
-            asking = asking._replace(by=who.name, role=who.searches_as, queues=who.queues)
+            asking = asking._replace(by=who.name, role=who.role, queues=who.queues)
         return visited(self._admin, asking)
 
     @cached_property
