@@ -405,7 +405,7 @@ async def test_the_sweeper_abandons_what_stayed_unsealed(
     assert tasks.ran == [("work", 0), ("failure", group.id)]
     await new.__aexit__(None)
     assert (await group.progress()).done == 1
-    assert "abandoned 1 groups" in caplog.text
+    assert "abandoned 1 group not sealed" in caplog.text
 
 
 @pytest.mark.spec("GROUP-31")

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from stoker.engines.base import Engine
 from stoker.event_buffer import EventBuffer
 from stoker.model.errors import StokerError
+from stoker.model.words import count
 
 logger = logging.getLogger("stoker.app")
 
@@ -58,9 +59,9 @@ class LoopEngine:
                 await buffer.flush(self.engine)
         except StokerError as error:
             logger.warning(
-                "%d events could not be written to the timeline when the app closed: %s Their jobs are stored. The "
-                "events are written if this process uses the app again; otherwise they are missing.",
-                len(buffer or ()),
+                "%s not written to the timeline when the app closed: %s The jobs are stored. What is left is written "
+                "if this process uses the app again; otherwise it is missing.",
+                count(len(buffer or ()), "event"),
                 error,
             )
         finally:

@@ -27,6 +27,7 @@ from stoker.model.events import Event, EventType
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Verdict
 from stoker.model.time import Instant, Span
+from stoker.model.words import count
 
 CAPACITY = 50_000
 CHUNK = 2_000
@@ -175,12 +176,12 @@ class EventBuffer:
                 except OSError as error:
                     raise EngineUnavailable(f"{error}.") from error
                 except Exception:
-                    logger.exception("%d events cannot be written and are missing from the timeline", len(events))
+                    logger.exception("%s missing from the timeline: not to be written", count(len(events), "event"))
                 chunks.popleft()
         finally:
             self._put_back(chunks)
         if dropped := self.take_dropped():
-            logger.warning("%d events did not fit into the buffer and are missing from the timeline", dropped)
+            logger.warning("%s missing from the timeline: the buffer was full", count(dropped, "event"))
         return written
 
     def _chunks(self, batches: Sequence[Batch]) -> deque[_Events]:

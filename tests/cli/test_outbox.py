@@ -103,12 +103,12 @@ def test_letters_are_listed_replayed_and_discarded(url: str) -> None:
     assert sorted(parked) == [1, 2, 3]
     assert len(rows("letters", "orders", "--status", "all", "--limit", "2")) == 2
     assert "which letters?" in call("replay", "orders", code=2).output
-    assert call("replay", "orders", letter["id"]).stdout == "replay: 1 letters\n"
+    assert call("replay", "orders", letter["id"]).stdout == "replay: 1 letter\n"
     assert rows("replay", "orders", "--all") == [{"action": "replay", "changed": 0}]
     assert rows("letters", "orders")[0]["due"]
     assert "Say --yes" in call("discard", "orders", "--consumer", "bill", code=2).output
     assert call("discard", "orders", "--consumer", "bill", "--yes").stdout == "discard: 3 letters\n"
-    assert call("discard", "orders", letter["id"]).stdout == "discard: 1 letters\n"
+    assert call("discard", "orders", letter["id"]).stdout == "discard: 1 letter\n"
     assert rows("letters", "orders") == []
 
 
@@ -186,7 +186,7 @@ def test_steering_answers_with_an_object(url: str) -> None:
 
 @pytest.mark.spec("CLI-41")
 def test_ended_letters_are_cleaned(url: str) -> None:
-    assert call("discard", "orders", "--consumer", "publish", "--yes").stdout == "discard: 1 letters\n"
+    assert call("discard", "orders", "--consumer", "publish", "--yes").stdout == "discard: 1 letter\n"
     assert "Say --yes" in call("clean", "orders", "--older-than", "0s", code=2).output
     assert rows("clean", "orders", "--older-than", "1h", "--yes")[0]["changed"] == 0
     assert call("clean", "orders", "--older-than", "0s", "--yes").stdout == "clean: 1 letter\n"

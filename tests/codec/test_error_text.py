@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import sys
+import traceback
 import tracemalloc
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.codec.error_text import ERROR_LIMIT, EXCEPTIONS, describe_error, text_of
+from stoker.codec.error_text import ERROR_LIMIT, EXCEPTIONS, describe_error, forget_own_frames, text_of
+from stoker.model.errors import StokerError
 
 
 def raised(error: BaseException) -> BaseException:
@@ -213,3 +216,66 @@ def test_code_without_source() -> None:
     text = describe_error(caught.value)
     assert sound(text)
     assert 'File "<nowhere\\ud800>", line 1' in text
+
+
+OWN = """
+class _Private(StokerError):
+    pass
+
+def pass_on(call):
+    return call()
+
+def refuse():
+    raise _Private("refused")
+
+def break_down():
+    return 1 / 0
+"""
+
+
+def own_module() -> dict[str, Any]:
+    """Functions that look like Stoker's own."""
+    names: dict[str, Any] = {"__name__": "stoker.somewhere", "StokerError": StokerError}
+    exec(compile(OWN, "stoker/somewhere.py", "exec"), names)
+    return names
+
+
+def raised_by(call: Callable[[], object]) -> BaseException:
+    with pytest.raises((StokerError, ZeroDivisionError)) as caught:
+        call()
+    return caught.value
+
+
+@pytest.mark.spec("FAILLOG-07")
+def test_frames_of_stoker_are_not_in_tracebacks() -> None:
+    """Not around a handler, not between it and its middleware, and not behind a call that Stoker refuses."""
+    own = own_module()
+
+    def handler() -> object:
+        return own["refuse"]()
+
+    def middleware() -> object:
+        return own["pass_on"](handler)
+
+    error = raised_by(lambda: own["pass_on"](middleware))
+    told = describe_error(error)
+    assert told.startswith("stoker.StokerError: refused\nTraceback")
+    assert "somewhere" not in told and "_Private" not in told
+    assert told.index("middleware") < told.index("handler")
+    forget_own_frames(error)
+    names = [one.name for one in traceback.extract_tb(error.__traceback__)]
+    assert names[-2:] == ["middleware", "handler"]
+    assert not {"pass_on", "refuse"} & set(names)
+
+
+@pytest.mark.spec("FAILLOG-07")
+def test_where_stoker_itself_breaks_its_frames_stay() -> None:
+    told = describe_error(raised_by(own_module()["break_down"]))
+    assert "break_down" in told
+
+
+@pytest.mark.spec("FAILLOG-07")
+def test_a_refusal_without_a_frame_of_the_user_has_no_traceback() -> None:
+    error = raised_by(own_module()["refuse"])
+    error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next and error.__traceback__.tb_next.tb_next
+    assert describe_error(error) == "stoker.StokerError: refused"

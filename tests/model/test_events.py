@@ -86,6 +86,13 @@ def test_a_settlement_that_applied_is_one_event(status: Status, kind: EventType)
     assert event == Event(NOW + 30, kind, b"1" * 16, "mail", "send", 2, 30, total)
 
 
+@pytest.mark.spec("EVENT-14")
+def test_a_run_that_died_lasted_from_its_own_start() -> None:
+    reaped = claim(former="w0", former_at=NOW - 100)
+    [event] = of_settlements([reaped], [settlement(Status.RETRYING)], [Verdict.APPLIED], NOW + 30)
+    assert event.duration == 130
+
+
 @pytest.mark.spec("EVENT-03")
 def test_every_settlement_has_an_event() -> None:
     settled = [settlement(status) for status in SETTLED]

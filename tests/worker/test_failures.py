@@ -10,8 +10,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from stoker.app import Stoker
+from stoker.cli.command import stoker
 from stoker.cli.logs import Plain
 from stoker.engines.memory import MemoryEngine
 from stoker.model import ids
@@ -22,7 +24,7 @@ from stoker.model.outcome import Failed, Lost, Reject
 from stoker.model.retry import Fixed
 from stoker.observe.logs import JsonFormatter
 from stoker.testing.clock import VirtualClock
-from stoker.worker import Worker
+from stoker.worker import Worker, maintenance
 from stoker.worker.failures import MOST, WINDOW, FailureLog
 from tests.harness.apps import PATIENCE, drain, until
 from tests.model.test_lifecycle import claimed
@@ -192,13 +194,13 @@ def test_beyond_ten_a_second_failures_of_a_kind_are_counted(caplog: pytest.LogCa
     [*_, last] = lines(caplog)
     assert len(lines(caplog)) == MOST + 2
     assert last.getMessage() == (
-        "25 more failures of send within 1.0 s were not logged one by one, 25 of their jobs are dead"
+        "25 more failures of send within 1.0 s not logged one by one; of these jobs 25 are dead"
     )
     for _ in range(MOST + 1):
         log.settled(mail, conclude(mail, Failed("boom", True)))
     now += 5
     log.settled(mail, conclude(mail, Failed("boom", True)))
-    assert "1 more failures of send within 5.0 s were not logged one by one" in lines(caplog)[-2].getMessage()
+    assert "1 more failure of send within 5.0 s not logged one by one" in lines(caplog)[-2].getMessage()
 
 
 @pytest.mark.spec("FAILLOG-02")
@@ -282,4 +284,62 @@ def test_the_log_level_is_stokers_own(scene: Scene) -> None:
     assert "INFO shop: an ordinary line" in quiet and f"job={job}" in quiet
     assert "INFO stoker" not in quiet
     assert "DEBUG stoker.supervisor" in loud
+    assert re.search(r"DEBUG stoker.worker: job \S+ \(mutter, queue \w+\) started, attempt 1 of \d+", loud)
+    assert re.search(r"DEBUG stoker.worker: job \S+ \(mutter, queue \w+\) completed after .+, attempt 1", loud)
     assert "DEBUG shop" not in loud and "DEBUG asyncio" not in loud
+
+
+@pytest.mark.parallel_scene
+@pytest.mark.spec("FAILLOG-08")
+def test_a_level_of_another_logger_is_its_own(scene: Scene) -> None:
+    scene.enqueue("mutter", {})
+    with scene.command("-m", "stoker", "work", APP, "--drain", "--log-level", "shop=warning") as command:
+        assert command.wait() == 0
+        assert "INFO stoker.worker" in command.log
+        assert "INFO shop" not in command.log
+    scene.enqueue("mutter", {})
+    both = ("--log-level", "shop=debug", "--log-level", "error")
+    with scene.command("-m", "stoker", "work", APP, "--drain", *both) as command:
+        assert command.wait() == 0
+        assert "INFO stoker" not in command.log
+        assert "DEBUG shop: a line for the shop's own developers" in command.log
+
+
+@pytest.mark.spec("FAILLOG-08")
+@pytest.mark.parametrize("wrong", ["loud", "httpx=", "=info", "httpx=loud", "a,b=info"])
+def test_a_level_that_is_none_is_refused(wrong: str) -> None:
+    done = CliRunner().invoke(stoker, ["work", "app:jobs", "--log-level", wrong], prog_name="stoker")
+    assert done.exit_code == 2
+    assert "as in httpx=warning" in " ".join(done.output.replace("│", " ").split())
+
+
+@pytest.mark.spec("FAILLOG-09")
+async def test_starts_and_ends_are_debug_lines_and_counts_come_once_a_minute(
+    jobs: Stoker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @jobs.task(attempts=1)
+    async def add(n: int) -> int:
+        if n == 2:
+            raise ValueError(n)
+        return n
+
+    def said(level: int) -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.name == "stoker.worker" and one.levelno == level]
+
+    monkeypatch.setattr(maintenance, "TELL_COUNTS", 1)
+    caplog.set_level(logging.DEBUG, "stoker.worker")
+    made = [await add.enqueue(n) for n in range(3)]
+    async with Worker(jobs):
+        await until(lambda: any(line.startswith("runs that ended") for line in said(logging.INFO)))
+        await until(lambda: len([line for line in said(logging.DEBUG) if " after " in line]) == 3)
+    for n, job in enumerate(made):
+        about = f"job {job.id} (add, queue default)"
+        first, last = [line for line in said(logging.DEBUG) if line.startswith(about)]
+        assert first == f"{about} started, attempt 1 of 1"
+        assert re.fullmatch(rf"{re.escape(about)} {'failed' if n == 2 else 'completed'} after .+, attempt 1", last)
+    counted = [line for line in said(logging.INFO) if line.startswith("runs that ended")]
+    text = "; ".join(counted)
+    assert sum(int(n) for n in re.findall(r"(\d+) done", text)) == 2
+    assert sum(int(n) for n in re.findall(r"(\d+) dead", text)) == 1
+    assert all(re.search(r"; \d+ jobs? running now$", line) for line in counted)
+    assert not [line for line in said(logging.INFO) if str(made[0].id) in line]

@@ -146,7 +146,7 @@ async def test_a_worker_that_stops_says_what_it_could_not_write(
         await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         async with working(app) as worker:
             await until(lambda: len(worker.store_loop.held_outcomes.waiting))
-    assert "1 outcomes could not be written before the end" in caplog.text
+    assert "1 outcome not written before the end" in caplog.text
 
 
 @pytest.mark.spec("WORKER-34")

@@ -303,7 +303,7 @@ async def test_a_claim_that_waited_past_its_lease_is_handed_back_and_not_run(
             assert (record.attempts, record.scheduled_at) == (0, since)
         assert [n for n, _ in runs] == [0]
         assert not worker.ready, "nothing is claimed before the lease is renewed"
-        assert "4 claimed jobs that had not started are handed back" in caplog.text
+        assert "hands back 4 claimed jobs that had not started" in caplog.text
         await engine.wake([CONTROL])
         for handle in handles:
             await becomes(handle, Status.DONE)

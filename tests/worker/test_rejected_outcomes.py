@@ -149,4 +149,4 @@ async def test_notes_that_are_refused_keep_no_outcome(
     await drain(jobs)
     record = await becomes(job, Status.DONE)
     assert record.progress is None
-    assert "progress, metadata and log lines of 1 jobs are refused" in caplog.text
+    assert "progress, metadata and log lines of 1 job are refused" in caplog.text

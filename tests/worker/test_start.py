@@ -62,9 +62,7 @@ async def test_a_queue_without_workers_is_named_once(jobs: Stoker, caplog: pytes
         await work.using(queue="later", delay=60).enqueue()
         await worker.maintenance.advice.look()
         await worker.maintenance.advice.look()
-        assert told(caplog) == [
-            "queue 'maill' has 1 jobs that are due and no worker serves it: start one with -q maill"
-        ]
+        assert told(caplog) == ["queue 'maill' has 1 due job and no worker serves it: start one with -q maill"]
 
 
 @pytest.mark.spec("START-04")

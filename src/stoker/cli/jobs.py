@@ -357,7 +357,12 @@ def restore(entry: str, as_json: bool, path: str | None, url: str | None) -> Non
     done = ask(path, url, lambda admin: admin.jobs.restore(entry))
     facts = {"changed": done.changed, "refused": done.refused.total(), "blocked": done.blocked, "missing": done.missing}
     others = ", ".join(f"{n:,} {name}" for name, n in facts.items() if n and name != "changed")
-    said(f"restore: {done.changed:,} jobs" + (f"; {others}" if others else ""), as_json, action="restore", **facts)
+    said(
+        f"restore: {count_of(done.changed, 'job')}" + (f"; {others}" if others else ""),
+        as_json,
+        action="restore",
+        **facts,
+    )
 
 
 # --- actions --------------------------------------------------------------------------------------------------------
@@ -480,10 +485,12 @@ def _report_operation(one: OperationView, counted: int, as_json: bool) -> None:
 def _report(action: str, bulk: Bulk, *, as_json: bool) -> None:
     """One job was changed; what hinders it is an error."""
     text = (
-        f"{action}: {bulk.changed:,} jobs" if bulk else f"{action}: the job waits or runs already; nothing was changed"
+        f"{action}: {count_of(bulk.changed, 'job')}"
+        if bulk
+        else f"{action}: the job waits or runs already; nothing was changed"
     )
     if bulk.cancel_requested:
-        text += f"; {bulk.cancel_requested:,} running ones are asked to stop"
+        text += "; it runs and is asked to stop"
     made = "".join(f"\n{job}" for job in bulk.created)
     facts = {"changed": bulk.changed, "cancel_requested": bulk.cancel_requested, "created": bulk.created}
     said(f"{text}{made}", as_json, action=action, **facts)

@@ -44,15 +44,28 @@ class _Print(logging.Handler):
             self.handleError(record)
 
 
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def _levels(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str:
+    """The levels as one text, for this process and its children."""
+    for one in given:
+        name, equals, level = one.rpartition("=")
+        if level not in LEVELS or bool(name) != bool(equals) or "," in name:
+            raise click.BadParameter(f"{one!r} must be one of {', '.join(LEVELS)}, or LOGGER=LEVEL as in httpx=warning")
+    return ",".join(given)
+
+
 def options(command: Callable[P, T]) -> Callable[P, T]:
     """Give a command the options that say how it logs."""
     for option in (
         click.option(
             "--log-level",
-            type=click.Choice(["debug", "info", "warning", "error"]),
-            default="info",
-            show_default=True,
-            help="Of Stoker's own loggers; others keep theirs.",
+            multiple=True,
+            metavar="LEVEL",
+            default=["info"],
+            callback=_levels,
+            help="debug, info, warning or error, of Stoker's own loggers; httpx=warning of another. Repeatable.",
         ),
         click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True),
     ):
@@ -61,15 +74,18 @@ def options(command: Callable[P, T]) -> Callable[P, T]:
 
 
 def configure(log_format: Format = "plain", level: str = "INFO", out: Callable[[str], object] | None = None) -> None:
-    """Send every log record to standard error, or to `out`; `level` is Stoker's own.
+    """Send every log record to standard error, or to `out`; `level` is Stoker's own, as in `debug,httpx=warning`.
 
-    Other loggers keep the level they have, or inherit INFO from the root: what an app's own code logs is for the app to
-    choose.
+    Loggers that it does not name keep the level they have, or inherit INFO from the root: what an app's own code logs
+    is for the app to choose.
     """
     handler = logging.StreamHandler(sys.stderr) if out is None else _Print(out)
     handler.setFormatter(JsonFormatter() if log_format == "json" else Plain())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    logging.getLogger("stoker").setLevel(level.upper())
+    logging.getLogger("stoker").setLevel(logging.INFO)
+    for one in level.split(","):
+        name, _, least = one.rpartition("=")
+        logging.getLogger(name or "stoker").setLevel(least.upper())
     name_jobs_in_logs()
     # A closed pipe must not turn every line into a traceback about the pipe.
     logging.raiseExceptions = False

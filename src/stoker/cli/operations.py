@@ -14,6 +14,7 @@ from stoker.admin.operations import OperationView, Progress
 from stoker.cli.command import NearestGroup
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, objects, on_store, on_target, show
 from stoker.cli.text import safe, say
+from stoker.model.words import count
 
 COLUMNS = ("operation", "state", "action", "filter", "by", "started", "changed", "left")
 
@@ -99,14 +100,14 @@ def seen(one: OperationView) -> int:
 
 def tally(one: OperationView) -> str:
     """What an operation did, in a sentence."""
-    parts = [f"{one.action}: {one.changed:,} {one.noun}s"]
+    parts = [f"{one.action}: {count(one.changed, one.noun)}"]
     if one.cancel_requested:
-        parts.append(f"{one.cancel_requested:,} running ones are asked to stop")
+        parts.append(f"asked {count(one.cancel_requested, 'running job')} to stop")
     if one.blocked:
-        parts.append(f"{one.blocked:,} left: another active job holds their unique key")
-    parts += [f"{n:,} left: they are {status.value}" for status, n in one.refused.items()]
+        parts.append(f"{one.blocked:,} left: unique key held by another active job")
+    parts += [f"{n:,} left: {status.value}" for status, n in one.refused.items()]
     if one.missing:
-        parts.append(f"{one.missing:,} are gone")
+        parts.append(f"{one.missing:,} gone")
     if one.later:
         parts.append(f"{one.later:,} left: created or ended after the count at {one.counted_at:%H:%M:%S} UTC")
     return "; ".join(parts)

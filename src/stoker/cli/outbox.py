@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from stoker.admin import Operators
+from stoker.cli import logs
 from stoker.cli.command import NearestGroup, app_option
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, on_target, read_time, said, show
 from stoker.cli.text import one_line, say
@@ -188,7 +189,7 @@ def _on_letters(name: str, text: str, *, asks: bool) -> None:
         if as_json:
             _objects([{"action": name, "changed": changed}])
         else:
-            say(f"{name}: {changed:,} letters")
+            say(f"{name}: {count(changed, 'letter')}")
 
     decorated: Any = on_store(as_json(chosen(command)))
     for option in (
@@ -318,10 +319,7 @@ def _target(to: str) -> Literal["beginning", "end"] | datetime | dict[int, int]:
 @click.option("-p", "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
 @click.option("--drain", is_flag=True, help="Stop when nothing can be delivered any more.")
 @click.option("--grace", metavar="TIME", help="How long a batch may finish after a stop, as in 30s.")
-@click.option("--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True)
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
+@logs.options
 @app_option
 @click.pass_context
 def run_(

@@ -21,12 +21,14 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from stoker.admin import Filter, Operators
 from stoker.admin.history import RECENT, Failures
+from stoker.admin.operations import OperationView
 from stoker.admin.overview import Overview
 from stoker.cli.queues import flow, short_state, state
 from stoker.cli.store import ago, length
 from stoker.cli.text import one_line, safe
 from stoker.model.errors import StokerError
 from stoker.model.time import moment
+from stoker.model.words import count
 from stoker.records import Job
 
 View: TypeAlias = Literal["queues", "jobs", "failures", "workers"]
@@ -437,8 +439,8 @@ class Top(App[None]):
             self.say("nothing was changed")
             return
         started = await self._admin.operations.start("requeue", filter_text, counted_at=found.counted_at)
-        ended = await self._admin.operations.finish(started.id, lambda one: self.say(f"requeued {one.changed:,} jobs"))
-        self.say(f"requeued {ended.changed:,} jobs")
+        ended = await self._admin.operations.finish(started.id, lambda one: self.say(_requeued(one)))
+        self.say(_requeued(ended))
         self._failures = None
         self.look()
 
@@ -461,6 +463,10 @@ class Top(App[None]):
     def say(self, text: str) -> None:
         """Say something below the table."""
         self.query_one("#said", Static).update(Text(one_line(text, 400)))
+
+
+def _requeued(one: OperationView) -> str:
+    return f"requeued {count(one.changed, 'job')}"
 
 
 def _cell(value: Any) -> Text:

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
+from stoker.model.errors import StokerError
+
 ERROR_LIMIT: Final = 64 * 1024
 """Bytes of a stored error."""
 
@@ -89,9 +91,11 @@ def _one(label: str, error: BaseException, longest: int) -> Iterator[str]:
     notes = getattr(error, "__notes__", None)
     if isinstance(notes, list | tuple):
         yield from (_text(note, longest) for note in notes[:MEMBERS])
-    if error.__traceback__ is not None:
+    frames = _frames(user_frames(error))
+    if (first := next(frames, None)) is not None:
         yield "Traceback (most recent call last):"
-        yield from _frames(error.__traceback__)
+        yield first
+        yield from frames
 
 
 def _related(error: BaseException) -> Iterator[tuple[str, BaseException]]:
@@ -105,18 +109,43 @@ def _related(error: BaseException) -> Iterator[tuple[str, BaseException]]:
             yield f"Member {number} of {len(members)}: ", member
 
 
-def _frames(traceback: TracebackType | None) -> Iterator[str]:
+def user_frames(error: BaseException) -> Iterator[TracebackType]:
+    """The steps of a traceback without those in Stoker: how Stoker called a handler or middleware tells users nothing.
+
+    The innermost ones stay where Stoker itself went wrong: the error is none of those that it raises on purpose.
+    """
+    own: list[TracebackType] = []
+    step = error.__traceback__
+    while step is not None:
+        if str(step.tb_frame.f_globals.get("__name__")).startswith("stoker."):
+            own.append(step)
+        else:
+            own.clear()
+            yield step
+        step = step.tb_next
+    if not isinstance(error, StokerError):
+        yield from own
+
+
+def forget_own_frames(error: BaseException) -> None:
+    """Take the steps in Stoker out of an exception's traceback, for error hooks and what else reads it."""
+    kept: TracebackType | None = None
+    for step in reversed(list(user_frames(error))):
+        kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
+    error.__traceback__ = kept
+
+
+def _frames(steps: Iterator[TracebackType]) -> Iterator[str]:
     """The outermost frames and the innermost ones; what lies between is only counted."""
     first: list[TracebackType] = []
     last: deque[TracebackType] = deque(maxlen=FRAMES_LAST)
     passed = 0
-    while traceback is not None:
+    for step in steps:
         if len(first) < FRAMES_FIRST:
-            first.append(traceback)
+            first.append(step)
         else:
-            last.append(traceback)
+            last.append(step)
             passed += 1
-        traceback = traceback.tb_next
     for step in first:
         yield from _frame(step)
     if passed > len(last):
@@ -140,6 +169,9 @@ def _name(error: BaseException) -> str:
     kind = type(error)
     try:
         module, name = str(kind.__module__), str(kind.__qualname__)
+        if module.startswith("stoker."):  # where Stoker keeps a class is its own affair, and so is a private one
+            public = next(one.__name__ for one in kind.__mro__ if not one.__name__.startswith("_"))
+            module, name = "stoker", public
     except BaseException:  # noqa: BLE001 - a metaclass may do anything
         return "exception of a class without a name"
     return (name if module in ("builtins", "__main__") else f"{module}.{name}")[:LINE]

@@ -13,7 +13,7 @@ import enum
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from stoker.codec.error_text import describe_error, text_of
+from stoker.codec.error_text import describe_error, forget_own_frames, text_of
 from stoker.context import Context
 from stoker.model import outcome as ends
 from stoker.model.errors import InvalidPayload
@@ -88,15 +88,6 @@ def _decide(error: BaseException, task: Task[..., Any], cause: Cause | None, lim
     if any(isinstance(member, KeyboardInterrupt) for member in members):
         return ends.HandedBack()
     return ends.Panicked(describe_error(error))
-
-
-def forget_own_frames(error: BaseException) -> None:
-    """A traceback begins in the user's code: how Stoker came to call it tells him nothing."""
-    trace = error.__traceback__
-    while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith("stoker."):
-        trace = trace.tb_next
-    if trace is not None:
-        error.__traceback__ = trace
 
 
 def outcome_after_block(context: Context, outcome: Outcome) -> Outcome:

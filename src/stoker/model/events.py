@@ -196,7 +196,9 @@ def of_settlements(
     found: list[Event] = []
     for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
         if verdict is Verdict.APPLIED:
-            ended, ran, total = _ENDED[settlement.status], stored - claim.claimed_at, None
+            # A claim that was reaped carries the start of the run that died: that run is what ends here.
+            began = claim.claimed_at if claim.former_at is None else claim.former_at
+            ended, ran, total = _ENDED[settlement.status], stored - began, None
             if ended is EventType.COMPLETED:
                 total = stored - claim.created_at
                 total = total if total > 0 else 0  # noqa: FURB136 - a call of max costs half as much as the event

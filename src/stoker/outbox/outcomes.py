@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from stoker.codec.error_text import describe_error, one_line, text_of
-from stoker.executors.outcomes import forget_own_frames
+from stoker.codec.error_text import describe_error, forget_own_frames, one_line, text_of
 from stoker.model.outbox.delivery import BatchOutcome, Rejected, RetryLater
 from stoker.model.outcome import Reject, Retry, Snooze, Throttle, gravest
 from stoker.model.time import SECOND, Span

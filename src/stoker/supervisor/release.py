@@ -13,6 +13,7 @@ from stoker.hand_back import BATCH, hand_back, publish
 from stoker.model.errors import StokerError
 from stoker.model.job import LEASE
 from stoker.model.lifecycle import Rules
+from stoker.model.words import count
 from stoker.worker.failures import FailureLog
 from stoker.worker.maintenance import Death, reap
 
@@ -37,7 +38,7 @@ async def release_patiently(app: Stoker, dead: Sequence[str], crash: str | None)
         mine.append(uuid.uuid4().hex)
         try:
             released = await _release(app, mine[-1], [*dead, *mine[:-1]], death, failures)
-            logger.info("released %d jobs of a dead worker process", released)
+            logger.info("released %s of a dead worker process", count(released, "job"))
             break
         except StokerError as error:
             logger.warning("jobs of a dead worker process could not be released: %s Trying again.", error)

@@ -18,6 +18,7 @@ from stoker.app_path import load
 from stoker.engines import notices
 from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
+from stoker.model.words import count
 from stoker.settings import WorkerSettings, resolve
 from stoker.supervisor import messages
 from stoker.supervisor.child import EXIT_BROKEN, EXIT_START
@@ -227,7 +228,8 @@ class Supervisor:
         """Drain every process; a second call hurries."""
         again = self.stopping
         grace = 0.0 if again else self._grace
-        logger.info("%s %d worker processes", "hurrying" if again else "draining", len(self._pool.processes))
+        processes = count(len(self._pool.processes), "worker process", "worker processes")
+        logger.info("%s %s", "hurrying" if again else "draining", processes)
         self._pool.send(messages.Hurry() if again else messages.Drain())
         self._spawn(self._kill_after(grace + LAST_WAIT + MARGIN))
         self._changed()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from stoker.model.control import Presence, Queue, clashes
 from stoker.model.explain import limits_unserved, unserved
 from stoker.model.job import ACTIVE
+from stoker.model.words import count
 from stoker.worker import presence
 
 if TYPE_CHECKING:
@@ -48,15 +49,13 @@ class Advice:
         found = unserved(census, presences)
         for queue, number in found.items():
             if queue not in self._named:
-                text = "queue %r has %d jobs that are due and no worker serves it: start one with -q %s"
-                logger.warning(text, queue, number, queue)
+                text = "queue %r has %s and no worker serves it: start one with -q %s"
+                logger.warning(text, queue, count(number, "due job"), queue)
         idle = limits_unserved(self._limited, presences, census.at)
         for queue, number in idle.items():
             if queue not in self._named and queue not in found:
-                text = (
-                    "queue %r is limited to %d slots and no worker serves it: start one with -q %s, or clear the limit"
-                )
-                logger.warning(text, queue, number, queue)
+                text = "queue %r is limited to %s and no worker serves it: start one with -q %s, or clear the limit"
+                logger.warning(text, queue, count(number, "slot"), queue)
         self._named = {*found, *idle}
 
     def _name_clashes(self, presences: Sequence[Presence]) -> None:

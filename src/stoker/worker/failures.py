@@ -19,6 +19,7 @@ from stoker.model.failure_report import FailureReport, failure_report, in_words
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement, Status, Verdict
 from stoker.model.outcome import Done, Failed, Outcome, Snoozed, Throttled
+from stoker.model.words import count
 
 logger = logging.getLogger("stoker.worker")
 
@@ -215,7 +216,9 @@ def _about(claim: Claim) -> dict[str, object]:
 def _log_rest(kind: str, window: _Window, now: float) -> None:
     more = window.count - MOST
     if more > 0:
-        dead = f", {window.dead} of their jobs are dead" if window.dead else ""
-        text = "%d more failures of %s within %.1f s were not logged one by one%s"
+        dead = f"; of these jobs {window.dead:,} {'is' if window.dead == 1 else 'are'} dead" if window.dead else ""
+        text = "%s of %s within %.1f s not logged one by one%s"
         level = logging.ERROR if window.dead else logging.WARNING
-        logger.log(level, text, more, kind, max(now - window.since, WINDOW), dead, extra={"kind": kind})
+        logger.log(
+            level, text, count(more, "more failure"), kind, max(now - window.since, WINDOW), dead, extra={"kind": kind}
+        )

@@ -11,6 +11,7 @@ import logging
 from random import random
 
 from stoker.model.errors import AWAY
+from stoker.model.words import count
 from stoker.services import ServiceContext
 
 logger = logging.getLogger("stoker.worker")
@@ -37,7 +38,7 @@ class GroupSweeper:
                 continue
             if swept.abandoned:
                 logger.warning(
-                    "abandoned %d groups that were not sealed within an hour: their makers raised or died. Their "
-                    "on_failure jobs are stored when their members are finished",
-                    swept.abandoned,
+                    "abandoned %s not sealed within an hour, because the maker raised or died. A job of on_failure is "
+                    "stored when all members are finished",
+                    count(swept.abandoned, "group"),
                 )

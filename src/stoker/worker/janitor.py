@@ -19,6 +19,7 @@ from stoker.model.errors import AWAY, StokerError
 from stoker.model.events import of_repair
 from stoker.model.query import Expired, Retention, Sweep
 from stoker.model.time import MINUTE, SECOND
+from stoker.model.words import count
 from stoker.registry import mint
 from stoker.services import ServiceContext
 from stoker.settings import RetentionSettings
@@ -67,7 +68,7 @@ async def clean(engine: Engine, retention: Retention) -> Expired:
     _log_failures(failed, away=not swept and all(isinstance(error, AWAY) for error in failed.values()))
     expired = sum(swept.values(), Expired())
     if expired.jobs:
-        logger.info("removed %d finished jobs whose retention has passed", expired.jobs)
+        logger.info("removed %s whose retention has passed", count(expired.jobs, "finished job"))
     for repair in expired.repairs:
         logger.warning(
             "queue %s: %d jobs were counted as running under the limit %s, but %d hold a place. The number is repaired "

@@ -12,6 +12,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import Renewal
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled
+from stoker.model.words import count
 from stoker.worker.fetcher import Fetcher
 from stoker.worker.outage import Outage
 from stoker.worker.running import RunningJobs
@@ -85,10 +86,10 @@ class LeaseReports:
         """
         waiting = self._fetcher.empty()
         logger.warning(
-            "worker %s could not renew its lease in time (a frozen process, or a store that was away): %d claimed jobs "
-            "that had not started are handed back. Claiming goes on after the next renewal.",
+            "worker %s could not renew its lease in time (a frozen process, or a store that was away) and hands back "
+            "%s that had not started. Claiming goes on after the next renewal.",
             self._state.id,
-            len(waiting),
+            count(len(waiting), "claimed job"),
         )
         self._state.healthy = False
         self._claims.unstarted = frozenset((claim.id, claim.token) for claim in waiting)
@@ -100,10 +101,9 @@ class LeaseReports:
         `safe_until` is the end of the new lease.
         """
         logger.error(
-            "lease lost: worker %s was taken for dead and its jobs were passed on; %d handlers are stopped, "
-            "the worker goes on as %s",
+            "lease lost: worker %s was taken for dead and its jobs were passed on; it stops %s and goes on as %s",
             former,
-            len(self._running_jobs.runs),
+            count(len(self._running_jobs.runs), "handler"),
             fresh,
         )
         self._state.rename(fresh)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from stoker.context import Context, running
 from stoker.model.errors import StokerError
 from stoker.model.time import SECOND
+from stoker.model.words import count
 from stoker.worker.outage import wait_for_store
 
 if TYPE_CHECKING:
@@ -103,24 +104,23 @@ class MainLoop:
             return
         grace = self.worker.settings.shutdown_grace / SECOND
         logger.info(
-            "stopping: nothing more is claimed, %d running jobs have %g s to finish, then they are handed back. "
-            "Ask again to hurry.",
-            self.worker.runs,
+            "stopping: nothing more is claimed, with %g s to finish %s before a hand-back. Ask again to hurry.",
             grace,
+            count(self.worker.runs, "running job"),
         )
         self.worker.ask_stop()
 
     def hurry(self) -> None:
         """Stop without waiting for running jobs."""
         self.drain()
-        logger.info("hurrying: %d running jobs are interrupted and handed back", self.worker.runs)
+        logger.info("hurrying: %s to interrupt and hand back", count(self.worker.runs, "running job"))
         self.worker.hurry()
 
     def quiet(self) -> None:
         """Claim no more jobs."""
         self._quiet = True
         if self.worker.state == "running":
-            logger.info("quiet: nothing more is claimed, %d running jobs go on", self.worker.runs)
+            logger.info("quiet: nothing more is claimed, with %s to go on", count(self.worker.runs, "running job"))
             self.worker.quiet()
 
     def stop_signal(self) -> None:

@@ -22,6 +22,7 @@ from stoker.model.lifecycle import Rules, conclude
 from stoker.model.outcome import Crashed, Lost, Outcome
 from stoker.model.query import WAITING
 from stoker.model.time import SECOND, Span
+from stoker.model.words import count
 from stoker.services import Service, ServiceContext
 from stoker.worker.running import jobs_of
 
@@ -81,6 +82,9 @@ TEND_EVERY = 1.0
 
 LOOK_FOR_UNSERVED, FIRST_LOOK = 120, 10
 """Rounds between two checks for queues without workers; the first check gives other workers time to start."""
+
+TELL_COUNTS = 60
+"""Rounds between two lines that count what ended."""
 
 REAP_EVERY, PROMPT_REAP = 1.0, 0.5
 """Seconds between two reaps, and between two on engines that detect dead processes; no more than a third of a lease."""
@@ -180,6 +184,7 @@ class Maintenance:
         self._gates: Mapping[str, object] = {}
         self._tend_now = asyncio.Event()
         self._warned: set[JobId] = set()
+        self._told = dict(state.counts)
         self._entangled: set[tuple[str, str]] = set()
         self.advice = advice
 
@@ -247,11 +252,22 @@ class Maintenance:
                     await self._publisher.flush()
                 if tick % LOOK_FOR_UNSERVED == FIRST_LOOK:
                     await self.advice.look()
+                if tick % TELL_COUNTS == TELL_COUNTS - 1:
+                    self._tell_counts()
             except StokerError as error:
                 self._failed("maintenance failed: %s Trying again.", error)
             tick += 1
             await self._tend_now.wait()
             self._tend_now.clear()
+
+    def _tell_counts(self) -> None:
+        """Log what became of the jobs of the last minute; nothing where nothing ended."""
+        now, before = dict(self._state.counts), self._told
+        self._told = now
+        ended = [f"{n - before[status]:,} {status.value}" for status, n in now.items() if n > before[status]]
+        if ended:
+            running = count(len(self._running_jobs.runs), "job")
+            logger.info("runs that ended in the last minute: %s; %s running now", ", ".join(ended), running)
 
     async def show_and_tune(self) -> None:
         """Show presence, and read the settings of the queues: limits and retention."""

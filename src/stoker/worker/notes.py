@@ -14,6 +14,7 @@ from stoker.engines.base import Engine
 from stoker.model.errors import AWAY
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, Claim, Note
+from stoker.model.words import count
 
 logger = logging.getLogger("stoker.worker")
 
@@ -95,8 +96,8 @@ class Notes:
             raise
         except Exception as error:  # noqa: BLE001 - a rejected note must not delay an outcome
             logger.warning(
-                "progress, metadata and log lines of %d jobs are refused by the store and dropped: %s",
-                len(taken),
+                "progress, metadata and log lines of %s are refused by the store and dropped: %s",
+                count(len(taken), "job"),
                 error,
             )
 

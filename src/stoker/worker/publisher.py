@@ -6,17 +6,33 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stoker.event_buffer import EventBuffer
+from stoker.event_buffer import EventBuffer, wall
 from stoker.hooks import Listeners
+from stoker.model import ids
 from stoker.model.errors import StokerError
-from stoker.model.events import Transition, transition_of, transition_to_pending, transition_to_running
+from stoker.model.events import (
+    Event,
+    Transition,
+    of_settlements,
+    transition_of,
+    transition_to_pending,
+    transition_to_running,
+)
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement, Verdict
+from stoker.model.words import count, span
 
 if TYPE_CHECKING:
     from stoker.engines.base import Engine
 
 logger = logging.getLogger("stoker.worker")
+
+
+def _log(about: Claim | Event, text: str) -> None:
+    """One line about the start or the end of a run."""
+    job = ids.text(about.id if isinstance(about, Claim) else about.job)
+    extra = {"job": job, "kind": about.kind, "queue": about.queue, "attempt": about.attempt}
+    logger.debug("job %s (%s, queue %s) %s", job, about.kind, about.queue, text, extra=extra)
 
 
 class Publisher:
@@ -29,6 +45,9 @@ class Publisher:
 
     def claimed(self, claims: Sequence[Claim]) -> None:
         """Publish that jobs begin to run."""
+        if logger.isEnabledFor(logging.DEBUG):
+            for claim in claims:
+                _log(claim, f"started, attempt {claim.attempt} of {claim.base + claim.budget}")
         if claims and self._timeline is not None:
             self._timeline.claimed(claims)
         if claims and self._listeners:
@@ -54,7 +73,7 @@ class Publisher:
         try:
             found = await self._engine.get(keyed)
         except StokerError as error:
-            logger.warning("%d follow-ups are missing from timeline and listeners: %s", len(keyed), error)
+            logger.warning("%s missing from timeline and listeners: %s", count(len(keyed), "follow-up"), error)
             return frozenset()
         return frozenset(job.id for job in found if job is not None)
 
@@ -66,6 +85,9 @@ class Publisher:
         stored: frozenset[JobId] = frozenset(),
     ) -> None:
         """Publish what applied to timeline and listeners; `stored`: the follow-ups with a unique key that exist."""
+        if logger.isEnabledFor(logging.DEBUG):
+            for event in of_settlements(claims, settlements, verdicts, wall()):
+                _log(event, f"{event.type.value} after {span(event.duration or 0)}, attempt {event.attempt}")
         if self._timeline is not None and claims:
             self._timeline.settled(claims, settlements, verdicts, stored)
         if self._listeners:

@@ -20,6 +20,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Claim, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import RESULT_WARNING, conclude
 from stoker.model.outcome import Canceled, HandedBack
+from stoker.model.words import count
 from stoker.worker.fetcher import LARGEST, SMALLEST, Asked, Fetcher
 from stoker.worker.held_outcomes import HeldOutcomes
 from stoker.worker.rejected_outcomes import RejectedOutcomes
@@ -292,7 +293,7 @@ class StoreLoop:
             await self.call()
         left = await self.held_outcomes.finish(end) + len(self._outcomes)
         if left:
-            logger.error("%d outcomes could not be written before the end; their jobs will run again", left)
+            logger.error("%s not written before the end: the jobs run again", count(left, "outcome"))
 
     def _claimed(self, asked: Asked, claims: list[Claim]) -> None:
         if claims and claims[0].worker != self._state.id:

@@ -30,6 +30,7 @@ from stoker.model.job import DEFAULT_QUEUE, Claim, Note, Settlement, Status, che
 from stoker.model.lifecycle import Rules
 from stoker.model.measures import Measures, Recorder
 from stoker.model.time import SECOND, Span
+from stoker.model.words import count
 from stoker.services import ServiceContext, UnderWay
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
 from stoker.worker.advice import Advice
@@ -233,12 +234,12 @@ class Worker:
         self.store_loop.wakeup.set()
         served = ", ".join(f"{'+'.join(lane.queues)}:{lane.slots}" for lane in self.lanes) or "none, services only"
         logger.info(
-            "worker %s is at work on %s %s; queues and slots %s; %d tasks; stoker %s",
+            "worker %s is at work on %s %s; queues and slots %s; %s; stoker %s",
             self.id,
             self.engine.name,
             self.engine.where,
             served,
-            len(self.app.tasks),
+            count(len(self.app.tasks), "task"),
             version(),
         )
         notices.log_kept(self.engine.where)
