@@ -150,19 +150,19 @@ async def learn(url: str, schema: str, batch: int) -> Lesson:
     pupil = Pupil(scratch, schema)
     demand = Demand(WORKER, ((QUEUE, batch),), batch)
     try:
-        await engine.renew(WORKER, [], first=True, lease=HOUR)
+        await engine.jobs.renew(WORKER, [], first=True, lease=HOUR)
         for _ in range(MIN_TAKEN // batch + 3):
-            await engine.insert(drafts([mint() for _ in range(batch)]))
+            await engine.jobs.insert(drafts([mint() for _ in range(batch)]))
         await pupil.listen(engine)
         ids = [mint() for _ in range(batch)]
-        await engine.insert(drafts(ids))
+        await engine.jobs.insert(drafts(ids))
         [insert] = pupil.take([], ids)
-        claims = await engine.claim(demand)
+        claims = await engine.jobs.claim(demand)
         rows = pupil.claimed()
         [first] = pupil.take([])
         turn: list[Statement] = []
         for _ in range(MIN_TAKEN // batch + 2):
-            claims = (await engine.settle(successes(claims), demand=demand)).claims
+            claims = (await engine.jobs.settle(successes(claims), demand=demand)).claims
             held, rows = rows, pupil.claimed()
             turn = pupil.take(held)
     finally:
@@ -186,7 +186,7 @@ class BarePostgres:
     async def open(cls, url: str, schema: str) -> AsyncIterator[BarePostgres]:
         engine = PostgresEngine(url, schema=schema)
         await engine.open()
-        await engine.renew(WORKER, [], first=True, lease=HOUR)
+        await engine.jobs.renew(WORKER, [], first=True, lease=HOUR)
         await engine.close()
         opened = [
             await Connection.open(url, "the bare loop", settings=DOORS, pooler="none", patience=PATIENCE)

@@ -64,16 +64,16 @@ async def learn(url: str, prefix: str, batch: int) -> Lesson:
         return await ask(commands, **how)
 
     try:
-        await engine.renew(WORKER, [], first=True, lease=HOUR)
+        await engine.jobs.renew(WORKER, [], first=True, lease=HOUR)
         ids = [mint() for _ in range(batch)]
         demand = Demand(WORKER, ((QUEUE, batch),), batch)
         # Once without listening: what the server has not seen before is sent twice.
-        await engine.insert(drafts([mint() for _ in range(batch)]))
-        await engine.settle(successes(await engine.claim(demand)), demand=demand)
+        await engine.jobs.insert(drafts([mint() for _ in range(batch)]))
+        await engine.jobs.settle(successes(await engine.jobs.claim(demand)), demand=demand)
         connection._ask = noting  # noqa: SLF001
-        await engine.insert(drafts(ids))
-        claims = await engine.claim(demand)
-        await engine.settle(successes(claims), demand=demand)
+        await engine.jobs.insert(drafts(ids))
+        claims = await engine.jobs.claim(demand)
+        await engine.jobs.settle(successes(claims), demand=demand)
     finally:
         await engine.close()
     places = {job: number for number, job in enumerate(ids)}
@@ -114,7 +114,7 @@ class BareRedis:
     async def open(cls, url: str, prefix: str) -> AsyncIterator[BareRedis]:
         engine = RedisEngine(url, prefix=prefix)
         await engine.open()
-        await engine.renew(WORKER, [], first=True, lease=HOUR)
+        await engine.jobs.renew(WORKER, [], first=True, lease=HOUR)
         await engine.close()
         connection = await _connected(url)
         bare = cls(connection, url, prefix)

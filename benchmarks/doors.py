@@ -38,7 +38,7 @@ async def fill(engine: Engine, batches: Sequence[Sequence[JobId]]) -> Meter:
         batch = drafts(ids)
         meter.jobs += len(batch)
         with meter:
-            await engine.insert(batch)
+            await engine.jobs.insert(batch)
     return meter
 
 
@@ -52,8 +52,8 @@ class Drain:
 
     async def begin(self) -> None:
         """Take a lease and the first batch."""
-        await self._engine.renew(WORKER, [], first=True, lease=HOUR)
-        self._claims = await self._engine.claim(self._demand)
+        await self._engine.jobs.renew(WORKER, [], first=True, lease=HOUR)
+        self._claims = await self._engine.jobs.claim(self._demand)
 
     async def run(self, jobs: int | None = None) -> Meter:
         """Everything there is, or so many jobs and the rest at another call."""
@@ -64,6 +64,6 @@ class Drain:
             meter.jobs += len(self._claims)
             settlements = successes(self._claims)
             with meter:
-                settled = await self._engine.settle(settlements, demand=self._demand)
+                settled = await self._engine.jobs.settle(settlements, demand=self._demand)
             self._claims = settled.claims
         return meter

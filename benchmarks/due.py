@@ -37,7 +37,7 @@ async def _enqueue(url: str, n: int) -> None:
     for _ in range(n):
         delay = chance.uniform(SHORTEST, LONGEST)
         due = time.monotonic_ns() + round(delay * 1e9)
-        await engine.insert([Draft(mint(), STAMP, b'{"sent":%d}' % due, QUEUE, delay=round(delay * SECOND))])
+        await engine.jobs.insert([Draft(mint(), STAMP, b'{"sent":%d}' % due, QUEUE, delay=round(delay * SECOND))])
         await asyncio.sleep(chance.uniform(0.02, 0.2))
     await asyncio.sleep(LONGEST + 1)
     await engine.close()

@@ -32,17 +32,17 @@ METRICS = ("enqueued", "completed", "processing", "total")
 async def seed(engine: Engine) -> None:
     """Every queue with a done and a waiting job, dead ones in a few, a worker, and an hour of points."""
     await engine.open()
-    await engine.renew(WORKER, [], first=True, lease=HOUR)
+    await engine.jobs.renew(WORKER, [], first=True, lease=HOUR)
     await _lives(engine, QUEUES, Status.DONE)
     await _lives(engine, DEAD, Status.DEAD)
     await backlog(engine, QUEUES)
-    await engine.beat(Presence(worker=WORKER, host="", pid=1, queues=dict.fromkeys(NAMES, 5)))
+    await engine.control.beat(Presence(worker=WORKER, host="", pid=1, queues=dict.fromkeys(NAMES, 5)))
     minute = (await engine.now()) // MINUTE * MINUTE
     for ago in range(1, MINUTES + 1):
         at = minute - ago * MINUTE
         points = [Point(name, metric, at, 50, 5e6, 1e5, 2e5, 3e5, 4e5) for name in NAMES for metric in METRICS]
         points += [Point("", of_all(metric), at, 50 * QUEUES, 5e6 * QUEUES, 1e5, 2e5, 3e5, 4e5) for metric in METRICS]
-        await engine.record([], points, now=minute)
+        await engine.timeline.record([], points, now=minute)
     await _events(engine, minute)
 
 
@@ -52,23 +52,23 @@ async def _events(engine: Engine, minute: Instant) -> None:
     for n in range(0, EVENTS, 1_000):
         at = minute - 3 * MINUTE + n * 3 * MINUTE // EVENTS
         told = [Event(at, types[m % 3], mint(), NAMES[m % QUEUES], "bench", 1, 500, 900) for m in range(1_000)]
-        await engine.record(told, now=minute)
+        await engine.timeline.record(told, now=minute)
 
 
 async def backlog(engine: Engine, jobs: int) -> None:
     """Jobs that wait, in all queues."""
     for start in range(0, jobs, 1_000):
         chosen = range(start, min(start + 1_000, jobs))
-        await engine.insert([Draft(mint(), "bench", b"{}", queue=NAMES[n % QUEUES]) for n in chosen])
+        await engine.jobs.insert([Draft(mint(), "bench", b"{}", queue=NAMES[n % QUEUES]) for n in chosen])
 
 
 async def _lives(engine: Engine, jobs: int, status: Status) -> None:
     for start in range(0, jobs, 1_000):
         n = min(1_000, jobs - start)
         await backlog(engine, n)
-        claims = await engine.claim(Demand(WORKER, tuple((name, n) for name in NAMES), n))
+        claims = await engine.jobs.claim(Demand(WORKER, tuple((name, n) for name in NAMES), n))
         error = f"Timeout: {start} s" if status is Status.DEAD else None
-        await engine.settle([Settlement(one.id, WORKER, one.token, status, error=error) for one in claims])
+        await engine.jobs.settle([Settlement(one.id, WORKER, one.token, status, error=error) for one in claims])
 
 
 def multiply(path: Path, jobs: int) -> None:
@@ -131,7 +131,7 @@ VACUUM ANALYZE
 async def multiply_postgres(server: str, schema: str, engine: Engine, jobs: int) -> None:
     """Add copies of the seeds to a Postgres schema, without the engine."""
     now = await engine.now()
-    await engine.expire(Retention())  # which adds the counts up
+    await engine.operator.expire(Retention())  # which adds the counts up
     values = (now // 1_000, QUEUES, jobs, now, jobs // 2)
     link = await asyncpg.connect(server)
     try:

@@ -97,7 +97,7 @@ async def fill(place: Place, jobs: int) -> None:
     await engine.open()
     try:
         for start in range(0, jobs, 1_000):
-            await engine.insert(drafts([mint() for _ in range(min(1_000, jobs - start))]))
+            await engine.jobs.insert(drafts([mint() for _ in range(min(1_000, jobs - start))]))
     finally:
         await engine.close()
 

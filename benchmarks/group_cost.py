@@ -36,18 +36,18 @@ async def _settled(engine: Engine, jobs: int, *, grouped: bool) -> Meter:
         for _ in range(jobs // MEMBERS):
             group, members = mint(), drafts([mint() for _ in range(MEMBERS)])
             if grouped:
-                await engine.insert(into_group(group, members), group=new_group(group, sealed=True))
+                await engine.jobs.insert(into_group(group, members), group=new_group(group, sealed=True))
             else:
-                await engine.insert(members)
-        await engine.renew("bench", [], first=True)
-        await engine.claim(Demand("bench", ((QUEUE, BATCH // 2),)))
+                await engine.jobs.insert(members)
+        await engine.jobs.renew("bench", [], first=True)
+        await engine.jobs.claim(Demand("bench", ((QUEUE, BATCH // 2),)))
         meter = Meter()
-        while claims := await engine.claim(Demand("bench", ((QUEUE, BATCH),))):
+        while claims := await engine.jobs.claim(Demand("bench", ((QUEUE, BATCH),))):
             settlements = [conclude(claim, Done()) for claim in claims]
             with meter:
-                await engine.settle(settlements)
+                await engine.jobs.settle(settlements)
             meter.jobs += len(claims)
-        await engine.renew("bench", [], lease=0)
+        await engine.jobs.renew("bench", [], lease=0)
     finally:
         await engine.close()
     return meter

@@ -52,7 +52,7 @@ async def _rounds(paths: list[Path], durability: Durability, rounds: int, calls:
                 for call in range(calls):
                     [draft] = doors.drafts([mint()])
                     began = time.perf_counter_ns()
-                    await engine.insert([draft])
+                    await engine.jobs.insert([draft])
                     mine.append((time.perf_counter_ns() - began) / 1000)
                     statements.append(_micros(partial(same.insert, [mint()])))
                     inserts.append(_micros(partial(_lone_insert, lone, 1_000_000 + number * calls + call)))
@@ -92,7 +92,7 @@ async def _ring(path: Path, rings: int) -> list[float]:
             for _ in range(rings):
                 await asyncio.sleep(0.01)
                 rung.append(time.monotonic_ns())
-                await engine.wake([QUEUE])
+                await engine.jobs.wake([QUEUE])
             await asyncio.sleep(0.1)
             heard: list[int] = child.stop()["heard"]
     finally:

@@ -54,22 +54,22 @@ def jobs_of(n: int, key: Callable[[int], str | None] | None = None, **changes: o
 
 async def store(engine: Engine, calls: Iterable[list[Draft]]) -> None:
     for call in calls:
-        await engine.insert(call)
+        await engine.jobs.insert(call)
 
 
 async def drain(engine: Engine, jobs: int) -> Meter:
     """Settle and take until so many jobs are done; only the calls count."""
-    await engine.renew(WORKER, [], lease=HOUR, first=True)
+    await engine.jobs.renew(WORKER, [], lease=HOUR, first=True)
     demand, meter = Demand(WORKER, ((QUEUE, BATCH),), BATCH), Meter()
     claims: list[Claim] = []
     while meter.jobs < jobs:
         settlements = successes(claims)
         with meter:
-            claims = (await engine.settle(settlements, demand=demand)).claims
+            claims = (await engine.jobs.settle(settlements, demand=demand)).claims
         meter.jobs += len(settlements)
         if not claims and not settlements:
             raise RuntimeError(f"only {meter.jobs} of {jobs} jobs could be claimed")
-    await engine.settle(successes(claims))
+    await engine.jobs.settle(successes(claims))
     return meter
 
 
@@ -84,7 +84,7 @@ def tenants(n: int, tenants_: int, behind: int = 0) -> Fill:
     """A fair queue: jobs of as many tenants in turn, and one tenant with many more."""
 
     async def fill(engine: Engine) -> None:
-        await engine.tune(QUEUE, Tuning(fair=True))
+        await engine.control.tune(QUEUE, Tuning(fair=True))
         for tenant in range(tenants_):
             await store(engine, jobs_of(-(-n // tenants_), tenant=f"tenant {tenant}"))
         await store(engine, jobs_of(behind, tenant="tenant 0"))
@@ -96,12 +96,12 @@ def blocked(n: int, behind: int, priority: int) -> Fill:
     """Jobs of a hundred keys, and many of one that is full, before or behind them."""
 
     async def fill(engine: Engine) -> None:
-        await engine.renew("other", [], lease=HOUR, first=True)
+        await engine.jobs.renew("other", [], lease=HOUR, first=True)
         await store(engine, jobs_of(1, lambda _: "full"))
-        assert len(await engine.claim(Demand("other", ((QUEUE, 1),)))) == 1
+        assert len(await engine.jobs.claim(Demand("other", ((QUEUE, 1),)))) == 1
         await store(engine, jobs_of(behind, lambda _: "full", priority=priority))
         await store(engine, _hundred_keys(n + BATCH))
-        await engine.claim(Demand("other", ((QUEUE, 1),)))  # looks at what is new
+        await engine.jobs.claim(Demand("other", ((QUEUE, 1),)))  # looks at what is new
 
     return fill
 
@@ -110,13 +110,13 @@ def full_keys(n: int, keys: int) -> Fill:
     """Jobs of a hundred keys, and as many keys that are full, each with a job that waits."""
 
     async def fill(engine: Engine) -> None:
-        await engine.renew("other", [], lease=HOUR, first=True)
+        await engine.jobs.renew("other", [], lease=HOUR, first=True)
         for _ in range(2):
             await store(engine, jobs_of(keys, lambda place: f"full {place}", priority=-1))
-            while await engine.claim(Demand("other", ((QUEUE, CALL),))):
+            while await engine.jobs.claim(Demand("other", ((QUEUE, CALL),))):
                 pass
         await store(engine, _hundred_keys(n + BATCH))
-        await engine.claim(Demand("other", ((QUEUE, 1),)))  # looks at what is new
+        await engine.jobs.claim(Demand("other", ((QUEUE, 1),)))  # looks at what is new
 
     return fill
 
@@ -146,7 +146,7 @@ async def _lived(url: str, jobs: int, *, keyed: bool) -> Meter:
         meter = Meter()
         for call in jobs_of(jobs, (lambda place: f"key {place}") if keyed else None):
             with meter:
-                await engine.insert(call)
+                await engine.jobs.insert(call)
         drained = await drain(engine, jobs)
         meter.wall += drained.wall
         meter.cpu += drained.cpu

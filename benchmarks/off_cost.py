@@ -34,14 +34,16 @@ BAR = at_least(0.9)
 
 async def _furnish(engine: Engine) -> None:
     """Put other queues with settings, schedules that are never due, and open groups beside the plain queue."""
-    await engine.tune("rated", Tuning(rate=Rate(1, per=3600)))
-    await engine.tune("shared", Tuning(workers=10))
+    await engine.control.tune("rated", Tuning(rate=Rate(1, per=3600)))
+    await engine.control.tune("shared", Tuning(workers=10))
     for n in range(SCHEDULES):
-        await engine.put(Schedule(name=f"s{n}", expression="0 0 1 1 *", template=Draft(NO_ID, "work", queue="other")))
+        await engine.schedules.put(
+            Schedule(name=f"s{n}", expression="0 0 1 1 *", template=Draft(NO_ID, "work", queue="other"))
+        )
     for _ in range(GROUPS):
         group = mint()
         members = [Draft(mint(), "work", queue="other") for _ in range(MEMBERS)]
-        await engine.insert(into_group(group, members), group=new_group(group, sealed=True))
+        await engine.jobs.insert(into_group(group, members), group=new_group(group, sealed=True))
 
 
 async def _lived(engine: Engine, jobs: int, *, beside: bool) -> Meter:
@@ -50,16 +52,16 @@ async def _lived(engine: Engine, jobs: int, *, beside: bool) -> Meter:
     try:
         if beside:
             await _furnish(engine)
-        await engine.renew("bench", [], first=True)
+        await engine.jobs.renew("bench", [], first=True)
         meter = Meter()
         for _ in range(jobs // BATCH):
             made = drafts([mint() for _ in range(BATCH)])
             with meter:
-                await engine.insert(made)
-                claims = await engine.claim(Demand("bench", ((QUEUE, BATCH),)))
-                await engine.settle([conclude(claim, Done()) for claim in claims])
+                await engine.jobs.insert(made)
+                claims = await engine.jobs.claim(Demand("bench", ((QUEUE, BATCH),)))
+                await engine.jobs.settle([conclude(claim, Done()) for claim in claims])
             meter.jobs += len(claims)
-        await engine.renew("bench", [], lease=0)
+        await engine.jobs.renew("bench", [], lease=0)
     finally:
         await engine.close()
     return meter

@@ -256,7 +256,7 @@ async def _beside_pruning(place: Place, rounds: int, jobs: int) -> tuple[list[Pa
 
 
 async def _finished(engine: Engine) -> int:
-    return (await engine.census()).by_status()[Status.DONE]
+    return (await engine.operator.census()).by_status()[Status.DONE]
 
 
 def pruning(session: Session) -> Iterator[Row]:

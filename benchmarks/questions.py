@@ -50,20 +50,20 @@ async def _timed(call: Callable[[], Awaitable[Any]], times: int = 15) -> float:
 
 async def _put(engine: Engine, n: int) -> None:
     for start in range(0, n, 1_000):
-        await engine.insert([Draft(mint(), "bench", b"{}") for _ in range(min(1_000, n - start))])
+        await engine.jobs.insert([Draft(mint(), "bench", b"{}") for _ in range(min(1_000, n - start))])
 
 
 async def _retrying(engine: Engine, waiting: int) -> tuple[float, float]:
     """Find a page of jobs that wait for a retry: alone, and then behind many that wait."""
     await engine.open()
-    await engine.renew(WORKER, [], first=True)
+    await engine.jobs.renew(WORKER, [], first=True)
     await _put(engine, 2 * PAGE)
-    claims = await engine.claim(Demand(WORKER, (("default", 2 * PAGE),)))
-    await engine.settle([conclude(claim, Failed("boom", after=HOUR)) for claim in claims])
+    claims = await engine.jobs.claim(Demand(WORKER, (("default", 2 * PAGE),)))
+    await engine.jobs.settle([conclude(claim, Failed("boom", after=HOUR)) for claim in claims])
 
     async def page() -> None:
         query = Query(statuses=frozenset({Status.RETRYING}), limit=PAGE)
-        assert len((await engine.find(query)).jobs) == PAGE
+        assert len((await engine.operator.find(query)).jobs) == PAGE
 
     alone = await _timed(page)
     await _put(engine, waiting)
@@ -83,11 +83,11 @@ def retrying(session: Session) -> Iterator[Row]:
 async def _idle_claims(engine: Engine) -> dict[int, float]:
     """Microseconds per queue of a claim that finds nothing."""
     await engine.open()
-    await engine.renew(WORKER, [], first=True)
+    await engine.jobs.renew(WORKER, [], first=True)
     found = {}
     for queues in (SMALL, LARGE):
         demand = Demand(WORKER, tuple((f"bench{n}", 10) for n in range(queues)), total=10)
-        found[queues] = await _timed(lambda demand=demand: engine.claim(demand)) * 1e3 / queues  # type: ignore[misc]
+        found[queues] = await _timed(lambda demand=demand: engine.jobs.claim(demand)) * 1e3 / queues  # type: ignore[misc]
     await engine.close()
     return found
 
@@ -124,13 +124,13 @@ async def _held_censuses(large: Place, small: Place, seconds: int) -> list[Pair[
             await link.fetchval("SELECT pg_current_snapshot()")
             for second in range(seconds):
                 if second % 5 == 0:
-                    await engine.beat(PRESENCE)  # as a worker does: it folds the counters
+                    await engine.control.beat(PRESENCE)  # as a worker does: it folds the counters
                 until = time.monotonic() + 1
                 while time.monotonic() < until:
                     await lives.run(500)
                 await doors.fill(engine, [[mint() for _ in waiting]])
                 order = (engine, other) if second % 2 else (other, engine)
-                took = {store: await _timed(store.census, 1) for store in order}
+                took = {store: await _timed(store.operator.census, 1) for store in order}
                 pairs.append(Pair(took[engine], took[other]))
                 await lives.drain(WAITING)
         return pairs

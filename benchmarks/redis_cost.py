@@ -106,20 +106,20 @@ async def _scripts(place: Place, held: int, at_once: int) -> dict[str, list[floa
 
     reaped = 0
     try:
-        await engine.renew("silent", [], lease=HOUR, first=True)
-        await engine.renew("heir", [], lease=HOUR, first=True)
+        await engine.jobs.renew("silent", [], lease=HOUR, first=True)
+        await engine.jobs.renew("heir", [], lease=HOUR, first=True)
         claims: list[Claim] = []
         while len(claims) < held:
             await doors.fill(engine, [[mint() for _ in range(1_000)]])
             for _ in range(0, 1_000, at_once):
-                claims += await engine.claim(Demand("silent", ((QUEUE, at_once),)))
+                claims += await engine.jobs.claim(Demand("silent", ((QUEUE, at_once),)))
         # Not lower: then the commands inside a script would be logged as well, which takes longer than they do.
         await _asked(place.server, "CONFIG", "SET", "slowlog-log-slower-than", "100")
         for _ in range(5):
-            await timed("renew", engine.renew("silent", [(claim.id, claim.token) for claim in claims], lease=HOUR))
-        while taken := await timed("reap", engine.reap("heir", 100, dead=["silent"])):
+            await timed("renew", engine.jobs.renew("silent", [(claim.id, claim.token) for claim in claims], lease=HOUR))
+        while taken := await timed("reap", engine.jobs.reap("heir", 100, dead=["silent"])):
             reaped += len(taken)
-            await timed("settle", engine.settle([conclude(claim, Lost()) for claim in taken]))
+            await timed("settle", engine.jobs.settle([conclude(claim, Lost()) for claim in taken]))
     finally:
         await _asked(place.server, "CONFIG", "SET", "slowlog-log-slower-than", "10000")
         await engine.close()

@@ -34,7 +34,7 @@ async def _wait(url: str, n: int) -> list[int]:
         engine = await jobs.engine()
         for _ in range(n):
             job = mint()
-            await engine.insert([Draft(job, ENDING, b'{"seconds":%g}' % RUN, QUEUE)])
+            await engine.jobs.insert([Draft(job, ENDING, b'{"seconds":%g}' % RUN, QUEUE)])
             await jobs.handle(job).result(10)
             held.append(time.monotonic_ns())
             await asyncio.sleep(0.02)

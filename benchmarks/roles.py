@@ -54,7 +54,7 @@ async def producer(path: str, seconds: float, batch: int, burn: float) -> Figure
     while time.monotonic() < end:
         drafts = [Draft(mint(), kind, payload, QUEUE) for _ in range(batch)]
         began = time.perf_counter_ns()
-        await engine.insert(drafts)
+        await engine.jobs.insert(drafts)
         waits.append(round((time.perf_counter_ns() - began) / 1e6, 3))
     await engine.close()
     return {"waits": waits}
@@ -66,7 +66,7 @@ async def trickler(url: str, rate: float, seconds: float) -> Figures:
     await engine.open()
 
     async def send() -> None:
-        await engine.insert([Draft(mint(), STAMP, b'{"sent":%d}' % time.monotonic_ns(), QUEUE)])
+        await engine.jobs.insert([Draft(mint(), STAMP, b'{"sent":%d}' % time.monotonic_ns(), QUEUE)])
 
     await send()  # the first call finds nothing prepared; it is one of many
     await begin()
@@ -143,7 +143,7 @@ async def listener(path: str) -> Figures:
 
     async def listen() -> None:
         while True:
-            if await engine.wait([QUEUE], 5.0):
+            if await engine.jobs.wait([QUEUE], 5.0):
                 heard.append(time.monotonic_ns())
 
     listening = asyncio.create_task(listen())
@@ -172,17 +172,17 @@ async def taker(url: str, name: str, batch: int) -> Figures:
     """Settle and take batches until the queue is dry; how many jobs, from when to when in ns, and what CPU it took."""
     engine = engine_from_url(url)
     await engine.open()
-    await engine.renew(name, [], lease=HOUR, first=True)
+    await engine.jobs.renew(name, [], lease=HOUR, first=True)
     demand = Demand(name, ((QUEUE, batch),), batch)
     claims: list[Claim] = []
     done = 0
     await begin()
     began = ended = time.monotonic_ns()
     cpu = time.process_time()
-    while claims or (await engine.census()).by_status()[Status.PENDING]:
+    while claims or (await engine.operator.census()).by_status()[Status.PENDING]:
         while True:
             done += len(claims)
-            claims = (await engine.settle(successes(claims), demand=demand)).claims
+            claims = (await engine.jobs.settle(successes(claims), demand=demand)).claims
             ended = time.monotonic_ns()
             if not claims:
                 break

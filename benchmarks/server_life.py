@@ -56,7 +56,7 @@ async def _one_by_one(place: Place, other: Place, n: int) -> tuple[list[float], 
         for _ in range(n):
             await asyncio.sleep(0.03)
             sent = time.monotonic_ns()
-            await engine.insert([Draft(mint(), STAMP, b'{"sent":%d}' % sent, QUEUE)])
+            await engine.jobs.insert([Draft(mint(), STAMP, b'{"sent":%d}' % sent, QUEUE)])
             calls.append((time.monotonic_ns() - sent) / 1e6)
             await asyncio.sleep(0.03)
             began.append(time.monotonic_ns())

@@ -62,11 +62,11 @@ async def _begin(path: Path) -> None:
     engine = SqliteEngine(path, durability="process")
     await engine.open()
     try:
-        await engine.renew("builder", [], first=True)
-        await engine.insert([Draft(mint(), NOOP, PAYLOAD, QUEUE)])
-        [claim] = await engine.claim(Demand("builder", ((QUEUE, 1),)))
-        await engine.settle([Settlement(claim.id, claim.worker, claim.token, Status.DONE, ref=claim.ref)])
-        await engine.renew("builder", [], lease=0)
+        await engine.jobs.renew("builder", [], first=True)
+        await engine.jobs.insert([Draft(mint(), NOOP, PAYLOAD, QUEUE)])
+        [claim] = await engine.jobs.claim(Demand("builder", ((QUEUE, 1),)))
+        await engine.jobs.settle([Settlement(claim.id, claim.worker, claim.token, Status.DONE, ref=claim.ref)])
+        await engine.jobs.renew("builder", [], lease=0)
     finally:
         await engine.close()
 

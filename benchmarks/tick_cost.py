@@ -32,7 +32,9 @@ async def _ticks(app: Stoker, n: int) -> list[float]:
         template = Draft(NO_ID, NOOP, PAYLOAD, queue=QUEUE)
         for number in range(SCHEDULES):
             expression = f"{number % 60} {number % 24} 1 1 *"
-            await engine.put(Schedule(name=f"s{number}", expression=expression, tz="Europe/Paris", template=template))
+            await engine.schedules.put(
+                Schedule(name=f"s{number}", expression=expression, tz="Europe/Paris", template=template)
+            )
         ticker, context = Ticker(), ServiceContext(app, engine, lambda: "bench")
         await ticker.turn(context)  # seeds them all
         costs = []

@@ -85,8 +85,8 @@ async def _measured(engine: Engine) -> dict[str, Seen]:
     board = dashboard(app, auth=Open(), limits=Limits(seconds=60))
     transport = httpx.ASGITransport(board)
     async with app, httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        await engine.claim(Demand(full_store.WORKER, tuple((name, 2) for name in full_store.NAMES), 100))
-        [newest] = (await engine.find(Query(limit=1))).jobs
+        await engine.jobs.claim(Demand(full_store.WORKER, tuple((name, 2) for name in full_store.NAMES), 100))
+        [newest] = (await engine.operator.find(Query(limit=1))).jobs
         prepare()  # as `stoker serve` does
         found = {name: await _page(client, board, path) for name, path in PAGES.items()}
         found["job"] = await _page(client, board, f"/jobs/{ids.text(newest.id)}")

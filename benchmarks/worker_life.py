@@ -72,7 +72,7 @@ async def _enqueue(path: Path, kind: str, payload: bytes, n: int) -> None:
     engine = SqliteEngine(path, durability="process")
     await engine.open()
     for _ in range(n // 500):
-        await engine.insert([Draft(mint(), kind, payload, QUEUE) for _ in range(500)])
+        await engine.jobs.insert([Draft(mint(), kind, payload, QUEUE) for _ in range(500)])
     await engine.close()
 
 
@@ -115,7 +115,7 @@ async def _one_by_one(
             began.append(sent)
             await asyncio.sleep(0.02)
             sent = time.monotonic_ns()
-            await engine.insert([Draft(mint(), STAMP, b'{"sent":%d}' % sent, QUEUE)])
+            await engine.jobs.insert([Draft(mint(), STAMP, b'{"sent":%d}' % sent, QUEUE)])
             calls.append((time.monotonic_ns() - sent) / 1e6)
         await asyncio.sleep(0.3)
     await engine.close()

@@ -66,12 +66,12 @@ async def stay(jobs: Stoker, stop: threading.Event) -> None:
     """Keep the shop's workers in sight, but for one that fell silent, and its busy queues flowing."""
     async with jobs:
         engine = await jobs.engine()
-        presences = [one for one in await engine.workers() if one.worker != "fra-3.0"]
+        presences = [one for one in await engine.control.workers() if one.worker != "fra-3.0"]
         beats = 0
         while not stop.is_set():
             if beats % 2 == 0:
                 for one in presences:
-                    await engine.beat(msgspec.structs.replace(one, seen_at=0))
+                    await engine.control.beat(msgspec.structs.replace(one, seen_at=0))
             await shop.flow(jobs, engine)
             beats += 1
             await asyncio.sleep(0.95)

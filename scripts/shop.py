@@ -154,7 +154,7 @@ async def _history(engine: Engine, clock: VirtualClock, now: Instant) -> None:
                 ]
     points += merge([replace(one, queue="", metric=of_all(one.metric)) for one in points], 0, MINUTE)
     for start in range(0, len(points), 1_000):
-        await engine.record([], points[start : start + 1_000], now=clock.now())
+        await engine.timeline.record([], points[start : start + 1_000], now=clock.now())
 
 
 def _ranks(spans: list[float], part: float) -> tuple[float, float, float, float]:
@@ -163,8 +163,8 @@ def _ranks(spans: list[float], part: float) -> tuple[float, float, float, float]
 
 
 async def _claimed(engine: Engine, worker: str, queue: str, n: int) -> list[Claim]:
-    await engine.renew(worker, [], first=True, lease=3 * HOUR)
-    return await engine.claim(Demand(worker, ((queue, n),), n))
+    await engine.jobs.renew(worker, [], first=True, lease=3 * HOUR)
+    return await engine.jobs.claim(Demand(worker, ((queue, n),), n))
 
 
 async def _enqueue(app: Stoker, kind: str, n: int = 1, **options: Any) -> list[bytes]:
@@ -187,7 +187,7 @@ async def _attempt(engine: Engine, clock: VirtualClock, job: bytes, **given: Any
     """One more throttled attempt of a job."""
     ran = [one for one in await _claimed(engine, "old", "billing", 1) if one.id == job]
     lines = ("charging subscription 48213, 49.00 EUR", "gateway answered 429, Retry-After 60")
-    await engine.note([Note(one.id, one.worker, one.token, None, None, lines) for one in ran])
+    await engine.jobs.note([Note(one.id, one.worker, one.token, None, None, lines) for one in ran])
     await _end(engine, ran, Status.RETRYING, LIMITED, took=10, clock=clock, throttled=True, **given)
 
 
@@ -203,7 +203,9 @@ async def _end(
 ) -> None:
     if clock is not None:
         clock.advance(took)
-    await engine.settle([Settlement(one.id, one.worker, one.token, status, error=error, **given) for one in claims])
+    await engine.jobs.settle(
+        [Settlement(one.id, one.worker, one.token, status, error=error, **given) for one in claims]
+    )
     at = await engine.now()
     ended = {Status.DONE: EventType.COMPLETED, Status.DEAD: EventType.FAILED, Status.RETRYING: EventType.RETRIED}
     events = [
@@ -211,7 +213,7 @@ async def _end(
         for one in claims
     ]
     starts = [Event(one.claimed_at, EventType.STARTED, one.id, one.queue, one.kind, one.attempt) for one in claims]
-    await engine.record([*starts, *events], now=at)
+    await engine.timeline.record([*starts, *events], now=at)
 
 
 async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) -> None:
@@ -243,8 +245,8 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
     [film] = await _enqueue(app, "media.transcode_video")
     [claim] = await _claimed(engine, "fra-2.1", "media", 1)
     lines = ("source 1920×1080, 24 min 10 s", "240p done", "480p done", "720p 12 %")
-    await engine.note([Note(claim.id, claim.worker, claim.token, 0.64, None, lines)])
-    await engine.record(
+    await engine.jobs.note([Note(claim.id, claim.worker, claim.token, 0.64, None, lines)])
+    await engine.timeline.record(
         [Event(clock.now(), EventType.STARTED, film, "media", "media.transcode_video", 1)], now=clock.now()
     )
     monthly = Limit(2, "@tenant", name="customer")
@@ -257,7 +259,7 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
         clock.set(now - ago * SECOND)
         await app.enqueue(app.draft("reports.monthly_revenue", tenant=tenant, payload=_payload(), limit=monthly))
         for claim in await _claimed(engine, "fra-1.2", "reports", 1):
-            await engine.note([Note(claim.id, claim.worker, claim.token, progress)])
+            await engine.jobs.note([Note(claim.id, claim.worker, claim.token, progress)])
     clock.set(now - 8 * MINUTE - 4 * SECOND)
     given: dict[str, Any] = {"unique": Unique("sub:48213"), "timeout": 30, "priority": -1}
     backoff = Exponential(60, max=3600)
@@ -299,23 +301,23 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
 
 async def _settings(engine: Engine, clock: VirtualClock, now: Instant) -> None:
     clock.set(now - 26 * MINUTE)
-    await engine.tune("webhooks", Tuning(workers=40))
+    await engine.control.tune("webhooks", Tuning(workers=40))
     clock.set(now - 25 * MINUTE)
-    await engine.tune("webhooks", Tuning(workers=60), by=By("jonas", "command line"))
+    await engine.control.tune("webhooks", Tuning(workers=60), by=By("jonas", "command line"))
     clock.set(now - 9 * MINUTE)
     maria = By("maria", "page", "bad file from partner", "5b0c9e12")
-    await engine.tune("imports", Tuning(paused=True, reason=maria.reason, by=maria.who), by=maria)
-    [dead] = (await engine.find(Query(statuses=frozenset({Status.DEAD}), limit=1))).jobs
-    await engine.write_audit(By("maria", "page"), Deed(action="jobs.reveal", target=f"job {ids.text(dead.id)}"))
+    await engine.control.tune("imports", Tuning(paused=True, reason=maria.reason, by=maria.who), by=maria)
+    [dead] = (await engine.operator.find(Query(statuses=frozenset({Status.DEAD}), limit=1))).jobs
+    await engine.audit.write(By("maria", "page"), Deed(action="jobs.reveal", target=f"job {ids.text(dead.id)}"))
     clock.set(now - 4 * MINUTE)
     later = Query(kinds=frozenset({"users.export_archive"}), statuses=frozenset({Status.PENDING}), due="later", limit=1)
-    [late] = (await engine.find(later)).jobs
+    [late] = (await engine.operator.find(later)).jobs
     chosen = Selection((late.id,), (late.status,))
-    await engine.alter(chosen, Prioritize(-10), by=By("deploy-bot", "token", None, "77af01cd"))
-    await engine.tune("stripe", Rate(100, per=60))
-    await engine.tune("sendgrid", Rate(50, per=1))
-    await engine.tune("openai", Rate(1, per=1, burst=60))
-    await engine.drain("stripe")
+    await engine.operator.alter(chosen, Prioritize(-10), by=By("deploy-bot", "token", None, "77af01cd"))
+    await engine.control.tune("stripe", Rate(100, per=60))
+    await engine.control.tune("sendgrid", Rate(50, per=1))
+    await engine.control.tune("openai", Rate(1, per=1, burst=60))
+    await engine.control.drain("stripe")
 
 
 async def _schedules(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) -> None:
@@ -329,13 +331,13 @@ async def _schedules(app: Stoker, engine: Engine, clock: VirtualClock, now: Inst
     await app.schedule("session-sweep", app.draft("cache.warm_product_pages"), every=6 * 3600)
     await app.schedule("crm-sync", app.draft("users.export_archive"), cron="*/15 * * * *")
     await app.schedule_handle("crm-sync").pause()
-    await fire_due(app, engine, await engine.schedules())
+    await fire_due(app, engine, await engine.schedules.read())
     for ago in (20 * MINUTE, 2 * MINUTE):
         clock.set(now - ago)
-        await fire_due(app, engine, await engine.schedules())
-        await engine.renew("old", [], first=True, lease=HOUR)
+        await fire_due(app, engine, await engine.schedules.read())
+        await engine.jobs.renew("old", [], first=True, lease=HOUR)
         for queue in ("search", "mail", "default"):
-            await _end(engine, await engine.claim(Demand("old", ((queue, 1),), 1)), Status.DONE)
+            await _end(engine, await engine.jobs.claim(Demand("old", ((queue, 1),), 1)), Status.DONE)
     clock.set(now)
 
 
@@ -347,7 +349,7 @@ async def _streams(engine: Engine, clock: VirtualClock, now: Instant) -> None:
     await outbox.register(orders, [Consumer("analytics")])
     await outbox.append(orders, [_entry(n, 16, "shop.OrderPlaced.v3") for n in range(1_900)])
     await outbox.register(orders, [Consumer("warehouse", "end")])
-    await engine.renew("fra-2.2", [], first=True, lease=3 * HOUR)
+    await engine.jobs.renew("fra-2.2", [], first=True, lease=3 * HOUR)
     reasons = ("Reject: schema v3 needs field 'vat_id'", "ValueError: Invalid isoformat string: '2026-13-01'")
     for turn in range(16):
         lease = await outbox.lease(Wish("orders", "analytics", "fra-2.2", 1_000))
@@ -422,7 +424,7 @@ async def _presences(engine: Engine) -> None:
     for host, processes in hosts.items():
         for index, queues in enumerate(processes):
             worker = f"{host}.{index}"
-            await engine.beat(
+            await engine.control.beat(
                 Presence(
                     worker=worker,
                     host=f"worker-{host}",
@@ -448,8 +450,8 @@ async def flow(app: Stoker, engine: Engine) -> None:
     """A second of the busy kinds: as many jobs come and are done as the history tells."""
     for kind, (queue, n, worker) in FLOWING.items():
         await _enqueue(app, kind, n)
-        claims = await engine.claim(Demand(worker, ((queue, n),), n))
-        await engine.settle([Settlement(one.id, one.worker, one.token, Status.DONE) for one in claims])
+        claims = await engine.jobs.claim(Demand(worker, ((queue, n),), n))
+        await engine.jobs.settle([Settlement(one.id, one.worker, one.token, Status.DONE) for one in claims])
 
 
 async def alive(path: Path, port: int) -> None:
@@ -492,12 +494,12 @@ async def alive(path: Path, port: int) -> None:
     print(f"its log is in {log_of(path)}; stop it with Ctrl-C", flush=True)
     async with jobs:
         engine = await jobs.engine()
-        presences = [one for one in await engine.workers() if not one.worker.startswith("fra-3.0")]
+        presences = [one for one in await engine.control.workers() if not one.worker.startswith("fra-3.0")]
 
         async def stay() -> None:
             while True:
                 for one in presences:
-                    await engine.beat(msgspec.structs.replace(one, seen_at=0))
+                    await engine.control.beat(msgspec.structs.replace(one, seen_at=0))
                 await asyncio.sleep(3)
 
         worker = Worker(jobs, queues={"default": 5, "mail": 5, "search": 5, "webhooks": 5})

@@ -26,23 +26,25 @@ async def fill(app: Stoker) -> None:
         kind = f"{queue}.run"
         app.declare(kind)
         await app.enqueue_many(app.draft(kind, queue=queue) for _ in range(n))
-    await engine.renew("web-1.1", [], first=True)
-    claims = await engine.claim(Demand("web-1.1", (("mail", 14), ("billing", 8), ("images", 12)), 34))
+    await engine.jobs.renew("web-1.1", [], first=True)
+    claims = await engine.jobs.claim(Demand("web-1.1", (("mail", 14), ("billing", 8), ("images", 12)), 34))
     ends = [
         Settlement(one.id, one.worker, one.token, Status.DEAD, error="SMTPServerDisconnected: timed out after 30 s")
         for one in claims
         if one.queue == "mail"
     ]
-    await engine.settle(ends)
+    await engine.jobs.settle(ends)
     served = {"billing": 8, "images": 16, "mail": 20}
     for n in (1, 2):
-        await engine.beat(Presence(worker=f"web-{n}.1", host=f"web-{n}", pid=4_200 + n, queues=served, running=20))
+        await engine.control.beat(
+            Presence(worker=f"web-{n}.1", host=f"web-{n}", pid=4_200 + n, queues=served, running=20)
+        )
     minute = (await engine.now()) // MINUTE * MINUTE - MINUTE
     for queue, n in QUEUES.items():
         flows = [Point(queue, "enqueued", minute, n * 40), Point(queue, "completed", minute, n * 38)]
         times = Point(queue, "total", minute, n * 38, 1e6 * n, 2e5, 9e5, 2e6, 4e6)
-        await engine.record([], [*flows, times], now=minute)
-    await engine.tune("reports", Tuning(paused=True, reason="bad file", by="maria"))
+        await engine.timeline.record([], [*flows, times], now=minute)
+    await engine.control.tune("reports", Tuning(paused=True, reason="bad file", by="maria"))
 
 
 async def picture() -> str:

@@ -309,7 +309,7 @@ async def test_many_drafts_are_stored_in_chunks_with_receipts_in_order(jobs: Sto
     assert len(receipts) == 2_345
     assert all(receipt.stored is Stored.INSERTED for receipt in receipts)
     engine = await jobs.engine()
-    found = await engine.get([ids.parse(receipts[n].id) for n in (0, 999, 1_000, 2_344)])
+    found = await engine.operator.get([ids.parse(receipts[n].id) for n in (0, 999, 1_000, 2_344)])
     assert [job.payload for job in found if job] == [b'{"n":0}', b'{"n":999}', b'{"n":1000}', b'{"n":2344}']
     assert await jobs.enqueue_many([]) == []
 
@@ -339,7 +339,7 @@ async def test_a_failed_chunk_names_the_first_draft_that_was_not_stored() -> Non
         f"draft 2000 (job {ids.text(drafts[2_000].job_id)}) and all after it were not stored",
     ]
     engine = await app.engine()
-    assert [job is not None for job in await engine.get([drafts[n].job_id for n in (0, 1_999, 2_000)])] == [
+    assert [job is not None for job in await engine.operator.get([drafts[n].job_id for n in (0, 1_999, 2_000)])] == [
         True,
         True,
         False,
@@ -357,7 +357,7 @@ async def test_a_duplicate_in_a_chunk_stores_nothing_of_it(jobs: Stoker) -> None
         await jobs.enqueue_many([work.draft(1), work.using(unique=key).draft(2), work.using(unique=key).draft(3)])
     assert caught.value.__notes__[0] == "no draft was stored"
     assert caught.value.handle is not None
-    census = await (await jobs.engine()).census()
+    census = await (await jobs.engine()).operator.census()
     assert not any(census.by_status().values())
 
 
@@ -430,7 +430,7 @@ async def test_no_event_is_emitted_before_the_users_commit(jobs: Stoker) -> None
     async with engine.transaction() as tx:
         kept = await work.using(tx=tx).enqueue()
         await jobs.enqueue_many([jobs.draft("work")], tx=tx)
-    assert await engine.get([ids.parse(rolled_back.id)]) == [None]
+    assert await engine.operator.get([ids.parse(rolled_back.id)]) == [None]
     assert (await kept.refresh()).status is Status.PENDING
     assert received == []
     assert jobs.timeline is not None
@@ -468,7 +468,7 @@ async def test_first_uses_at_once_share_one_engine(engine: Engine) -> None:
     await asyncio.gather(*(work.enqueue() for _ in range(20)))
     found = await asyncio.gather(*(app.engine() for _ in range(5)))
     assert len(set(map(id, found))) == 1
-    assert sum((await found[0].census()).by_status().values()) == 20
+    assert sum((await found[0].operator.census()).by_status().values()) == 20
     await app.close()
 
 
@@ -496,7 +496,7 @@ def test_many_loops_and_threads_share_one_app(tmp_path: Path) -> None:
 
     async def count() -> int:
         async with app:
-            return sum((await (await app.engine()).census()).by_status().values())
+            return sum((await (await app.engine()).operator.census()).by_status().values())
 
     assert asyncio.run(count()) == 30
     app.run(app.close())
@@ -517,9 +517,9 @@ def test_one_loop_after_the_other_and_opening_again(tmp_path: Path) -> None:
         engine = await app.engine()
         await app.close()
         with pytest.raises(Exception, match="open"):
-            await engine.census()
+            await engine.operator.census()
         async with app:
-            return sum((await (await app.engine()).census()).by_status().values())
+            return sum((await (await app.engine()).operator.census()).by_status().values())
 
     assert [asyncio.run(once()) for _ in range(3)] == [2, 4, 6]
 
@@ -537,7 +537,7 @@ async def test_closing_writes_the_buffered_events(tmp_path: Path) -> None:
         assert len(app.timeline) == 1
     assert len(app.timeline) == 0
     async with app:
-        [event] = await (await app.engine()).events(Window(0, 1 << 60))
+        [event] = await (await app.engine()).timeline.events(Window(0, 1 << 60))
         assert (ids.text(event.job), event.type) == (job.id, "enqueued")
 
 
@@ -554,7 +554,7 @@ async def test_a_producer_without_a_worker_writes_its_events_by_itself() -> None
             async with asyncio.timeout(PATIENCE):
                 while app.timeline:
                     await asyncio.sleep(0.005)
-        assert len(await (await app.engine()).events(Window(0, 1 << 60))) == 2
+        assert len(await (await app.engine()).timeline.events(Window(0, 1 << 60))) == 2
 
 
 class Deaf(MemoryEngine):
@@ -587,7 +587,7 @@ async def test_events_that_cannot_be_written_do_not_keep_the_app_from_closing(
     assert "1 event not written" in line
     assert "The jobs are stored" in line
     with pytest.raises(Exception, match="open"):
-        await engine.census()
+        await engine.operator.census()
     assert app.timeline is not None
     assert len(app.timeline) == 1
 
@@ -620,7 +620,7 @@ async def test_a_worker_that_cannot_write_events_leaves_that_to_its_app(caplog: 
     async with app:
         await work.enqueue()
         await drain(app)
-        assert [one.state for one in await (await app.engine()).workers()] == ["stopped"]
+        assert [one.state for one in await (await app.engine()).control.workers()] == ["stopped"]
     [line] = caplog.messages
     assert "3 events not written" in line
 
@@ -660,7 +660,7 @@ async def test_a_synchronous_handle_needs_no_loop_not_even_inside_one(tmp_path: 
             lost = work.using(tx=connection).enqueue_sync(2)
             connection.rollback()
         assert (await kept.refresh()).payload == b'{"n":1}'
-        assert await (await app.engine()).get([ids.parse(lost.id)]) == [None]
+        assert await (await app.engine()).operator.get([ids.parse(lost.id)]) == [None]
         with connected(tmp_path / "other.db") as other, pytest.raises(EngineRefused):
             work.using(tx=other).enqueue_sync(3)
 
@@ -754,7 +754,7 @@ def test_a_forked_child_opens_its_own_engine_and_loop(tmp_path: Path) -> None:
     async def payloads() -> list[bytes]:
         from stoker.model.query import Query
 
-        page = await (await app.engine()).find(Query(order="oldest"))
+        page = await (await app.engine()).operator.find(Query(order="oldest"))
         return sorted(job.payload for job in page.jobs)
 
     assert app.run(payloads()) == [b'{"n":0}', b'{"n":1}', b'{"n":2}', b'{"n":3}']
@@ -790,7 +790,9 @@ async def test_each_run_is_one_start_also_with_a_transaction_of_the_user(tmp_pat
             while (await job.refresh()).status is not Status.DONE:
                 await drain(app)
         told = [
-            one for one in await engine.events(Window(0, await engine.now() + SECOND)) if one.job == ids.parse(job.id)
+            one
+            for one in await engine.timeline.events(Window(0, await engine.now() + SECOND))
+            if one.job == ids.parse(job.id)
         ]
     kinds = [(one.type.value, one.attempt) for one in told]
     assert kinds == [("enqueued", 0), ("started", 1), ("retried", 1), ("started", 2), ("completed", 2)]

@@ -39,7 +39,7 @@ async def test_a_budget_grants_or_returns_how_long_to_wait(timed_jobs: Stoker, c
     stripe = timed_jobs.budget("stripe")
     assert not await stripe.spend(), "the budget is not set"
     assert await stripe.drain() is False
-    await (await timed_jobs.engine()).tune("stripe", Rate(1, per=2, burst=2))
+    await (await timed_jobs.engine()).control.tune("stripe", Rate(1, per=2, burst=2))
     granted, refused = await stripe.spend(2), await stripe.spend()
     assert (bool(granted), granted.wait) == (True, timedelta(0))
     assert (bool(refused), refused.wait) == (False, timedelta(seconds=4))
@@ -91,7 +91,7 @@ async def test_a_pause_that_makes_no_sense_is_refused(timed_jobs: Stoker, clock:
         with pytest.raises(InvalidInput) as refused:
             await mail.pause(**given)
         assert refused.value.field == field
-    assert await (await timed_jobs.engine()).queues() == []
+    assert await (await timed_jobs.engine()).control.queues() == []
 
 
 @pytest.mark.spec("QUEUE-17")
@@ -165,7 +165,7 @@ async def test_what_code_declares_is_stored_when_a_worker_starts(timed_jobs: Sto
     await drain(timed_jobs)
     settings = await mail.settings()
     assert (settings.workers, settings.rate, settings.changed) == (7, Rate(5), frozenset({"workers"}))
-    [budget] = await (await timed_jobs.engine()).budgets()
+    [budget] = await (await timed_jobs.engine()).control.budgets()
     assert budget.bucket.rate == Rate(4)
 
 
@@ -213,7 +213,7 @@ async def test_an_app_that_declares_nothing_stores_nothing(jobs: Stoker, monkeyp
         calls.append(name)
         return declared
 
-    monkeypatch.setattr(engine, "tune", tune)
+    monkeypatch.setattr(engine.control, "tune", tune)
     jobs.queue("mail")
     jobs.budget("sms")
     await drain(jobs)
@@ -357,7 +357,7 @@ async def test_a_block_that_outlasts_a_lock_which_no_other_took_is_warned(
             now += 31
             engine = await timed_jobs.engine()
             [owner] = [nightly._owner]
-            assert owner is not None and await engine.unlock("nightly", owner)
+            assert owner is not None and await engine.control.unlock("nightly", owner)
             assert not await nightly.extend(), "another process may have held it since"
 
 

@@ -177,14 +177,14 @@ async def test_buffered_events_of_a_deleted_job_are_dropped() -> None:
     buffer, elsewhere = EventBuffer(), EventBuffer()
     kept, gone = draft(), draft()
     insert(buffer, kept, gone)
-    await engine.insert([kept, gone])
+    await engine.jobs.insert([kept, gone])
     elsewhere.add(Event(wall(), EventType.STARTED, gone.job_id, "default", "work", 1))
-    assert (await engine.alter(Selection((gone.job_id,)), Delete())).changed == 1
+    assert (await engine.operator.alter(Selection((gone.job_id,)), Delete())).changed == 1
     assert [await buffer.flush(engine), await elsewhere.flush(engine)] == [2, 1]
-    assert [event.job for event in await engine.events(Window(0, wall() + HOUR))] == [kept.job_id]
+    assert [event.job for event in await engine.timeline.events(Window(0, wall() + HOUR))] == [kept.job_id]
     elsewhere.add(Event(wall() + SECOND, EventType.ENQUEUED, gone.job_id, "default", "work"))
     await elsewhere.flush(engine)
-    assert [event.job for event in await engine.events(Window(0, wall() + HOUR))] == [kept.job_id, gone.job_id]
+    assert [event.job for event in await engine.timeline.events(Window(0, wall() + HOUR))] == [kept.job_id, gone.job_id]
     await engine.close()
 
 
@@ -229,7 +229,7 @@ async def test_a_flush_that_is_canceled_writes_no_event_twice(tmp_path: Path) ->
         flushing.cancel()
         await asyncio.gather(flushing, return_exceptions=True)
         turns += 1
-    assert len(await engine.events(Window(0, wall() + HOUR))) == 200
+    assert len(await engine.timeline.events(Window(0, wall() + HOUR))) == 200
     await engine.close()
 
 
@@ -279,7 +279,7 @@ async def test_jobs_of_a_users_transaction_are_on_the_timeline_once(tmp_path: Pa
                 await work.using(tx=tx).enqueue()
                 raise ZeroDivisionError
         await drain(app)
-        events = await engine.events(Window(0, await engine.now() + DAY))
+        events = await engine.timeline.events(Window(0, await engine.now() + DAY))
     assert [event.type for event in events] == [EventType.ENQUEUED, EventType.STARTED, EventType.COMPLETED]
     assert len({event.job for event in events}) == 1
     assert job.id == (await Admin(app).jobs.get(job.id)).job.id
@@ -296,7 +296,7 @@ async def test_an_operators_change_is_written_without_anything_else_happening() 
 
         async def told(count: int) -> list[Event]:
             async with asyncio.timeout(PATIENCE):
-                while len(events := await engine.events(Window(0, await engine.now() + DAY))) < count:
+                while len(events := await engine.timeline.events(Window(0, await engine.now() + DAY))) < count:
                     await asyncio.sleep(0.005)
             return events
 
@@ -317,7 +317,7 @@ async def test_a_host_with_a_wrong_clock_tells_true_times(monkeypatch: pytest.Mo
     monkeypatch.setattr("stoker.event_buffer.wall", lambda: at - HOUR + SECOND)
     buffer.settled([one], [Settlement(one.id, "w", 1, Status.DONE)], [Verdict.APPLIED])
     await buffer.flush(store)
-    started, completed = await store.events(Window(0, at + DAY))
+    started, completed = await store.timeline.events(Window(0, at + DAY))
     assert (completed.at - started.at, completed.duration, completed.total) == (SECOND, SECOND, 2 * SECOND)
     assert abs(started.at + SECOND - await store.now()) < 30 * SECOND
     await store.close()

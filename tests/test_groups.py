@@ -154,7 +154,7 @@ async def test_a_long_list_is_stored_in_portions_and_sealed_at_the_end(jobs: Sto
     tasks = Tasks(jobs)
     group = await jobs.group(tasks.work.using(delay=60).draft() for _ in range(MOST_KNOWN + 5))
     engine = await jobs.engine()
-    [found] = await engine.groups([ids.parse(group.id)])
+    [found] = await engine.groups.get([ids.parse(group.id)])
     assert found is not None
     assert (found.total, found.sealed, found.abandoned) == (MOST_KNOWN + 5, True, False)
     with pytest.raises(InvalidInput, match="more than 1000"):
@@ -171,7 +171,7 @@ async def test_a_long_list_that_fails_half_way_is_abandoned(jobs: Stoker) -> Non
     assert (await jobs.handle(drafts[0].job_id).refresh()).status is Status.PENDING
     group = (await jobs.handle(drafts[0].job_id).refresh()).group
     assert group is not None
-    [found] = await (await jobs.engine()).groups([ids.parse(group)])
+    [found] = await (await jobs.engine()).groups.get([ids.parse(group)])
     assert found is not None
     assert (found.sealed, found.abandoned, found.total) == (True, True, MOST_KNOWN)
 
@@ -191,7 +191,7 @@ async def test_what_is_no_draft_is_refused_and_nothing_is_stored(jobs: Stoker) -
     async with jobs.group() as open_group:
         with pytest.raises(InvalidInput, match="drafts"):
             await open_group.add(tasks.work.draft(), 7)  # type: ignore[arg-type]
-    assert sum(count.n for count in (await (await jobs.engine()).census()).counts) == 0
+    assert sum(count.n for count in (await (await jobs.engine()).operator.census()).counts) == 0
 
 
 @pytest.mark.spec("GROUP-21")
@@ -378,7 +378,7 @@ async def test_a_group_is_kept_as_long_as_the_app_keeps_what_is_done(clock: Virt
         whole = await jobs.group([])
         async with jobs.group() as block:
             pass
-        for group in await (await jobs.engine()).groups([ids.parse(whole.id), ids.parse(block.id)]):
+        for group in await (await jobs.engine()).groups.get([ids.parse(whole.id), ids.parse(block.id)]):
             assert group is not None
             assert group.expires_at == clock() + kept
         await jobs.close()
@@ -418,7 +418,7 @@ async def test_a_closing_and_its_callbacks_are_events_once(jobs: Stoker) -> None
         await group.wait(PATIENCE)
         await until(lambda: bool([one for one in tasks.ran if one[0] == "then"]))
     engine = await jobs.engine()
-    found = await engine.events(Window(since=0, until=await engine.now() + DAY))
+    found = await engine.timeline.events(Window(since=0, until=await engine.now() + DAY))
     [closed] = [event for event in found if event.type is EventType.GROUP_CLOSED]
     assert (ids.text(closed.job), closed.queue) == (group.id, "default")
     enqueued = [event for event in found if event.type is EventType.ENQUEUED]
@@ -444,7 +444,7 @@ async def test_an_operator_and_a_maker_who_close_a_group_emit_it_with_its_callba
     assert stored.job == ids.text(callbacks["on_failure" if by == "cancel" else "then"].job_id)
     await jobs.close()
     await engine.open()
-    found = await engine.events(Window(since=0, until=await engine.now() + DAY))
+    found = await engine.timeline.events(Window(since=0, until=await engine.now() + DAY))
     assert [event.type for event in found].count(EventType.GROUP_CLOSED) == 1
     assert [ids.text(event.job) for event in found if event.kind == "report"] == [stored.job]
     await engine.close()

@@ -117,8 +117,8 @@ async def test_canceling_a_waiting_job_emits_one_event(jobs: Stoker) -> None:
     assert [(one.job, one.before, one.after) for one in received] == [(job.id, Status.PENDING, Status.CANCELED)]
     assert jobs.timeline is not None
     engine = await jobs.engine()
-    await jobs.timeline.flush(engine)
-    assert [event.type for event in await engine.events(Window(0, 1 << 60))] == ["enqueued", "canceled"]
+    await jobs.timeline.flush(engine.timeline)
+    assert [event.type for event in await engine.timeline.events(Window(0, 1 << 60))] == ["enqueued", "canceled"]
 
 
 @pytest.mark.spec("HANDLE-06")
@@ -138,7 +138,7 @@ async def test_a_handle_is_only_an_id(jobs: Stoker) -> None:
             jobs.handle(wrong)
         with pytest.raises(InvalidInput, match="group id: must be a UUID"):
             jobs.group_handle(wrong)
-    await (await jobs.engine()).alter(Selection((ids.parse(job.id),)), Delete())
+    await (await jobs.engine()).operator.alter(Selection((ids.parse(job.id),)), Delete())
     with pytest.raises(NotFound):
         await again.result()
 

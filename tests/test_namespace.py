@@ -110,7 +110,7 @@ async def test_two_workers_with_different_functions_under_one_kind_both_say_so_o
             (False, True),
         ]
         assert all("'send'" in line and "namespace" in line for line in _told(caplog))
-        presences = {one.worker: one.kinds for one in await one.engine.workers()}
+        presences = {one.worker: one.kinds for one in await one.engine.control.workers()}
         assert presences[one.id] == {"send": here, "same": here}
     for app in (shop, billing):
         await app.close()

@@ -40,7 +40,7 @@ async def ticked(jobs: Stoker) -> list[Schedule]:
     """One tick, as the worker that has the lock makes it."""
     engine = await jobs.engine()
     await declare(jobs, engine)
-    await fire_due(jobs, engine, await engine.schedules())
+    await fire_due(jobs, engine, await engine.schedules.read())
     return await jobs.schedules()
 
 
@@ -100,7 +100,7 @@ async def test_a_task_gets_schedules_beside_its_own_name(jobs: Stoker) -> None:
         "often": ("report", "slow", "@every 90s"),
         "for-acme": ("report", "fast", "@hourly"),
     }
-    templates = {one.name: one.template for one in await (await jobs.engine()).schedules()}
+    templates = {one.name: one.template for one in await (await jobs.engine()).schedules.read()}
     assert (templates["often"].priority, templates["for-acme"].tenant) == (-5, "acme")
     assert list(jobs.tasks) == ["report"]
 
@@ -360,7 +360,7 @@ async def test_a_paused_schedule_does_not_fire_and_catches_up_nothing(timed_jobs
     clock.advance(1)
     [resumed] = await ticked(jobs)
     assert (resumed.enabled, resumed.next_fire, resumed.missed) == (True, NOON + timedelta(hours=6), 0)
-    assert (await (await jobs.engine()).census()).by_status()[Status.PENDING] == 0
+    assert (await (await jobs.engine()).operator.census()).by_status()[Status.PENDING] == 0
     assert repr(handle) == "<ScheduleHandle report>"
 
 
@@ -519,7 +519,7 @@ async def test_a_caller_cannot_take_the_id_of_an_occurrence(timed_jobs: Stoker) 
     ):
         with pytest.raises(InvalidInput, match=r"id: is a UUID of version 8.*leave the id out"):
             await call()
-    assert sum((await (await jobs.engine()).census()).by_status().values()) == 0
+    assert sum((await (await jobs.engine()).operator.census()).by_status().values()) == 0
 
 
 @pytest.mark.spec("ID-05", "SCHED-14")
@@ -528,7 +528,7 @@ async def test_what_a_schedule_runs_beside_its_timetable_keeps_its_derived_links
     first, second, third = (timed_jobs.draft("other") for _ in range(3))
     handle = await timed_jobs.schedule("nightly", chain(first, second, third), cron="0 3 * * *")
     job = await handle.run_now()
-    [stored] = await (await timed_jobs.engine()).get([ids.parse(job.id)])
+    [stored] = await (await timed_jobs.engine()).operator.get([ids.parse(job.id)])
     assert stored is not None
     [link] = stored.options.then
     assert ids.is_derived(link.job_id)

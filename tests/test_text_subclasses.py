@@ -52,8 +52,8 @@ async def test_jobs_with_names_of_a_subclass_are_stored_run_and_recorded(jobs: S
     assert [await first.result(timeout=60), await second.result(timeout=60)] == ["ada", "bob"]
     engine = await jobs.engine()
     assert jobs.timeline is not None
-    await jobs.timeline.flush(engine)
-    types = [event.type for event in await engine.events(Window(0, 1 << 60))]
+    await jobs.timeline.flush(engine.timeline)
+    types = [event.type for event in await engine.timeline.events(Window(0, 1 << 60))]
     assert types.count(EventType.ENQUEUED) == types.count(EventType.COMPLETED) == 2
 
 

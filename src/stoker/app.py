@@ -265,7 +265,7 @@ class Stoker(Registry):
         """
         given = plan(name, draft, "api", read_options(options))
         engine = await self.engine()
-        await engine.put(given)
+        await engine.schedules.put(given)
         return ScheduleHandle(self, name)
 
     async def unschedule(self, name: str) -> bool:
@@ -275,12 +275,12 @@ class Stoker(Registry):
         """
         check_name("schedule name", name)
         engine = await self.engine()
-        return await engine.drop(name)
+        return await engine.schedules.drop(name)
 
     async def schedules(self) -> list[Schedule]:
         """Every schedule of the store, by name, those of other apps included."""
         engine = await self.engine()
-        return [self.schedule_record(one) for one in await engine.schedules()]
+        return [self.schedule_record(one) for one in await engine.schedules.read()]
 
     def schedule_handle(self, name: str) -> ScheduleHandle:
         """A schedule to look at, pause, resume, run, edit and reset."""
@@ -406,9 +406,9 @@ class Stoker(Registry):
         for draft in (*drafts, *(() if group is None else group.callbacks)):
             check_ids(draft)
         if self.tracing is None:
-            return await engine.insert(drafts, tx=tx, group=group)
+            return await engine.jobs.insert(drafts, tx=tx, group=group)
         with self.tracing.sending(drafts, group) as sending:
-            sending.receipts = receipts = await engine.insert(sending.drafts, tx=tx, group=sending.group)
+            sending.receipts = receipts = await engine.jobs.insert(sending.drafts, tx=tx, group=sending.group)
         return receipts
 
     async def emit_inserted(self, drafts: Sequence[Draft], receipts: Sequence[stored.Receipt]) -> None:
@@ -435,7 +435,7 @@ class Stoker(Registry):
                     self.listeners.emit(transition_to_pending(draft))
 
     def _watch_closings(self, member: LoopEngine) -> None:
-        member.engine.watch_closings(lambda closing: self._emit_closing(member, closing))
+        member.engine.groups.watch_closings(lambda closing: self._emit_closing(member, closing))
 
     def _emit_closing(self, member: LoopEngine, closing: Closing) -> None:
         """Emit a group that this process has closed to the timeline, and its callbacks also to the listeners."""
@@ -461,8 +461,8 @@ class Stoker(Registry):
         await self.emit_events(of_alter(change, tally, wall()))
         if self.listeners:
             engine = await self.engine()
-            changed = await engine.get([one.id for one in tally.former])
-            copies = await engine.get(tally.created) if tally.created else []
+            changed = await engine.operator.get([one.id for one in tally.former])
+            copies = await engine.operator.get(tally.created) if tally.created else []
             for transition in transitions_of_alter(change, tally, [*changed, *copies]):
                 self.listeners.emit(transition)
 

@@ -456,7 +456,7 @@ class Block(Generic[AsyncT, SyncT]):
         for drafts, receipts in self._inserted:
             await self.app.emit_inserted(drafts, receipts)
         if self._topics:
-            await self._engine.wake(sorted(self._topics))
+            await self._engine.jobs.wake(sorted(self._topics))
 
     # --- where calls run ----------------------------------------------------------------------------------------
 

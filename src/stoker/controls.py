@@ -89,9 +89,9 @@ class Declarations:
             settings = self.queues.get(queue, UNDECLARED)
             if settings.keep_dead is None:
                 settings = replace(settings, keep_dead=self._keep_dead)
-            await engine.tune(queue, settings, declared=True)
+            await engine.control.tune(queue, settings, declared=True)
         for budget, rate in self.budgets.items():
-            await engine.tune(budget, rate, declared=True)
+            await engine.control.tune(budget, rate, declared=True)
 
 
 class QueueHandle:
@@ -152,12 +152,12 @@ class QueueHandle:
         """The settings of this queue as stored now, defaults included."""
         engine = await self._app.engine()
         plain = Queue(name=self.name, keep_done=engine.keep_done)
-        found = next((queue for queue in await engine.queues() if queue.name == self.name), plain)
+        found = next((queue for queue in await engine.control.queues() if queue.name == self.name), plain)
         return records.queue_settings(found, plain, await engine.now())
 
     async def _tune(self, tuning: Tuning) -> None:
         engine = await self._app.engine()
-        await engine.tune(self.name, tuning)
+        await engine.control.tune(self.name, tuning)
 
     pause_sync = in_sync(pause)
     resume_sync = in_sync(resume)
@@ -183,7 +183,7 @@ class BudgetHandle:
         if not isinstance(rate, Rate):
             raise InvalidInput("rate", rate, "must be a Rate, such as Rate(100, per=60)")
         engine = await self._app.engine()
-        await engine.tune(self.name, rate)
+        await engine.control.tune(self.name, rate)
 
     async def spend(self, n: int = 1) -> Grant:
         """Take `n` tokens or none, in one atomic step. A refusal costs nothing and says why.
@@ -196,18 +196,18 @@ class BudgetHandle:
     async def request(self, n: int) -> tuple[throttle.Grant, Refusal | None]:
         """Ask for `n` tokens; a refusal comes with its cause."""
         engine = await self._app.engine()
-        given = await engine.spend(self.name, n)
+        given = await engine.control.spend(self.name, n)
         if given.granted:
             return given, None
         declared = self._app.declarations.budgets.get(self.name)
         if declared is None and given.capacity is not None and n > given.capacity:
-            declared = next((one.declared for one in await engine.budgets() if one.name == self.name), None)
+            declared = next((one.declared for one in await engine.control.budgets() if one.name == self.name), None)
         return given, refusal(self.name, n, given.capacity, declared)
 
     async def drain(self) -> bool:
         """Empty the budget, because the real limiter refused. False when there is none of that name."""
         engine = await self._app.engine()
-        return await engine.drain(self.name)
+        return await engine.control.drain(self.name)
 
     tune_sync = in_sync(tune)
     spend_sync = in_sync(spend)
@@ -257,7 +257,7 @@ class LockHandle:
             return False
         engine = await self._app.engine()
         # A lapsed lock may have been another's since. Releasing tells: it is refused to all but the last owner.
-        if not self.held and not await engine.unlock(self.name, self._owner):
+        if not self.held and not await engine.control.unlock(self.name, self._owner):
             return False
         return await self._take(engine, self._owner, length)
 
@@ -265,7 +265,7 @@ class LockHandle:
 
     async def _take(self, engine: Engine, owner: str, lease: Span) -> bool:
         asked = monotonic()
-        taken = await engine.lock(self.name, owner, lease)
+        taken = await engine.control.lock(self.name, owner, lease)
         self._until = asked + lease / SECOND if taken else 0.0
         return taken
 
@@ -285,7 +285,7 @@ class LockHandle:
         if owner is None:
             return
         engine = await self._app.engine()
-        if not await engine.unlock(self.name, owner):
+        if not await engine.control.unlock(self.name, owner):
             if error is None:
                 raise LockLost(self.name)
             logger.warning("%s", LockLost(self.name))

@@ -56,7 +56,7 @@ class LoopEngine:
             await asyncio.gather(self._flushing, return_exceptions=True)
         try:
             if self.is_open and buffer is not None and len(buffer):
-                await buffer.flush(self.engine)
+                await buffer.flush(self.engine.timeline)
         except StokerError as error:
             logger.warning(
                 "%s not written to the timeline when the app closed: %s The jobs are stored. What is left is written "
@@ -79,7 +79,7 @@ class LoopEngine:
     async def _flush(self, buffer: EventBuffer, after: float) -> None:
         try:
             if self.is_open and len(buffer):
-                await buffer.flush(self.engine)
+                await buffer.flush(self.engine.timeline)
                 self._warned = False
         except StokerError as error:
             level = logging.DEBUG if self._warned else logging.WARNING  # warn once until a flush works again

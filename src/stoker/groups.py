@@ -117,7 +117,7 @@ class GroupHandle:
         members = {job.id: job for job in await self._members(group)}
         reason = text_of(reason, LONGEST_REASON)
         change = Cancel(reason)
-        tally = await engine.alter(Selection(tuple(members)), change)
+        tally = await engine.operator.alter(Selection(tuple(members)), change)
         await self._app.emit_altered(change, tally)
         return tally.changed + tally.cancel_requested
 
@@ -132,7 +132,7 @@ class GroupHandle:
 
     async def _find(self) -> Group:
         engine = await self._app.engine()
-        [group] = await engine.groups([self._id])
+        [group] = await engine.groups.get([self._id])
         group = group or self._new
         if group is None:
             raise NotFound.group(self._id)
@@ -146,12 +146,12 @@ class GroupHandle:
         if not active:
             return False
         engine = await self._app.engine()
-        return any(await asyncio.gather(*(engine.ended(job, timeout) for job in active)))
+        return any(await asyncio.gather(*(engine.jobs.ended(job, timeout) for job in active)))
 
     async def _members(self, group: Group) -> list[Job]:
         """The records of its members, as far as they are kept; a job that a newer draft took away is none."""
         engine = await self._app.engine()
-        found = await engine.get(group.members)
+        found = await engine.operator.get(group.members)
         return [job for job in found if job is not None and job.options.group == self._id]
 
     async def _failure(self, group: Group) -> GroupFailed:
@@ -217,7 +217,7 @@ class NewGroup:
     async def _end(self, *, abandoned: bool) -> None:
         """Seal the group; one that was stored with no member yet is stored now, to be closed at once."""
         engine = await self._app.engine()
-        if not self._joins and not await engine.seal(self._group.id, abandoned=abandoned):
+        if not self._joins and not await engine.groups.seal(self._group.id, abandoned=abandoned):
             await self._app.insert_drafts([], None, self._group.seal(abandoned=abandoned))
 
     # --- a block ------------------------------------------------------------------------------------------------

@@ -26,11 +26,11 @@ HandedOn: TypeAlias = tuple[list[Claim], list[Settlement], list[Verdict]]
 
 async def hand_back(engine: Engine, by: str, workers: Sequence[str]) -> HandedOn:
     """Hand back up to `BATCH` jobs of `workers` once, and settle those of lapsed workers that come along."""
-    claims = await engine.reap(by, BATCH, dead=workers)
+    claims = await engine.jobs.reap(by, BATCH, dead=workers)
     if not claims:
         return [], [], []
     settlements = [conclude(claim, HandedBack() if claim.former in workers else Lost()) for claim in claims]
-    return claims, settlements, (await engine.settle(settlements)).verdicts
+    return claims, settlements, (await engine.jobs.settle(settlements)).verdicts
 
 
 def publish(app: Stoker, handed_on: HandedOn) -> None:

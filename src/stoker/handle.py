@@ -66,7 +66,7 @@ class JobHandle(Generic[R_co]):
     async def refresh(self) -> Job:
         """The record as it is now. Raises `NotFound` when it is no longer kept."""
         engine = await self._app.engine()
-        [job] = await engine.get([self._id])
+        [job] = await engine.operator.get([self._id])
         if job is None:
             raise NotFound.job(self.id)
         return records.job(job)
@@ -98,8 +98,8 @@ class JobHandle(Generic[R_co]):
         while True:
             left = LONGEST_WAIT if until is None else until - time.monotonic()
             if left > 0:
-                await engine.ended(self._id, left)
-            [job] = await engine.get([self._id])
+                await engine.jobs.ended(self._id, left)
+            [job] = await engine.operator.get([self._id])
             if job is None:
                 raise NotFound.job(self.id)
             if job.status is Status.DONE:
@@ -129,7 +129,7 @@ class JobHandle(Generic[R_co]):
         engine = await self._app.engine()
         reason = text_of(reason, LONGEST_REASON)
         change = Cancel(reason, force)
-        tally = await engine.alter(Selection((self._id,)), change)
+        tally = await engine.operator.alter(Selection((self._id,)), change)
         await self._app.emit_altered(change, tally)
         return tally.changed + tally.cancel_requested > 0
 
@@ -143,12 +143,12 @@ async def why_not_ended(app: Stoker, job: ids.JobId) -> str:
     try:
         async with asyncio.timeout(ONE_LOOK):
             engine = await app.engine()
-            [found] = await engine.get([job])
+            [found] = await engine.operator.get([job])
             if found is None:
                 return ""
-            census, presences = await engine.census(), await engine.workers()
-            queues = {queue.name: queue for queue in await engine.queues()}
-            budgets = [] if held_by(found, census.at) is None else await engine.budgets()
+            census, presences = await engine.operator.census(), await engine.control.workers()
+            queues = {queue.name: queue for queue in await engine.control.queues()}
+            budgets = [] if held_by(found, census.at) is None else await engine.control.budgets()
     except (StokerError, TimeoutError):
         return ""
     queue = queues.get(found.queue, Queue(name=found.queue))

@@ -117,7 +117,7 @@ class JobPart:
         found = self._context.runtime.take_note(claim)
         if found is not None:
             self._note = found
-            await engine.note([msgspec.structs.replace(found, ref=claim.ref)], tx=tx)
+            await engine.jobs.note([msgspec.structs.replace(found, ref=claim.ref)], tx=tx)
 
     def _keep_note(self) -> None:
         """Leave the notes to the worker again, with what the block did not store."""
@@ -152,5 +152,5 @@ class JobPart:
     async def is_stored(self, engine: Engine) -> bool:
         """Return whether the job no longer runs under this claim."""
         claim = self._context.claim
-        [found] = await engine.get([claim.id])
+        [found] = await engine.operator.get([claim.id])
         return found is None or found.status is not Status.RUNNING or found.token != claim.token

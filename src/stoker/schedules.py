@@ -161,7 +161,7 @@ class ScheduleHandle:
                 "It is unchanged. Call this where its @jobs.cron is imported, or use edit()."
             )
         engine = await self._app.engine()
-        reset = await engine.put(declaration.schedule())
+        reset = await engine.schedules.put(declaration.schedule())
         assert reset is not None, "a whole schedule is stored"
         return self._app.schedule_record(reset)
 
@@ -179,14 +179,14 @@ class ScheduleHandle:
 
     async def _stored(self) -> stored.Schedule:
         engine = await self._app.engine()
-        for one in await engine.schedules():
+        for one in await engine.schedules.read():
             if one.name == self.name:
                 return one
         raise self._missing()
 
     async def _edit(self, change: Edit) -> Schedule:
         engine = await self._app.engine()
-        edited = await engine.put(change)
+        edited = await engine.schedules.put(change)
         if edited is None:
             raise self._missing()
         return self._app.schedule_record(edited)

@@ -26,21 +26,21 @@ from tests.harness.letters import letters
 
 async def beat(app: Stoker, worker: str = "v", **given: Any) -> None:
     fields = {"host": "h", "pid": 7, "queues": {"default": 5}, **given}
-    await (await app.engine()).beat(Presence(worker=worker, **fields))
+    await (await app.engine()).control.beat(Presence(worker=worker, **fields))
 
 
 async def claim(app: Stoker, worker: str = "w", n: int = 100) -> list[Claim]:
     engine = await app.engine()
-    await engine.renew(worker, [], first=True)
-    return await engine.claim(Demand(worker, (("default", n),), n))
+    await engine.jobs.renew(worker, [], first=True)
+    return await engine.jobs.claim(Demand(worker, (("default", n),), n))
 
 
 async def die(app: Stoker, clock: VirtualClock, error: str = "Timeout: after 1 s") -> int:
     """Let everything that is due die, as a worker would tell it."""
     engine, claims = await app.engine(), await claim(app)
-    await engine.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error=error) for one in claims])
+    await engine.jobs.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error=error) for one in claims])
     told = [Event(clock(), EventType.FAILED, one.id, one.queue, one.kind) for one in claims]
-    await engine.record(told, now=clock())
+    await engine.timeline.record(told, now=clock())
     return len(claims)
 
 
@@ -91,7 +91,7 @@ async def test_deaths_are_compared_with_those_of_the_day(admin: Admin, app: Stok
     assert [tone for tone, _ in await died(admin)] == ["bad"]
     minute = clock() // MINUTE * MINUTE - 2 * MINUTE
     usual = [Point("", "all_failed", minute - n * HOUR, 12) for n in range(1, 23)]
-    await (await app.engine()).record([], usual, now=clock())
+    await (await app.engine()).timeline.record([], usual, now=clock())
     assert [tone for tone, _ in await died(admin)] == ["plain"], "as many die every hour"
 
 
@@ -133,9 +133,9 @@ async def test_a_wait_is_late_by_what_is_usual_in_its_queue(admin: Admin, app: S
     later(clock, 5 * MINUTE)
     await beat(app)
     assert [one.text for one in await found(admin)] == ["is falling behind"]
-    await (await app.engine()).record([], usual(clock(), lag=2 * MINUTE), now=clock())
+    await (await app.engine()).timeline.record([], usual(clock(), lag=2 * MINUTE), now=clock())
     assert await found(admin) == []
-    await (await app.engine()).record([], usual(clock(), lag=30 * SECOND), now=clock())
+    await (await app.engine()).timeline.record([], usual(clock(), lag=30 * SECOND), now=clock())
     assert [one.text for one in await found(admin)] == ["is falling behind"]
 
 

@@ -63,29 +63,29 @@ async def test_queues_without_a_worker_and_kinds_that_no_worker_knows(admin: Adm
     await app.enqueue(app.draft("send", queue="mail"))
     assert await verdict(admin, "workers") is Grade.WRONG, "there is none at all"
     engine = await app.engine()
-    await engine.beat(worker(queues={"other": 1}))
+    await engine.control.beat(worker(queues={"other": 1}))
     assert await verdict(admin, "workers") is Grade.OK
     assert await verdict(admin, "queues") is Grade.WRONG
     assert "-q mail" in (await the(admin, "queues")).meaning
-    await engine.beat(worker(kinds={"other": "app.other"}))
+    await engine.control.beat(worker(kinds={"other": "app.other"}))
     assert await verdict(admin, "queues") is Grade.OK
     assert await verdict(admin, "kinds") is Grade.WRONG
-    await engine.beat(worker())
+    await engine.control.beat(worker())
     assert await verdict(admin, "kinds") is Grade.OK
 
 
 @pytest.mark.spec("HEALTH-07")
 async def test_silent_workers_and_dropped_events(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
     engine = await app.engine()
-    await engine.beat(worker(dropped=5))
+    await engine.control.beat(worker(dropped=5))
     assert await verdict(admin, "workers") is Grade.OK
     assert await verdict(admin, "event buffers") is Grade.NOTE
     await app.enqueue(app.draft("send", queue="mail"))
-    await engine.renew("w", [], first=True)
-    await engine.claim(Demand("w", (("mail", 1),)))
-    await engine.beat(worker(running=1))
+    await engine.jobs.renew("w", [], first=True)
+    await engine.jobs.claim(Demand("w", (("mail", 1),)))
+    await engine.control.beat(worker(running=1))
     clock.advance(12)
-    await engine.beat(worker(worker="v"))
+    await engine.control.beat(worker(worker="v"))
     assert await verdict(admin, "workers") is Grade.WRONG
     await admin.workers.take_back("w")
     assert await verdict(admin, "workers") is Grade.OK
@@ -110,8 +110,8 @@ async def test_jobs_that_a_clock_that_was_ahead_has_stored(admin: Admin, app: St
 async def test_a_run_beyond_its_limit(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
     handle = await app.enqueue(app.draft("send", queue="mail", timeout=10))
     engine = await app.engine()
-    await engine.renew("w", [], first=True)
-    assert await engine.claim(Demand("w", (("mail", 1),)))
+    await engine.jobs.renew("w", [], first=True)
+    assert await engine.jobs.claim(Demand("w", (("mail", 1),)))
     assert await verdict(admin, "running jobs") is Grade.OK
     clock.advance(20)
     found = await the(admin, "running jobs")
@@ -124,7 +124,7 @@ async def test_a_retry_storm(admin: Admin, app: Stoker, clock: VirtualClock) -> 
     engine = await app.engine()
     ended = [EventType.RETRIED] * 15 + [EventType.COMPLETED] * 10
     events = [Event(clock() - 1, type_, bytes([n]) * 16, "mail", "send") for n, type_ in enumerate(ended)]
-    await engine.record(events, now=clock())
+    await engine.timeline.record(events, now=clock())
     found = await the(admin, "retry storms")
     assert found.verdict is Grade.WARNING
     assert "15 of 25 runs of send" in found.read
@@ -140,7 +140,7 @@ async def test_runs_are_judged_in_as_much_of_the_last_hour_as_is_read(monkeypatc
         await engine.open()
         times = [clock() - minutes * MINUTE - 1 for minutes, n in ago.items() for _ in range(n)]
         events = [Event(at, EventType.RETRIED, bytes([n]) * 16, "mail", "send") for n, at in enumerate(times)]
-        await engine.record(events, now=clock())
+        await engine.timeline.record(events, now=clock())
         runs = (await Admin(Stoker(engine)).health.situation(engine)).runs
         assert runs.get("send", (0, 0)) == (0, seen), ago
         await engine.close()
@@ -150,17 +150,17 @@ async def test_runs_are_judged_in_as_much_of_the_last_hour_as_is_read(monkeypatc
 async def test_a_queue_that_falls_behind(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
     await app.enqueue(app.draft("send", queue="mail"))
     engine = await app.engine()
-    await engine.beat(worker())
+    await engine.control.beat(worker())
     assert await verdict(admin, "queues") is Grade.OK
     clock.advance(61)
-    await engine.beat(worker())
+    await engine.control.beat(worker())
     assert await verdict(admin, "queues") is Grade.WARNING
 
 
 @pytest.mark.spec("HEALTH-07")
 async def test_a_pause_that_is_forgotten(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
     await app.enqueue(app.draft("send", queue="mail"))
-    await (await app.engine()).tune("mail", Tuning(paused=True, by="ada"))
+    await (await app.engine()).control.tune("mail", Tuning(paused=True, by="ada"))
     assert await verdict(admin, "queues") is Grade.NOTE
     clock.advance(2 * 86_400)
     found = await the(admin, "queues")
@@ -180,7 +180,7 @@ async def test_consumers_that_stand_still_letters_and_parked_keys(
     assert await verdict(admin, "consumers") is Grade.OK
     await orders.add("p", "q")
     clock.advance(700)
-    await engine.beat(worker())
+    await engine.control.beat(worker())
     assert await verdict(admin, "consumers") is Grade.WRONG
     await orders.turn(RetryLater("poison", 0), PARK)
     assert "has 1 parked key" in (await the(admin, "consumers")).read

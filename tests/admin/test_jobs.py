@@ -45,13 +45,13 @@ HERE = frozenset({"default"})
 
 async def claim(app: Stoker, queue: str = "default", n: int = 100) -> list[Claim]:
     engine = await app.engine()
-    await engine.renew("w", [], first=True)
-    return await engine.claim(Demand("w", ((queue, n),), n))
+    await engine.jobs.renew("w", [], first=True)
+    return await engine.jobs.claim(Demand("w", ((queue, n),), n))
 
 
 async def end(app: Stoker, claims: list[Claim], status: Status = Status.DEAD, error: str | None = "boom") -> None:
     engine = await app.engine()
-    await engine.settle([Settlement(one.id, one.worker, one.token, status, error=error) for one in claims])
+    await engine.jobs.settle([Settlement(one.id, one.worker, one.token, status, error=error) for one in claims])
 
 
 async def dead(app: Stoker, n: int = 1, **options: Any) -> list[str]:
@@ -142,7 +142,7 @@ async def test_a_name_is_known_by_settings_schedules_workers_and_the_app(admin: 
     engine = await app.engine()
     await app.queue("tuned").tune(workers=1)
     await app.schedule("nightly", app.draft("resize", queue="timed"), cron="0 3 * * *")
-    await engine.beat(Presence(worker="w", host="h", pid=1, queues={"served": 1}, kinds={"crop": "app:crop"}))
+    await engine.control.beat(Presence(worker="w", host="h", pid=1, queues={"served": 1}, kinds={"crop": "app:crop"}))
 
     @app.task(queue="coded")
     async def thumb() -> None: ...
@@ -259,7 +259,7 @@ async def test_one_job_is_changed_or_the_reason_is_an_error(admin: Admin, app: S
 @pytest.mark.spec("ADMIN-46")
 async def test_one_job_is_run_first_ahead_of_its_rate(app: Stoker) -> None:
     admin = Admin(app, by="maria")
-    await (await app.engine()).tune("default", Tuning(rate=Rate(1, per=3_600)))
+    await (await app.engine()).control.tune("default", Tuning(rate=Rate(1, per=3_600)))
     made = [await enqueue(app) for _ in range(3)]
     running = await claim(app)
     assert (await admin.jobs.run_now(made[2], first=True)).changed == 1
@@ -468,7 +468,7 @@ async def test_ids_are_tallied_one_by_one(admin: Admin, app: Stoker) -> None:
 
 async def present(app: Stoker, *queues: str) -> None:
     engine = await app.engine()
-    await engine.beat(Presence(worker="w", host="here", pid=1, queues=dict.fromkeys(queues, 1)))
+    await engine.control.beat(Presence(worker="w", host="here", pid=1, queues=dict.fromkeys(queues, 1)))
 
 
 async def reason(admin: Admin, job: str) -> Reason:
@@ -482,17 +482,17 @@ async def test_every_engine_shows_each_reason(admin: Admin, app: Stoker, clock: 
     assert await reason(admin, job) is Reason.NO_WORKER
     await present(app, "mail")
     assert await reason(admin, job) is Reason.BEHIND
-    await engine.tune("mail", Tuning(paused=True, reason="a migration", by="ada", pause_for=60 * SECOND))
+    await engine.control.tune("mail", Tuning(paused=True, reason="a migration", by="ada", pause_for=60 * SECOND))
     assert "by ada" in (await admin.jobs.explain(job)).detail
     clock.advance(60)
     await present(app, "mail")
     assert await reason(admin, job) is Reason.BEHIND, "the pause ended by itself"
-    await engine.tune("mail", Tuning(rate=Rate(1, per=60)))
+    await engine.control.tune("mail", Tuning(rate=Rate(1, per=60)))
     assert [ids.text(one.id) for one in await claim(app, "mail")] == [job]
     assert await reason(admin, job) is Reason.RUNNING
     other = await enqueue(app, queue="mail")
     assert await reason(admin, other) is Reason.RATE_LIMITED
-    await engine.tune("mail", Tuning(clear=frozenset({"rate"})))
+    await engine.control.tune("mail", Tuning(clear=frozenset({"rate"})))
     await admin.jobs.cancel(job)
     assert await reason(admin, job) is Reason.CANCELING
     await admin.jobs.cancel(job, force=True)
@@ -510,7 +510,7 @@ async def test_every_engine_shows_a_cooling_queue(admin: Admin, app: Stoker) -> 
     engine = await app.engine()
     await enqueue(app, queue="mail")
     [running] = await claim(app, "mail")
-    await engine.settle(
+    await engine.jobs.settle(
         [Settlement(running.id, "w", running.token, Status.PENDING, refund=True, cool=Cool(0, 60 * SECOND))]
     )
     await present(app, "mail")
@@ -572,7 +572,7 @@ async def test_what_a_person_changes_through_admin_is_in_the_audit_log(app: Stok
     await unnamed.queues.pause("default")
     await named.jobs.cancel(job)
     await named.queues.resume("default")
-    log = await engine.audit(AuditQuery())
+    log = await engine.audit.read(AuditQuery())
     assert {entry.deed.action for entry in log} == {"jobs.cancel", "queues.tune"}
     assert {entry.by for entry in log} == {By("maria", "page")}
 
@@ -583,11 +583,11 @@ async def test_every_engine_shows_workers_that_do_not_fit_or_report(
 ) -> None:
     engine = await app.engine()
     group = await app.group([app.draft("send", queue="mail")])
-    [member] = (await engine.groups([ids.parse(group.id)]))[0].members  # type: ignore[union-attr]
+    [member] = (await engine.groups.get([ids.parse(group.id)]))[0].members  # type: ignore[union-attr]
     job = ids.text(member)
 
     async def beat(**fields: Any) -> None:
-        await engine.beat(Presence(**{"worker": "w", "host": "h", "pid": 1, "queues": {"mail": 3}, **fields}))
+        await engine.control.beat(Presence(**{"worker": "w", "host": "h", "pid": 1, "queues": {"mail": 3}, **fields}))
 
     assert await reason(admin, job) is Reason.NO_WORKER
     await beat(kinds={"resize": "app:resize"})

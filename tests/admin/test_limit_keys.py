@@ -26,8 +26,8 @@ async def test_operators_see_and_change_what_a_key_runs() -> None:
         second = await call.enqueue("x")
         await call.enqueue("y")
         engine = await jobs.engine()
-        await engine.renew("w1", [], first=True)
-        assert len(await engine.claim(Demand("w1", (("default", 9),)))) == 2
+        await engine.jobs.renew("w1", [], first=True)
+        assert len(await engine.jobs.claim(Demand("w1", (("default", 9),)))) == 2
         admin = Admin(jobs)
         found = await admin.limits.keys("default")
         assert [(one.limit, one.key, one.running, one.most, one.pinned) for one in found] == [
@@ -45,7 +45,7 @@ async def test_operators_see_and_change_what_a_key_runs() -> None:
         await admin.limits.set("default", "call", 2)
         why = await admin.jobs.explain(second.id)
         assert Reason.KEY_LIMITED not in {gate.reason for gate in (why.first, *why.gates)}
-        assert len(await engine.claim(Demand("w1", (("default", 9),)))) == 1
+        assert len(await engine.jobs.claim(Demand("w1", (("default", 9),)))) == 1
         await admin.limits.clear("default", "call")
         assert not (await admin.limits.keys("default"))[0].pinned
         with pytest.raises(InvalidInput):
@@ -61,10 +61,10 @@ async def test_an_explanation_tells_the_place_in_the_round() -> None:
 
     async with jobs:
         engine = await jobs.engine()
-        await engine.tune("default", Tuning(fair=True))
+        await engine.control.tune("default", Tuning(fair=True))
         handles = [await work.using(tenant=tenant).enqueue() for tenant in "abc" for _ in range(3)]
-        await engine.renew("w1", [], first=True)
-        await engine.claim(Demand("w1", (("default", 1),)))
+        await engine.jobs.renew("w1", [], first=True)
+        await engine.jobs.claim(Demand("w1", (("default", 1),)))
         admin = Admin(jobs)
         why = await admin.jobs.explain(handles[-1].id)
         behind = next(gate for gate in (why.first, *why.gates) if gate.reason is Reason.BEHIND)
@@ -80,11 +80,11 @@ async def test_operators_find_the_keys_at_their_limit() -> None:
 
     async with jobs:
         engine = await jobs.engine()
-        await engine.renew("w1", [], first=True)
+        await engine.jobs.renew("w1", [], first=True)
         for queue in ("left", "right"):
             for shop in ("full", "full", "idle"):
                 await call.using(queue=queue).enqueue(shop)
-            assert len(await engine.claim(Demand("w1", ((queue, 9),)))) == 2
+            assert len(await engine.jobs.claim(Demand("w1", ((queue, 9),)))) == 2
         admin = Admin(jobs)
         found = await admin.limits.at_limit()
         assert [(one.queue, one.key, one.running, one.most) for one in found] == [

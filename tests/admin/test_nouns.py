@@ -30,18 +30,18 @@ UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
 
 async def claim(app: Stoker, *queues: str) -> list[Claim]:
     engine = await app.engine()
-    await engine.renew("w", [], first=True)
-    return await engine.claim(Demand("w", tuple((queue, 100) for queue in queues or ("default",)), 100))
+    await engine.jobs.renew("w", [], first=True)
+    return await engine.jobs.claim(Demand("w", tuple((queue, 100) for queue in queues or ("default",)), 100))
 
 
 async def end(app: Stoker, claims: list[Claim], status: Status, error: str | None = None, **more: Any) -> None:
     engine = await app.engine()
-    await engine.settle([Settlement(one.id, one.worker, one.token, status, error=error, **more) for one in claims])
+    await engine.jobs.settle([Settlement(one.id, one.worker, one.token, status, error=error, **more) for one in claims])
 
 
 async def present(app: Stoker, *queues: str, **fields: Any) -> None:
     given: dict[str, Any] = {"worker": "w", "host": "h", "pid": 7, "queues": dict.fromkeys(queues, 5), **fields}
-    await (await app.engine()).beat(Presence(**given))
+    await (await app.engine()).control.beat(Presence(**given))
 
 
 def later(clock: VirtualClock, span: int) -> None:
@@ -58,7 +58,7 @@ async def test_a_job_is_shown_with_everything_it_belongs_to(admin: Admin, app: S
     [running] = await claim(app)
     await present(app, "default")
     event = Event(clock(), EventType.STARTED, running.id, "default", "send", 1)
-    await engine.record([event], now=clock())
+    await engine.timeline.record([event], now=clock())
     later(clock, 6 * MINUTE)
     found = await admin.jobs.get(ids.text(running.id))
     assert (found.view, found.host, found.pid, found.runs_long) == ("running", "h", 7, True)
@@ -72,7 +72,7 @@ async def test_a_job_is_shown_with_everything_it_belongs_to(admin: Admin, app: S
     assert found.group is not None
     assert (found.group.id, found.group.total, found.group.members) == (group.id, 1, (found.job.id,))
     assert [(one.type, one.attempt) for one in found.events if one.type == "started"] == [("started", 1)]
-    await engine.renew("w", [(running.id, running.token)])
+    await engine.jobs.renew("w", [(running.id, running.token)])
     await end(app, [running], Status.DONE, result=b'{"sent": 1}')
     found = await admin.jobs.get(ids.text(running.id))
     assert (found.view, found.value, found.host, found.runs_long) == ("done", {"sent": 1}, None, False)
@@ -85,12 +85,12 @@ async def test_the_life_of_a_job_is_told_where_its_events_were_lost(
     """As by a process that died before it wrote them, or for a job of a user's transaction that no worker claimed."""
     engine = await app.engine()
     draft = app.draft("send")
-    await engine.insert([draft])
+    await engine.jobs.insert([draft])
     assert [one.type for one in (await admin.jobs.get(draft.id)).events] == ["enqueued"]
     later(clock, MINUTE)
     claims = await claim(app)
     later(clock, MINUTE)
-    await engine.renew("w", [(one.id, one.token) for one in claims])
+    await engine.jobs.renew("w", [(one.id, one.token) for one in claims])
     await end(app, claims, Status.DEAD, "boom")
     told = (await admin.jobs.get(draft.id)).events
     assert [(one.type, one.attempt) for one in told] == [("enqueued", 0), ("started", 1), ("failed", 1)]
@@ -141,24 +141,24 @@ async def test_a_tail_gives_each_event_once(
     admin: Admin, app: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = await app.engine()
-    begun, events = asyncio.Event(), engine.events
+    begun, events = asyncio.Event(), engine.timeline.events
 
     async def asked(window: Window) -> list[Event]:
         begun.set()
         return await events(window)
 
-    monkeypatch.setattr(engine, "events", asked)
+    monkeypatch.setattr(engine.timeline, "events", asked)
     before = await app.enqueue(app.draft("send"))
     await app.enqueue(app.draft("resize", queue="bulk"))
     tail = admin.jobs.tail("queue:default", every=0.001)
     coming = asyncio.ensure_future(anext(tail))
     await begun.wait()
     job = ids.parse(before.id)
-    await engine.record([Event(clock() + 1, EventType.STARTED, job, "default", "send", 1)], now=clock())
-    await engine.record([Event(clock() + 1, EventType.STARTED, job, "bulk", "resize", 1)], now=clock())
+    await engine.timeline.record([Event(clock() + 1, EventType.STARTED, job, "default", "send", 1)], now=clock())
+    await engine.timeline.record([Event(clock() + 1, EventType.STARTED, job, "bulk", "resize", 1)], now=clock())
     later(clock, SECOND)
     first = await asyncio.wait_for(coming, 60)
-    await engine.record([Event(clock(), EventType.COMPLETED, job, "default", "send", 1, SECOND)], now=clock())
+    await engine.timeline.record([Event(clock(), EventType.COMPLETED, job, "default", "send", 1, SECOND)], now=clock())
     second = await asyncio.wait_for(anext(tail), 60)
     assert [(one.type, one.job, one.seconds) for one in (first, second)] == [
         ("started", before.id, None),
@@ -186,7 +186,7 @@ async def test_a_queue_is_shown_with_what_goes_through_it(admin: Admin, app: Sto
         Point("mail", "total", minute, 15, 60e6, 2e6, 5e6, 9e6, 9e6),
         Point("mail", "completed", minute - 20 * MINUTE, 1_000),
     ]
-    await engine.record([], points, now=clock())
+    await engine.timeline.record([], points, now=clock())
     await present(app, "mail")
     view = await admin.queues.get("mail")
     assert (view.ready, view.scheduled, view.workers, view.slots) == (1, 2, 1, 5)
@@ -319,25 +319,25 @@ async def test_the_jobs_of_one_worker_are_taken_back_now(app: Stoker, clock: Vir
     engine = await app.engine()
     for _ in range(103):
         await app.enqueue(app.draft("send", attempts=1))
-    await engine.renew("other", [], first=True)
-    [kept] = await engine.claim(Demand("other", (("default", 1),), 1))
+    await engine.jobs.renew("other", [], first=True)
+    [kept] = await engine.jobs.claim(Demand("other", (("default", 1),), 1))
     claims = [*await claim(app), *await claim(app)]
     assert len(claims) == 102
     await present(app, "default")
     seen: list[str] = []
     app.listener(lambda change: seen.append(change.job))
-    assert await engine.lock("stoker.ticker", "w", MINUTE)
+    assert await engine.control.lock("stoker.ticker", "w", MINUTE)
     assert await admin.workers.take_back("w", reason="its host is gone") == 102
     assert sorted(seen) == sorted(ids.text(one.id) for one in claims)
-    assert await engine.lock("stoker.ticker", "other", MINUTE), "its locks are released too"
-    for job in await engine.get([claims[0].id, claims[-1].id]):
+    assert await engine.control.lock("stoker.ticker", "other", MINUTE), "its locks are released too"
+    for job in await engine.operator.get([claims[0].id, claims[-1].id]):
         assert job is not None
         assert (job.status, job.attempts, job.worker, job.scheduled_at) == (Status.PENDING, 0, None, job.created_at)
-    [untouched] = await engine.get([kept.id])
+    [untouched] = await engine.operator.get([kept.id])
     assert untouched is not None and (untouched.status, untouched.worker) == (Status.RUNNING, "other")
-    [late] = (await engine.settle([conclude(claims[0], Done())])).verdicts
+    [late] = (await engine.jobs.settle([conclude(claims[0], Done())])).verdicts
     assert late is not Verdict.APPLIED, "what its runs still write is refused"
-    assert not (await engine.renew("w", [])).known, "if it lives it goes on under another id"
+    assert not (await engine.jobs.renew("w", [])).known, "if it lives it goes on under another id"
     [entry] = await admin.audit.list()
     assert (entry.deed.action, entry.deed.target, entry.by.reason, entry.deed.after) == (
         "workers.take_back",
@@ -387,14 +387,14 @@ async def test_a_series_is_merged_into_wider_buckets(admin: Admin, app: Stoker, 
     start = clock() - 20 * MINUTE
     points = [Point("mail", "completed", start + n * MINUTE, n + 1) for n in range(3)]
     times = [Point("mail", "total", start + n * MINUTE, n + 1, 4e6, 1e6 * n, 2e6, 3e6, 4e6) for n in range(2)]
-    await engine.record([], [*points, *times], now=clock())
+    await engine.timeline.record([], [*points, *times], now=clock())
     found = await admin.history.series("completed", 1800, width=600, queue="mail")
     assert [(one.at, one.count) for one in found] == [(moment(start), 6)]
     [total] = await admin.history.series("total", 1800, width=600)
     assert (total.count, total.sum, total.p95) == (3, 8.0, 2.0)
     assert total.p50 == pytest.approx(2 / 3)
     assert await admin.history.series("completed", 60) == []
-    await engine.record([], [Point("", "all_total", start, 2, 4e6, 1e6, 2e6, 3e6, 4e6)], now=clock())
+    await engine.timeline.record([], [Point("", "all_total", start, 2, 4e6, 1e6, 2e6, 3e6, 4e6)], now=clock())
     assert [(one.queue, one.count, one.p99) for one in await admin.history.series("all_total", 1800)] == [("", 2, 3.0)]
     assert [one.count for one in await admin.history.series("completed", 120, until=moment(start + MINUTE))] == [1]
     for wrong in ({"metric": "speed"}, {"metric": "total", "width": 59}, {"metric": "total", "window": 2_001 * 60}):
@@ -407,7 +407,7 @@ async def test_events_and_run_times_of_a_window(admin: Admin, app: Stoker, clock
     engine = await app.engine()
     job = ids.parse((await app.enqueue(app.draft("send"))).id)
     done = Event(clock(), EventType.COMPLETED, job, "default", "send", 1, 2 * SECOND, 3 * SECOND)
-    await engine.record([done], now=clock())
+    await engine.timeline.record([done], now=clock())
     later(clock, MINUTE)
     whole = await admin.history.events(3600, job=ids.text(job))
     [event] = [one for one in whole.events if one.type == "completed"]

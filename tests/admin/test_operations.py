@@ -26,10 +26,10 @@ async def waiting(app: Stoker, n: int) -> None:
 
 async def everything_dies(app: Stoker) -> None:
     engine = await app.engine()
-    await engine.renew("w", [], first=True)
-    claims = await engine.claim(Demand("w", (("default", 100),), 100))
-    await engine.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error="boom") for one in claims])
-    await engine.renew("w", [], lease=0)
+    await engine.jobs.renew("w", [], first=True)
+    claims = await engine.jobs.claim(Demand("w", (("default", 100),), 100))
+    await engine.jobs.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error="boom") for one in claims])
+    await engine.jobs.renew("w", [], lease=0)
 
 
 async def statuses(admin: Admin) -> dict[str, int]:
@@ -182,15 +182,15 @@ async def test_a_job_whose_status_changed_since_its_page_was_read_is_left_alone(
     await admin.jobs.requeue(jobs[0])
     await admin.jobs.cancel(jobs[0])
     engine = await app.engine()
-    real = engine.alter
+    real = engine.operator.alter
 
     async def overtaken(selection: Selection, change: Change, by: By | None = None) -> Tally:
-        monkeypatch.setattr(engine, "alter", real)
+        monkeypatch.setattr(engine.operator, "alter", real)
         await admin.jobs.requeue(jobs[2])
         await admin.jobs.cancel(jobs[2])
         return await real(selection, change, by=by)
 
-    monkeypatch.setattr(engine, "alter", overtaken)
+    monkeypatch.setattr(engine.operator, "alter", overtaken)
     done = await admin.jobs.requeue(Filter.parse("is:finished"))
     assert (done.changed, done.refused) == (2, {Status.CANCELED: 1})
     assert await statuses(admin) == {"pending": 2, "canceled": 1}

@@ -34,10 +34,10 @@ async def failed(app: Stoker, n: int = 3, **payload: Any) -> list[str]:
         draft = app.draft("send", {"card_number": CARD, "city": f"Turin {i}", **payload})
         found.append((await app.enqueue(draft)).id)
     engine = await app.engine()
-    await engine.renew("w", [], first=True)
+    await engine.jobs.renew("w", [], first=True)
     error = f"Declined: card_number={CARD} in Turin"
-    for one in await engine.claim(Demand("w", (("default", 100),), 100)):
-        await engine.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error=error)])
+    for one in await engine.jobs.claim(Demand("w", (("default", 100),), 100)):
+        await engine.jobs.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error=error)])
     return found
 
 
@@ -187,7 +187,7 @@ async def test_a_store_without_writes_leaves_a_line_of_the_log(
     if away is None:
         monkeypatch.setattr(module, "PATIENCE", 0.01)
 
-    monkeypatch.setattr(engine, "lock", refused)
+    monkeypatch.setattr(engine.control, "lock", refused)
     with caplog.at_level(logging.WARNING, "stoker.audit"):
         assert len((await asking(app, "admin").jobs.find(f"payload:{CARD}")).jobs) == 1
     assert "ann (page) searched payloads of jobs payload:[hidden]" in caplog.text
@@ -209,13 +209,13 @@ async def test_operations_do_not_show_what_they_looked_for(app: Stoker) -> None:
 async def test_the_same_error_does_not_tell_the_same_secret(app: Stoker, role: Role) -> None:
     """A person who may enqueue could try one password after the other until the jobs are one group."""
     engine = await app.engine()
-    await engine.renew("w", [], first=True)
+    await engine.jobs.renew("w", [], first=True)
     for _ in range(3):
         await app.enqueue(app.draft("send", {}))
     guesses = ("hunter", "hunter", "wrongo")
-    for one, guess in zip(await engine.claim(Demand("w", (("default", 9),), 9)), guesses, strict=True):
+    for one, guess in zip(await engine.jobs.claim(Demand("w", (("default", 9),), 9)), guesses, strict=True):
         error = f"RuntimeError: password={guess} rejected"
-        await engine.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error=error)])
+        await engine.jobs.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error=error)])
     admin = asking(app, role)
     jobs = [one.id for one in (await admin.jobs.find("is:dead")).jobs]
     for job in jobs:
@@ -227,17 +227,17 @@ async def test_the_same_error_does_not_tell_the_same_secret(app: Stoker, role: R
 @pytest.mark.spec("FILTER-10")
 async def test_the_same_error_reads_no_job_that_ended_well_or_was_discarded(app: Stoker) -> None:
     engine = await app.engine()
-    await engine.renew("w", [], first=True)
+    await engine.jobs.renew("w", [], first=True)
     for _ in range(2):
         await app.enqueue(app.draft("send", {}))
-    for one in await engine.claim(Demand("w", (("default", 9),), 9)):
-        await engine.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error="Timeout: after 5 s")])
+    for one in await engine.jobs.claim(Demand("w", (("default", 9),), 9)):
+        await engine.jobs.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error="Timeout: after 5 s")])
     admin = asking(app, "operate")
     first, second = [one.id for one in (await admin.jobs.find("is:dead")).jobs]
     for _ in range(40):
         await app.enqueue(app.draft("send", {}))
-    for one in await engine.claim(Demand("w", (("default", 99),), 99)):
-        await engine.settle([Settlement(one.id, one.worker, one.token, Status.DONE)])
+    for one in await engine.jobs.claim(Demand("w", (("default", 99),), 99)):
+        await engine.jobs.settle([Settlement(one.id, one.worker, one.token, Status.DONE)])
     await admin.jobs.discard(second)
     found, dead = await admin.jobs.find(f"same_error:{second}"), await admin.jobs.find("is:dead,retrying")
     assert ([one.id for one in found.jobs], found.scanned) == ([first], dead.scanned)

@@ -20,12 +20,12 @@ async def ran(app: Stoker, status: Status, n: int = 1) -> list[Claim]:
     engine = await app.engine()
     for _ in range(n):
         await app.enqueue(app.draft("send", {"user_id": 7}))
-    await engine.renew("w", [], first=True)
-    claims = await engine.claim(Demand("w", (("default", n),), n))
+    await engine.jobs.renew("w", [], first=True)
+    claims = await engine.jobs.claim(Demand("w", (("default", n),), n))
     after = 10**9 if status is Status.RETRYING else 0
     if status is not Status.RUNNING:
         ends = [Settlement(one.id, "w", one.token, status, after=after, error="boom", keep=10**13) for one in claims]
-        await engine.settle(ends)
+        await engine.jobs.settle(ends)
     return claims
 
 
@@ -36,7 +36,7 @@ async def test_each_list_holds_its_status(admin: Admin, app: Stoker, clock: Virt
         await ran(app, status)
     await app.enqueue(app.draft("send"))
     canceled = await app.enqueue(app.draft("send"))
-    await engine.alter(Selection((canceled._id,)), Cancel())
+    await engine.operator.alter(Selection((canceled._id,)), Cancel())
     await app.schedule("nightly", app.draft("send"), cron="0 3 * * *")
     found = await admin.snapshot()
     lists = (found.enqueued, found.running, found.retrying, found.completed, found.failed)

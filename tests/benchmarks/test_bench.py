@@ -191,7 +191,7 @@ def test_the_bare_loop_runs_what_the_engine_runs(tmp_path: Path, monkeypatch: py
     async def through_the_doors() -> None:
         engine = SqliteEngine(paths[0], durability="process")
         await engine.open()
-        await engine.renew(doors.WORKER, [], first=True)
+        await engine.jobs.renew(doors.WORKER, [], first=True)
         drain = doors.Drain(engine, 5)
         await drain.begin()
         trace.on = True

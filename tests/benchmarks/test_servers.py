@@ -41,7 +41,7 @@ async def test_the_bare_loop_stores_claims_and_ends_jobs(place: Place) -> None:
         async with place.bare() as bare:
             stored = await fill_bare(bare, batches())
             ended = await drain_bare(bare, BATCH)
-        census = await engine.census()
+        census = await engine.operator.census()
     finally:
         await engine.close()
     assert stored.jobs == ended.jobs == BATCH * BATCHES

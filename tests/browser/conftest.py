@@ -86,10 +86,10 @@ async def _stay(app: Stoker, stop: threading.Event) -> None:
     """Keep the shop's workers in sight, so that nothing new happens while pages are looked at."""
     async with app:
         engine = await app.engine()
-        present = await engine.workers()
+        present = await engine.control.workers()
         while not stop.is_set():
             for one in present:
-                await engine.beat(msgspec.structs.replace(one, seen_at=0))
+                await engine.control.beat(msgspec.structs.replace(one, seen_at=0))
             await asyncio.to_thread(stop.wait, 2)
 
 
@@ -177,13 +177,15 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     async def fill() -> None:
         engine = await app.engine()
         await app.enqueue_many([app.draft("send", queue="mail") for _ in range(3)])
-        await engine.renew("w", [], first=True)
-        done, dead = await engine.claim(Demand("w", (("mail", 2),), 2))
-        await engine.settle([Settlement(done.id, "w", done.token, Status.DONE)])
-        await engine.settle([Settlement(dead.id, "w", dead.token, Status.DEAD, error="KeyError: 'sku'")])
+        await engine.jobs.renew("w", [], first=True)
+        done, dead = await engine.jobs.claim(Demand("w", (("mail", 2),), 2))
+        await engine.jobs.settle([Settlement(done.id, "w", done.token, Status.DONE)])
+        await engine.jobs.settle([Settlement(dead.id, "w", dead.token, Status.DEAD, error="KeyError: 'sku'")])
         await app.schedule("nightly", app.draft("send"), cron="0 3 * * *")
         queues, kinds = {"mail": 5}, {"send": "app.send"}
-        await engine.beat(Presence(worker="w", host="fra-1", pid=2201, queues=queues, kinds=kinds, version="0.1.0"))
+        await engine.control.beat(
+            Presence(worker="w", host="fra-1", pid=2201, queues=queues, kinds=kinds, version="0.1.0")
+        )
 
     apart(lambda: app.run(fill()))
     with _served(app, late_after=3_600) as site, _staying(Stoker(url, durability="process")):
@@ -210,15 +212,15 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
         limit = Limit(1, "@tenant", name="l" * 64)
         drafts = [app.draft(kind, queue=queue, tenant=tenant, unique=f"{n}{'u' * 100}", limit=limit) for n in range(3)]
         await app.enqueue_many(drafts)
-        await engine.renew("w" * 100, [], first=True)
-        [claim] = await engine.claim(Demand("w" * 100, ((queue, 1),), 1))
-        await engine.settle([Settlement(claim.id, claim.worker, claim.token, Status.DEAD, error=trace)])
-        [run] = await engine.claim(Demand("w" * 100, ((queue, 1),), 1))
-        await engine.note([Note(run.id, run.worker, run.token, 0.4, None, (long,))])
+        await engine.jobs.renew("w" * 100, [], first=True)
+        [claim] = await engine.jobs.claim(Demand("w" * 100, ((queue, 1),), 1))
+        await engine.jobs.settle([Settlement(claim.id, claim.worker, claim.token, Status.DEAD, error=trace)])
+        [run] = await engine.jobs.claim(Demand("w" * 100, ((queue, 1),), 1))
+        await engine.jobs.note([Note(run.id, run.worker, run.token, 0.4, None, (long,))])
         await app.schedule("s" * 128, app.draft(kind, queue=queue), cron="0 3 * * *")
         await app.queue(queue).pause(reason="r" * 900, by="b" * 100)
-        await engine.tune("b" * 128, Rate(1_000_000, per=60))
-        await engine.beat(
+        await engine.control.tune("b" * 128, Rate(1_000_000, per=60))
+        await engine.control.beat(
             Presence(worker="w" * 100, host="h" * 200, pid=4_194_304, queues={queue: 60}, version="0.1.0")
         )
         return [draft.id for draft in drafts]

@@ -426,12 +426,14 @@ def test_a_page_of_one_job_follows_the_job(small: Small, look: Any) -> None:
 
     async def run(*, end: bool) -> None:
         engine = await app.engine()
-        await engine.renew("w", [], first=True)
+        await engine.jobs.renew("w", [], first=True)
         if not end:
-            held.extend(await engine.claim(Demand("w", (("followed", 1),), 1)))
-            await engine.note([Note(one.id, "w", one.token, 0.4) for one in held])
+            held.extend(await engine.jobs.claim(Demand("w", (("followed", 1),), 1)))
+            await engine.jobs.note([Note(one.id, "w", one.token, 0.4) for one in held])
         else:
-            await engine.settle([Settlement(one.id, "w", one.token, Status.DEAD, error="KeyError: 1") for one in held])
+            await engine.jobs.settle(
+                [Settlement(one.id, "w", one.token, Status.DEAD, error="KeyError: 1") for one in held]
+            )
 
     held: list[Claim] = []
     small.do(run(end=False))
@@ -507,9 +509,9 @@ def test_canaries_stay_text(tmp_path: Path, look: Any) -> None:
     async def fill() -> None:
         engine = await app.engine()
         await app.enqueue(draft)
-        await engine.renew("w", [], first=True)
-        [claim] = await engine.claim(Demand("w", (("default", 1),), 1))
-        await engine.settle([Settlement(claim.id, "w", claim.token, Status.DEAD, error=f"ValueError: {canary}")])
+        await engine.jobs.renew("w", [], first=True)
+        [claim] = await engine.jobs.claim(Demand("w", (("default", 1),), 1))
+        await engine.jobs.settle([Settlement(claim.id, "w", claim.token, Status.DEAD, error=f"ValueError: {canary}")])
         await app.queue("default").pause(reason=canary, by=canary[:60])
         await app.enqueue(app.draft("send"))
 

@@ -56,7 +56,7 @@ async def started(jobs: Stoker) -> None:
     async with jobs:
         engine = await jobs.engine()
         await declare(jobs, engine)
-        await fire_due(jobs, engine, await engine.schedules())
+        await fire_due(jobs, engine, await engine.schedules.read())
 
 
 def run(*args: str) -> Result:
@@ -118,10 +118,10 @@ def test_what_became_of_the_last_time_is_one_line(app: str, url: str) -> None:
     async def fails() -> None:
         async with Stoker(url) as jobs:
             engine = await jobs.engine()
-            [_, poll] = await engine.schedules()
+            [_, poll] = await engine.schedules.read()
             late = tick(msgspec.structs.replace(poll, next_fire=1), 7_200_000_001)
             broken = failed(late, "no room\nfor \x1b[31mit")
-            await engine.fire(msgspec.structs.replace(broken, at=poll.changed_at, seen=poll.next_fire))
+            await engine.schedules.fire(msgspec.structs.replace(broken, at=poll.changed_at, seen=poll.next_fire))
 
     asyncio.run(fails())
     assert rows(run("list", "--url", url))[2][6] == r"error; missed 3; no room for \x1b[31mit"

@@ -434,8 +434,8 @@ def test_keys_at_their_limit_are_listed(url: str) -> None:
             for shop in ("x", "x", "y"):
                 await phone.enqueue(shop)
             engine = await app.engine()
-            await engine.renew("w", [], first=True)
-            assert len(await engine.claim(Demand("w", (("calls", 9),)))) == 2
+            await engine.jobs.renew("w", [], first=True)
+            assert len(await engine.jobs.claim(Demand("w", (("calls", 9),)))) == 2
 
     app.run(fill())
     for queue in ([], ["calls"]):

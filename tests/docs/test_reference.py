@@ -15,7 +15,7 @@ import stoker
 from scripts import doc_tables
 from stoker import settings
 from stoker.cli import COMMANDS
-from stoker.engines.base import Control, Engine, Feature, Jobs, Operator, Schedules, Timeline
+from stoker.engines.base import FACETS, Engine, Feature
 from stoker.model import errors
 from stoker.model.job import LEASE, Status
 from stoker.model.time import SECOND
@@ -172,9 +172,10 @@ def test_every_error_is_a_row_of_the_reference() -> None:
 
 def test_every_method_of_the_contract_is_in_the_reference() -> None:
     page = read("reference/engine-contract.md")
-    facets = (Jobs, Operator, Control, Schedules, Timeline, Engine)
-    names = {name for facet in facets for name in vars(facet) if not name.startswith("_")}
-    assert [name for name in sorted(names) if not re.search(rf"`{name}\b", page)] == []
+    names = {(facet, name) for facet, contract in FACETS.items() for name in vars(contract) if not name.startswith("_")}
+    assert [one for one in sorted(names) if f"`{one[1]}" not in page.partition(f"`engine.{one[0]}`")[2]] == []
+    own = set(vars(Engine)) - set(FACETS)
+    assert [name for name in sorted(own) if not name.startswith("_") and f"`{name}" not in page] == []
 
 
 def test_every_guarantee_and_every_engine_is_in_the_table() -> None:

@@ -83,7 +83,7 @@ async def make(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[Make]
 async def engine(make: Make, clock: VirtualClock) -> Engine:
     engine = await make(clock)
     for worker in ("w1", "w2"):
-        await engine.renew(worker, [], lease=HOUR, first=True)
+        await engine.jobs.renew(worker, [], lease=HOUR, first=True)
     return engine
 
 
@@ -111,16 +111,16 @@ def limited(key: str | None = "a", n: int = 1, **options: Any) -> Draft:
 
 
 async def take(engine: Engine, n: int = 9, worker: str = "w1") -> list[Claim]:
-    return await engine.claim(Demand(worker, (("default", n),)))
+    return await engine.jobs.claim(Demand(worker, (("default", n),)))
 
 
 async def end(engine: Engine, *claims: Claim) -> None:
-    settled = await engine.settle([conclude(claim, Done()) for claim in claims])
+    settled = await engine.jobs.settle([conclude(claim, Done()) for claim in claims])
     assert settled.verdicts == [Verdict.APPLIED] * len(claims)
 
 
 async def running(engine: Engine) -> dict[str, int]:
-    return {one.name: one.running for one in await engine.subqueues("default") if one.running}
+    return {one.name: one.running for one in await engine.control.subqueues("default") if one.running}
 
 
 async def drain(engine: Engine, *claims: Claim, most: int) -> list[JobId]:
@@ -133,8 +133,8 @@ async def drain(engine: Engine, *claims: Claim, most: int) -> list[JobId]:
         held = await take(engine)
         order += [claim.id for claim in held]
         assert max(Counter(map(_line, held)).values(), default=0) <= most
-    assert await engine.subqueues("default") == []
-    assert set((await engine.census()).by_status().items()) >= {(Status.PENDING, 0), (Status.RUNNING, 0)}
+    assert await engine.control.subqueues("default") == []
+    assert set((await engine.operator.census()).by_status().items()) >= {(Status.PENDING, 0), (Status.RUNNING, 0)}
     return order
 
 
@@ -163,13 +163,13 @@ async def test_a_job_that_cannot_be_read_gives_its_slot_back(
     slot = Slot("api", "a", 1, hold, None)
     drafts = [Draft(_mint(), "work", options=Options(limit=slot, timeout=MINUTE)) for _ in range(3)]
     plain = Draft(_mint(), "work")
-    await engine.insert([*drafts, plain])
+    await engine.jobs.insert([*drafts, plain])
     bad = drafts[0].job_id
     run(damage % ("body" if kind == "sqlite" else "job"), bad if kind == "sqlite" else bad.hex())
     first = await take(engine)
     first += await take(engine)
     assert {claim.id for claim in first} == {drafts[1].job_id, plain.job_id}
-    [record] = await engine.get([bad])
+    [record] = await engine.operator.get([bad])
     assert record is not None
     assert (record.status, record.attempts) == (Status.DEAD, 0)
     assert (record.last_error or "").startswith("corrupt record: ")
@@ -184,15 +184,15 @@ async def test_a_running_job_that_cannot_be_read_gives_its_slot_back_when_it_is_
     engine: Engine, run: Run, kind: str, clock: VirtualClock
 ) -> None:
     drafts = [limited(), limited(), limited("b")]
-    await engine.insert(drafts)
+    await engine.jobs.insert(drafts)
     assert len(await take(engine)) == 2
     table, bad = ("body", drafts[0].job_id) if kind == "sqlite" else ("job", drafts[0].job_id.hex())
     run(_DAMAGES["key"] % table, bad)
     clock.advance(2 * 3_600)
-    await engine.renew("w2", [], lease=HOUR, first=True)
-    [passed] = await engine.reap("w2", 9)
+    await engine.jobs.renew("w2", [], lease=HOUR, first=True)
+    [passed] = await engine.jobs.reap("w2", 9)
     assert passed.id == drafts[2].job_id
-    [record] = await engine.get([drafts[0].job_id])
+    [record] = await engine.operator.get([drafts[0].job_id])
     assert record is not None
     assert (record.status, record.attempts) == (Status.DEAD, 1)
     assert [one.id for one in await take(engine, worker="w2")] == [drafts[1].job_id]
@@ -204,21 +204,21 @@ async def test_a_running_job_that_cannot_be_read_gives_its_slot_back_when_it_is_
 async def test_a_plain_job_that_cannot_be_read_is_set_aside(engine: Engine, run: Run, clock: VirtualClock) -> None:
     """By a claim, by the renewal of a worker that does not know it, and by the one who reaps it."""
     drafts = [Draft(_mint(), "work", options=Options(timeout=MINUTE)) for _ in range(4)]
-    await engine.insert(drafts)
+    await engine.jobs.insert(drafts)
     run(_DAMAGES["options"] % "job", drafts[0].job_id.hex())
     assert [one.id for one in await take(engine)] == [one.job_id for one in drafts[1:]]
     run(_DAMAGES["options"] % "job", drafts[1].job_id.hex())
     clock.advance(3_000)
-    renewal = await engine.renew("w1", [], lease=MINUTE)
+    renewal = await engine.jobs.renew("w1", [], lease=MINUTE)
     assert [one.id for one in renewal.orphaned] == [one.job_id for one in drafts[2:]]
     run(_DAMAGES["key"] % "job", drafts[2].job_id.hex())
     clock.advance(300)
-    assert [one.id for one in await engine.reap("w2", 9)] == [drafts[3].job_id]
-    found = [job for job in await engine.get([one.job_id for one in drafts]) if job is not None]
+    assert [one.id for one in await engine.jobs.reap("w2", 9)] == [drafts[3].job_id]
+    found = [job for job in await engine.operator.get([one.job_id for one in drafts]) if job is not None]
     assert [job.status for job in found] == [Status.DEAD] * 3 + [Status.RUNNING]
     assert [job.attempts for job in found] == [0, 1, 1, 1]
     assert all((job.last_error or "").startswith("corrupt record: ") for job in found[:3])
-    assert (await engine.census()).by_status()[Status.DEAD] == 3
+    assert (await engine.operator.census()).by_status()[Status.DEAD] == 3
 
 
 # --- claims beside claims, inserts and ends ---------------------------------------------------------------------
@@ -263,13 +263,13 @@ async def test_a_claim_that_is_held_before_any_of_its_statements(
     assert isinstance(engine, PostgresEngine)
     twin = await make(clock)
     if fair:
-        await engine.tune("default", Tuning(fair=True))
+        await engine.control.tune("default", Tuning(fair=True))
     first, second, third, other = limited(), limited(), limited(), limited("b")
-    await engine.insert([first, other])
+    await engine.jobs.insert([first, other])
     running_first, running_other = sorted(await take(twin, worker="w2"), key=lambda one: one.id)
     assert running_other.id == other.job_id
     await end(twin, running_first)
-    await engine.insert([second])
+    await engine.jobs.insert([second])
     held = Held(engine, before, monkeypatch)
     waiting = asyncio.create_task(take(engine))
     reached = asyncio.create_task(held.reached.wait())
@@ -277,12 +277,12 @@ async def test_a_claim_that_is_held_before_any_of_its_statements(
     reached.cancel()
     if not waiting.done():
         async with asyncio.timeout(60):
-            await twin.insert([third])
+            await twin.jobs.insert([third])
             await end(twin, running_other)
             assert await take(twin, worker="w2") == []
-            await twin.insert([limited("b")])
+            await twin.jobs.insert([limited("b")])
     else:
-        await twin.insert([third, limited("b")])
+        await twin.jobs.insert([third, limited("b")])
         await end(twin, running_other)
     held.go_on.set()
     claims = await waiting
@@ -301,13 +301,15 @@ async def test_claims_that_wait_for_each_other_never_stop(
     monkeypatch.setattr(claim, "LOCK_WAIT", 5.0)
     engines = [engine, *[await make(clock) for _ in range(3)]]
     drafts = [limited(f"k{n % 7}", 2, queue=queue) for n in range(40) for queue in ("left", "right")]
-    await engine.insert(drafts)
+    await engine.jobs.insert(drafts)
     orders = [("left", "right"), ("right", "left")]
     done: list[JobId] = []
     async with asyncio.timeout(60):
         while len(done) < len(drafts):
             demands = [Demand(f"w{n % 2 + 1}", tuple((queue, 5) for queue in orders[n % 2])) for n in range(4)]
-            found = await asyncio.gather(*(one.claim(demand) for one, demand in zip(engines, demands, strict=True)))
+            found = await asyncio.gather(
+                *(one.jobs.claim(demand) for one, demand in zip(engines, demands, strict=True))
+            )
             claims = [claim for some in found for claim in some]
             assert claims
             assert max(Counter((claim.queue, _line(claim)) for claim in claims).values()) <= 2
@@ -326,7 +328,7 @@ async def test_claims_whose_clocks_differ_leave_no_job_behind(
     other_clock = clock if kind == "memory" else VirtualClock(START + ahead * MILLISECOND)
     twin = await make(other_clock)
     drafts = [limited(at=START + n * MILLISECOND) for n in range(4)]
-    await engine.insert(drafts)
+    await engine.jobs.insert(drafts)
     found: list[JobId] = []
     for n in range(12):
         one = (engine, twin)[n % 2]
@@ -348,7 +350,7 @@ async def test_a_job_whose_transaction_is_open_while_the_last_slot_is_freed(
     """No insert decides that it must wait: it runs when it is committed, though its key was gone."""
     twin = await make(clock)
     first, second = limited(), limited()
-    await engine.insert([first])
+    await engine.jobs.insert([first])
     [running_first] = await take(engine)
 
     class Undone(Exception):
@@ -356,10 +358,10 @@ async def test_a_job_whose_transaction_is_open_while_the_last_slot_is_freed(
 
     try:
         async with engine.transaction() as tx:
-            await engine.insert([second], tx=tx)
+            await engine.jobs.insert([second], tx=tx)
             await end(twin, running_first)
             assert await take(twin, worker="w2") == []
-            assert await twin.subqueues("default") == []
+            assert await twin.control.subqueues("default") == []
             if not commit:
                 raise Undone
     except Undone:
@@ -376,10 +378,10 @@ async def test_a_job_that_another_transaction_has_locked_is_passed_over(
 ) -> None:
     """The next of its key starts instead, no worker waits; if its transaction is rolled back it starts in its turn."""
     if fair:
-        await engine.tune("default", Tuning(fair=True))
+        await engine.control.tune("default", Tuning(fair=True))
     drafts = [limited(key, 2, priority=n) for n in range(4) for key in ("a", "b")]
     plain = [Draft(_mint(), "work", priority=n) for n in (0, 9)]
-    await engine.insert([*drafts, *([] if fair else plain)])
+    await engine.jobs.insert([*drafts, *([] if fair else plain)])
     locked = {drafts[0].job_id, drafts[3].job_id, plain[0].job_id}
     with psycopg.connect(postgres_url) as connection:
         for job in locked:
@@ -418,7 +420,7 @@ async def test_slots_are_counted_for_jobs_that_were_claimed_only(
             key = f"k{n % 6}"
             draft = limited(key, keys[key])
             stored.append(draft.job_id)
-            await twin.insert([draft])
+            await twin.jobs.insert([draft])
 
     done: list[JobId] = []
     producing = asyncio.create_task(produce())
@@ -443,10 +445,10 @@ async def test_slots_are_counted_for_jobs_that_were_claimed_only(
 async def test_equal_heads_start_by_id_and_a_head_that_is_gone_is_looked_for_again(engine: Engine) -> None:
     """Of jobs with the same priority and due time the id decides, over keys and main line; also after a removal."""
     drafts = [limited("ab"[n % 2], 9, at=START) if n % 3 else Draft(_mint(), "work", at=START) for n in range(9)]
-    await engine.insert(drafts[::-1])
+    await engine.jobs.insert(drafts[::-1])
     order = sorted(one.job_id for one in drafts)
     assert [one.id for one in await take(engine, 4)] == order[:4]
-    await engine.alter(Selection((order[4], order[6])), Delete())
+    await engine.operator.alter(Selection((order[4], order[6])), Delete())
     assert [one.id for one in await take(engine)] == [order[5], *order[7:]]
 
 
@@ -455,13 +457,13 @@ async def test_equal_heads_start_by_id_and_a_head_that_is_gone_is_looked_for_aga
 async def test_the_head_of_a_full_key_may_go(engine: Engine) -> None:
     """It is removed, or a better one is rolled back, while the key is full: the next one starts in order."""
     drafts = [limited(priority=n) for n in range(4)]
-    await engine.insert(drafts)
+    await engine.jobs.insert(drafts)
     [first] = await take(engine)
-    await engine.alter(Selection((drafts[1].job_id,)), Delete())
+    await engine.operator.alter(Selection((drafts[1].job_id,)), Delete())
     late = limited(priority=0)
     with pytest.raises(ZeroDivisionError):
         async with engine.transaction() as tx:
-            await engine.insert([late], tx=tx)
+            await engine.jobs.insert([late], tx=tx)
             raise ZeroDivisionError
     assert await take(engine) == []
     await end(engine, first)
@@ -474,19 +476,19 @@ async def test_the_head_of_a_full_key_may_go(engine: Engine) -> None:
 @on("memory", "sqlite", "postgres")
 async def test_no_change_of_a_number_forgets_who_runs(engine: Engine) -> None:
     """Set, cleared, changed by a deployment, in any order: slots that are held stay held."""
-    await engine.insert([limited(n=2) for _ in range(6)])
+    await engine.jobs.insert([limited(n=2) for _ in range(6)])
     held = await take(engine)
     assert len(held) == 2
     for number in (1, None, 2):
-        await engine.tune("default", Tuning(limits=(("api", number),)))
+        await engine.control.tune("default", Tuning(limits=(("api", number),)))
         assert await take(engine) == []
         assert await running(engine) == {"api/a": 2}
-    await engine.insert([limited(n=1)])
+    await engine.jobs.insert([limited(n=1)])
     assert await take(engine) == []
-    await engine.tune("default", Tuning(limits=(("api", None),)))
+    await engine.control.tune("default", Tuning(limits=(("api", None),)))
     await end(engine, held[0])
     assert await take(engine) == []
-    await engine.insert([limited(n=3)])
+    await engine.jobs.insert([limited(n=3)])
     assert len(await take(engine)) == 2
     assert await running(engine) == {"api/a": 3}
 
@@ -530,9 +532,11 @@ async def test_a_queue_without_keys_runs_the_same_statements_beside_queues_with_
     """Insert, claim and settle of its jobs: the statements of a store without limits."""
 
     async def life() -> None:
-        await engine.insert([Draft(_mint(), "work", queue="plain") for _ in range(5)])
-        claims = await engine.claim(Demand("w1", (("plain", 3),)))
-        settled = await engine.settle([conclude(one, Done()) for one in claims], demand=Demand("w1", (("plain", 9),)))
+        await engine.jobs.insert([Draft(_mint(), "work", queue="plain") for _ in range(5)])
+        claims = await engine.jobs.claim(Demand("w1", (("plain", 3),)))
+        settled = await engine.jobs.settle(
+            [conclude(one, Done()) for one in claims], demand=Demand("w1", (("plain", 9),))
+        )
         await end(engine, *settled.claims)
 
     for _ in range(2):  # until the engine knows the queue
@@ -540,9 +544,9 @@ async def test_a_queue_without_keys_runs_the_same_statements_beside_queues_with_
     rows = watched(engine, monkeypatch)
     await life()
     alone = {text for text, _ in rows}
-    await engine.insert([limited(f"k{n}") for n in range(50)])
-    await engine.tune("fair", Tuning(fair=True))
-    await engine.insert([Draft(_mint(), "work", queue="fair", tenant=f"t{n}") for n in range(50)])
+    await engine.jobs.insert([limited(f"k{n}") for n in range(50)])
+    await engine.control.tune("fair", Tuning(fair=True))
+    await engine.jobs.insert([Draft(_mint(), "work", queue="fair", tenant=f"t{n}") for n in range(50)])
     assert len(await take(engine, 20)) == 20
     rows.clear()
     await life()
@@ -558,18 +562,18 @@ async def test_a_claim_visits_no_more_keys_than_it_wants_jobs(
 ) -> None:
     """Two thousand open keys and two hundred full ones cost a claim as many rows as twenty open ones."""
     if fair:
-        await engine.tune("default", Tuning(fair=True))
+        await engine.control.tune("default", Tuning(fair=True))
 
-    await engine.insert([limited(f"full {n}") for n in range(200)])
+    await engine.jobs.insert([limited(f"full {n}") for n in range(200)])
     assert len(await take(engine, 200)) == 200
-    await engine.insert([limited(f"full {n}") for n in range(200)])
-    await engine.insert([limited(f"few {n}") for n in range(20)])
+    await engine.jobs.insert([limited(f"full {n}") for n in range(200)])
+    await engine.jobs.insert([limited(f"few {n}") for n in range(20)])
     await take(engine, 1)
     rows = watched(engine, monkeypatch)
     await take(engine, 5)
     few = sum(n for _, n in rows)
     for part in range(2):
-        await engine.insert([limited(f"many {part} {n}") for n in range(1_000)])
+        await engine.jobs.insert([limited(f"many {part} {n}") for n in range(1_000)])
         await take(engine, 1)  # which looks at what is new
     await take(engine, 1)
     rows.clear()
@@ -587,7 +591,7 @@ async def test_a_long_log_is_applied_in_short_transactions_before_jobs_are_taken
     monkeypatch.setattr(subqueues, "MOST_POST", 10)
     first = limited("urgent", priority=-9)
     many = [limited(f"k{n}") for n in range(95)]
-    await engine.insert([*many, first])
+    await engine.jobs.insert([*many, first])
     run_, news = Connection.run, engine._store.texts["subqueue_news"]
     seen = itertools.count(1)
 
@@ -612,7 +616,7 @@ async def test_states_are_found_by_name_and_not_by_walking_the_queue(
     engine: Engine, postgres_url: str, postgres_schema: str
 ) -> None:
     """Each name is a search in the key of the table, however many names the queue has."""
-    await engine.insert([limited(f"k{n}") for n in range(1_000)])
+    await engine.jobs.insert([limited(f"k{n}") for n in range(1_000)])
     await take(engine, 5)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         for name, value in DOORS.items():
@@ -633,17 +637,17 @@ async def test_a_job_that_kept_its_slot_gives_it_back_once_by_whatever_door(
 ) -> None:
     """A retry that waits holds it; deleting the dead one, a second end, and a late settlement give nothing back."""
     drafts = [limited(hold="retrying") for _ in range(4)]
-    await engine.insert(drafts)
+    await engine.jobs.insert(drafts)
     [first] = await take(engine)
-    await engine.settle([conclude(first, Failed("broken", after=MINUTE))])
+    await engine.jobs.settle([conclude(first, Failed("broken", after=MINUTE))])
     assert await take(engine) == []
     clock.advance(60)
     [again] = await take(engine)
     assert again.id == first.id
-    assert (await engine.settle([conclude(first, Done())])).verdicts == [Verdict.LOST]
+    assert (await engine.jobs.settle([conclude(first, Done())])).verdicts == [Verdict.LOST]
     assert await take(engine) == []
-    await engine.settle([conclude(again, Failed("hopeless", retry=False))])
-    await engine.alter(Selection((first.id,)), Delete())
+    await engine.jobs.settle([conclude(again, Failed("hopeless", retry=False))])
+    await engine.operator.alter(Selection((first.id,)), Delete())
     second = await take(engine)
     assert [one.id for one in second] == [drafts[1].job_id]
     assert await running(engine) == {"api/a": 1}

@@ -54,7 +54,7 @@ async def answers(engine: Engine) -> None:
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(EngineSlow):
-                assert (await engine.census()).counts == ()
+                assert (await engine.operator.census()).counts == ()
                 return
 
 

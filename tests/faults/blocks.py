@@ -193,11 +193,11 @@ async def _settled(site: Site, jobs: int) -> dict[str, Any]:
     app, end = site.app(), time.monotonic() + 240
     async with app:
         engine = await app.engine()
-        while (counts := (await engine.census()).by_status("default"))[Status.DONE] < jobs:
+        while (counts := (await engine.operator.census()).by_status("default"))[Status.DONE] < jobs:
             if time.monotonic() > end:
                 break
             await asyncio.sleep(0.1)
-        ships = sum((await engine.census()).by_status("ship").values())
+        ships = sum((await engine.operator.census()).by_status("ship").values())
     return {"statuses": {str(status): n for status, n in counts.items() if n}, "ships": ships}
 
 

@@ -63,7 +63,7 @@ async def _make(jobs: Stoker, largest: int, chance: random.Random) -> str:
     if chance.random() < 0.2:
         change = Delete() if chance.random() < 0.5 else Cancel("enough", force=chance.random() < 0.5)
         engine = await jobs.engine()
-        await engine.alter(Selection((chance.choice(drafts).job_id,)), change)
+        await engine.operator.alter(Selection((chance.choice(drafts).job_id,)), change)
     return group.id
 
 
@@ -86,9 +86,9 @@ async def finish(url: str, made: list[str]) -> list[str]:
             closed = {group for group, one in found if one is None or one.closed_at is not None}
             open_ = [group for group in open_ if group not in closed]
             await asyncio.sleep(0 if closed else 0.2)
-        while (await engine.sweep_groups()).closed:  # their callbacks died with a process
+        while (await engine.groups.sweep()).closed:  # their callbacks died with a process
             pass
-        while (await engine.census()).by_status()[Status.PENDING]:
+        while (await engine.operator.census()).by_status()[Status.PENDING]:
             await asyncio.sleep(0.05)
         wrong = await examined(engine, wanted)
     await jobs.close()
@@ -96,7 +96,7 @@ async def finish(url: str, made: list[str]) -> list[str]:
 
 
 async def _groups(engine: Engine, wanted: list[bytes]) -> list[Group | None]:
-    return [one for start in range(0, len(wanted), 100) for one in await engine.groups(wanted[start : start + 100])]
+    return [one for start in range(0, len(wanted), 100) for one in await engine.groups.get(wanted[start : start + 100])]
 
 
 async def examined(engine: Engine, wanted: list[bytes]) -> list[str]:
@@ -106,7 +106,7 @@ async def examined(engine: Engine, wanted: list[bytes]) -> list[str]:
     called: dict[bytes, Job] = {}
     cursor = None
     while True:
-        page = await engine.find(Query(order="oldest", limit=1_000, cursor=cursor))
+        page = await engine.operator.find(Query(order="oldest", limit=1_000, cursor=cursor))
         for job in page.jobs:
             if job.options.group is not None:
                 members[job.options.group].append(job)

@@ -96,7 +96,7 @@ async def produce(url: str, path: str, first: int, n: int, keys: int, seed: int,
             undo, wait = chance.random() < 0.3, chance.uniform(0, longest)
             try:
                 async with engine.transaction() as tx:
-                    await engine.insert(drafts, tx=tx)
+                    await engine.jobs.insert(drafts, tx=tx)
                     await asyncio.sleep(wait)
                     if undo:
                         raise Undone
@@ -115,7 +115,7 @@ async def produce(url: str, path: str, first: int, n: int, keys: int, seed: int,
                     stored += sum([await one for one in open_])
                     open_.clear()
                 continue
-            await engine.insert([draft(one, ordered=True) for one in numbers])
+            await engine.jobs.insert([draft(one, ordered=True) for one in numbers])
             stored += len(numbers)
         return stored + sum([await one for one in open_])
 
@@ -128,14 +128,14 @@ async def finish(url: str, path: str, wanted: int) -> list[str]:
         engine = await jobs.engine()
         deadline = time.monotonic() + 200 + wanted / 50
         while True:
-            counts = (await engine.census()).by_status()
+            counts = (await engine.operator.census()).by_status()
             if counts.get(Status.DONE, 0) == wanted:
                 break
             if time.monotonic() > deadline:
-                return [f"stuck: {dict(counts)} of {wanted}, {await engine.subqueues('default')}"]
+                return [f"stuck: {dict(counts)} of {wanted}, {await engine.control.subqueues('default')}"]
             await asyncio.sleep(0.05)
         await asyncio.sleep(0.1)
-        left = [one for one in await engine.subqueues("default") if one.running]
+        left = [one for one in await engine.control.subqueues("default") if one.running]
         if left:
             wrong.append(f"slots that no job holds: {left}")
     await jobs.close()

@@ -208,9 +208,9 @@ class Member:
         if time.monotonic() - self.renewed < 0.2:
             return
         self.renewed = time.monotonic()
-        if not (await self.engine.renew(self.worker, [], lease=LEASE)).known:
+        if not (await self.engine.jobs.renew(self.worker, [], lease=LEASE)).known:
             self.worker += "+"
-            await self.engine.renew(self.worker, [], lease=LEASE, first=True)
+            await self.engine.jobs.renew(self.worker, [], lease=LEASE, first=True)
 
     async def publish(self) -> bool:
         """Deliver to the consumer that writes files; sometimes go on with the same partition."""

@@ -55,8 +55,12 @@ class Witness(Recorded):
     def __init__(self, engine: Engine, write: Callable[[bytes], object]) -> None:
         super().__init__(engine, uuid.uuid4().hex, write)
 
+    @property
+    def jobs(self) -> Any:
+        return self
+
     def __getattr__(self, door: str) -> Any:
-        return getattr(self.engine, door)
+        return getattr(self.engine.jobs if hasattr(self.engine.jobs, door) else self.engine, door)
 
     def leaves_open(self, settlement: Settlement, verdict: Verdict) -> bool:
         """On Redis a call whose answer was lost is sent again: one that puts its job back is refused when the job was
@@ -237,7 +241,7 @@ class Trial:
             told.clear()
 
     async def left(self) -> int:
-        found = (await self.direct.census()).by_status()
+        found = (await self.direct.operator.census()).by_status()
         return sum(found[status] for status in OPEN)
 
     # --- the end ------------------------------------------------------------------------------------------------
@@ -246,7 +250,7 @@ class Trial:
         wanted = sorted(self.acknowledged)
         found: list[Job | None] = []
         for first in range(0, len(wanted), 500):
-            found += await self.direct.get(wanted[first : first + 500])
+            found += await self.direct.operator.get(wanted[first : first + 500])
         missing = [ids.text(job) for job, record in zip(wanted, found, strict=True) if record is None]
         assert not missing, f"{len(missing)} of {len(wanted)} acknowledged jobs are lost: {missing[:5]}"
         return [record for record in found if record is not None]

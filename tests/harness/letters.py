@@ -26,7 +26,7 @@ async def letters(
     await streams.register(named, [Consumer("warehouse")])
     made = [Entry(bytes([at, one]) + b"0" * 14, keys or f"k{one}", 0, b"{}", type_) for one in range(n)]
     await streams.append(named, made)
-    await engine.renew("w", [], first=True)
+    await engine.jobs.renew("w", [], first=True)
     rules = Rules(attempts=1, then="park") if parks else Rules()
     while isinstance(lease := await streams.lease(Wish(stream, "warehouse", "w", 1_000)), Lease):
         outcome = RetryLater("no vat_id") if parks else Delivered() if keys in lease.parked else Rejected("no vat_id")

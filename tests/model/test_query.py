@@ -196,9 +196,9 @@ async def test_a_page_holds_jobs_a_cursor_and_what_it_cost() -> None:
     engine = MemoryEngine()
     await engine.open()
     drafts = [Draft(number.to_bytes(16), "work", tenant="odd" if number % 2 else "even") for number in range(1, 11)]
-    await engine.insert(drafts)
-    first = await engine.find(Query(tenant="even", limit=3))
-    second = await engine.find(Query(tenant="even", limit=3, cursor=first.cursor))
+    await engine.jobs.insert(drafts)
+    first = await engine.operator.find(Query(tenant="even", limit=3))
+    second = await engine.operator.find(Query(tenant="even", limit=3, cursor=first.cursor))
     assert [len(page.jobs) for page in (first, second)] == [3, 2]
     assert {job.id for page in (first, second) for job in page.jobs} == {draft.job_id for draft in drafts[1::2]}
     assert first.cursor is not None

@@ -62,8 +62,8 @@ async def test_a_scrape_shows_queues_jobs_and_workers(jobs: Stoker) -> None:
     await send.enqueue(True)
     await send.using(delay=60).enqueue(True)
     engine = await jobs.engine()
-    await engine.tune("mail", Tuning(paused=True))
-    await engine.beat(Presence(worker="w", host="h", pid=1, queues={"mail": 5, "idle": 2}))
+    await engine.control.tune("mail", Tuning(paused=True))
+    await engine.control.beat(Presence(worker="w", host="h", pid=1, queues={"mail": 5, "idle": 2}))
     found = values(prometheus.text(await prometheus.read(jobs)))
     statuses = ("ready", "scheduled", "running", "done", "dead")
     assert [found["stoker_queue_jobs", "mail", status] for status in statuses] == [1, 1, 0, 1, 1]
@@ -90,13 +90,13 @@ async def test_a_scrape_shows_what_needs_a_person(tmp_path: Path) -> None:
     clock.advance(90)
     found = await scrape()
     assert (found["stoker_without_worker_seconds",], found["stoker_workers",]) == (90, 0)
-    await engine.beat(Presence(worker="w", host="h", pid=1, queues={"default": 5}))
+    await engine.control.beat(Presence(worker="w", host="h", pid=1, queues={"default": 5}))
     found = await scrape()
     assert (found["stoker_without_worker_seconds",], found["stoker_workers",]) == (0, 1)
     assert (found["stoker_queue_late", "default"], found["stoker_findings", "warn"]) == (1, 1)
     assert found["stoker_schedule_overdue_seconds", "hourly"] == 0
-    [hourly] = await engine.schedules()
-    await engine.fire(tick(hourly, clock()), [])
+    [hourly] = await engine.schedules.read()
+    await engine.schedules.fire(tick(hourly, clock()), [])
     clock.advance(3_600)
     found = await scrape()
     assert found["stoker_without_worker_seconds",] == 3_600

@@ -104,7 +104,7 @@ async def test_a_waiting_call_inside_a_loop_is_refused(jobs: Stoker) -> None:
 async def test_wake_reaches_who_waits_for_the_stream(jobs: Stoker) -> None:
     outbox = Outbox[str](jobs, stream="orders")
     engine = await jobs.engine()
-    waiting = asyncio.create_task(engine.wait([topic("orders")], 10))
+    waiting = asyncio.create_task(engine.jobs.wait([topic("orders")], 10))
     await asyncio.sleep(0)
     await outbox.wake()
     assert await waiting == {"~orders"}

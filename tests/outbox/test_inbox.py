@@ -125,7 +125,7 @@ async def test_ids_are_forgotten_after_keep(timed_jobs: Stoker, clock: VirtualCl
     inbox = Inbox(timed_jobs, source="billing", keep=60)
 
     async def receive() -> bool:
-        await engine.expire(Retention())
+        await engine.operator.expire(Retention())
         async with engine.transaction() as tx:
             return await inbox.receive("1", tx=tx)
 

@@ -37,8 +37,15 @@ class Unreliable:
         self.failing: dict[str, int] = {}
         self.lost_answers = 0
 
+    @property
+    def jobs(self) -> Any:
+        return self
+
+    outbox = jobs
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
+        facet = next((one for one in (self._engine.jobs, outbox_of(self._engine)) if hasattr(one, name)), self._engine)
+        return getattr(facet, name)
 
     async def lease(self, wish: Wish) -> Any:
         self._meet("lease")
@@ -50,7 +57,7 @@ class Unreliable:
 
     async def wait(self, topics: Any, timeout: float) -> Any:
         self._meet("wait")
-        return await self._engine.wait(topics, timeout)
+        return await self._engine.jobs.wait(topics, timeout)
 
     async def advance(self, advance: Any, *, tx: Any = None, wish: Any = None) -> Any:
         self._meet("advance")
@@ -137,9 +144,9 @@ async def test_after_crashes_messages_come_alone_and_a_killer_is_given_up(outbox
     handler = outbox.handlers["publish"]
     await streams.register(outbox.stream, [handler.consumer])
     for n in range(2):
-        await engine.renew(f"dead{n}", [], first=True)
+        await engine.jobs.renew(f"dead{n}", [], first=True)
         assert isinstance(await streams.lease(Wish("orders", "publish", f"dead{n}", 8)), Lease)
-        await engine.renew(f"dead{n}", [], lease=0)
+        await engine.jobs.renew(f"dead{n}", [], lease=0)
     async with Scene(outbox, engine):
         await delivered(outbox, 8)
     assert sizes[0] < 8

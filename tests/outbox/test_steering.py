@@ -306,7 +306,7 @@ async def test_a_dead_workers_partition_is_free_when_its_own_lease_ends(jobs: St
     engine = await jobs.engine()
     streams = outbox_of(engine)
     await streams.register(shop.outbox.stream, [shop.outbox.handlers["publish"].consumer])
-    await engine.renew("dead", [], first=True, lease=200_000)
+    await engine.jobs.renew("dead", [], first=True, lease=200_000)
     assert isinstance(await streams.lease(Wish("orders", "publish", "dead", 8)), Lease)
     async with shop.open():
         await until(lambda: shop.got == [0])

@@ -112,21 +112,21 @@ async def enqueue(app: Stoker, kind: str = "send", **options: Any) -> str:
 
 async def claim(app: Stoker, queue: str = "default", n: int = 100, worker: str = "w") -> list[Claim]:
     engine = await app.engine()
-    await engine.renew(worker, [], first=True)
-    return await engine.claim(Demand(worker, ((queue, n),), n))
+    await engine.jobs.renew(worker, [], first=True)
+    return await engine.jobs.claim(Demand(worker, ((queue, n),), n))
 
 
 async def end(
     app: Stoker, claims: list[Claim], status: Status = Status.DEAD, error: str | None = "KeyError: 'sku'"
 ) -> None:
     engine = await app.engine()
-    await engine.settle([Settlement(one.id, one.worker, one.token, status, error=error) for one in claims])
+    await engine.jobs.settle([Settlement(one.id, one.worker, one.token, status, error=error) for one in claims])
 
 
 async def beat(app: Stoker, worker: str = "w", queues: dict[str, int] | None = None, **given: Any) -> None:
     engine = await app.engine()
     fields: dict[str, Any] = {"host": "fra-1", "pid": 2201, "queues": queues or {"default": 5}, "version": "0.4.0"}
-    await engine.beat(Presence(worker=worker, **fields | given))
+    await engine.control.beat(Presence(worker=worker, **fields | given))
 
 
 def text(response: httpx.Response) -> str:

@@ -58,7 +58,7 @@ async def becomes(client: Client, path: str, words: str) -> httpx.Response:
 
 
 async def payload(app: Stoker, id_: str) -> bytes:
-    [job] = await (await app.engine()).get([ids.parse(id_)])
+    [job] = await (await app.engine()).operator.get([ids.parse(id_)])
     assert job is not None
     return job.payload
 
@@ -154,10 +154,10 @@ async def test_a_queue_is_paused_with_a_reason_resumed_and_tuned(app: Stoker, cl
         await client.post("/queues/default/tune", {"workers": "7", "rate_n": "10", "rate_per": "2", "keep_done": "48"})
     )
     engine = await app.engine()
-    [queue] = await engine.queues()
+    [queue] = await engine.control.queues()
     assert (queue.workers, queue.rate, queue.keep_done // 3_600_000_000) == (7, Rate(10, per=2), 48)
     await undo(client, tuned)
-    [queue] = await engine.queues()
+    [queue] = await engine.control.queues()
     assert (queue.workers, queue.rate) == (None, None)
     assert (await client.post("/queues/default/tune", {"workers": "many"})).status_code == 422
 
@@ -168,7 +168,7 @@ async def test_each_setting_of_a_queue_is_shown_with_its_default_and_reset(app: 
     engine = await app.engine()
     assert "Reset" not in text(await client.get("/queues/default"))
     await client.post("/queues/default/tune", {"workers": "7", "curve_base": "5", "curve_max": "600"})
-    [queue] = await engine.queues()
+    [queue] = await engine.control.queues()
     assert (queue.workers, queue.curve) == (7, Curve(5, 600).stored())
     page = await client.get("/queues/default")
     resets = re.findall(r'form="reset" name="reset" value="(\w+)"', page.text)
@@ -176,13 +176,13 @@ async def test_each_setting_of_a_queue_is_shown_with_its_default_and_reset(app: 
     assert re.findall(r'name="curve_\w+"[^>]* value="(\d+)"', page.text) == ["5", "600"]
     assert "by default 7 days" in text(page)
     flash = told(await client.post("/queues/default/tune", {"reset": "curve"}))
-    [queue] = await engine.queues()
+    [queue] = await engine.control.queues()
     assert (queue.workers, queue.curve.on) == (7, False)
     await undo(client, flash)
-    [queue] = await engine.queues()
+    [queue] = await engine.control.queues()
     assert (queue.workers, queue.curve) == (7, Curve(5, 600).stored())
     await client.post("/queues/default/tune", {"reset": "all"})
-    [queue] = await engine.queues()
+    [queue] = await engine.control.queues()
     assert (queue.workers, queue.curve.on) == (None, False)
     for wrong in ({"reset": "shoes"}, {"curve_base": "soon"}):
         assert (await client.post("/queues/default/tune", wrong)).status_code == 422
@@ -207,9 +207,9 @@ async def test_a_schedule_is_paused_run_and_edited(app: Stoker, client: Client) 
 @pytest.mark.spec("WEBACT-07", "WEB-41")
 async def test_a_budget_is_tuned_and_drained(app: Stoker, client: Client) -> None:
     engine = await app.engine()
-    await engine.tune("own", Rate(1))
-    await engine.tune("stripe", Rate(100, per=60), declared=True)
-    await engine.tune("default", Tuning(rate=Rate(5)))
+    await engine.control.tune("own", Rate(1))
+    await engine.control.tune("stripe", Rate(100, per=60), declared=True)
+    await engine.control.tune("default", Tuning(rate=Rate(5)))
     await enqueue(app)
     page = text(await client.get("/limits"))
     assert "own budget, not declared in code" in page
@@ -217,7 +217,7 @@ async def test_a_budget_is_tuned_and_drained(app: Stoker, client: Client) -> Non
     assert page.count("what calls spend(") == 2
     assert "every start of send" in page
     await client.post("/limits/stripe/tune", {"n": "50", "per": "1"})
-    assert (await engine.budgets())[1].bucket.rate == Rate(50, per=1)
+    assert (await engine.control.budgets())[1].bucket.rate == Rate(50, per=1)
     assert "Drain this budget?" in text(await client.post("/limits/stripe/drain"))
     await client.post("/limits/stripe/drain", {"sure": "yes"})
     page = text(await client.get("/limits"))
@@ -414,7 +414,7 @@ async def test_the_limits_page_lists_keys_that_retrying_jobs_hold(app: Stoker, c
     runs = await claim(app)
     assert len(runs) == 2
     fields = [(one.id, one.worker, one.token, Status.RETRYING) for one in runs]
-    await engine.settle([Settlement(*one, error="KeyError: 1", after=60_000_000) for one in fields])
+    await engine.jobs.settle([Settlement(*one, error="KeyError: 1", after=60_000_000) for one in fields])
     page = text(await client.get("/limits"))
     assert "held = c1" in page
     assert "1 key at its limit." in page
@@ -584,11 +584,11 @@ async def test_the_number_of_a_limit_is_set_and_given_back(app: Stoker, client: 
     await claim(app)
     flash = told(await client.post("/limits/default/set", {"limit": "customer", "n": "2"}))
     engine = await app.engine()
-    [queue] = await engine.queues()
+    [queue] = await engine.control.queues()
     assert queue.limits == (("customer", 2),)
     assert "set here" in text(await client.get("/limits?queue=default"))
     await undo(client, flash)
-    [queue] = await engine.queues()
+    [queue] = await engine.control.queues()
     assert queue.limits == ()
     assert (await client.post("/limits/default/set", {"limit": "customer", "n": "none"})).status_code == 422
 

@@ -190,7 +190,7 @@ async def done(client: Client, state: dict[str, Any]) -> dict[str, Any]:
 async def test_queues_schedules_and_limits_are_read_and_steered(app: Stoker, client: Client) -> None:
     await enqueue(app)
     engine = await app.engine()
-    await engine.tune("stripe", Rate(100, per=60))
+    await engine.control.tune("stripe", Rate(100, per=60))
     await app.schedule("nightly", app.draft("send"), cron="0 3 * * *")
     paused = (await send(client, "POST", "/queues/default/pause", {"reason": "bad file", "seconds": 60})).json()
     assert (paused["paused"], paused["paused_why"], paused["paused_by"]) == (True, "bad file", "ann")

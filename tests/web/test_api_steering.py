@@ -118,7 +118,7 @@ async def test_a_declared_schedule_follows_the_code_again(app: Stoker, client: C
     async def nightly() -> None: ...
 
     [name] = app.declared_schedules
-    await (await app.engine()).put(app.declared_schedules[name].schedule())
+    await (await app.engine()).schedules.put(app.declared_schedules[name].schedule())
     assert (await send(client, "PATCH", f"/schedules/{name}", {"cron": "0 4 * * *"})).json()["edited"] is True
     reset = (await send(client, "POST", f"/schedules/{name}/reset")).json()
     assert (reset["edited"], reset["cron"]) == (False, "0 3 * * *")
@@ -174,7 +174,7 @@ async def test_consumers_are_steered_and_letters_decided(app: Stoker, client: Cl
     orders = Stream("orders", 1)
     await engine.register(orders, [Consumer("warehouse")])
     await engine.append(orders, [Entry(bytes([n]) * 16, "customer", 0, b"{}", "Placed") for n in range(4)])
-    await (await app.engine()).renew("w", [], first=True)
+    await (await app.engine()).jobs.renew("w", [], first=True)
     lease = await engine.lease(Wish("orders", "warehouse", "w", 2))
     assert isinstance(lease, Lease)
     rejected = Delivered(2, (Rejection(1, "odd"), Rejection(2, "password=hunter2")))

@@ -93,7 +93,7 @@ async def test_twenty_viewers_cost_one_call_a_beat(
     await asyncio.gather(*streams, return_exceptions=True)
     # What one beat reads beyond one call is saved by silent beats; the calls of the beat under way are counted already.
     assert calls.total() <= viewed.hub.generation + viewed.hub.owed + UNDER_WAY, calls
-    asked = {"census", "queues", "workers", "find", "schedules", "get", "events", "subqueues", "budgets", "now"}
+    asked = {"census", "queues", "workers", "find", "read", "get", "events", "subqueues", "budgets", "now"}
     asked |= {"streams", "letters"}
     assert set(calls) <= asked
     for one in clients:
@@ -192,12 +192,12 @@ async def test_charts_are_drawn_from_points_of_all_queues_together(
     points = [Point("", "all_completed", last, 70), Point("", "all_enqueued", last, 140)]
     points += [Point("", "all_total", last, 70, 9, 2_000_000, 3_000_000, 4_000_000, 5)]
     points += [Point("mail", "completed", last, 30), Point("mail", "total", last, 30, 9, 1_000_000, 1, 6_000_000, 1)]
-    await engine.record([], [*points, Point("other", "completed", last, 40)], now=clock())
+    await engine.timeline.record([], [*points, Point("other", "completed", last, 40)], now=clock())
     monkeypatch.setattr(hub_module, "RARELY", 3_600.0)  # however busy the machine is
     client = Client(viewed)
     assert (await client.get("/")).status_code == 200  # reads what changes rarely
     asked: list[frozenset[str]] = []
-    read = (await viewed.store.engine()).points
+    read = (await viewed.store.engine()).timeline.points
 
     async def points_of(
         since: int, until: int, metrics: Sequence[str], queues: frozenset[str] = frozenset(), **width: Any
@@ -237,16 +237,20 @@ async def test_minutes_that_do_not_change_any_more_are_read_once(app: Stoker, cl
     class Asked:
         """The store, which notes how many minutes it is asked for."""
 
+        @property
+        def timeline(self) -> Asked:
+            return self
+
         async def points(self, since: int, until: int, metrics: Sequence[str]) -> list[Point]:
             asked.append((until + 1 - since) // MINUTE)
-            return await engine.points(since, until, metrics)
+            return await engine.timeline.points(since, until, metrics)
 
     for passed in (*range(8), 30, 31, 200, 20):  # in the end the clock was set back
         at = now + passed * MINUTE
         for bucket in closed_buckets(at):
             points = [Point(name, "completed", bucket, passed + 1) for name in ("a", "b")]
-            await engine.record([], points, now=at)
+            await engine.timeline.record([], points, now=at)
         await kept.read(cast("Engine", Asked()), at)
         since, until = at - HOUR, at
-        assert kept.completed(since, until) == await engine.points(since, until - 1, ["completed"])
+        assert kept.completed(since, until) == await engine.timeline.points(since, until - 1, ["completed"])
     assert asked == [60, *[5] * 7, 27, 5, 60, 60]

@@ -58,7 +58,7 @@ async def test_a_store_that_is_away_is_said_once_and_asked_again(
     async def away() -> None:
         raise EngineUnavailable("the driver's own words")
 
-    monkeypatch.setattr(engine, "census", away)
+    monkeypatch.setattr(engine.operator, "census", away)
     hub.enter()
     seen = 0
     for _ in range(6):
@@ -176,7 +176,7 @@ async def test_pauses_and_workers_are_read_in_time_whatever_else_is_wanted(
         return ask
 
     for name in read:
-        monkeypatch.setattr(engine, name, noted(name, getattr(engine, name)))
+        monkeypatch.setattr(engine.control, name, noted(name, getattr(engine.control, name)))
 
     async def many(_: Engine) -> tuple[int, int]:
         return 1, 3

@@ -18,7 +18,7 @@ async def send(client: Client, method: str, path: str, body: str) -> int:
 
 
 async def payload(app: Stoker, job: str) -> bytes:
-    [found] = await (await app.engine()).get([ids.parse(job)])
+    [found] = await (await app.engine()).operator.get([ids.parse(job)])
     assert found is not None
     return found.payload
 

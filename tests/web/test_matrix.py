@@ -113,9 +113,11 @@ async def fill(app: Stoker) -> None:
         await Admin(app).schedules.create(f"nightly-{queue}", app.draft("send"), cron="0 3 * * *")
         await enqueue(app, queue=queue)
     await Admin(app).tokens.create("known")
-    await engine.tune("budget", Rate(5))
+    await engine.control.tune("budget", Rate(5))
     await beat(app)
-    await engine.put_operation(Operation(id="0", who="eve", action="cancel", filter="is:ready", bound=0, started=0))
+    await engine.documents.put_operation(
+        Operation(id="0", who="eve", action="cancel", filter="is:ready", bound=0, started=0)
+    )
 
 
 async def ask(app: Stoker, client: Client, asked: Asked) -> httpx.Response:
@@ -238,7 +240,7 @@ async def test_a_bulk_call_checks_the_queue_of_every_job(app: Stoker, client: Cl
 async def test_a_limited_visitor_neither_stops_nor_resumes_operations(app: Stoker, client: Client, below: str) -> None:
     await fill(app)
     engine = await app.engine()
-    [before] = await engine.operations()
+    [before] = await engine.documents.operations()
     for limit, status in (("own", 403), ("none", 0)):
         headers = {"x-role": "admin", "x-limit": limit, "x-csrf-token": await client.csrf()}
         for verb in ("stop", "resume"):
@@ -246,10 +248,10 @@ async def test_a_limited_visitor_neither_stops_nor_resumes_operations(app: Stoke
             answer = await client.http.post(f"{below}/0/{verb}", headers=headers, **given)
             assert (answer.status_code == 403) == (status == 403), (limit, verb, answer.text)
         if limit == "own":
-            assert await engine.operations() == [before]
+            assert await engine.documents.operations() == [before]
             page = await client.get("/operations/0", headers=headers)
             assert "Stop it" not in page.text
-    assert await engine.operations() != [before]
+    assert await engine.documents.operations() != [before]
 
 
 @pytest.mark.spec("WEBSEC-22")

@@ -170,7 +170,7 @@ async def filled(app: Stoker, clock: VirtualClock) -> dict[str, str]:
     found = await lively(app, clock)
     engine = await app.engine()
     await app.enqueue(app.draft("send", {"k": "a"}, limit=Limit(2, key="k")))
-    await engine.tune("default", Tuning(limits=(("send", 5),)))
+    await engine.control.tune("default", Tuning(limits=(("send", 5),)))
     if Feature.OUTBOX in engine.features:
         await letters(engine, 1, parks=True)
     return {"id": found["scheduled"], "worker": "w", "stream": "orders", "consumer": "warehouse"}

@@ -90,7 +90,7 @@ async def test_pages_and_calls_go_through_the_users_own_admin(app: Stoker, own: 
     assert [name for name, _ in ASKED].count("find") == 2
     canceled = [("cancel", first), ("cancel", second), ("cancel", [third]), ("cancel", [fourth])]
     assert [one for one in ASKED if one[0] != "find"] == [*canceled, ("reset", "nightly")]
-    entries = await (await app.engine()).audit(AuditQuery())
+    entries = await (await app.engine()).audit.read(AuditQuery())
     assert {(one.by.who, one.by.way) for one in entries if one.deed.action == "jobs.cancel"} == {
         ("ann", "page"),
         ("ann", "token"),
@@ -114,7 +114,7 @@ async def test_a_replaced_method_is_used_and_visitors_stay_apart(app: Stoker) ->
     assert (refused.status_code, "is not for operators here" in refused.text) == (422, True)
     assert (await client.post(f"/jobs/{job}/cancel")).status_code == 303
     assert (await app.handle(job).refresh()).status is Status.CANCELED
-    [entry] = await (await app.engine()).audit(AuditQuery())
+    [entry] = await (await app.engine()).audit.read(AuditQuery())
     assert entry.by.who == "bob"
     await client.close()
     await board.close()

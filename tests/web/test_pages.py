@@ -55,8 +55,8 @@ async def lively(app: Stoker, clock: VirtualClock) -> dict[str, str]:
     found["ready"] = await enqueue(app, "send", tenant="acme")
     found["scheduled"] = await enqueue(app, "send", delay=3600)
     found["paused"] = await enqueue(app, "send", queue="imports")
-    await engine.tune("imports", Tuning(paused=True, reason="bad file", by="maria"))
-    await engine.tune("stripe", Rate(100, per=60))
+    await engine.control.tune("imports", Tuning(paused=True, reason="bad file", by="maria"))
+    await engine.control.tune("stripe", Rate(100, per=60))
     await app.schedule("nightly", app.draft("send"), cron="0 3 * * *")
     await beat(app, queues={"default": 5, "billing": 2}, kinds={"send": "a", "resize": "a", "charge": "a"}, running=1)
     clock.advance(2)
@@ -244,7 +244,7 @@ async def test_an_action_on_a_group_of_errors_touches_that_group(app: Stoker, cl
         while "Requeued 4 jobs." not in text(await client.get(begun.headers["location"])):
             await asyncio.sleep(0.01)
     engine = await app.engine()
-    found = await engine.get([ids.parse(one) for one in made])
+    found = await engine.operator.get([ids.parse(one) for one in made])
     assert [one.status for one in found if one is not None] == [Status.PENDING] * 4 + [Status.DEAD] * 3
 
 
@@ -442,8 +442,8 @@ async def test_a_job_shows_its_chain_and_its_group(app: Stoker, client: Client) 
     assert "Chain send this job, ready resize follows its success, not stored yet charge" in page
     [run] = await claim(app)
     engine = await app.engine()
-    await engine.settle([Settlement(run.id, run.worker, run.token, Status.DONE, followups=run.options.then)])
-    [child] = [job for job in (await engine.find(Query())).jobs if job.kind == "resize"]
+    await engine.jobs.settle([Settlement(run.id, run.worker, run.token, Status.DONE, followups=run.options.then)])
+    [child] = [job for job in (await engine.operator.find(Query())).jobs if job.kind == "resize"]
     second = await client.get(f"/jobs/{ids.text(child.id)}")
     assert "send ran before it, done resize this job, ready charge follows its success" in text(second)
     assert f"/jobs/{ids.text(first.job_id)}" in second.text

@@ -89,5 +89,5 @@ async def test_people_sign_in_where_the_store_refuses_to_keep_their_session(
     assert (await client.get("/queues")).status_code == 200
     assert "Cookies hold the token itself" in text(await client.get("/health"))
     assert "cookies hold tokens instead" in caplog.text
-    assert await (await app.engine()).sessions() == []
+    assert await (await app.engine()).documents.sessions() == []
     await client.close()

@@ -32,7 +32,7 @@ async def _scheduled(app: Stoker, clock: VirtualClock) -> str:
 async def _retrying(app: Stoker, clock: VirtualClock) -> str:
     id_ = await enqueue(app)
     [run] = await claim(app)
-    await (await app.engine()).settle(
+    await (await app.engine()).jobs.settle(
         [Settlement(run.id, run.worker, run.token, Status.RETRYING, error="KeyError: 1", after=60_000_000)]
     )
     return id_
@@ -42,7 +42,7 @@ async def _held(app: Stoker, clock: VirtualClock) -> str:
     await app.budget("llm").tune(Rate(10))
     id_ = await enqueue(app)
     [run] = await claim(app)
-    await (await app.engine()).settle([conclude(run, Snoozed(60_000_000, Held("llm", 50)))])
+    await (await app.engine()).jobs.settle([conclude(run, Snoozed(60_000_000, Held("llm", 50)))])
     return id_
 
 
@@ -55,14 +55,14 @@ async def _cooling(app: Stoker, clock: VirtualClock) -> str:
     await enqueue(app)
     [run] = await claim(app)
     cool = Cool(0, 60_000_000)
-    await (await app.engine()).settle(
+    await (await app.engine()).jobs.settle(
         [Settlement(run.id, run.worker, run.token, Status.RETRYING, error="x", throttled=True, cool=cool)]
     )
     return await enqueue(app)
 
 
 async def _rated(app: Stoker, clock: VirtualClock) -> str:
-    await (await app.engine()).tune("default", Tuning(rate=Rate(1, per=3600), workers=7))
+    await (await app.engine()).control.tune("default", Tuning(rate=Rate(1, per=3600), workers=7))
     await enqueue(app)
     await claim(app)
     return await enqueue(app)
@@ -186,14 +186,14 @@ async def test_run_this_one_now_is_undone_and_says_what_it_does_not_pass(app: St
 @pytest.mark.spec("WEB-26")
 async def test_a_remedy_on_one_jobs_page_starts_no_other_job(app: Stoker, client: Client) -> None:
     """Of many that wait for tokens only this one starts, and the rate stays as it is."""
-    await (await app.engine()).tune("default", Tuning(rate=Rate(1, per=3600)))
+    await (await app.engine()).control.tune("default", Tuning(rate=Rate(1, per=3600)))
     made = [await enqueue(app) for _ in range(12)]
     await claim(app)
     action, fields, _ = form_of((await client.get(f"/jobs/{made[7]}")).text, "Rate")
     await client.post(action, fields)
     assert [ids.text(one.id) for one in await claim(app, n=50)] == [made[7]]
     assert await claim(app, n=50) == []
-    [queue] = await (await app.engine()).queues()
+    [queue] = await (await app.engine()).control.queues()
     assert queue.rate == Rate(1, per=3600)
 
 

@@ -45,7 +45,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     async def fill() -> str:
         for _ in range(5):
             await app.enqueue(app.draft("send"))
-        await (await app.engine()).tune("stripe", Rate(10, per=1))
+        await (await app.engine()).control.tune("stripe", Rate(10, per=1))
         await app.schedule("nightly", app.draft("send"), cron="0 3 * * *")
         return await Admin(app).tokens.create("fuzz", "admin")
 

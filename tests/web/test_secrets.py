@@ -54,7 +54,7 @@ async def test_payloads_and_secrets_are_in_no_page_and_no_answer(
     engine = await app.engine()
     error = f"LoginError: password={SECRET}\n  in postgresql://shop:{SECRET}@db/shop"
     end = Settlement(held.id, held.worker, held.token, Status.DEAD, error=error, result=f'"{RESULT}"'.encode())
-    await engine.settle([end])
+    await engine.jobs.settle([end])
     board = dashboard(app, auth=lambda _: Identity("ann", role), limits=Limits(seconds=30))
     client = Client(board)
     found = await everything(client, id_)
@@ -110,7 +110,7 @@ async def test_a_search_does_not_tell_a_right_digit_from_a_wrong_one(app: Stoker
     [held] = await claim(app)
     engine = await app.engine()
     error = f"Declined: card_number={CARD}"
-    await engine.settle([Settlement(held.id, held.worker, held.token, Status.DEAD, error=error)])
+    await engine.jobs.settle([Settlement(held.id, held.worker, held.token, Status.DEAD, error=error)])
     board = dashboard(app, auth=lambda _: Identity("ann", role), limits=Limits(seconds=30))
     client = Client(board)
 
@@ -142,7 +142,7 @@ async def test_what_stands_for_a_secret_is_not_found_whatever_the_secret_is(app:
         await enqueue(app, payload={"pass": secret})
         [held] = await claim(app)
         error = Settlement(held.id, held.worker, held.token, Status.DEAD, error=f"Lost: pass={secret}")
-        await engine.settle([error])
+        await engine.jobs.settle([error])
     for guess in ("[hidden]", "hidden", "dd", "[h", "N]"):
         answer = await client.get("/api/v1/jobs", params={"q": words.format(guess), "total": "true"})
         refused = role == "read" and "payload:" in words

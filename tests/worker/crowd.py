@@ -161,7 +161,7 @@ class Crowd:
         """Jobs that are not over, by the store's own count."""
 
         async def count() -> int:
-            found = (await (await self.producer.engine()).census()).by_status()
+            found = (await (await self.producer.engine()).operator.census()).by_status()
             return sum(found[status] for status in OPEN)
 
         return self.producer.run(count())
@@ -215,7 +215,7 @@ class Crowd:
 
     def records(self) -> dict[str, Job]:
         async def ask() -> list[Job | None]:
-            return await (await self.producer.engine()).get([ids.parse(job) for job in self.acknowledged])
+            return await (await self.producer.engine()).operator.get([ids.parse(job) for job in self.acknowledged])
 
         return {ids.text(job.id): job for job in self.producer.run(ask()) if job is not None}
 

@@ -92,7 +92,7 @@ class Scene:
     def records(self) -> list[Job]:
         async def look() -> list[Job]:
             async with Stoker(self.url) as jobs:
-                return (await (await jobs.engine()).find(Query(limit=1000, order="oldest"))).jobs
+                return (await (await jobs.engine()).operator.find(Query(limit=1000, order="oldest"))).jobs
 
         return asyncio.run(look())
 

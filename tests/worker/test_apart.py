@@ -20,12 +20,12 @@ HERE = os.getpid()
 async def crash(job: JobHandle[int], times: int) -> None:
     """Let processes die under one of the jobs that are due."""
     engine = await placed.jobs.engine()
-    await engine.renew("doomed", [], first=True)
+    await engine.jobs.renew("doomed", [], first=True)
     for _ in range(times):
-        claims = await engine.claim(Demand("doomed", (("default", 9),)))
+        claims = await engine.jobs.claim(Demand("doomed", (("default", 9),)))
         ends = [Crashed("signal 11") if ids.text(claim.id) == job.id else HandedBack() for claim in claims]
         rules = Rules(default=placed.jobs.backoff)
-        await engine.settle([conclude(claim, end, rules) for claim, end in zip(claims, ends, strict=True)])
+        await engine.jobs.settle([conclude(claim, end, rules) for claim, end in zip(claims, ends, strict=True)])
 
 
 @pytest.mark.spec("WORKER-25")

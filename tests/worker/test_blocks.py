@@ -164,7 +164,7 @@ async def test_a_plain_handler_with_every_handle(shop: Shop, store: str, name: s
     ]
     assert shop.effects() == [0, 1, 2, 3, 4]
     engine = await shop.jobs.engine()
-    assert (await engine.census()).by_status("later")[Status.PENDING] == 5
+    assert (await engine.operator.census()).by_status("later")[Status.PENDING] == 5
     await shop.jobs.close()
 
 

@@ -54,4 +54,4 @@ async def test_a_link_that_dies_stops_its_branch_only(jobs: Stoker) -> None:
     assert (await jobs.handle(beside.job_id).refresh()).status is Status.DONE
     record = await jobs.handle(dead.job_id).refresh()
     assert (record.status, record.then) == (Status.DEAD, ("work",))
-    assert await (await jobs.engine()).get([behind.job_id]) == [None]
+    assert await (await jobs.engine()).operator.get([behind.job_id]) == [None]

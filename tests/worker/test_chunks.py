@@ -134,7 +134,7 @@ async def test_a_worker_asks_for_slots_times_size_and_one_slot_runs_one_chunk(jo
 async def test_a_limited_queue_runs_as_many_chunks_as_it_has_slots(jobs: Stoker) -> None:
     work = Gathered(jobs, 3)
     work.gate.clear()
-    await (await jobs.engine()).tune("index", Tuning(workers=2))
+    await (await jobs.engine()).control.tune("index", Tuning(workers=2))
     handles = await work.put(*range(12))
     async with working(jobs, {"index": 4}) as worker:
         await until(lambda: work.now == 2)
@@ -317,7 +317,7 @@ async def test_a_job_that_is_throttled_cools_its_queue(jobs: Stoker) -> None:
     handles = await work.put(1, 2)
     await drain(jobs)
     assert await statuses(handles) == [Status.PENDING, Status.DONE]
-    [queue] = [one for one in await (await jobs.engine()).queues() if one.name == "index"]
+    [queue] = [one for one in await (await jobs.engine()).control.queues() if one.name == "index"]
     assert queue.cooldown.until is not None
 
 
@@ -573,7 +573,7 @@ async def test_a_lost_claim_drops_out_and_the_others_are_settled(
     async with working(jobs) as worker:
         await until(lambda: work.now)
         await handles[0].cancel(force=True)
-        await engine.wake([CONTROL])
+        await engine.jobs.wake([CONTROL])
         await until(lambda: work.contexts[0].items[0].canceled)
         work.gate.set()
         assert await handles[1].result(PATIENCE) is None
@@ -598,7 +598,7 @@ async def test_claims_that_gathered_past_their_lease_are_handed_back(
             assert (await becomes(handle, Status.PENDING)).attempts == 0
         assert work.calls == []
         assert not worker.ready
-        await (await timed_jobs.engine()).wake([CONTROL])
+        await (await timed_jobs.engine()).jobs.wake([CONTROL])
         asleep = 0.0
         for handle in handles:
             await handle.result(PATIENCE)

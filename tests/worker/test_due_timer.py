@@ -78,7 +78,7 @@ class Counting:
 
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.claims = self.looks = self.waits = 0
-        claim, ahead, wait = engine.claim, engine.ahead, engine.wait
+        claim, ahead, wait = engine.jobs.claim, engine.jobs.ahead, engine.jobs.wait
 
         async def counted_wait(topics: Sequence[str], timeout: float) -> frozenset[str]:
             self.waits += "default" in topics
@@ -92,9 +92,9 @@ class Counting:
             self.looks += 1
             return await ahead(queues)
 
-        monkeypatch.setattr(engine, "claim", counted_claim)
-        monkeypatch.setattr(engine, "ahead", counted_ahead)
-        monkeypatch.setattr(engine, "wait", counted_wait)
+        monkeypatch.setattr(engine.jobs, "claim", counted_claim)
+        monkeypatch.setattr(engine.jobs, "ahead", counted_ahead)
+        monkeypatch.setattr(engine.jobs, "wait", counted_wait)
 
 
 @pytest.mark.spec("WORKER-36")
@@ -111,9 +111,9 @@ async def test_no_claim_is_spent_on_a_closed_queue(jobs: Stoker, monkeypatch: py
 
     engine = await jobs.engine()
     if closed == "paused":
-        await engine.tune("default", Tuning(paused=True))
+        await engine.control.tune("default", Tuning(paused=True))
     if closed == "dry":
-        await engine.tune("default", Tuning(rate=Rate(1, per=NEVER)))
+        await engine.control.tune("default", Tuning(rate=Rate(1, per=NEVER)))
         await work.enqueue()
     await work.enqueue()
     counting = Counting(engine, monkeypatch)
@@ -128,7 +128,7 @@ async def test_no_claim_is_spent_on_a_closed_queue(jobs: Stoker, monkeypatch: py
         else:
             assert counting.looks <= looks + 1, "it knows when the queue opens; its settings were read once meanwhile"
         if closed == "paused":
-            await engine.tune("default", Tuning(paused=False))
+            await engine.control.tune("default", Tuning(paused=False))
             await until(lambda: runs == [1])
         else:
             await asyncio.wait_for(worker.stop(), PATIENCE)
@@ -154,13 +154,13 @@ async def test_a_queue_that_was_reopened_is_noticed_without_a_wake_up(
         await asyncio.sleep(0.005)
         return frozenset()
 
-    monkeypatch.setattr(engine, "wait", never_woken)
+    monkeypatch.setattr(engine.jobs, "wait", never_woken)
     await work.enqueue()
     handle = await work.enqueue()
     async with working(jobs, {"default": 1}, poll=0.01) as worker:
         await until(lambda: worker.due_timer.sleeps)
         await worker.maintenance.show_and_tune()
-        await engine.tune("default", Tuning(reopen=True))
+        await engine.control.tune("default", Tuning(reopen=True))
         await worker.maintenance.show_and_tune()
         await handle.result(PATIENCE)
 
@@ -195,7 +195,7 @@ async def test_the_alarm_is_set_to_the_next_token_and_to_the_end_of_a_pause(
         runs.append(1)
 
     engine = await timed_jobs.engine()
-    await engine.tune("default", Tuning(rate=Rate(1, per=5)))
+    await engine.control.tune("default", Tuning(rate=Rate(1, per=5)))
     for _ in range(2):
         await work.enqueue()
     async with working(timed_jobs, poll=NEVER, lease=NEVER) as worker:
@@ -205,7 +205,7 @@ async def test_the_alarm_is_set_to_the_next_token_and_to_the_end_of_a_pause(
         clock.advance(5)
         timer.reset()
         await until(lambda: runs == [1, 1])
-        await engine.tune("default", Tuning(paused=True, pause_for=60 * SECOND))
+        await engine.control.tune("default", Tuning(paused=True, pause_for=60 * SECOND))
         await work.enqueue()
         timer.reset()
         await until(lambda: timer.open == frozenset() and (timer.fires_in or 0) > 50)
@@ -220,7 +220,7 @@ async def test_a_poll_reaches_every_queue_beside_one_that_is_always_woken(monkey
     jobs = Stoker(MemoryEngine())
     engine = await jobs.engine()
     asked: list[str] = []
-    claim = engine.claim
+    claim = engine.jobs.claim
 
     async def noted_claim(demand: Demand) -> list[Claim]:
         asked.extend(queue for queue, _ in demand.queues)
@@ -233,9 +233,9 @@ async def test_a_poll_reaches_every_queue_beside_one_that_is_always_woken(monkey
     async def unknown(queues: Sequence[str]) -> Ahead:
         return Ahead(frozenset(queues), None)
 
-    monkeypatch.setattr(engine, "claim", noted_claim)
-    monkeypatch.setattr(engine, "wait", always_woken)
-    monkeypatch.setattr(engine, "ahead", unknown)
+    monkeypatch.setattr(engine.jobs, "claim", noted_claim)
+    monkeypatch.setattr(engine.jobs, "wait", always_woken)
+    monkeypatch.setattr(engine.jobs, "ahead", unknown)
     async with working(jobs, {"busy": 1, "calm": 1}, poll=0.05):
         await until(lambda: asked.count("calm") > 5)
     await jobs.close()

@@ -90,7 +90,7 @@ async def test_every_way_to_fail_is_logged_once(
     producer = Stoker("memory://")  # knows only the name of the task, as another program might
     producer.declare("typed")
     unfit = producer.draft("typed", {"n": "seven"})
-    await (await jobs.engine()).insert([unfit])
+    await (await jobs.engine()).jobs.insert([unfit])
     expired = await late.enqueue()
     clock.advance(61)
     told = {
@@ -133,7 +133,7 @@ class Forgetful(MemoryEngine):
         if not self.lost:
             self.lost = True
             raise EngineUnavailable("the answer was lost.")
-        return Settled(settled.verdicts, [] if demand is None else await self.claim(demand))
+        return Settled(settled.verdicts, [] if demand is None else await self.jobs.claim(demand))
 
 
 @pytest.mark.spec("FAILLOG-01")

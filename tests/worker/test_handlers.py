@@ -121,7 +121,7 @@ async def test_a_result_is_what_the_last_run_returned(jobs: Stoker) -> None:
     handles = [await work.enqueue(refused=refused) for refused in (False, True)]
     await drain(jobs)
     engine = await jobs.engine()
-    await engine.alter(Selection(tuple(ids.parse(handle.id) for handle in handles)), Requeue())
+    await engine.operator.alter(Selection(tuple(ids.parse(handle.id) for handle in handles)), Requeue())
     await drain(jobs)
     assert await handles[0].result(0) is None
     with pytest.raises(ResultUnavailable):
@@ -199,7 +199,7 @@ async def test_the_next_delay_is_the_handlers_the_jobs_the_queues_the_apps(clock
         raise Busy(wish)
 
     async with app:
-        await (await app.engine()).tune("curved", Tuning(curve=Curve(True, 30 * SECOND, HOUR)))
+        await (await app.engine()).control.tune("curved", Tuning(curve=Curve(True, 30 * SECOND, HOUR)))
         wished = await work.using(queue="curved", backoff=Fixed(50)).enqueue(wish=40)
         own = await work.using(queue="curved", backoff=Fixed(50)).enqueue()
         curved = await work.using(queue="curved").enqueue()
@@ -800,8 +800,8 @@ async def test_follow_ups_with_a_key_that_were_stored_are_told(jobs: Stoker) -> 
     ]
     engine = await jobs.engine()
     assert jobs.timeline is not None
-    await jobs.timeline.flush(engine)
-    events = await engine.events(Window(0, await engine.now() + HOUR))
+    await jobs.timeline.flush(engine.timeline)
+    events = await engine.timeline.events(Window(0, await engine.now() + HOUR))
     assert [event.type for event in events if event.kind == "after"].count(EventType.ENQUEUED) == 1
 
 

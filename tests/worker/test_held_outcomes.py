@@ -175,7 +175,7 @@ async def test_a_queue_of_which_too_many_wait_is_left_alone_until_they_are_writt
         tried = len(store.asked)
         await until(lambda: len(store.asked) > tried + 3)
         assert most <= len(worker.store_loop.held_outcomes.waiting) <= most + 10, "and those that were claimed by then"
-        assert (await store.census()).ready("default") >= 2 * most
+        assert (await store.operator.census()).ready("default") >= 2 * most
         other = await app.enqueue(app.draft("work", {"n": 7}, queue="other"))
         assert await other.result(PATIENCE) == 7
         store.slots = set()

@@ -130,13 +130,13 @@ ENGINES = {
 async def leave_something(engine: Engine, clock: Clock) -> None:
     """Leave one outdated thing for each sweep."""
     at = clock.now
-    await engine.insert([Draft(mint(), "work", options=Options(keep=SECOND))])
-    await engine.renew("w", [], first=True)
-    [claim] = await engine.claim(Demand("w", (("default", 1),)))
-    await engine.settle([conclude(claim, Done())])
-    await engine.record([Event(at, EventType.STARTED, mint(), "q", "k")], [Point("q", "m", at, 1)], now=at)
-    await engine.beat(Presence(worker="silent", host="h", pid=1, queues={}))
-    await engine.lock("lapsed", "me", SECOND)
+    await engine.jobs.insert([Draft(mint(), "work", options=Options(keep=SECOND))])
+    await engine.jobs.renew("w", [], first=True)
+    [claim] = await engine.jobs.claim(Demand("w", (("default", 1),)))
+    await engine.jobs.settle([conclude(claim, Done())])
+    await engine.timeline.record([Event(at, EventType.STARTED, mint(), "q", "k")], [Point("q", "m", at, 1)], now=at)
+    await engine.control.beat(Presence(worker="silent", host="h", pid=1, queues={}))
+    await engine.control.lock("lapsed", "me", SECOND)
     clock.now += 40 * DAY
 
 
@@ -162,18 +162,18 @@ async def test_a_sweep_that_fails_hinders_no_other(
         break_points()
         with caplog.at_level(logging.INFO, "stoker.worker"):
             assert (await janitor.clean(engine, Retention())).jobs == 1
-        assert not (await engine.find(Query())).jobs
-        assert await engine.events(Window(0, clock.now)) == []
-        assert await engine.workers() == []
-        assert (await engine.expire(Retention(sweeps=frozenset(Sweep) - {Sweep.POINTS}))) == Expired()
+        assert not (await engine.operator.find(Query())).jobs
+        assert await engine.timeline.events(Window(0, clock.now)) == []
+        assert await engine.control.workers() == []
+        assert (await engine.operator.expire(Retention(sweeps=frozenset(Sweep) - {Sweep.POINTS}))) == Expired()
         [warning] = warnings(caplog)
         assert warning.getMessage().startswith("could not remove old points: ")
         assert warning.getMessage().endswith("this one is tried again at the next cleaning.")
         mend_points()
         caplog.clear()
-        assert len(await engine.points(0, clock.now, ["m"])) == 1
+        assert len(await engine.timeline.points(0, clock.now, ["m"])) == 1
         await janitor.clean(engine, Retention())
-        assert await engine.points(0, clock.now, ["m"]) == []
+        assert await engine.timeline.points(0, clock.now, ["m"]) == []
         assert not warnings(caplog)
     finally:
         await engine.close()
@@ -234,9 +234,9 @@ async def test_a_repaired_limit_is_logged_and_is_an_event(caplog: pytest.LogCapt
     engine = MemoryEngine(clock=clock)
     await engine.open()
     slot = Slot("api", "a", 1, "running", None)
-    await engine.insert([Draft(mint(), "work", options=Options(limit=slot)) for _ in range(2)])
-    await engine.renew("w", [], first=True)
-    [claim] = await engine.claim(Demand("w", (("default", 2),)))
+    await engine.jobs.insert([Draft(mint(), "work", options=Options(limit=slot)) for _ in range(2)])
+    await engine.jobs.renew("w", [], first=True)
+    [claim] = await engine.jobs.claim(Demand("w", (("default", 2),)))
     with engine._write as store:
         states = store.subqueues["default"]
         states.put(msgspec.structs.replace(states.states["api/a"], running=4), clock.now)
@@ -244,12 +244,12 @@ async def test_a_repaired_limit_is_logged_and_is_an_event(caplog: pytest.LogCapt
     async with app:
         await janitor.Janitor(RetentionSettings()).clean(ServiceContext(app, engine, str))
         assert app.timeline is not None
-        await app.timeline.flush(await app.engine())
-        [event] = await (await app.engine()).events(Window(0, 1 << 60))
+        await app.timeline.flush((await app.engine()).timeline)
+        [event] = await (await app.engine()).timeline.events(Window(0, 1 << 60))
     assert (event.type, event.queue, event.kind, event.attempt) == (EventType.LIMIT_REPAIRED, "default", "api", 3)
     [warning] = warnings(caplog)
     assert "queue default: 4 jobs were counted as running under the limit api/a, but 1 hold" in warning.getMessage()
-    await engine.settle([conclude(claim, Done())])
-    await engine.renew("w", [], first=True)
-    assert len(await engine.claim(Demand("w", (("default", 2),)))) == 1
+    await engine.jobs.settle([conclude(claim, Done())])
+    await engine.jobs.renew("w", [], first=True)
+    assert len(await engine.jobs.claim(Demand("w", (("default", 2),)))) == 1
     await engine.close()

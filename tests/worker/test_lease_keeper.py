@@ -106,11 +106,11 @@ async def test_a_worker_taken_for_dead_stops_its_handlers_says_so_and_goes_on_un
         worker._state.on_identity = told.append
         await started.wait()
         former = worker.id
-        await engine.renew("rival", [], first=True)
-        [claim] = await engine.reap("rival", 10, dead=[former])
+        await engine.jobs.renew("rival", [], first=True)
+        [claim] = await engine.jobs.reap("rival", 10, dead=[former])
         assert claim.former == former
         jobs.listener(heard.append)
-        await engine.wake([CONTROL])
+        await engine.jobs.wake([CONTROL])
         await until(lambda: reasons)
         await until(lambda: worker.ready and worker.id != former)
         assert told == [worker.id]
@@ -118,9 +118,9 @@ async def test_a_worker_taken_for_dead_stops_its_handlers_says_so_and_goes_on_un
         await until(lambda: worker.lost == 1)
         assert heard == [], "the refused outcome reaches no listener"
         assert (await job.refresh()).worker == "rival"
-        await engine.renew("rival", [], lease=0)
-        mine = await engine.reap(worker.id, 10)  # unless the worker has done it by itself
-        await engine.settle([conclude(claim, Lost()) for claim in mine])
+        await engine.jobs.renew("rival", [], lease=0)
+        mine = await engine.jobs.reap(worker.id, 10)  # unless the worker has done it by itself
+        await engine.jobs.settle([conclude(claim, Lost()) for claim in mine])
         assert await job.result(PATIENCE) == worker.id, "and it works as before"
         await until(lambda: not worker.claims.tokens)
     assert reasons == ["the worker's lease was lost"]
@@ -131,8 +131,8 @@ async def test_a_lost_lease_is_replaced_once_however_late_the_loop_takes_notice(
     async def take_over(worker: str) -> None:
         engine = jobs.new_engine()
         await engine.open()
-        await engine.renew("rival", [], first=True)
-        await engine.reap("rival", 10, dead=[worker])
+        await engine.jobs.renew("rival", [], first=True)
+        await engine.jobs.reap("rival", 10, dead=[worker])
         await engine.close()
 
     async with working(jobs) as worker:
@@ -162,12 +162,12 @@ async def test_a_claim_whose_answer_was_lost_is_handed_back(timed_jobs: Stoker, 
     job = await work.enqueue()
     engine = await timed_jobs.engine()
     async with working(timed_jobs, ["default"]) as worker:
-        [claim] = await engine.claim(Demand(worker.id, (("elsewhere", 1),)))
-        await engine.wake([CONTROL])
+        [claim] = await engine.jobs.claim(Demand(worker.id, (("elsewhere", 1),)))
+        await engine.jobs.wake([CONTROL])
         await asyncio.sleep(0.05)
         assert (await job.refresh()).status is Status.RUNNING, "it may still be on its way"
         clock.advance(6)
-        await engine.wake([CONTROL])
+        await engine.jobs.wake([CONTROL])
         record = await becomes(job, Status.PENDING)
         assert record.attempts == 0
         assert worker.claims.tokens == {}
@@ -184,8 +184,8 @@ async def test_a_dead_workers_jobs_are_taken_over_and_run_again(jobs: Stoker, ca
 
     job = await work.enqueue()
     engine = await jobs.engine()
-    await engine.renew("the dead", [], lease=SECOND // 10, first=True)
-    await engine.claim(Demand("the dead", (("default", 1),)))
+    await engine.jobs.renew("the dead", [], lease=SECOND // 10, first=True)
+    await engine.jobs.claim(Demand("the dead", (("default", 1),)))
     jobs.listener(lambda change: heard.append((change.before, change.after)))
     await asyncio.sleep(0.11)
     async with working(jobs, lease=1):
@@ -202,15 +202,15 @@ async def test_a_worker_shows_itself_and_says_good_bye(jobs: Stoker) -> None:
     engine = await jobs.engine()
     async with working(jobs, {"mail": 2, "default": 3}) as worker:
         async with asyncio.timeout(PATIENCE):
-            while [one.state for one in await engine.workers()] != ["running"]:
+            while [one.state for one in await engine.control.workers()] != ["running"]:
                 await asyncio.sleep(0.005)
-        [presence] = await engine.workers()
+        [presence] = await engine.control.workers()
         assert (presence.worker, presence.queues, presence.state) == (worker.id, {"mail": 2, "default": 3}, "running")
-    [presence] = await engine.workers()
+    [presence] = await engine.control.workers()
     assert presence.state == "stopped"
-    await engine.renew("other", [], first=True)
-    assert await engine.reap("other", 10) == []
-    assert not (await engine.renew(worker.id, [])).known, "its lease is given back"
+    await engine.jobs.renew("other", [], first=True)
+    assert await engine.jobs.reap("other", 10) == []
+    assert not (await engine.jobs.renew(worker.id, [])).known, "its lease is given back"
 
 
 class Shut(MemoryEngine):
@@ -253,7 +253,7 @@ class Forgetful(MemoryEngine):
 async def test_a_worker_whose_keeper_dies_stops(caplog: pytest.LogCaptureFixture) -> None:
     app = Stoker(Forgetful())
     async with working(app) as worker:
-        await (await app.engine()).wake([CONTROL])
+        await (await app.engine()).jobs.wake([CONTROL])
         await asyncio.wait_for(worker.join(), PATIENCE)
         assert not worker.ready
     assert "the lease keeper died" in caplog.text
@@ -267,7 +267,7 @@ async def test_orphans_are_left_alone_while_a_claim_is_under_way(engine: Engine)
     async with app:
         job = await app.enqueue(app.draft("work"))
         async with working(app, ["default"]) as worker:
-            [claim] = await (await app.engine()).claim(Demand(worker.id, (("elsewhere", 1),)))
+            [claim] = await (await app.engine()).jobs.claim(Demand(worker.id, (("elsewhere", 1),)))
             worker.store_loop.asking = True
             worker.lease_reports.renewed(Renewal(True, orphaned=[claim]))
             assert len(worker.outcomes) == 0
@@ -304,7 +304,7 @@ async def test_a_claim_that_waited_past_its_lease_is_handed_back_and_not_run(
         assert [n for n, _ in runs] == [0]
         assert not worker.ready, "nothing is claimed before the lease is renewed"
         assert "hands back 4 claimed jobs that had not started" in caplog.text
-        await engine.wake([CONTROL])
+        await engine.jobs.wake([CONTROL])
         for handle in handles:
             await becomes(handle, Status.DONE)
         assert sorted(n for n, _ in runs) == [0, 1, 2, 3, 4]
@@ -320,19 +320,19 @@ async def test_the_safe_end_of_a_lease_counts_from_before_the_renewal_was_sent(
     monkeypatch.setattr(state, "lease_clock", lambda: time.monotonic() + late)
     engine = await jobs.engine()
     worker = Worker(jobs, lease=3600)
-    renew = type(engine).renew
+    renew: Any = type(engine).renew  # type: ignore[attr-defined]
 
     async def slow(self: Engine, *args: Any, **more: Any) -> Renewal:
         nonlocal late
         left.append(worker.claims.safe_until - state.lease_clock())
-        renewal = await renew(self, *args, **more)
+        renewal: Renewal = await renew(self, *args, **more)
         late += 86_400
         return renewal
 
     monkeypatch.setattr(type(engine), "renew", slow)
     async with worker:
         for renewals in (2, 3):
-            await engine.wake([CONTROL])
+            await engine.jobs.wake([CONTROL])
             await until(lambda wanted=renewals: len(left) == wanted)  # type: ignore[misc]
     assert all(seconds < 0 for seconds in left[1:3]), left
 
@@ -344,11 +344,11 @@ async def test_the_safe_end_counts_so_too_after_a_lost_lease(jobs: Stoker, monke
     monkeypatch.setattr(state, "lease_clock", lambda: time.monotonic() + late)
     engine = await jobs.engine()
     worker = Worker(jobs, lease=3600)
-    renew = type(engine).renew
+    renew: Any = type(engine).renew  # type: ignore[attr-defined]
 
     async def slow(self: Engine, *args: Any, **more: Any) -> Renewal:
         nonlocal late, asked
-        renewal = await renew(self, *args, **more)
+        renewal: Renewal = await renew(self, *args, **more)
         late += 86_400
         asked += 1
         return msgspec.structs.replace(renewal, known=asked != 2)
@@ -357,6 +357,6 @@ async def test_the_safe_end_counts_so_too_after_a_lost_lease(jobs: Stoker, monke
         former = worker.id
         asked = 1
         monkeypatch.setattr(type(engine), "renew", slow)
-        await engine.wake([CONTROL])
+        await engine.jobs.wake([CONTROL])
         await until(lambda: worker.id != former and worker.claims.safe_until > -math.inf)
         assert worker.claims.safe_until < state.lease_clock()

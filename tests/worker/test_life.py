@@ -280,8 +280,8 @@ async def test_serve_and_the_context_manager_open_and_close_everything(engine: E
     await asyncio.wait_for(Worker(app, drain=True).serve(), PATIENCE)
     async with app:
         engine = await app.engine()
-        assert (await engine.census()).by_status()[Status.DONE] == 2
-        types = Counter(event.type.value for event in await engine.events(Window(0, 1 << 60)))
+        assert (await engine.operator.census()).by_status()[Status.DONE] == 2
+        types = Counter(event.type.value for event in await engine.timeline.events(Window(0, 1 << 60)))
         assert types == {"enqueued": 2, "started": 2, "completed": 2}
 
 
@@ -322,7 +322,7 @@ async def test_draining_runs_what_is_due_and_what_that_brings_about(jobs: Stoker
         [*(f"parent {n}" for n in range(4)), "child 1", "child 2", "child 3", "grandchild 2", "grandchild 3", "later"]
     )
     assert worker.state == "stopped"
-    assert (await (await jobs.engine()).census()).by_status()[Status.PENDING] == 2
+    assert (await (await jobs.engine()).operator.census()).by_status()[Status.PENDING] == 2
 
 
 @pytest.mark.spec("DRAIN-01")
@@ -503,7 +503,7 @@ async def test_a_worker_removes_what_is_past_its_time(jobs: Stoker) -> None:
         gone, stays = await brief.enqueue(), await lasting.enqueue()
         engine = await jobs.engine()
         async with asyncio.timeout(PATIENCE):
-            while await engine.get([uuid.UUID(gone.id).bytes]) != [None]:
+            while await engine.operator.get([uuid.UUID(gone.id).bytes]) != [None]:
                 await asyncio.sleep(0.01)
         assert (await becomes(stays, Status.DONE)).expires_at is not None
 

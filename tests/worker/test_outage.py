@@ -160,7 +160,7 @@ async def test_an_outcome_whose_answer_was_lost_is_written_and_told_once(app: St
     assert await job.result(0) == "once"
     assert [(one.before, one.after) for one in heard] == [("pending", "running"), ("running", "done")]
     assert (worker.lost, worker.counts[Status.DONE]) == (0, 1)
-    events = await (await app.engine()).events(Window(0, 1 << 60))
+    events = await (await app.engine()).timeline.events(Window(0, 1 << 60))
     assert [event.type for event in events] == ["enqueued", "started", "completed"]
 
 
@@ -228,10 +228,10 @@ async def test_the_expelled_worker_survives_an_outage_too(
     engine = await app.engine()
     async with working(app) as worker:
         former = worker.id
-        await engine.renew("rival", [], first=True)
-        await engine.reap("rival", 10, dead=[former])
+        await engine.jobs.renew("rival", [], first=True)
+        await engine.jobs.reap("rival", 10, dead=[former])
         weather.swallow["renew"] = 1
-        await engine.wake([CONTROL])
+        await engine.jobs.wake([CONTROL])
         await until(lambda: not weather.swallow["renew"] and worker.ready and worker.id != former)
         job = await app.enqueue(app.draft("work"))
         assert await job.result(PATIENCE) == 5

@@ -93,10 +93,10 @@ async def test_current_works_in_the_child_whatever_it_prints(caplog: pytest.LogC
 async def test_follow_ups_of_a_child_are_stored_with_its_success() -> None:
     engine = await risky.jobs.engine()
     mirrored = Query(kinds=frozenset({"mirror"}), statuses=frozenset({Status.DONE}), limit=100)
-    before = len((await engine.find(mirrored)).jobs)
+    before = len((await engine.operator.find(mirrored)).jobs)
     await (await risky.chatty.enqueue()).result(PATIENCE)
     async with asyncio.timeout(PATIENCE):
-        while len((await engine.find(mirrored)).jobs) == before:
+        while len((await engine.operator.find(mirrored)).jobs) == before:
             await asyncio.sleep(0.01)
 
 

@@ -72,7 +72,7 @@ async def test_a_refused_spend_puts_the_job_off_and_costs_nothing(timed_jobs: St
     assert (done.status, put_off.status, put_off.attempts, put_off.history) == (Status.DONE, Status.PENDING, 0, ())
     engine = await timed_jobs.engine()
     assert put_off.scheduled_at == datetime.fromtimestamp(await engine.now() / 1e6, UTC) + timedelta(seconds=4)
-    assert all(queue.cooldown == OPEN for queue in await engine.queues())
+    assert all(queue.cooldown == OPEN for queue in await engine.control.queues())
     clock.advance(4)
     await drain(timed_jobs)
     assert (await second.refresh()).status is (await first.refresh()).status is Status.DONE

@@ -26,7 +26,7 @@ class Picky:
         self.plain = False
         self.errors: list[Exception] = [EngineError("this cannot be stored.")]
         self.calls = 0
-        cls = type(engine)
+        cls: Any = type(engine)
         settle, note = cls.settle, cls.note
 
         async def picky_settle(engine: Any, settlements: Sequence[Settlement], **more: Any) -> Any:

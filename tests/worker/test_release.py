@@ -19,8 +19,8 @@ async def held(jobs: Stoker, n: int) -> tuple[Engine, list[Claim]]:
     jobs.declare("work")
     await jobs.enqueue_many(jobs.draft("work") for _ in range(n))
     engine = await jobs.engine()
-    await engine.renew("doomed", [], first=True)
-    return engine, await engine.claim(Demand("doomed", (("default", n),)))
+    await engine.jobs.renew("doomed", [], first=True)
+    return engine, await engine.jobs.claim(Demand("doomed", (("default", n),)))
 
 
 @pytest.mark.spec("KILL-13")
@@ -41,7 +41,7 @@ async def test_a_release_that_fails_half_way_is_taken_up_where_it_was(
 
     monkeypatch.setattr(engine, door, shaky)
     await release_patiently(jobs, ["doomed"], crash)
-    found = await engine.get([claim.id for claim in claims])
+    found = await engine.operator.get([claim.id for claim in claims])
     expected = (Status.RETRYING, 0, 1) if crash else (Status.PENDING, 0, 0)
     assert {(job.status, job.attempts, job.crashes) for job in found if job} == {expected}
     assert all(job is not None and job.worker is None for job in found)
@@ -57,10 +57,10 @@ async def test_a_store_that_stays_away_leaves_it_to_the_lease(
     async def away(*_: Any, **__: Any) -> Any:
         raise EngineUnavailable("gone for good.")
 
-    monkeypatch.setattr(engine, "reap", away)
+    monkeypatch.setattr(engine.jobs, "reap", away)
     await release_patiently(jobs, ["doomed"], "killed")
     assert caplog.text.count("could not be released: gone for good.") == 2
     assert "run again when its lease has lapsed" in caplog.text
-    [job] = await engine.get([claims[0].id])
+    [job] = await engine.operator.get([claims[0].id])
     assert job is not None
     assert (job.status, job.worker) == (Status.RUNNING, "doomed")

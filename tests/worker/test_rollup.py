@@ -30,17 +30,17 @@ class Clock:
 
 
 async def points(engine: MemoryEngine) -> dict[tuple[str, str, int], Point]:
-    found = await engine.points(0, 2 * START, METRICS)
+    found = await engine.timeline.points(0, 2 * START, METRICS)
     return {(one.queue, one.metric, (one.bucket - START) // MINUTE): one for one in found}
 
 
 async def store(clock: Clock, engine: MemoryEngine) -> None:
     """A job was completed in each of five minutes, and two more jobs wait."""
     await engine.open()
-    await engine.insert([Draft(mint(), "work"), Draft(mint(), "work", delay=9 * MINUTE)])
+    await engine.jobs.insert([Draft(mint(), "work"), Draft(mint(), "work", delay=9 * MINUTE)])
     for n in range(5):
         event = Event(START + n * MINUTE, EventType.COMPLETED, mint(), "mail", "send", 1, 7, 70 + n)
-        await engine.record([event], now=START)
+        await engine.timeline.record([event], now=START)
     clock.now = START + 4 * MINUTE + 30 * SECOND
 
 
@@ -82,7 +82,9 @@ async def test_a_minute_is_computed_again_only_when_something_came_in() -> None:
         await rollup.write_points(engine, counted)
         assert asked == expected
         asked.clear()
-    await engine.record([Event(START + 2 * MINUTE, EventType.COMPLETED, mint(), "mail", "send", 1, 9, 90)], now=clock())
+    await engine.timeline.record(
+        [Event(START + 2 * MINUTE, EventType.COMPLETED, mint(), "mail", "send", 1, 9, 90)], now=clock()
+    )
     clock.now += MINUTE
     await rollup.write_points(engine, counted)
     assert asked == [2, 4]
@@ -97,7 +99,7 @@ async def test_of_many_minutes_that_gained_events_the_latest_are_computed() -> N
     engine = MemoryEngine(clock=clock)
     await store(clock, engine)
     told = [Event(clock() - n * MINUTE, EventType.ENQUEUED, mint(), "mail", "send") for n in range(MOST_LATE + 9)]
-    await engine.record(told, now=clock())
+    await engine.timeline.record(told, now=clock())
     counted: rollup.Counted = {}
     assert await rollup.write_points(engine, counted) > 0
     enqueued = [minute for queue, metric, minute in await points(engine) if (queue, metric) == ("mail", "enqueued")]
@@ -112,12 +114,12 @@ async def test_a_minute_whose_events_are_gone_in_part_keeps_its_points() -> None
     engine = MemoryEngine(clock=clock)
     await store(clock, engine)
     more = [Event(START + MINUTE + n, EventType.COMPLETED, mint(), "mail", "send", 1, 7, 70) for n in (10, 20)]
-    await engine.record(more, now=clock())
+    await engine.timeline.record(more, now=clock())
     await rollup.write_points(engine)
     before = await points(engine)
     assert before["mail", "completed", 1].count == before["mail", "total", 1].count == 3
-    assert (await engine.expire(Retention(events=clock() - START - MINUTE - 20))).events == 3
-    assert sum(one.n for one in await engine.event_counts(START, START + 2 * MINUTE)) == 1
+    assert (await engine.operator.expire(Retention(events=clock() - START - MINUTE - 20))).events == 3
+    assert sum(one.n for one in await engine.timeline.event_counts(START, START + 2 * MINUTE)) == 1
     await rollup.write_points(engine)
     after = await points(engine)
     assert {place: point for place, point in after.items() if place[0]} == {
@@ -139,7 +141,7 @@ async def test_a_question_that_fails_is_left_out_quietly(caplog: pytest.LogCaptu
     clock = Clock()
     engine = Broken(clock=clock)
     await store(clock, engine)
-    await engine.record([], [Point("", "m", START, 1)], now=START)
+    await engine.timeline.record([], [Point("", "m", START, 1)], now=START)
     assert await rollup.write_points(engine) > 0
     assert {metric for _, metric, _ in await points(engine)} == {"store_read", "store_write"}
     assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
@@ -196,12 +198,12 @@ async def test_only_the_holder_of_the_lock_rolls_up(jobs: Stoker, monkeypatch: p
         return 0
 
     monkeypatch.setattr(rollup, "write_points", write)
-    await engine.lock(rollup.LOCK, "another", MINUTE)
+    await engine.control.lock(rollup.LOCK, "another", MINUTE)
     task = asyncio.create_task(rollup.RollUp().run(ServiceContext(jobs, engine, lambda: "w1")))
     for _ in range(50):
         await sleep(0)
     assert rolled == []
-    await engine.unlock(rollup.LOCK, "another")
+    await engine.control.unlock(rollup.LOCK, "another")
     while not rolled:
         await sleep(0)
     task.cancel()

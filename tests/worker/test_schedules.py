@@ -34,7 +34,7 @@ def hourly(name: str = "report", **more: Any) -> Schedule:
 
 
 async def occurrences(engine: Engine) -> list[bytes]:
-    return [job.id for job in (await engine.find(Query(order="oldest", limit=1_000))).jobs]
+    return [job.id for job in (await engine.operator.find(Query(order="oldest", limit=1_000))).jobs]
 
 
 @pytest.mark.spec("SCHED-17")
@@ -60,13 +60,13 @@ async def test_an_edit_wakes_the_ticker(jobs: Stoker, monkeypatch: pytest.Monkey
     monkeypatch.setattr(ticking, "LONGEST_SLEEP", HOUR)
     task = jobs.task(name="work")(_nothing)
     engine = await jobs.engine()
-    waits, real = list[Sequence[str]](), engine.wait
+    waits, real = list[Sequence[str]](), engine.jobs.wait
 
     async def noted(topics: Sequence[str], seconds: float) -> frozenset[str]:
         waits.append(topics)
         return await real(topics, seconds)
 
-    monkeypatch.setattr(engine, "wait", noted)
+    monkeypatch.setattr(engine.jobs, "wait", noted)
     async with working(jobs):
         await until(lambda: [CONTROL] in waits)
         handle = await jobs.schedule("report", task.draft(), cron="@hourly")
@@ -92,8 +92,8 @@ async def test_of_several_workers_one_ticks_and_hands_over_when_it_stops(
             while True:
                 for worker in workers:
                     others = [one for one in workers if one is not worker]
-                    held = await engine.lock(LOCK, worker.id, 15 * SECOND)
-                    if held and not any([await engine.lock(LOCK, one.id, SECOND) for one in others]):
+                    held = await engine.control.lock(LOCK, worker.id, 15 * SECOND)
+                    if held and not any([await engine.control.lock(LOCK, one.id, SECOND) for one in others]):
                         return worker
                 await asyncio.sleep(0.01)
 
@@ -106,7 +106,7 @@ async def test_of_several_workers_one_ticks_and_hands_over_when_it_stops(
         async with asyncio.timeout(PATIENCE):
             while (await jobs.schedules())[0].last_fire == before:
                 await asyncio.sleep(0.01)
-        assert await engine.lock(LOCK, rest.id, SECOND), "the lock passed on without waiting for its end"
+        assert await engine.control.lock(LOCK, rest.id, SECOND), "the lock passed on without waiting for its end"
 
 
 @pytest.mark.spec("SCHED-17")
@@ -116,12 +116,12 @@ async def test_a_store_without_schedules_costs_a_read_and_no_lock(engine: Engine
         context = ServiceContext(jobs, store, lambda: "w1")
         ticker = Ticker()
         assert await ticker.turn(context) == LONGEST_SLEEP
-        assert await store.unlock(LOCK, "w1")
+        assert await store.control.unlock(LOCK, "w1")
         assert await ticker.turn(context) == LONGEST_SLEEP
-        assert not await store.unlock(LOCK, "w1")
-        await store.put(hourly())
+        assert not await store.control.unlock(LOCK, "w1")
+        await store.schedules.put(hourly())
         assert SHORTEST_SLEEP <= await ticker.turn(context) <= LONGEST_SLEEP
-        assert await store.lock(LOCK, "other", SECOND)
+        assert await store.control.lock(LOCK, "other", SECOND)
         assert await ticker.turn(context) == LONGEST_SLEEP, "the other one ticks"
 
 
@@ -131,15 +131,15 @@ async def test_jobs_of_schedules_are_events_like_all_others(timed_jobs: Stoker, 
     jobs.listener(seen.append)
     clock.set(START)
     engine = await jobs.engine()
-    await engine.put(hourly())
+    await engine.schedules.put(hourly())
     for _ in range(2):
-        await fire_due(jobs, engine, await engine.schedules())
+        await fire_due(jobs, engine, await engine.schedules.read())
         clock.advance(HOUR / SECOND)
     [change] = seen
     assert (change.kind, change.after) == ("work", Status.PENDING)
     assert change.job == ids.text(ids.occurrence("report", START + HOUR))
-    await jobs.timeline.flush(engine)  # type: ignore[union-attr]
-    [event] = await engine.events(Window(since=0, until=clock() + DAY * 10_000))
+    await jobs.timeline.flush(engine.timeline)  # type: ignore[union-attr]
+    [event] = await engine.timeline.events(Window(since=0, until=clock() + DAY * 10_000))
     assert event.job == ids.occurrence("report", START + HOUR)
 
 
@@ -150,12 +150,12 @@ async def test_missed_occurrences_are_an_event(
 ) -> None:
     clock.set(START)
     engine = await timed_jobs.engine()
-    await engine.put(hourly(misfire=misfire))
-    await fire_due(timed_jobs, engine, await engine.schedules())
+    await engine.schedules.put(hourly(misfire=misfire))
+    await fire_due(timed_jobs, engine, await engine.schedules.read())
     clock.advance((5 * HOUR + 2 * MINUTE) / SECOND)
-    await fire_due(timed_jobs, engine, await engine.schedules())
-    await timed_jobs.timeline.flush(engine)  # type: ignore[union-attr]
-    events = await engine.events(Window(since=0, until=clock() + DAY * 10_000))
+    await fire_due(timed_jobs, engine, await engine.schedules.read())
+    await timed_jobs.timeline.flush(engine.timeline)  # type: ignore[union-attr]
+    events = await engine.timeline.events(Window(since=0, until=clock() + DAY * 10_000))
     assert sum(event.type is EventType.ENQUEUED for event in events) == fired
     left_out = [event for event in events if event.type is EventType.SCHEDULE_MISSED]
     assert [event.attempt for event in left_out] == ([missed] if missed else [])
@@ -170,8 +170,8 @@ async def test_one_schedule_that_cannot_be_evaluated_is_disabled_alone(
     clock.set(START)
     engine = await timed_jobs.engine()
     for name in ("bug", "sound", "zone"):
-        await engine.put(hourly(name, tz="Europe/Paris" if name == "zone" else "UTC"))
-    await fire_due(timed_jobs, engine, await engine.schedules())
+        await engine.schedules.put(hourly(name, tz="Europe/Paris" if name == "zone" else "UTC"))
+    await fire_due(timed_jobs, engine, await engine.schedules.read())
     clock.advance(HOUR / SECOND)
 
     def breaking(one: Schedule, now: int) -> Tick:
@@ -184,8 +184,8 @@ async def test_one_schedule_that_cannot_be_evaluated_is_disabled_alone(
 
     monkeypatch.setattr(ticking, "tick", breaking)
     monkeypatch.setattr(cron, "ZoneInfo", gone)
-    await fire_due(timed_jobs, engine, await engine.schedules())
-    found = {one.name: one for one in await engine.schedules()}
+    await fire_due(timed_jobs, engine, await engine.schedules.read())
+    found = {one.name: one for one in await engine.schedules.read()}
     assert [(one.enabled, one.last_status) for one in found.values()] == [
         (False, Action.DISABLE),
         (True, Action.FIRE),
@@ -204,10 +204,10 @@ async def test_a_job_that_cannot_be_made_is_the_last_error(
     """A template that an older version stored, and whose metadata leaves no room for the schedule's own."""
     clock.set(START)
     engine = await timed_jobs.engine()
-    await engine.put(hourly())
-    await fire_due(timed_jobs, engine, await engine.schedules())
+    await engine.schedules.put(hourly())
+    await fire_due(timed_jobs, engine, await engine.schedules.read())
     clock.advance(HOUR / SECOND)
-    [stored] = await engine.schedules()
+    [stored] = await engine.schedules.read()
     options = msgspec.structs.replace(stored.template.options, metadata={"k": "x" * 8_180})
     crowded = msgspec.structs.replace(stored, template=msgspec.structs.replace(stored.template, options=options))
     fired = await fire_one(timed_jobs, engine, crowded, clock())
@@ -225,12 +225,12 @@ async def test_a_part_of_the_store_with_another_clock_is_fired_by_that_clock(
     """A Redis Cluster has a clock for each server: nothing is lost, whether the ticker's is ahead or behind."""
     clock.set(START)
     engine = await timed_jobs.engine()
-    await engine.put(hourly(misfire="all"))
-    await fire_due(timed_jobs, engine, await engine.schedules())
+    await engine.schedules.put(hourly(misfire="all"))
+    await fire_due(timed_jobs, engine, await engine.schedules.read())
     for hours in range(1, 5):
         clock.set(START + hours * HOUR + MINUTE)
         for skew in (-2 * DAY, 2 * DAY, 90 * MINUTE):
-            [stored] = await engine.schedules()
+            [stored] = await engine.schedules.read()
             await fire_one(timed_jobs, engine, stored, clock() + skew)
     assert await occurrences(engine) == [ids.occurrence("report", START + n * HOUR) for n in range(1, 5)]
 
@@ -241,7 +241,7 @@ async def test_the_hosts_clock_has_no_part_in_it(
 ) -> None:
     clock.set(START)
     engine = await timed_jobs.engine()
-    await engine.put(hourly())
+    await engine.schedules.put(hourly())
     context = ServiceContext(timed_jobs, engine, lambda: "w1")
     ticker = Ticker()
     await ticker.turn(context)
@@ -261,21 +261,21 @@ async def test_a_store_that_is_away_is_tried_again(
     """Nothing is recorded as an error of the schedule: the whole tick is repeated when the store is back."""
     clock.set(START)
     engine = await timed_jobs.engine()
-    await engine.put(hourly())
-    await fire_due(timed_jobs, engine, await engine.schedules())
+    await engine.schedules.put(hourly())
+    await fire_due(timed_jobs, engine, await engine.schedules.read())
     clock.advance(HOUR / SECOND)
-    fire = engine.fire
+    fire = engine.schedules.fire
 
     async def away(*_: Any) -> None:
         raise EngineUnavailable("gone for a moment.")
 
-    monkeypatch.setattr(engine, "fire", away)
+    monkeypatch.setattr(engine.schedules, "fire", away)
     with pytest.raises(EngineUnavailable):
-        await fire_due(timed_jobs, engine, await engine.schedules())
-    monkeypatch.setattr(engine, "fire", fire)
-    await fire_due(timed_jobs, engine, await engine.schedules())
+        await fire_due(timed_jobs, engine, await engine.schedules.read())
+    monkeypatch.setattr(engine.schedules, "fire", fire)
+    await fire_due(timed_jobs, engine, await engine.schedules.read())
     assert await occurrences(engine) == [ids.occurrence("report", START + HOUR)]
-    [stored] = await engine.schedules()
+    [stored] = await engine.schedules.read()
     assert (stored.last_error, stored.missed) == (None, 0)
     assert not [record for record in caplog.records if "report" in record.getMessage()]
 
@@ -287,21 +287,21 @@ async def test_a_schedule_that_the_store_cannot_fire_now_does_not_hold_up_the_ot
     clock.set(START)
     engine = await timed_jobs.engine()
     for name in ("busy", "sound"):
-        await engine.put(hourly(name))
-    await fire_due(timed_jobs, engine, await engine.schedules())
+        await engine.schedules.put(hourly(name))
+    await fire_due(timed_jobs, engine, await engine.schedules.read())
     clock.advance(HOUR / SECOND)
-    fire = engine.fire
+    fire = engine.schedules.fire
 
     async def busy(decision: Tick, drafts: Any) -> Any:
         if decision.name == "busy":
             raise EngineBusy("others changed the same jobs.")
         return await fire(decision, drafts)
 
-    monkeypatch.setattr(engine, "fire", busy)
-    assert await fire_due(timed_jobs, engine, await engine.schedules()) == LONGEST_SLEEP
+    monkeypatch.setattr(engine.schedules, "fire", busy)
+    assert await fire_due(timed_jobs, engine, await engine.schedules.read()) == LONGEST_SLEEP
     assert await occurrences(engine) == [ids.occurrence("sound", START + HOUR)]
     [record] = [one for one in caplog.records if "could not be fired" in one.getMessage()]
     assert "schedule busy could not be fired and is tried again: others changed" in record.getMessage()
-    monkeypatch.setattr(engine, "fire", fire)
-    await fire_due(timed_jobs, engine, await engine.schedules())
+    monkeypatch.setattr(engine.schedules, "fire", fire)
+    await fire_due(timed_jobs, engine, await engine.schedules.read())
     assert set(await occurrences(engine)) == {ids.occurrence(name, START + HOUR) for name in ("busy", "sound")}

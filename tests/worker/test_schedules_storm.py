@@ -98,9 +98,9 @@ async def test_a_week_of_trouble_fires_what_the_oracle_fires(
     most = 200 if engine.name == "redis+cluster" else 1_000  # there each call asks three servers
     plans = {one.name: one for one in schedules(most if campaign else 8)}
     for one in plans.values():
-        await engine.put(one)
+        await engine.schedules.put(one)
     clock.set(START + 1)
-    await fire_due(app, engine, await engine.schedules())
+    await fire_due(app, engine, await engine.schedules.read())
     ticking = Ticking(app, engine, clock, 10 if campaign else 3, chance)
     try:
         await ticking.for_a_week(90 if campaign else 240)
@@ -108,7 +108,7 @@ async def test_a_week_of_trouble_fires_what_the_oracle_fires(
         await ticking.close()
     jobs = await fired(engine)
     end = clock()
-    for one in await engine.schedules():
+    for one in await engine.schedules.read():
         due, made = expected(one, START + 1, end), jobs.get(one.name, [])
         assert made == sorted(set(made)), f"{one.name} has a job twice"
         assert set(made) <= set(due), f"{one.name} fired what is no occurrence"

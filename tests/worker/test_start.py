@@ -117,10 +117,10 @@ async def test_a_result_that_does_not_come_says_why(jobs: Stoker) -> None:
     with pytest.raises(TimeoutError, match=f"job {job.id} .*; it goes on: no worker serves queue 'default'"):
         await job.result(0)
     engine = await jobs.engine()
-    await engine.tune("default", Tuning(paused=True))
+    await engine.control.tune("default", Tuning(paused=True))
     async with working(jobs):
         await says(job, "queue 'default' is paused")
-        await engine.tune("default", Tuning(paused=False))
+        await engine.control.tune("default", Tuning(paused=False))
         await job.result(PATIENCE)
         jobs.declare("elsewhere")
         stranger = await jobs.enqueue(jobs.draft("elsewhere"))

@@ -87,7 +87,7 @@ async def drained(engine: Far, lose: int = 0) -> tuple[Counter[int], Worker]:
         engine.lose = lose
         engine.through.set()
         await asyncio.wait_for(worker.join(), PATIENCE)
-        found = await (await app.engine()).census()
+        found = await (await app.engine()).operator.census()
     assert {(count.status, count.n) for count in found.counts} == {(Status.DONE, JOBS)}
     return ran, worker
 

@@ -22,10 +22,10 @@ async def test_a_supervisor_holds_a_lease_until_it_releases_it(tmp_path: Path) -
         await lease.renew()
         assert sign.exists()
         engine = await app.engine()
-        await engine.renew("other", [], first=True)
-        assert await engine.reap("other", 10) == []
+        await engine.jobs.renew("other", [], first=True)
+        assert await engine.jobs.reap("other", 10) == []
         await lease.renew()
-        assert (await engine.renew(str(lease.id), [])).known
+        assert (await engine.jobs.renew(str(lease.id), [])).known
         await lease.release()
         assert not sign.exists()
 
@@ -34,18 +34,18 @@ async def test_a_supervisor_holds_a_lease_until_it_releases_it(tmp_path: Path) -
 async def test_a_lease_is_renewed_when_the_store_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Stoker(SqliteEngine(tmp_path / "jobs.db")) as app:
         engine, lease = await app.engine(), SupervisorLease(app)
-        renew = engine.renew
+        renew = engine.jobs.renew
 
         async def away(*_: Any, **__: Any) -> Any:
             raise EngineUnavailable("gone for a moment.")
 
-        monkeypatch.setattr(engine, "renew", away)
+        monkeypatch.setattr(engine.jobs, "renew", away)
         await lease.renew()
         await lease.release()
-        monkeypatch.setattr(engine, "renew", renew)
+        monkeypatch.setattr(engine.jobs, "renew", renew)
         await lease.renew()
-        assert (await engine.renew(str(lease.id), [])).known
-        monkeypatch.setattr(engine, "renew", away)
+        assert (await engine.jobs.renew(str(lease.id), [])).known
+        monkeypatch.setattr(engine.jobs, "renew", away)
         await lease.release()
 
 

@@ -53,7 +53,7 @@ async def attuned(*workers: Worker) -> None:
 @pytest.mark.parametrize("order", ["own", "strict", "weighted"])
 async def test_a_limited_queue_runs_no_more_jobs_at_once_than_its_slots(jobs: Stoker, order: Any) -> None:
     limited, free = Crowded(jobs, "mail"), Crowded(jobs, "default")
-    await (await jobs.engine()).tune("mail", Tuning(workers=3))
+    await (await jobs.engine()).control.tune("mail", Tuning(workers=3))
     await limited.put(20)
     await free.put(8)
     async with working(jobs, {"mail": 8, "default": 8}, order=order) as worker:
@@ -69,7 +69,7 @@ async def test_a_limited_queue_runs_no_more_jobs_at_once_than_its_slots(jobs: St
 async def test_workers_share_the_slots_of_a_limited_queue(jobs: Stoker) -> None:
     crowded = Crowded(jobs)
     engine = await jobs.engine()
-    await engine.tune("default", Tuning(workers=3))
+    await engine.control.tune("default", Tuning(workers=3))
     await crowded.put(30)
     async with AsyncExitStack() as stack:
         workers = [await stack.enter_async_context(working(jobs, {"default": 5})) for _ in range(2)]
@@ -84,12 +84,12 @@ async def test_workers_share_the_slots_of_a_limited_queue(jobs: Stoker) -> None:
         await workers[1].stop()
         await attuned(workers[0])
         assert workers[0].limits.caps == {"default": 3}, "who has stopped has no share"
-        await engine.tune("default", Tuning(workers=0))
+        await engine.control.tune("default", Tuning(workers=0))
         await attuned(workers[0])
         await crowded.put(1)
         workers[0].fetcher.wake()
         await workers[0].store_loop.call()
-        assert (await engine.census()).by_status()[Status.PENDING] == 1, "no slot at all is a pause"
+        assert (await engine.operator.census()).by_status()[Status.PENDING] == 1, "no slot at all is a pause"
 
 
 @pytest.mark.spec("WORKER-27")
@@ -103,15 +103,15 @@ async def test_a_share_that_shrinks_hands_back_what_waits(jobs: Stoker) -> None:
         worker.fetcher.wake()
         worker.store_loop.wakeup.set()
         await until(lambda: len(lane.buffer) == 6)
-        await engine.tune("default", Tuning(workers=4))
+        await engine.control.tune("default", Tuning(workers=4))
         await attuned(worker)
         assert (crowded.now, len(lane.buffer)) == (2, 2)
-        await engine.tune("default", Tuning(workers=1))
+        await engine.control.tune("default", Tuning(workers=1))
         await attuned(worker)
         assert (crowded.now, len(lane.buffer)) == (2, 0), "what runs may end"
 
         async def waiting() -> int:
-            return (await engine.census()).by_status()[Status.PENDING]
+            return (await engine.operator.census()).by_status()[Status.PENDING]
 
         async with asyncio.timeout(PATIENCE):
             while await waiting() != 6:
@@ -119,14 +119,14 @@ async def test_a_share_that_shrinks_hands_back_what_waits(jobs: Stoker) -> None:
         crowded.gate.set()
         await until(lambda: crowded.ended == 8)
     assert worker.counts[Status.DONE] == 8
-    assert all(job.attempts == 1 for job in (await engine.find(Query(limit=100))).jobs)
+    assert all(job.attempts == 1 for job in (await engine.operator.find(Query(limit=100))).jobs)
 
 
 @pytest.mark.spec("WORKER-27")
 async def test_a_worker_without_a_share_still_drains(jobs: Stoker) -> None:
     crowded = Crowded(jobs)
     crowded.gate.set()
-    await (await jobs.engine()).tune("default", Tuning(workers=0))
+    await (await jobs.engine()).control.tune("default", Tuning(workers=0))
     await crowded.put(2)
     await drain(jobs)
     assert crowded.ended == 0
@@ -141,8 +141,8 @@ async def test_the_apps_retention_speaks_after_the_queues(engine: Engine) -> Non
 
     async with jobs:
         store = await jobs.engine()
-        await store.tune("own", Tuning(keep_done=60 * SECOND))
-        await store.tune("other", Tuning(paused=False))
+        await store.control.tune("own", Tuning(keep_done=60 * SECOND))
+        await store.control.tune("other", Tuning(paused=False))
         calls = {
             "app": work.using(queue="other"),
             "queue": work.using(queue="own"),

@@ -32,7 +32,7 @@ async def fired(engine: Engine) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     cursor = None
     while True:
-        page = await engine.find(Query(order="oldest", limit=1_000, cursor=cursor))
+        page = await engine.operator.find(Query(order="oldest", limit=1_000, cursor=cursor))
         for job in page.jobs:
             metadata = job.options.metadata or {}
             found[metadata[SCHEDULE]].append(metadata[OCCURRENCE])
@@ -72,14 +72,16 @@ class Ticking:
                 await self._edit()
             await asyncio.gather(*(self._tick() for _ in range(self.chance.randrange(self.tickers + 1))))
         while await self._due():
-            await fire_due(self.app, self.engine, await self.engine.schedules())
+            await fire_due(self.app, self.engine, await self.engine.schedules.read())
 
     async def _due(self) -> list[Schedule]:
-        return [one for one in await self.engine.schedules() if one.is_due(self.clock())]
+        return [one for one in await self.engine.schedules.read() if one.is_due(self.clock())]
 
     async def _edit(self) -> None:
-        stored = await self.engine.schedules()
-        await self.engine.put(Edit(name=self.chance.choice(stored).name, jitter=self.chance.randrange(MINUTE)))
+        stored = await self.engine.schedules.read()
+        await self.engine.schedules.put(
+            Edit(name=self.chance.choice(stored).name, jitter=self.chance.randrange(MINUTE))
+        )
 
     async def _tick(self) -> None:
         """One ticker: it may know only what was stored long ago, have a wrong clock, and die at any moment."""
@@ -88,7 +90,7 @@ class Ticking:
             stored = self.chance.choice(self._stale)
             self.pauses += 1
         else:
-            stored = await engine.schedules()
+            stored = await engine.schedules.read()
             self._stale = [*self._stale[-5:], stored]
         now = self.clock() + self.chance.choice((0, 0, DAY, -DAY, MINUTE))
         work = asyncio.ensure_future(self._fire(engine, stored, now))
@@ -134,24 +136,24 @@ async def _prepare(url: str) -> dict[str, Instant]:
     async with Stoker(engine_from_url(url)) as app:
         engine = await app.engine()
         for name in EVERY_SECOND:
-            await engine.put(planned(name, "* * * * * *", misfire="all"))
-        await fire_due(app, engine, await engine.schedules())
-        return {one.name: one.next_fire or 0 for one in await engine.schedules()}
+            await engine.schedules.put(planned(name, "* * * * * *", misfire="all"))
+        await fire_due(app, engine, await engine.schedules.read())
+        return {one.name: one.next_fire or 0 for one in await engine.schedules.read()}
 
 
 async def _tick_for_ever(url: str) -> None:
     async with Stoker(engine_from_url(url)) as app:
         engine = await app.engine()
         while True:
-            await fire_due(app, engine, await engine.schedules())
+            await fire_due(app, engine, await engine.schedules.read())
 
 
 async def _finish(url: str) -> tuple[dict[str, Instant], dict[str, list[str]]]:
     """Fire what is left; the last fires, and all occurrences that have jobs."""
     async with Stoker(engine_from_url(url)) as app:
         engine = await app.engine()
-        await fire_due(app, engine, await engine.schedules())
-        return {one.name: one.last_fire or 0 for one in await engine.schedules()}, await fired(engine)
+        await fire_due(app, engine, await engine.schedules.read())
+        return {one.name: one.last_fire or 0 for one in await engine.schedules.read()}, await fired(engine)
 
 
 def storm(url: str, seconds: float, tickers: int, seed: int) -> dict[str, Any]:

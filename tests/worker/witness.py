@@ -28,6 +28,10 @@ class Bare:
     def __init__(self, engine: SqliteEngine) -> None:
         self._engine = engine
 
+    @property
+    def jobs(self) -> Any:
+        return self
+
     def __getattr__(self, door: str) -> Any:
         return partial(getattr(SqliteEngine, door), self._engine)
 

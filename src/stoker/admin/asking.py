@@ -67,13 +67,15 @@ class Asking(NamedTuple):
     async def names(self, census: Census) -> Names:
         """Every queue and kind that is known: to the store, and to the app that is loaded."""
         engine = await self.engine()
-        stored = known(census, await engine.queues(), await engine.schedules(), await engine.workers())
+        stored = known(
+            census, await engine.control.queues(), await engine.schedules.read(), await engine.control.workers()
+        )
         return stored | _of_app(self.app)
 
     async def known_queue(self, name: str, census: Census | None = None, more: str = CREATE) -> None:
         """Refuse a queue that is not known, with the nearest one and what `more` says. Raises `NotFound`."""
         check_name("queue", name)
-        census = census or await (await self.engine()).census()
+        census = census or await (await self.engine()).operator.census()
         if name in in_use(census).queues:
             return
         queues = (await self.names(census)).queues
@@ -98,7 +100,7 @@ class Asking(NamedTuple):
     async def stored(self, job: str) -> stored.Job:
         """The record of a job as it is stored. Raises `NotFound`."""
         engine = await self.engine()
-        [found] = await engine.get([ids.parse(job)])
+        [found] = await engine.operator.get([ids.parse(job)])
         if found is None:
             raise NotFound.job(job)
         return found

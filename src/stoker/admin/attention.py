@@ -43,7 +43,7 @@ class Slowly(msgspec.Struct, frozen=True):
 
 async def read_slowly(engine: Engine, census: Census, redact: Redaction) -> Slowly:
     """Read schedules, consumers with their letters, and who died: two calls, more where there is something to tell."""
-    schedules = await engine.schedules()
+    schedules = await engine.schedules.read()
     found, calls = await _deliveries(engine, census.at)
     deaths, more = await read_deaths(engine, census, redact)
     return Slowly(schedules, found, deaths, 1 + calls + more)
@@ -76,7 +76,7 @@ async def read_deaths(engine: Engine, census: Census, redact: Redaction) -> tupl
     query = Query(statuses=frozenset({Status.DEAD}), finished_since=now - HOUR, order="finished", limit=LARGEST_PAGE)
     dead: list[Job] = []
     while True:
-        page = await engine.find(query)
+        page = await engine.operator.find(query)
         dead, calls = [*dead, *page.jobs], calls + 1
         if page.cursor is None or len(dead) >= MOST_COUNTED:
             break
@@ -101,8 +101,8 @@ async def _died(engine: Engine, now: Instant, *, many: bool) -> tuple[int, int, 
     recent = now // MINUTE * MINUTE - MINUTE
     failed = (of_all(EventType.FAILED),)
     since = recent - (DAY if many else HOUR) + MINUTE
-    points = await engine.points(since, recent - 1, failed, OF_ALL)
-    events = await engine.event_counts(recent, now + 1)
+    points = await engine.timeline.points(since, recent - 1, failed, OF_ALL)
+    events = await engine.timeline.event_counts(recent, now + 1)
     lately = sum(one.n for one in events if one.type is EventType.FAILED)
     hour = sum(one.count for one in points if one.bucket >= recent - HOUR + MINUTE)
     return lately + hour, lately + sum(one.count for one in points), 2
@@ -124,10 +124,10 @@ async def look_closer(engine: Engine, given: Situation) -> Closer:
     usual: dict[str, Span] = {}
     full: dict[str, str] = {}
     if waiting:
-        points = await engine.points(given.now - DAY, given.now, DAILY, frozenset(waiting))
+        points = await engine.timeline.points(given.now - DAY, given.now, DAILY, frozenset(waiting))
         for name in waiting:
             usual[name] = usual_wait([one for one in points if one.queue == name])
-            views = await engine.subqueues(name, limit=LARGEST_PAGE)
+            views = await engine.control.subqueues(name, limit=LARGEST_PAGE)
             oldest = given.census.oldest_ready.get(name, given.now)
             if limits := [one.limit for one in views if one.full and one.due is not None and one.due <= oldest]:
                 full[name] = limits[0] or ""
@@ -142,7 +142,7 @@ async def _held(engine: Engine, silent: Sequence[Presence]) -> tuple[dict[str, i
     held, calls = Counter[str](), 0
     query = Query(statuses=frozenset({Status.RUNNING}), order="oldest", limit=LARGEST_PAGE)
     while True:
-        page = await engine.find(query)
+        page = await engine.operator.find(query)
         calls += 1
         held.update(job.worker for job in page.jobs if job.worker is not None)
         if page.cursor is None or calls * LARGEST_PAGE >= MOST_COUNTED:

@@ -30,13 +30,13 @@ class AuditAdmin(Noun):
         """Entries of a window that ends now, latest first. `action` may end in a dot: `jobs.` means all about jobs."""
         engine = await self._asking.engine()
         since = max(await engine.now() - span(window, "window"), 0)
-        return await engine.audit(AuditQuery(since=since, who=who, action=action, target=target, limit=limit))
+        return await engine.audit.read(AuditQuery(since=since, who=who, action=action, target=target, limit=limit))
 
     async def get(self, entry: str) -> AuditEntry:
         """One entry, by its id. Raises `NotFound`."""
         engine = await self._asking.engine()
         at = instant_of(entry)
-        of_then = await engine.audit(AuditQuery(since=at, until=at + 1, limit=MOST_AT_ONCE))
+        of_then = await engine.audit.read(AuditQuery(since=at, until=at + 1, limit=MOST_AT_ONCE))
         found = next((one for one in of_then if one.id == entry), None)
         if found is None:
             raise NotFound(f"the audit log has no entry {entry}: it was removed after its retention, or never written")
@@ -54,4 +54,4 @@ async def audited(
     by = asking.signed(reason)
     if by is not None:
         engine = await asking.engine()
-        await engine.write_audit(by, Deed(action=action, target=target, after=after or {}))
+        await engine.audit.write(by, Deed(action=action, target=target, after=after or {}))

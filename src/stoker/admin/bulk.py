@@ -189,14 +189,14 @@ async def question_of(
     check_search(asking.searches_as, filter_)
     await noted(asking, filter_)
     engine = await asking.engine()
-    census = await engine.census() if filter_.has_names else None
+    census = await engine.operator.census() if filter_.has_names else None
     names = Names() if census is None else in_use(census)
     if census is not None and not filter_.is_known(names):
         names = await asking.names(census)
     after = None if cursor is None else read_cursor(cursor)
     sample = None
     if filter_.same_error is not None:
-        [sample] = await engine.get([ids.parse(filter_.same_error)])
+        [sample] = await engine.operator.get([ids.parse(filter_.same_error)])
     at = now if census is None or now is not None else census.at
     if at is None and filter_.has_times:
         at = await engine.now()
@@ -245,7 +245,7 @@ class Walk:
             self.cursor, self.ended = None, True
             return Tally()
         after = None if self.cursor is None else read_cursor(self.cursor)
-        page = await engine.find(msgspec.structs.replace(self._query, cursor=after))
+        page = await engine.operator.find(msgspec.structs.replace(self._query, cursor=after))
         deletes = isinstance(self._change(0), Delete)
         there = [job for job in page.jobs if matched_at(job, self._query, self._bound)]
         chosen = [job for job in there if not deletes or job.status is not Status.RUNNING]
@@ -266,7 +266,7 @@ class Walk:
         engine, query, change = await self._asking.engine(), self._unbounded, self._change(0)
         found = scanned = 0
         while scanned < LONGEST_WALK:
-            page = await engine.find(query)
+            page = await engine.operator.find(query)
             mine = [job for job in page.jobs if allows(change, job.status)]
             found += sum(not matched_at(job, query, self._bound) for job in mine)
             scanned += page.scanned
@@ -284,6 +284,6 @@ class Walk:
 async def alter(asking: Asking, selection: Selection, change: Change) -> Tally:
     """Change jobs in one step; the timeline and listeners are told with the true former status."""
     engine = await asking.engine()
-    tally = await engine.alter(selection, change, by=asking.signed())
+    tally = await engine.operator.alter(selection, change, by=asking.signed())
     await asking.app.emit_altered(change, tally)
     return tally

@@ -84,12 +84,14 @@ async def detail(asking: Asking, job: str) -> JobDetail:
     found = await asking.stored(job)
     engine = await asking.engine()
     now = await engine.now()
-    events = await engine.events(window_of(found))
+    events = await engine.timeline.events(window_of(found))
     group = None
     if found.options.group is not None:
-        [group] = await engine.groups([found.options.group])
+        [group] = await engine.groups.get([found.options.group])
     running = found.status is Status.RUNNING
-    place = next((one for one in await engine.workers() if one.worker == found.worker), None) if running else None
+    place = (
+        next((one for one in await engine.control.workers() if one.worker == found.worker), None) if running else None
+    )
     return _made(asking, found, now, events, group, place)
 
 

@@ -58,7 +58,7 @@ class HealthAdmin(Noun):
 
     async def _examined(self, engine: Engine) -> list[Check]:
         facts, description = await engine.diagnose(), await engine.describe()
-        unreadable = [one for one in await engine.schedules() if is_unreadable(one)]
+        unreadable = [one for one in await engine.schedules.read() if is_unreadable(one)]
         damaged = dict.fromkeys((*facts.damaged, *await _set_aside(engine)))
         damaged |= dict.fromkeys(f"schedule {one.name} never fires: {one.last_error}" for one in unreadable)
         facts = replace(facts, damaged=tuple(damaged))
@@ -76,8 +76,8 @@ class HealthAdmin(Noun):
         before = wall()
         now = await engine.now()
         after = wall()
-        presences = await engine.workers()
-        census, queues = await engine.census(), await engine.queues()
+        presences = await engine.control.workers()
+        census, queues = await engine.operator.census(), await engine.control.queues()
         return Situation(
             work=await attention.situation(engine, self._asking.app, self._asking.redact, census, queues, presences),
             apart=now - (before + after) // 2,
@@ -86,12 +86,14 @@ class HealthAdmin(Noun):
             misdated=await _misdated(engine, now),
             runs=await _runs(engine, now),
             lost={one.worker: one.dropped for one in presences},
-            budgets=await engine.budgets(),
+            budgets=await engine.control.budgets(),
         )
 
     async def _overdue(self, engine: Engine, now: Instant) -> list[Overdue]:
         """Running jobs beyond their limit, of the thousand that run longest."""
-        page = await engine.find(Query(statuses=frozenset({Status.RUNNING}), order="oldest", limit=LARGEST_PAGE))
+        page = await engine.operator.find(
+            Query(statuses=frozenset({Status.RUNNING}), order="oldest", limit=LARGEST_PAGE)
+        )
         found = []
         for job in page.jobs:
             limit = job.options.timeout if job.options.timeout is not None else self._limit(job.kind)
@@ -108,7 +110,7 @@ class HealthAdmin(Noun):
 
 async def _set_aside(engine: Engine) -> list[str]:
     """Jobs that a worker met and could not read, of the thousand newest dead ones."""
-    page = await engine.find(Query(statuses=frozenset({Status.DEAD}), limit=LARGEST_PAGE))
+    page = await engine.operator.find(Query(statuses=frozenset({Status.DEAD}), limit=LARGEST_PAGE))
     broken = [(job.id, job.metadata[CORRUPT]) for job in page.jobs if CORRUPT in job.metadata]
     return [f"job {ids.text(job)} cannot be read: {why}" for job, why in broken[:MOST_NAMED]]
 
@@ -121,7 +123,7 @@ async def _misdated(engine: Engine, now: Instant) -> list[Misdated]:
     orders: tuple[Order, Order] = ("newest", "oldest")
     for order in orders:
         query = Query(statuses=waiting, since=now + jobs.CLOCK_WRONG, order=order, limit=LARGEST_PAGE)
-        page = await engine.find(query)
+        page = await engine.operator.find(query)
         found.update((job.id, job) for job in page.jobs)
         more = more or page.cursor is not None
     by_queue: dict[str, list[Job]] = {}
@@ -176,7 +178,7 @@ async def _runs(engine: Engine, now: Instant) -> dict[str, tuple[int, int]]:
     """Runs that succeeded and that failed, by kind, in the last hour or in as much of it as is read."""
 
     async def read(window: Span) -> list[Event]:
-        return await engine.events(Window(now - window, now + 1, limit=MOST_EVENTS))
+        return await engine.timeline.events(Window(now - window, now + 1, limit=MOST_EVENTS))
 
     # The last minute tells how many minutes can be read, and is enough where no more can.
     latest = events = await read(MINUTE)

@@ -97,7 +97,7 @@ class HistoryAdmin(Noun):
         # Buckets begin at multiples of the width, so that a chart does not change its steps while time passes.
         start = (end - length) // wide * wide
         queues = frozenset({queue}) if queue is not None else OF_ALL if metric in (*STORE, *TOGETHER) else frozenset()
-        points = await engine.points(start, end - 1, [metric], queues, width=wide)
+        points = await engine.timeline.points(start, end - 1, [metric], queues, width=wide)
         scale = 1e6 if metric in _SECONDS else 1.0
         return [_point(one, scale) for one in points]
 
@@ -114,7 +114,7 @@ class HistoryAdmin(Noun):
         engine = await self._asking.engine()
         end = await engine.now() + 1 if until is None else instant(until, "until")
         one = None if job is None else ids.parse(job)
-        found = await engine.events(Window(end - span(window, "window"), end, queue, one, limit + 1))
+        found = await engine.timeline.events(Window(end - span(window, "window"), end, queue, one, limit + 1))
         return EventPage([event_view(event) for event in found[:limit]], len(found) <= limit)
 
     async def latencies(
@@ -123,7 +123,7 @@ class HistoryAdmin(Noun):
         """How long the jobs took that were completed in a window, both ends included, latest first."""
         engine = await self._asking.engine()
         end = await engine.now() if until is None else instant(until, "until")
-        found = await engine.latencies(Window(end - span(window, "window"), end + 1, queue, None, limit))
+        found = await engine.timeline.latencies(Window(end - span(window, "window"), end + 1, queue, None, limit))
         return [
             LatencyView(
                 queue=one.queue,
@@ -143,7 +143,7 @@ class HistoryAdmin(Noun):
             kinds=frozenset() if kind is None else frozenset({kind}),
             limit=SAMPLE,
         )
-        jobs = (await engine.find(query)).jobs
+        jobs = (await engine.operator.find(query)).jobs
         since = min((one.created_at for one in jobs), default=None)
         mask = self._asking.redact.text
         return Failures(

@@ -162,7 +162,7 @@ class JobsAdmin(Noun):
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
         engine = await self._asking.engine()
         if filter_.id is not None:
-            found = [one for one in await engine.get([ids.parse(filter_.id)]) if one is not None]
+            found = [one for one in await engine.operator.get([ids.parse(filter_.id)]) if one is not None]
             return JobPage([self._asking.listed(one) for one in found], None, 1, len(found) if total else None)
         query, hint = await question_of(self._asking, filter_, limit, cursor)
         if query is None:
@@ -183,7 +183,7 @@ class JobsAdmin(Noun):
         cursor = None if before < 0 else before.to_bytes(16)
         found: list[records.Job] = []
         for _ in range(PREVIEW_WALK // LARGEST_PAGE):
-            page = await engine.find(Query(order="oldest", limit=LARGEST_PAGE, cursor=cursor))
+            page = await engine.operator.find(Query(order="oldest", limit=LARGEST_PAGE, cursor=cursor))
             for one in page.jobs:
                 if not cut.begins(one.id):
                     return found
@@ -200,29 +200,29 @@ class JobsAdmin(Noun):
         """Why a job does not run, and what to do about it. Raises `NotFound`."""
         found = await self._asking.stored(job)
         engine = await self._asking.engine()
-        queues = {queue.name: queue for queue in await engine.queues()}
+        queues = {queue.name: queue for queue in await engine.control.queues()}
         queue = queues.get(found.queue, Queue(name=found.queue))
-        presences = await engine.workers()
-        census = await engine.census()
+        presences = await engine.control.workers()
+        census = await engine.operator.census()
         group = None
         if found.options.group is not None:
-            [group] = await engine.groups([found.options.group])
+            [group] = await engine.groups.get([found.options.group])
         since, until = closed(census.at)
-        points = await engine.points(since, until, [EventType.COMPLETED.value], frozenset({found.queue}))
+        points = await engine.timeline.points(since, until, [EventType.COMPLETED.value], frozenset({found.queue}))
         flow = flows(points, since, RECENT).get(found.queue)
         unreadable = found.metadata.get(CORRUPT)
         seen = self._asking.redact.job(found)
         subqueue = None
         if found.options.limit is not None:
-            subqueues = await engine.subqueues(found.queue, names=[found.options.limit.subqueue])
+            subqueues = await engine.control.subqueues(found.queue, names=[found.options.limit.subqueue])
             subqueue = next(iter(subqueues), None)
         line = await _line(engine, found, census.at)
         stands, turns = position(found.options.limit, found.tenant, fair=queue.fair), None
         if queue.fair and stands is not None:
-            turns = before_in_round(stands, await engine.subqueues(found.queue, limit=MOST_TURNS))
+            turns = before_in_round(stands, await engine.control.subqueues(found.queue, limit=MOST_TURNS))
         known: dict[str, Any] = {"unreadable": unreadable, "group": group, "flow": flow, "subqueue": subqueue}
         if held_by(found, census.at) is not None:
-            known["budgets"] = await engine.budgets()
+            known["budgets"] = await engine.control.budgets()
         home = self._asking.app.queue_of(found.kind)
         return explain(seen, queue, presences, census, line=line, turns=turns, home=home, **known)
 
@@ -235,14 +235,14 @@ class JobsAdmin(Noun):
         engine = await self._asking.engine()
         bound = await bound_at(engine, counted_at)
         if filter_.id is not None:
-            [found] = await engine.get([ids.parse(filter_.id)])
+            [found] = await engine.operator.get([ids.parse(filter_.id)])
             there = frozenset[str]() if found is None else frozenset({found.queue})
             return Preview(int(found is not None), True, moment(bound), there)
         query = await query_to_change(self._asking, filter_, 1, bound)
         if query is None:
             return Preview(0, True, moment(bound))
         if counted_at is None and is_counted(query):
-            census = await engine.census()
+            census = await engine.operator.census()
             return Preview(counted(query, census), True, moment(census.at), queues_of(query, census))
         met: set[str] = set()
         count, complete = await _total(self._asking, as_of(query, bound), PREVIEW_WALK, met)
@@ -276,7 +276,7 @@ class JobsAdmin(Noun):
         begin = since = await engine.now()
         while True:
             until = await engine.now()
-            found = await engine.events(Window(since, until + 1, limit=TAIL))
+            found = await engine.timeline.events(Window(since, until + 1, limit=TAIL))
             fresh = [one for one in found if one not in seen]
             seen |= dict.fromkeys(found)
             for one in fresh:
@@ -471,7 +471,7 @@ async def _line(engine: Engine, job: stored.Job, now: Instant) -> Line | None:
     query = Query(statuses=WAITING, queues=frozenset({job.queue}), order="due", limit=LARGEST_PAGE)
     before = looked = 0
     while looked < MOST_COUNTED:
-        page = await engine.find(query)
+        page = await engine.operator.find(query)
         due = [one for one in page.jobs if one.scheduled_at <= now]
         before += sum(comes_before(one, job) for one in due)
         looked += len(due)
@@ -486,7 +486,7 @@ async def _total(
 ) -> tuple[int, bool]:
     """How many jobs a query means, and whether these are all; `met` takes in the queues of those that were read."""
     if is_counted(query):
-        return counted(query, await (await asking.engine()).census()), True
+        return counted(query, await (await asking.engine()).operator.census()), True
     query = msgspec.structs.replace(query, cursor=None, limit=LARGEST_PAGE)
     count = scanned = 0
     while count < MOST_COUNTED and scanned < walk:

@@ -40,7 +40,9 @@ class KindsAdmin(Noun):
     async def list(self) -> list[KindView]:
         """Every kind that has or had jobs, and every task of this app, those in trouble first."""
         engine = await self._asking.engine()
-        return kind_views(await engine.census(), await engine.workers(), self._asking.app.tasks, self._asking.redact)
+        return kind_views(
+            await engine.operator.census(), await engine.control.workers(), self._asking.app.tasks, self._asking.redact
+        )
 
 
 def kind_views(

@@ -61,7 +61,7 @@ class LimitsAdmin(Noun):
         """Every budget, by name."""
         engine = await self._asking.engine()
         now = await engine.now()
-        return [_view(one, now) for one in await engine.budgets()]
+        return [_view(one, now) for one in await engine.control.budgets()]
 
     async def get(self, name: str) -> BudgetView:
         """One budget. Raises `NotFound`."""
@@ -73,7 +73,7 @@ class LimitsAdmin(Noun):
     async def keys(self, queue: str, *, after: str | None = None, limit: int = 100) -> Sequence[KeyView]:
         """What runs and waits under each limit key and tenant of a queue, by name, behind the name `after`."""
         engine = await self._asking.engine()
-        return [_key(one) for one in await engine.subqueues(queue, after=after, limit=limit)]
+        return [_key(one) for one in await engine.control.subqueues(queue, after=after, limit=limit)]
 
     async def at_limit(self, queue: str | None = None, *, limit: int = 100) -> Sequence[KeyView]:
         """Keys of which as many jobs run as may while others wait, by queue and name; of one queue or of all.
@@ -81,12 +81,12 @@ class LimitsAdmin(Noun):
         At most `limit` of them; it looks at up to 10,000 keys of each queue.
         """
         engine = await self._asking.engine()
-        names = [one.name for one in await engine.queues()] if queue is None else [queue]
+        names = [one.name for one in await engine.control.queues()] if queue is None else [queue]
         found: list[KeyView] = []
         for name in names:
             after: str | None = None
             for _ in range(MOST_PAGES):
-                views = await engine.subqueues(name, after=after, limit=PAGE)
+                views = await engine.control.subqueues(name, after=after, limit=PAGE)
                 found += [_key(one) for one in views if one.full and one.due is not None]
                 if len(views) < PAGE or len(found) >= limit:
                     break
@@ -103,13 +103,13 @@ class LimitsAdmin(Noun):
         if not create:
             await self._asking.known_queue(queue)
         engine = await self._asking.engine()
-        await engine.tune(queue, Tuning(limits=((name, n),)), by=self._asking.signed())
+        await engine.control.tune(queue, Tuning(limits=((name, n),)), by=self._asking.signed())
 
     async def clear(self, queue: str, name: str) -> None:
         """Give a limit back to the number that its jobs bring. Raises `NotFound` for a queue that is not known."""
         await self._asking.known_queue(queue, more=UNCHANGED)
         engine = await self._asking.engine()
-        await engine.tune(queue, Tuning(limits=((name, None),)), by=self._asking.signed())
+        await engine.control.tune(queue, Tuning(limits=((name, None),)), by=self._asking.signed())
 
     async def tune(self, name: str, rate: Rate, *, create: bool = False) -> None:
         """Set a budget's rate; tokens at hand are kept as far as they fit.
@@ -121,15 +121,15 @@ class LimitsAdmin(Noun):
             raise InvalidInput("rate", rate, "must be a Rate, such as Rate(100, per=60)")
         engine = await self._asking.engine()
         if not create:
-            known = {*(one.name for one in await engine.budgets()), *self._asking.app.declarations.budgets}
+            known = {*(one.name for one in await engine.control.budgets()), *self._asking.app.declarations.budgets}
             if name not in known:
                 raise _no_budget(name, known, CREATE)
-        await engine.tune(name, rate, by=self._asking.signed())
+        await engine.control.tune(name, rate, by=self._asking.signed())
 
     async def drain(self, name: str) -> None:
         """Empty a budget, because the real limiter refused. Raises `NotFound`."""
         if not await self._asking.app.budget(name).drain():
-            raise _no_budget(name, {one.name for one in await (await self._asking.engine()).budgets()})
+            raise _no_budget(name, {one.name for one in await (await self._asking.engine()).control.budgets()})
         await audited(self._asking, "limits.drain", f"budget {name}")
 
 

@@ -128,7 +128,7 @@ class OperationsAdmin(Noun):
     async def _store(self, action: str, filter_: str, given: Given, counted_at: datetime | None) -> OperationView:
         engine = await self._asking.engine()
         now = await engine.now()
-        stored = await engine.put_operation(
+        stored = await engine.documents.put_operation(
             Operation(
                 id=ids.text(self._asking.app.mint()),
                 who=self._asking.by or "",
@@ -172,7 +172,9 @@ class OperationsAdmin(Noun):
                 return view(found, await engine.now())
             # An interrupted one has no process left to stop it.
             state = "stopped" if found.interrupted(await engine.now()) else "stopping"
-            if (stored := await engine.put_operation(replace(found, state=state), before=found, by=by)) is not None:
+            if (
+                stored := await engine.documents.put_operation(replace(found, state=state), before=found, by=by)
+            ) is not None:
                 return view(stored, stored.seen)
 
     async def resume(self, operation: str) -> OperationView:
@@ -189,14 +191,14 @@ class OperationsAdmin(Noun):
             if found.state == "done" or not (found.ended or found.interrupted(now)):
                 raise WrongState(f"operation {operation}", view(found, now).state, "resume")
             again = replace(found, state="running", error=None)
-            if (stored := await engine.put_operation(again, before=found, by=by)) is not None:
+            if (stored := await engine.documents.put_operation(again, before=found, by=by)) is not None:
                 return self._begin(stored, found.cursor)
 
     async def list(self) -> list[OperationView]:
         """Every operation that is kept, the one that was started last first."""
         engine = await self._asking.engine()
         now = await engine.now()
-        return [view(one, now) for one in await engine.operations()]
+        return [view(one, now) for one in await engine.documents.operations()]
 
     async def close(self) -> None:
         """Stop the operations of this process after their present page and wait for them; others can resume them."""
@@ -222,7 +224,7 @@ class OperationsAdmin(Noun):
         except StokerError as error:
             text = "operation %s (%s %s) failed after %d changes: %s. `stoker operations resume` goes on from there."
             logger.warning(text, stored.id, stored.action, stored.filter, stored.changed, error)
-            ended = await engine.put_operation(
+            ended = await engine.documents.put_operation(
                 replace(stored, state="failed", error=f"{type(error).__name__}: {error}"), before=stored
             )
             stored = ended or await self._stored(stored.id)
@@ -254,13 +256,13 @@ class OperationsAdmin(Noun):
                 later=later,
                 state=state,
             )
-            if (stored := await engine.put_operation(after, before=before)) is not None:
+            if (stored := await engine.documents.put_operation(after, before=before)) is not None:
                 return stored
             before = await self._stored(before.id)
 
     async def _stored(self, operation: str) -> Operation:
         engine = await self._asking.engine()
-        found = next((one for one in await engine.operations() if one.id == operation), None)
+        found = next((one for one in await engine.documents.operations() if one.id == operation), None)
         if found is None:
             raise NotFound(f"operation {shown(operation)} is not in the store")
         return found

@@ -53,12 +53,12 @@ async def overview(asking: Asking, window: Seconds = 3600) -> Overview:
     Where jobs are dead, letters wait, workers are silent or queues wait long, a few calls more tell about these.
     """
     engine = await asking.engine()
-    census = await engine.census()
+    census = await engine.operator.census()
     wide = max(span(window, "window"), MINUTE)
     minutes = minutes_of(wide)
     since, until = closed(census.at, minutes)
-    points = await engine.points(since, until, MEASURED, width=minutes * MINUTE)
-    queues, presences = await engine.queues(), await engine.workers()
+    points = await engine.timeline.points(since, until, MEASURED, width=minutes * MINUTE)
+    queues, presences = await engine.control.queues(), await engine.control.workers()
     found = findings(await situation(engine, asking.app, asking.redact, census, queues, presences))
     shown = views(census, queues, presences, points, minutes)
     counts = {status.value: n for status, n in census.by_status().items()}

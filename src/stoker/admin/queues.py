@@ -76,10 +76,10 @@ class QueuesAdmin(Noun):
     async def list(self) -> list[QueueView]:
         """Every queue that was used, tuned or served, by name, with what went through in the last 15 minutes."""
         engine = await self._asking.engine()
-        census = await engine.census()
+        census = await engine.operator.census()
         since, until = closed(census.at)
-        points = await engine.points(since, until, MEASURED, width=RECENT * MINUTE)
-        return views(census, await engine.queues(), await engine.workers(), points, RECENT)
+        points = await engine.timeline.points(since, until, MEASURED, width=RECENT * MINUTE)
+        return views(census, await engine.control.queues(), await engine.control.workers(), points, RECENT)
 
     async def get(self, name: str) -> QueueView:
         """One queue, with zeros where only a schedule or a task of the app names it. Raises `NotFound`."""
@@ -87,14 +87,14 @@ class QueuesAdmin(Noun):
         if found is not None:
             return found
         engine = await self._asking.engine()
-        census = await engine.census()
+        census = await engine.operator.census()
         await self._asking.known_queue(name, census, "")
         return _view(census, Queue(name=name, keep_done=engine.keep_done), [], _Sums(), RECENT)
 
     async def notes(self, names: Collection[str]) -> Sequence[str]:
         """What keeps the jobs of these queues from running once an action has made them ready, in sentences."""
         engine = await self._asking.engine()
-        return [text for _, text in notes(await engine.queues(), names, await engine.census())]
+        return [text for _, text in notes(await engine.control.queues(), names, await engine.operator.census())]
 
     async def pause(
         self,
@@ -138,7 +138,7 @@ class QueuesAdmin(Noun):
         if not create:
             await self._asking.known_queue(name)
         engine = await self._asking.engine()
-        await engine.tune(name, tuning, by=self._asking.signed(tuning.reason))
+        await engine.control.tune(name, tuning, by=self._asking.signed(tuning.reason))
 
     async def purge(
         self, name: str | None, *, status: str = "done", older_than: Seconds, counted_at: datetime | None = None

@@ -50,7 +50,7 @@ class SchedulesAdmin(Noun):
         """Store a new schedule that enqueues `draft`; one of that name must not be there yet."""
         given = plan(name, draft, "api", parse(options))
         engine = await self._asking.engine()
-        if any(one.name == name for one in await engine.schedules()):
+        if any(one.name == name for one in await engine.schedules.read()):
             raise InvalidSchedule(
                 "name", name, "is the name of another schedule: edit that one, or choose another name"
             )
@@ -74,7 +74,7 @@ class SchedulesAdmin(Noun):
         """Remove a schedule; jobs that it made stay. One that code declares comes back when a worker starts."""
         check_name("schedule name", name)
         engine = await self._asking.engine()
-        if not await engine.drop(name, by=self._asking.signed()):
+        if not await engine.schedules.drop(name, by=self._asking.signed()):
             raise NotFound(f"schedule {name!r} is not in the store")
 
     async def list(self) -> list[Schedule]:
@@ -84,7 +84,7 @@ class SchedulesAdmin(Noun):
     async def _put(self, given: Edit | StoredSchedule) -> Schedule:
         check_name("schedule name", given.name)
         engine = await self._asking.engine()
-        stored = await engine.put(given, by=self._asking.signed())
+        stored = await engine.schedules.put(given, by=self._asking.signed())
         if stored is None:
             raise NotFound(f"schedule {given.name!r} is not in the store: it was never stored, or it was dropped")
         return self._asking.app.schedule_record(stored)

@@ -38,12 +38,12 @@ async def search(asking: Asking, query: Query) -> Page:
     """A page of the jobs that a query means and the asker may find; it reads as far as an engine's page does."""
     engine = await asking.engine()
     if not query.has_texts or asking.searches_as == "admin":
-        return await engine.find(query)
+        return await engine.operator.find(query)
     plain = replace(query, text=None, payload=None, error=None, limit=LARGEST_PAGE)
     found: list[Job] = []
     walked = unbroken = 0
     while True:
-        page = await engine.find(plain)
+        page = await engine.operator.find(plain)
         for at, job in enumerate(page.jobs, 1):
             unbroken += len(job.payload) + len(job.last_error or "")
             if unbroken > UNBROKEN:
@@ -88,7 +88,7 @@ async def noted(asking: Asking, filter_: Filter) -> None:
     try:
         engine = await asking.engine()
         async with asyncio.timeout(PATIENCE):
-            if await engine.lock(name, ids.text(asking.app.mint()), MINUTE):
+            if await engine.control.lock(name, ids.text(asking.app.mint()), MINUTE):
                 await audited(asking, "jobs.search", what)
     except (EngineReadOnly, EngineRefused, EngineBusy, TimeoutError) as error:
         text = "%s (%s) searched payloads of %s. The store takes no writes now (%s): this line stands for its entry."

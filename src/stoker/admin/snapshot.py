@@ -89,7 +89,7 @@ async def snapshot(asking: Asking, pages: Mapping[List, int] | None = None, per_
     wanted = {name: PageOf((pages or {}).get(name, 1), per_page) for name in LISTS}
     try:
         engine = await asking.engine()
-        census = await engine.census()
+        census = await engine.operator.census()
         totals = census.by_status()
         found = {name: await _page(asking, engine, name, wanted[name], totals, census.at) for name in LISTS}
         return _made(
@@ -101,7 +101,7 @@ async def snapshot(asking: Asking, pages: Mapping[List, int] | None = None, per_
                     next_run=None if one.next_fire is None or not one.enabled else rfc3339(one.next_fire),
                     last_status=None if one.last_status is None else one.last_status.value,
                 )
-                for one in await engine.schedules()
+                for one in await engine.schedules.read()
             ],
             history=engine.history,
         )
@@ -155,7 +155,7 @@ async def _read(engine: Engine, query: Query, reach: int) -> tuple[list[Job], bo
     """The first jobs of a list, and whether there are more."""
     found: list[Job] = []
     while True:
-        page = await engine.find(replace(query, limit=min(reach - len(found), LARGEST_PAGE)))
+        page = await engine.operator.find(replace(query, limit=min(reach - len(found), LARGEST_PAGE)))
         found += page.jobs
         if page.cursor is None or len(found) >= reach:
             return found, page.cursor is not None

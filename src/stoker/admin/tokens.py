@@ -41,23 +41,23 @@ class TokensAdmin(Noun):
             created=now,
             expires=None if lasts is None else now + lasts,
         )
-        if not await engine.put_token(token, by=self._asking.signed()):
+        if not await engine.documents.put_token(token, by=self._asking.signed()):
             raise InvalidInput("token", name, "is the name of another token; revoked ones keep theirs")
         return secret
 
     async def list(self) -> list[AccessToken]:
         """Every token, also those that expired or were revoked, by name."""
-        return await (await self._asking.engine()).tokens()
+        return await (await self._asking.engine()).documents.tokens()
 
     async def revoke(self, name: str) -> None:
         """End a token; one that is revoked stays so. Raises `NotFound`."""
         engine = await self._asking.engine()
         while True:
-            found = next((token for token in await engine.tokens() if token.name == name), None)
+            found = next((token for token in await engine.documents.tokens() if token.name == name), None)
             if found is None:
                 raise NotFound(f"there is no token {shown(name)}")
             if found.revoked is not None:
                 return
             revoked = msgspec.structs.replace(found, revoked=await engine.now())
-            if await engine.put_token(revoked, before=found, by=self._asking.signed()):
+            if await engine.documents.put_token(revoked, before=found, by=self._asking.signed()):
                 return

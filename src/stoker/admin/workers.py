@@ -58,7 +58,7 @@ class WorkersAdmin(Noun):
         query = Query(statuses=frozenset({Status.RUNNING}), limit=LARGEST_PAGE)
         found: list[RunningJob] = []
         while True:
-            page = await engine.find(query)
+            page = await engine.operator.find(query)
             found += [
                 RunningJob(job=self._asking.listed(job), long=runs_long(job, now))
                 for job in page.jobs
@@ -77,10 +77,10 @@ class WorkersAdmin(Noun):
         know.
         """
         engine = await self._asking.engine()
-        if worker not in {one.worker for one in await engine.workers()} and not await self.jobs(worker):
+        if worker not in {one.worker for one in await engine.control.workers()} and not await self.jobs(worker):
             raise NotFound(f"worker {shown(worker)} is not in the store: `stoker workers` lists those that are known")
         me, taken = uuid.uuid4().hex, 0
-        await engine.renew(me, [], lease=LEASE, first=True)
+        await engine.jobs.renew(me, [], lease=LEASE, first=True)
         try:
             while True:
                 handed_on = await hand_back(engine, me, [worker])
@@ -89,14 +89,14 @@ class WorkersAdmin(Noun):
                 if len(handed_on[0]) < BATCH:
                     break
         finally:
-            await engine.renew(me, [], lease=0)
+            await engine.jobs.renew(me, [], lease=0)
         await audited(self._asking, "workers.take_back", f"worker {worker}", reason=reason, after={"jobs": taken})
         return taken
 
     async def list(self) -> list[WorkerView]:
         """Every worker that reported itself and was not forgotten yet, by id."""
         engine = await self._asking.engine()
-        presences = await engine.workers()
+        presences = await engine.control.workers()
         return worker_views(presences, await engine.now())
 
 

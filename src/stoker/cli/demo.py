@@ -141,7 +141,7 @@ class Demo:
         query = Query(statuses=frozenset({Status.DONE}), limit=LARGEST_PAGE)
         waits, runs = [], []
         while True:
-            page = await engine.find(query)
+            page = await engine.operator.find(query)
             for job in page.jobs:
                 if job.finished_at is not None and job.started_at is not None:
                     waits.append((job.finished_at - job.created_at) / SECOND)

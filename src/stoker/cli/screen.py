@@ -97,7 +97,7 @@ class Screen:
 async def _due(supervisor: Supervisor) -> int:
     """How many jobs are due or wait for a retry, for the length of the bar."""
     try:
-        census = await (await supervisor.app.engine()).census()
+        census = await (await supervisor.app.engine()).operator.census()
     except StokerError:
         return 0
     found = census.by_status()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, ClassVar, Protocol, Self, TypeAlias, cast
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import msgspec
 
@@ -275,7 +275,7 @@ class Groups(Protocol):
     members are all finished, closes: its callbacks are stored in the write that closes it, once.
     """
 
-    async def groups(self, ids: Sequence[JobId]) -> list[Group | None]:
+    async def get(self, ids: Sequence[JobId]) -> list[Group | None]:
         """The groups, in the order of the ids; None where there is none. Empty: `[]`."""
         ...
 
@@ -294,7 +294,7 @@ class Groups(Protocol):
         """
         ...
 
-    async def sweep_groups(self, limit: int = 1_000) -> Swept:
+    async def sweep(self, limit: int = 1_000) -> Swept:
         """Do what no other call will do, for up to `limit` groups each.
 
         Abandon groups that stayed unsealed for `ABANDONED_AFTER` since the last member joined, close those whose last
@@ -367,7 +367,7 @@ class Control(Protocol):
 class Schedules(Protocol):
     """Schedules and their ticks. Used by apps and by the ticker of each worker."""
 
-    async def schedules(self) -> list[Schedule]:
+    async def read(self) -> list[Schedule]:
         """Every schedule, by name. One whose record cannot be read is disabled and says so. Empty: `[]`."""
         ...
 
@@ -461,11 +461,11 @@ class Timeline(Protocol):
 class Audit(Protocol):
     """Who changed what. Used by `Admin`; entries of changes are written by the changes themselves."""
 
-    async def audit(self, query: AuditQuery) -> list[AuditEntry]:
+    async def read(self, query: AuditQuery) -> list[AuditEntry]:
         """Entries, latest first, those of one instant in any order, at most `query.limit`. Empty: `[]`."""
         ...
 
-    async def write_audit(self, by: By, deed: Deed) -> AuditEntry:
+    async def write(self, by: By, deed: Deed) -> AuditEntry:
         """Write an entry that belongs to no change: a payload was shown, an action refused, a user signed in."""
         ...
 
@@ -512,8 +512,53 @@ class Documents(Protocol):
         ...
 
 
-class Engine(Jobs, Operator, Groups, Control, Schedules, Timeline, Documents, Audit, Protocol):
-    """A store with all its facets, and its lifetime."""
+class Engine(Protocol):
+    """A store: its facets, what it is, and its lifetime."""
+
+    @property
+    def jobs(self) -> Jobs:
+        """Jobs and leases."""
+        ...
+
+    @property
+    def operator(self) -> Operator:
+        """What operators read and change of jobs."""
+        ...
+
+    @property
+    def groups(self) -> Groups:
+        """Jobs that are counted together."""
+        ...
+
+    @property
+    def control(self) -> Control:
+        """Queue settings, budgets, locks and presences."""
+        ...
+
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules and their ticks."""
+        ...
+
+    @property
+    def timeline(self) -> Timeline:
+        """Events and points."""
+        ...
+
+    @property
+    def documents(self) -> Documents:
+        """Tokens, sessions and operations."""
+        ...
+
+    @property
+    def audit(self) -> Audit:
+        """The audit log."""
+        ...
+
+    @property
+    def outbox(self) -> Outbox | None:
+        """Streams, inboxes and held claims: None without `Feature.OUTBOX`. `outbox_of` returns it or refuses."""
+        ...
 
     name: ClassVar[str]
     features: ClassVar[frozenset[Feature]]
@@ -700,12 +745,12 @@ class Outbox(Protocol):
 
 def outbox_of(engine: Engine) -> Outbox:
     """The engine's streams; an engine without them is refused by name."""
-    if Feature.OUTBOX not in engine.features:
+    if engine.outbox is None:
         raise EngineRefused(
             f"{engine.name} has no streams: it cannot join the transaction of your data. Nothing was stored. Put the "
             "outbox into the database that holds your data, and relay its messages to this store."
         )
-    return cast("Outbox", engine)
+    return engine.outbox
 
 
 def needs_transaction(call: str, tx: Transaction | None) -> None:
@@ -715,3 +760,17 @@ def needs_transaction(call: str, tx: Transaction | None) -> None:
             f"{call} needs tx=, the transaction that your own writes are in: only then they happen exactly once. "
             "Nothing was stored."
         )
+
+
+FACETS: dict[str, type] = {
+    "jobs": Jobs,
+    "operator": Operator,
+    "groups": Groups,
+    "control": Control,
+    "schedules": Schedules,
+    "timeline": Timeline,
+    "documents": Documents,
+    "audit": Audit,
+    "outbox": Outbox,
+}
+"""The facets of an engine by the name of their attribute."""

@@ -72,7 +72,11 @@ async def read(app: Stoker) -> Reading:
     """Read what the metrics are made of: what findings are made of, and of each consumer how far it is behind."""
     engine = await app.engine()
     consumed = await _consumed(engine) if Feature.OUTBOX in engine.features else ()
-    census, queues, presences = await engine.census(), await engine.queues(), await engine.workers()
+    census, queues, presences = (
+        await engine.operator.census(),
+        await engine.control.queues(),
+        await engine.control.workers(),
+    )
     work = await attention.situation(engine, app, Redaction(), census, queues, presences)
     return Reading(work, consumed)
 

@@ -153,7 +153,7 @@ class Outbox(StreamHandle, Generic[T]):
         they are found within the idle time of the consumer's pace.
         """
         engine = await self.app.engine()
-        await engine.wake([topic(self.stream.name)])
+        await engine.jobs.wake([topic(self.stream.name)])
 
     async def _store(self, entries: Sequence[Entry], tx: Transaction | None) -> None:
         check_entries(self.stream, entries)

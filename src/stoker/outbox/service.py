@@ -115,7 +115,7 @@ async def _listen(context: ServiceContext, stream: str, consumers: list[Lanes]) 
     pause = 0.0
     while True:
         try:
-            woken = await context.engine.wait([topic(stream)], LISTEN)
+            woken = await context.engine.jobs.wait([topic(stream)], LISTEN)
         except AWAY:  # the lanes notice it too; they look by themselves
             pause = min(pause + 1.0, 10.0)
             await asyncio.sleep(pause)

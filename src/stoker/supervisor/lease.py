@@ -38,7 +38,7 @@ class SupervisorLease:
             return
         try:
             engine = await self._app.engine()
-            await engine.renew(self.id, [], lease=LEASE, first=self._engine is None)
+            await engine.jobs.renew(self.id, [], lease=LEASE, first=self._engine is None)
         except StokerError:
             return
         self._engine = engine
@@ -49,6 +49,6 @@ class SupervisorLease:
         if self.id is None or self._engine is None:
             return
         try:
-            await self._engine.renew(self.id, [], lease=0)
+            await self._engine.jobs.renew(self.id, [], lease=0)
         except StokerError:  # the lease ends with the process
             return

@@ -48,13 +48,13 @@ async def release_patiently(app: Stoker, dead: Sequence[str], crash: str | None)
     failures.flush(everything=True)
     with suppress(StokerError):
         for me in mine:
-            await (await app.engine()).renew(me, [], lease=0)
+            await (await app.engine()).jobs.renew(me, [], lease=0)
 
 
 async def _release(app: Stoker, me: str, dead: list[str], death: Death | None, failures: FailureLog) -> int:
     """Try once; returns how many jobs were released. Raises what the store raises."""
     engine = await app.engine()
-    await engine.renew(me, [], lease=LEASE, first=True)
+    await engine.jobs.renew(me, [], lease=LEASE, first=True)
     released = 0
     while True:
         if death is None:

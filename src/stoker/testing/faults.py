@@ -58,7 +58,7 @@ class Recorded:
     async def insert(self, drafts: Sequence[Draft], **options: Any) -> list[Receipt]:
         rows = [{"job": draft.job_id.hex(), "key": draft.unique.key if draft.unique else ""} for draft in drafts]
         call = self.begin("insert", rows)
-        receipts = await self.engine.insert(drafts, **options)
+        receipts = await self.engine.jobs.insert(drafts, **options)
         for row, receipt in zip(rows, receipts, strict=True):
             phase = "refused" if receipt.id.hex() != row["job"] else "done"
             if receipt.stored is not Stored.REPLACED:
@@ -67,13 +67,13 @@ class Recorded:
 
     async def claim(self, demand: Demand) -> list[Claim]:
         call = self.begin("claim")
-        claims = await self.engine.claim(demand)
+        claims = await self.engine.jobs.claim(demand)
         self._claimed("claim", call, claims)
         return claims
 
     async def reap(self, by: str, limit: int, **options: Any) -> list[Claim]:
         call = self.begin("reap")
-        claims = await self.engine.reap(by, limit, **options)
+        claims = await self.engine.jobs.reap(by, limit, **options)
         self._claimed("reap", call, claims)
         return claims
 
@@ -92,7 +92,7 @@ class Recorded:
         ]
         call = self.begin("settle", rows)
         fused = None if demand is None else self.begin("claim")
-        settled = await self.engine.settle(settlements, demand=demand, **options)
+        settled = await self.engine.jobs.settle(settlements, demand=demand, **options)
         for one, row, verdict in zip(settlements, rows, settled.verdicts, strict=True):
             if not self.leaves_open(one, verdict):
                 self.note("settle", call, phase="done" if verdict is Verdict.APPLIED else "refused", **row)
@@ -106,7 +106,7 @@ class Recorded:
         # The store's now is not before this moment: so long the lease lasts at least.
         until = self._clock() + lease
         call = self.begin("renew", [{"worker": worker}])
-        renewal = await self.engine.renew(worker, held, lease=lease, first=first)
+        renewal = await self.engine.jobs.renew(worker, held, lease=lease, first=first)
         if renewal.known:
             self.note("renew", call, worker=worker, until=until)
         self._claimed("orphan", call, renewal.orphaned)
@@ -134,7 +134,7 @@ async def survey(engine: Engine) -> list[Entry]:
     found: list[Entry] = []
     cursor: JobId | None = None
     while True:
-        page = await engine.find(Query(order="oldest", limit=1000, cursor=cursor))
+        page = await engine.operator.find(Query(order="oldest", limit=1000, cursor=cursor))
         found += (
             Entry(
                 who="survey",

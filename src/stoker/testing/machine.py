@@ -99,7 +99,7 @@ class LockStep(Laws):
         self.insert([{**option, "delay": 0} for option in options])
 
     def enlist(self, worker: str) -> None:
-        assert self.same(lambda engine: engine.renew(worker, [], first=True)).known
+        assert self.same(lambda engine: engine.jobs.renew(worker, [], first=True)).known
 
     def teardown(self) -> None:
         async def close() -> None:
@@ -169,7 +169,7 @@ class LockStep(Laws):
     def insert_both(self, drafts: list[Draft], group: Group | None = None) -> None:
         async def call(engine: Engine) -> Any:
             try:
-                return await engine.insert(drafts, group=group)
+                return await engine.jobs.insert(drafts, group=group)
             except Duplicate as error:
                 return error.key, error.holder
             except (GroupClosed, NotFound, InvalidInput) as error:
@@ -211,7 +211,7 @@ class LockStep(Laws):
     @precondition(lambda self: self.group_ids)
     @rule(place=values.picks, abandoned=st.sampled_from([False, False, True]))
     def seal(self, place: int, abandoned: bool) -> None:
-        self.same(lambda engine: engine.seal(self.pick_group(place), abandoned=abandoned))
+        self.same(lambda engine: engine.groups.seal(self.pick_group(place), abandoned=abandoned))
 
     def pick_group(self, place: int) -> JobId:
         """An open group if there is one, else any."""
@@ -229,7 +229,7 @@ class LockStep(Laws):
         if alive:
             self.renew(slot, honest=True, release=False)
         demand = Demand(self.workers[slot], tuple((queue, wanted) for queue in queues), total)
-        self.took(_pairs(*self.both(lambda engine: engine.claim(demand))))
+        self.took(_pairs(*self.both(lambda engine: engine.jobs.claim(demand))))
 
     @precondition(lambda self: self.claims)
     @rule(
@@ -315,7 +315,7 @@ class LockStep(Laws):
         """A worker takes what is due and ends it, in one breath."""
         self.renew(slot, honest=True, release=False)
         demand = Demand(self.workers[slot], tuple((queue, len(outcomes)) for queue in QUEUES), len(outcomes))
-        pairs = _pairs(*self.both(lambda engine: engine.claim(demand)))
+        pairs = _pairs(*self.both(lambda engine: engine.jobs.claim(demand)))
         self.took(pairs)
         ended = list(zip(pairs, outcomes, strict=False))
         settlements = (
@@ -329,8 +329,8 @@ class LockStep(Laws):
     ) -> list[Verdict]:
         async def run() -> tuple[Settled, Settled]:
             return (
-                await self.model.settle(settlements[0], demand=demand),
-                await self.engine.settle(settlements[1], demand=demand),
+                await self.model.jobs.settle(settlements[0], demand=demand),
+                await self.engine.jobs.settle(settlements[1], demand=demand),
             )
 
         mine, theirs = self.runner.run(run())
@@ -357,8 +357,8 @@ class LockStep(Laws):
 
         async def run() -> tuple[list[Verdict], list[Verdict]]:
             return (
-                await self.model.note([written(mine) for mine, _ in pairs]),
-                await self.engine.note([written(theirs) for _, theirs in pairs]),
+                await self.model.jobs.note([written(mine) for mine, _ in pairs]),
+                await self.engine.jobs.note([written(theirs) for _, theirs in pairs]),
             )
 
         first, second = self.runner.run(run())
@@ -378,13 +378,13 @@ class LockStep(Laws):
         worker = self.workers[slot]
         held = list(dict.fromkeys((one.id, one.token) for one, _ in self.claims if honest and one.worker == worker))
         lease = 0 if release else LEASE
-        mine, theirs = self.both(lambda engine: engine.renew(worker, held, lease=lease))
+        mine, theirs = self.both(lambda engine: engine.jobs.renew(worker, held, lease=lease))
         orphans = _pairs(*(sorted(one.orphaned, key=lambda claim: claim.id) for one in (mine, theirs)))
         assert _plain(theirs) == _plain(mine)
         for orphan, _ in orphans:
             assert orphan.token == self.tokens[orphan.id], "an orphan that no worker was given"
         if not mine.known:
-            assert not self.same(lambda engine: engine.renew(worker, [], first=True)).known
+            assert not self.same(lambda engine: engine.jobs.renew(worker, [], first=True)).known
             name, life = worker.split(".")
             self.workers[slot] = f"{name}.{int(life) + 1}"
             self.enlist(self.workers[slot])
@@ -403,7 +403,7 @@ class LockStep(Laws):
         if alive:
             self.renew(slot, honest=True, release=False)
         names = [] if dead is None or dead == slot else [self.workers[dead]]
-        mine, theirs = self.both(lambda engine: engine.reap(self.workers[slot], 100, dead=names))
+        mine, theirs = self.both(lambda engine: engine.jobs.reap(self.workers[slot], 100, dead=names))
         assert [claim.former_at for claim in theirs] == sorted(claim.former_at or 0 for claim in theirs)
         by_id = [sorted(claims, key=lambda claim: claim.id) for claims in (mine, theirs)]
         self.took(_pairs(*by_id))
@@ -449,7 +449,7 @@ class LockStep(Laws):
         self.alter_both(Selection(ids, seen, bound), change, by)
 
     def alter_both(self, selection: Selection, change: Change, by: By | None) -> None:
-        tally = self.same(lambda engine: engine.alter(selection, change, by=by))
+        tally = self.same(lambda engine: engine.operator.alter(selection, change, by=by))
         self.told += of_alter(change, tally, self.clock())
         if isinstance(change, (Cancel, Discard)) and tally.former:
             self.undoable.append(tally.former)
@@ -480,10 +480,10 @@ class LockStep(Laws):
 
         async def walk(engine: Engine) -> list[Job]:
             found: list[Job] = []
-            page = await engine.find(Query(**asked))
+            page = await engine.operator.find(Query(**asked))
             while page.cursor is not None:
                 found += page.jobs
-                page = await engine.find(Query(**asked, cursor=page.cursor))
+                page = await engine.operator.find(Query(**asked, cursor=page.cursor))
             return found + page.jobs
 
         try:
@@ -497,14 +497,18 @@ class LockStep(Laws):
         """Tokens, sessions, operations: new ones, whose name may be taken, and changes of stored ones; no two alike."""
         used = next(self.numbers)
         token = AccessToken(name=name, sha256=digest(name), last_used=used)
-        seen = next((one for one in self.same(lambda engine: engine.tokens()) if one.name == name), None)
-        self.same(lambda engine: engine.put_token(token, before=None if fresh else seen, by=by))
+        seen = next((one for one in self.same(lambda engine: engine.documents.tokens()) if one.name == name), None)
+        self.same(lambda engine: engine.documents.put_token(token, before=None if fresh else seen, by=by))
         session = Session(sha256=digest(name), token=name, created=START, expires=START + used)
-        known = next((one for one in self.same(lambda engine: engine.sessions()) if one.token == name), None)
-        self.same(lambda engine: engine.put_session(session) if fresh else engine.drop_session(known or session))
+        known = next((one for one in self.same(lambda engine: engine.documents.sessions()) if one.token == name), None)
+        self.same(
+            lambda engine: (
+                engine.documents.put_session(session) if fresh else engine.documents.drop_session(known or session)
+            )
+        )
         start = Operation(id=name, who="maria", action="cancel", filter="", bound=START, started=START, changed=used)
-        stored = next((one for one in self.same(lambda engine: engine.operations()) if one.id == name), None)
-        self.same(lambda engine: engine.put_operation(start, before=None if fresh else stored, by=by))
+        stored = next((one for one in self.same(lambda engine: engine.documents.operations()) if one.id == name), None)
+        self.same(lambda engine: engine.documents.put_operation(start, before=None if fresh else stored, by=by))
 
     @rule(
         queue=st.sampled_from(QUEUES),
@@ -535,17 +539,17 @@ class LockStep(Laws):
             tuning = msgspec.structs.replace(tuning, clear=frozenset(unset))
             if tuning.paused:
                 tuning = msgspec.structs.replace(tuning, pause_for=pause_for, reason="deploy")
-        self.same(lambda engine: engine.tune(queue, tuning, declared=declared, by=by))
+        self.same(lambda engine: engine.control.tune(queue, tuning, declared=declared, by=by))
 
     @rule(rate=st.none() | values.rates, spends=st.lists(st.integers(1, 3), max_size=3), drain=st.booleans())
     def spend(self, rate: Rate | None, spends: list[int], drain: bool) -> None:
         """Set a budget, spend from it, empty it."""
         if rate is not None:
-            self.same(lambda engine: engine.tune("sms", rate, declared=drain))
+            self.same(lambda engine: engine.control.tune("sms", rate, declared=drain))
         for n in spends:
             self.same(lambda engine, n=n: engine.spend("sms", n))  # type: ignore[misc]
         if drain:
-            self.same(lambda engine: engine.drain("sms"))
+            self.same(lambda engine: engine.control.drain("sms"))
 
     @rule(
         span=st.sampled_from([1, SECOND, MINUTE, HOUR, 8 * DAY, 31 * DAY]),
@@ -554,9 +558,9 @@ class LockStep(Laws):
     def pass_time(self, span: int, sweep: bool) -> None:
         self.clock.set(self.clock() + span)
         if sweep:
-            self.same(lambda engine: engine.expire(RETENTION))
+            self.same(lambda engine: engine.operator.expire(RETENTION))
             if self.group_ids:
-                self.same(lambda engine: engine.sweep_groups())
+                self.same(lambda engine: engine.groups.sweep())
 
     # --- schedules ----------------------------------------------------------------------------------------------
 
@@ -567,14 +571,14 @@ class LockStep(Laws):
             option, draft = {**option, "overlap": "allow"}, {**draft, "unique": None}
         given = Schedule(**option, template=Draft(NO_ID, **self.fitted(draft)))
         self.scheduled = True
-        self.same(lambda engine: engine.put(given, keep_edited=keep_edited))
+        self.same(lambda engine: engine.schedules.put(given, keep_edited=keep_edited))
 
     @rule(change=values.edits, drops=st.sampled_from([False, False, False, True]), by=values.signed)
     def edit_schedule(self, change: Edit, drops: bool, by: By | None) -> None:
         if drops:
-            self.same(lambda engine: engine.drop(change.name, by=by))
+            self.same(lambda engine: engine.schedules.drop(change.name, by=by))
         else:
-            self.same(lambda engine: engine.put(change, by=by))
+            self.same(lambda engine: engine.schedules.put(change, by=by))
 
     @rule(
         place=values.picks,
@@ -583,7 +587,7 @@ class LockStep(Laws):
     )
     def tick(self, place: int, later: int, off: int) -> None:
         """Two tickers decide about a schedule, by a clock that may be wrong; only one of them can win."""
-        stored = self.same(lambda engine: engine.schedules())
+        stored = self.same(lambda engine: engine.schedules.read())
         if not stored:
             return
         self.clock.set(self.clock() + later)
@@ -591,8 +595,8 @@ class LockStep(Laws):
         decision = tick(one, self.clock() + off)
         drafts = [draft_of(one, at) for at in decision.fires]
         self.ids += [draft.job_id for draft in drafts]
-        first = self.same(lambda engine: engine.fire(decision, drafts))
-        second = self.same(lambda engine: engine.fire(decision, drafts))
+        first = self.same(lambda engine: engine.schedules.fire(decision, drafts))
+        second = self.same(lambda engine: engine.schedules.fire(decision, drafts))
         moves = decision.action is not Action.IDLE
         assert not (first.applied and second.applied and moves), "an occurrence was fired twice"
         assert not (first.applied and decision.at > self.clock()), "fired before its time"
@@ -614,13 +618,13 @@ class LockStep(Laws):
         """What both have on record: who changed what, and how many events of each type."""
 
         async def look(engine: Engine) -> Any:
-            entries = await engine.audit(AuditQuery(limit=10_000))
+            entries = await engine.audit.read(AuditQuery(limit=10_000))
             end = self.clock() + 1
             return (
                 sorted(map(pack, entries)),
-                await engine.event_counts(0, end),
-                await engine.latencies(Window(0, end)),
-                await engine.late_minutes(closed_buckets(end)[0]),
+                await engine.timeline.event_counts(0, end),
+                await engine.timeline.latencies(Window(0, end)),
+                await engine.timeline.late_minutes(closed_buckets(end)[0]),
             )
 
         self.record_events()

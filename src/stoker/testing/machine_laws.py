@@ -93,7 +93,7 @@ class Laws(RuleBasedStateMachine):
 
         async def run() -> None:
             for engine in (self.model, self.engine):
-                await engine.sweep_groups()
+                await engine.groups.sweep()
 
         if self.group_ids and Feature.CLOSES_AT_ONCE not in self.engine.features:
             self.runner.run(run())
@@ -111,24 +111,24 @@ class Laws(RuleBasedStateMachine):
         """Every record, page and count is the same in both, and lawful after what was there a step before."""
 
         async def look(engine: Engine) -> Any:
-            page = await engine.find(Query(order="oldest", limit=1_000))
-            census = await engine.census()
+            page = await engine.operator.find(Query(order="oldest", limit=1_000))
+            census = await engine.operator.census()
             assert page.cursor is None
             return {
                 "jobs": {job.id: job for job in page.jobs},
                 "order": [job.id for job in page.jobs],
-                "got": await engine.get(self.ids[-5:]),
+                "got": await engine.operator.get(self.ids[-5:]),
                 "counts": {(count.queue, count.kind, count.status): count.n for count in census.counts},
                 "census": msgspec.structs.replace(census, counts=()),
-                "queues": await engine.queues(),
-                "budgets": await engine.budgets(),
-                "groups": await engine.groups(self.group_ids),
-                "schedules": await engine.schedules() if self.scheduled else [],
-                "in flight": in_flight(await engine.events(Window(0, self.clock() + 1))),
+                "queues": await engine.control.queues(),
+                "budgets": await engine.control.budgets(),
+                "groups": await engine.groups.get(self.group_ids),
+                "schedules": await engine.schedules.read() if self.scheduled else [],
+                "in flight": in_flight(await engine.timeline.events(Window(0, self.clock() + 1))),
                 "slots": {
                     (queue, view.name): (view.running, view.most, view.holders)
                     for queue in QUEUES
-                    for view in await engine.subqueues(queue)
+                    for view in await engine.control.subqueues(queue)
                     if view.running
                 },
             }
@@ -162,7 +162,7 @@ class Laws(RuleBasedStateMachine):
         """Write what was told since the last time to both timelines."""
         events, self.told = self.told, []
         if events:
-            self.same(lambda engine: engine.record(events, now=self.clock()))
+            self.same(lambda engine: engine.timeline.record(events, now=self.clock()))
 
     def lawful_slots(self, slots: dict[tuple[str, str], tuple[int, int | None, tuple[JobId, ...]]], jobs: Any) -> None:
         """A slot is a claim: each subqueue counts the jobs that hold one, and no claim takes more than allowed."""

@@ -153,7 +153,7 @@ class StreamLockStep(RuleBasedStateMachine):
             await engine.open()
             await outbox.register(ORDERS, consumers)
             for worker in WORKERS:
-                assert (await engine.renew(worker, [], first=True)).known
+                assert (await engine.jobs.renew(worker, [], first=True)).known
 
         self.same(call)
 
@@ -348,7 +348,7 @@ class StreamLockStep(RuleBasedStateMachine):
                 return await outbox.receive("billing", ids, keep=keep, tx=tx)
 
         self.same(call)
-        self.same(lambda engine, _: engine.expire(Retention()))
+        self.same(lambda engine, _: engine.operator.expire(Retention()))
 
     @rule(span=st.sampled_from([1, SECOND, SECOND, 10 * SECOND, LEASE + 1, HOUR]), alive=st.booleans())
     def pass_time(self, span: int, alive: bool) -> None:

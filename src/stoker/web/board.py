@@ -217,7 +217,7 @@ class Dashboard:
         """The points of all queues together over a range, read in one call with the bars of the queues given."""
         engine = await self.store.engine()
         metrics, named = (*charts.TOGETHER, *COMPLETED), frozenset(queues)
-        found = await engine.points(drawn.since, drawn.until - 1, metrics, OF_ALL | named, width=drawn.merging)
+        found = await engine.timeline.points(drawn.since, drawn.until - 1, metrics, OF_ALL | named, width=drawn.merging)
         self._keep_sparks(drawn, named, [one for one in found if one.queue])
         together = [one for one in found if not one.queue]
         since, until = closed(now)
@@ -233,9 +233,9 @@ class Dashboard:
             await self._minutes.read(engine, now)
             points = self._minutes.completed(drawn.since, drawn.until)
         else:
-            points = await engine.points(drawn.since, drawn.until - 1, COMPLETED, width=drawn.merging)
+            points = await engine.timeline.points(drawn.since, drawn.until - 1, COMPLETED, width=drawn.merging)
         self._keep_sparks(drawn, frozenset(queues), points)
-        self.recent = await engine.points(since, until, MEASURED, width=RECENT * MINUTE)
+        self.recent = await engine.timeline.points(since, until, MEASURED, width=RECENT * MINUTE)
 
     def sparks(self, drawn: charts.Range) -> Mapping[str, Sequence[float]]:
         """The bars of queues over a range, as they were read last; those of a queue that is not in it were not."""

@@ -158,8 +158,8 @@ class Hub:
             if self._reading is None or self._clock() - self._read_at > YOUNG:
                 engine = await self._store.engine()
                 self.version = engine.version
-                census = await engine.census()
-                self._take(Reading(census, await engine.queues(), await engine.workers()))
+                census = await engine.operator.census()
+                self._take(Reading(census, await engine.control.queues(), await engine.control.workers()))
                 self.calls += 3
                 self._read_at = self._clock()
                 self._part_at = dict.fromkeys(OFTEN, self._read_at)
@@ -348,11 +348,11 @@ class Hub:
         self._part_at[part] = now
         self.calls += 1
         if part == "census":
-            self._take(self._reading._replace(census=await engine.census()))
+            self._take(self._reading._replace(census=await engine.operator.census()))
         elif part == "queues":
-            self._take(self._reading._replace(queues=await engine.queues()))
+            self._take(self._reading._replace(queues=await engine.control.queues()))
         else:
-            self._take(self._reading._replace(presences=await engine.workers()))
+            self._take(self._reading._replace(presences=await engine.control.workers()))
         self.owed += await self._look_closer(engine)
 
 

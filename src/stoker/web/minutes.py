@@ -33,7 +33,7 @@ class Minutes:
         kept = {at: points for at, points in self._known.items() if since <= at < min(until, self._settled)}
         start = max(kept) + BUCKET if since in kept else since
         found: defaultdict[Instant, list[Point]] = defaultdict(list)
-        for point in await engine.points(start, until - 1, COMPLETED):
+        for point in await engine.timeline.points(start, until - 1, COMPLETED):
             found[point.bucket // BUCKET * BUCKET].append(point)
         self._known = kept | {at: found[at] for at in range(start, until, BUCKET)}
         self._settled = until - SETTLED + BUCKET

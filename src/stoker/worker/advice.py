@@ -43,9 +43,9 @@ class Advice:
         Such a queue has due jobs, or is limited to some slots over all workers. It is named again when it was served
         meanwhile and then left alone.
         """
-        presences = await self._engine.workers()
+        presences = await self._engine.control.workers()
         self._name_clashes(presences)
-        census = await self._engine.census()
+        census = await self._engine.operator.census()
         found = unserved(census, presences)
         for queue, number in found.items():
             if queue not in self._named:
@@ -83,7 +83,7 @@ class Advice:
         used = {app.resolve(task.name, task.options)[0] for task in app.tasks.values()}
         strange = {queue for lane in self._lanes for queue in lane.queues} - used
         if strange:
-            census = await self._engine.census()
+            census = await self._engine.operator.census()
             strange -= {count.queue for count in census.counts if count.status in ACTIVE}
         for queue in sorted(strange):
             text = "queue %r is served, but no task of this app and no job is in it; queues of its tasks: %s"

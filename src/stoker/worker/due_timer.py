@@ -90,7 +90,7 @@ class DueTimer:
         planned = self._disarm()  # a job that is put back during the call sets it again
         self._asked = time.monotonic()
         try:
-            ahead = await self._engine.ahead(queues)
+            ahead = await self._engine.jobs.ahead(queues)
         except StokerError:
             return  # the next poll asks again
         closed = frozenset(queues) - ahead.open

@@ -33,7 +33,7 @@ class GroupSweeper:
         while True:
             await asyncio.sleep(PAUSE * (0.5 + random()))
             try:
-                swept = await context.engine.sweep_groups(MOST)
+                swept = await context.engine.groups.sweep(MOST)
             except AWAY:  # the store loop logs that once; the next sweep comes in a second
                 continue
             if swept.abandoned:

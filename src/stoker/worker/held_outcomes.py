@@ -113,7 +113,7 @@ class HeldOutcomes:
         outcomes.flying.append(claims)
         verdicts: list[Verdict] | None = None
         try:
-            verdicts = (await self._engine.settle(settlements)).verdicts
+            verdicts = (await self._engine.jobs.settle(settlements)).verdicts
         except Exception:  # noqa: BLE001 - the store loop meets the error again and handles it
             outcomes.put_back(claims, settlements)
         finally:

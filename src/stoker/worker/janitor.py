@@ -84,7 +84,7 @@ async def _in_batches(engine: Engine, retention: Retention, sweep: Sweep) -> Exp
     expired = Expired()
     while True:
         began = time.monotonic()
-        batch = await engine.expire(one)
+        batch = await engine.operator.expire(one)
         expired += batch
         if getattr(batch, sweep) < retention.limit:
             return expired

@@ -110,10 +110,10 @@ class LeaseKeeper:
         try:
             await self._engine.open()
             asked_at = worker_state.lease_clock()
-            await self._engine.renew(self._id, [], lease=self._lease, first=True)
+            await self._engine.jobs.renew(self._id, [], lease=self._lease, first=True)
             self._claims.safe_until = self._end_of(asked_at)
             # From here on the engine remembers a wake-up, also one that comes before `_listen` waits.
-            await self._engine.wait([CONTROL], 0)
+            await self._engine.jobs.wait([CONTROL], 0)
         except BaseException as error:  # noqa: BLE001 - start() raises it
             self._call_worker(self._fail_start, error)
             await self._engine.close()
@@ -135,7 +135,7 @@ class LeaseKeeper:
         """Renew at once after a control wake-up: the renewal names the jobs that were canceled."""
         while True:
             try:
-                if await self._engine.wait([CONTROL], 60.0):
+                if await self._engine.jobs.wait([CONTROL], 60.0):
                     self._wake()
             except StokerError:
                 await asyncio.sleep(1.0)
@@ -165,10 +165,10 @@ class LeaseKeeper:
         asked, fresh = self._id, self._state.next_id()
         asked_at = worker_state.lease_clock()
         try:
-            renewal = await self._engine.renew(asked, held, lease=self._lease)
+            renewal = await self._engine.jobs.renew(asked, held, lease=self._lease)
             if not renewal.known:
                 self._claims.safe_until = -inf  # other workers have the prefetched claims
-                await self._engine.renew(fresh, [], lease=self._lease, first=True)
+                await self._engine.jobs.renew(fresh, [], lease=self._lease, first=True)
                 self._id = fresh
             reasons = await self._cancel_reasons(renewal)
         except StokerError as error:
@@ -190,7 +190,7 @@ class LeaseKeeper:
     async def _cancel_reasons(self, renewal: Renewal) -> dict[JobId, str]:
         """Return the reasons that callers gave for canceling."""
         asked = [job for job, _ in renewal.canceling]
-        found = await self._engine.get(asked) if asked else []
+        found = await self._engine.operator.get(asked) if asked else []
         return {job.id: job.metadata[CANCEL_REASON] for job in found if job and CANCEL_REASON in job.metadata}
 
     def _call_worker(self, call: Callable[..., object], *what: object) -> None:

@@ -59,13 +59,13 @@ async def reap(
     death: Death | None = None,
 ) -> tuple[list[Claim], list[Settlement], list[Verdict]]:
     """Take over and settle jobs of lapsed workers, once. `death`: of a process, that was seen."""
-    claims = await engine.reap(by, limit, dead=() if death is None else death.workers)
+    claims = await engine.jobs.reap(by, limit, dead=() if death is None else death.workers)
     if not claims:
         return [], [], []
     if death is not None:
         death.jobs.update(claim.id for claim in claims if claim.former in death.workers)
     settlements = [_settlement(claim, rules_of(claim.kind), death) for claim in claims]
-    return claims, settlements, (await engine.settle(settlements)).verdicts
+    return claims, settlements, (await engine.jobs.settle(settlements)).verdicts
 
 
 def _settlement(claim: Claim, rules: Rules, death: Death | None) -> Settlement:
@@ -204,7 +204,7 @@ class Maintenance:
         reap = Interval(pause * (0.9 + 0.1 * random()), nap, first=random())  # so that workers do not reap in step
         while True:
             try:
-                woken = await self._engine.wait(queues, nap)
+                woken = await self._engine.jobs.wait(queues, nap)
             except StokerError:
                 await asyncio.sleep(nap)
                 woken = frozenset()
@@ -271,9 +271,9 @@ class Maintenance:
 
     async def show_and_tune(self) -> None:
         """Show presence, and read the settings of the queues: limits and retention."""
-        await self._engine.beat(self._presence())
+        await self._engine.control.beat(self._presence())
         served = {queue for lane in self._fetcher.lanes for queue in lane.queues}
-        every = await self._engine.queues()
+        every = await self._engine.control.queues()
         self.advice.learn(every)
         queues = [queue for queue in every if queue.name in served]
         if self._keep is not None:
@@ -285,7 +285,7 @@ class Maintenance:
             self._gates = gates
             self._due_timer.reset()
         limited = any(queue.workers is not None for queue in queues)
-        if self._limits.learn(self._state.id, queues, await self._engine.workers() if limited else ()):
+        if self._limits.learn(self._state.id, queues, await self._engine.control.workers() if limited else ()):
             self._store_loop.hand_back(self._limits.surplus(self._fetcher.lanes))
             self._fetcher.wake()
             self._store_loop.wakeup.set()
@@ -317,7 +317,7 @@ class Maintenance:
             waiting = {
                 job: run for run in runs if run is not None and run.queue in lane.queues for job in list(run.awaited)
             }
-            for job in await self._engine.get(list(waiting)) if waiting else ():
+            for job in await self._engine.operator.get(list(waiting)) if waiting else ():
                 if job is None or job.queue not in lane.queues or job.status not in WAITING:
                     continue
                 run = waiting[job.id]

@@ -90,7 +90,7 @@ class Notes:
         if not taken:
             return
         try:
-            await self._engine.note(taken)
+            await self._engine.jobs.note(taken)
         except (*AWAY, asyncio.CancelledError):
             self._keep(taken)
             raise

@@ -57,7 +57,7 @@ class Publisher:
     async def flush(self) -> None:
         """Write buffered events to the timeline."""
         if self._timeline is not None:
-            await self._timeline.flush(self._engine)
+            await self._timeline.flush(self._engine.timeline)
 
     async def stored(self, settlements: list[Settlement], verdicts: list[Verdict]) -> frozenset[JobId]:
         """Return the follow-ups with a unique key that were stored; the others met a holder of their key."""
@@ -71,7 +71,7 @@ class Publisher:
         if not keyed or (self._timeline is None and not self._listeners):
             return frozenset()
         try:
-            found = await self._engine.get(keyed)
+            found = await self._engine.operator.get(keyed)
         except StokerError as error:
             logger.warning("%s missing from timeline and listeners: %s", count(len(keyed), "follow-up"), error)
             return frozenset()

@@ -83,7 +83,7 @@ class RejectedOutcomes:
             if substitute:
                 one = conclude(claim, Rejected(f"its outcome ({settlement.status}) could not be stored: {trouble}"))
             try:
-                [verdict] = (await self._engine.settle([one])).verdicts
+                [verdict] = (await self._engine.jobs.settle([one])).verdicts
             except AWAY:
                 raise
             except Exception as refusal:  # noqa: BLE001 - no error of one outcome may stop the others

@@ -61,7 +61,7 @@ class RollUp:
             try:
                 now = await context.engine.now()
                 await asyncio.sleep((BUCKET - now % BUCKET) / SECOND + 1 + SPREAD * random())
-                if await context.engine.lock(LOCK, context.worker_id(), LEASE):
+                if await context.engine.control.lock(LOCK, context.worker_id(), LEASE):
                     await write_points(context.engine, self._counted)
             except AWAY:  # the store loop logs that once; the next round computes the minutes that were missed
                 await asyncio.sleep(SPREAD)
@@ -78,7 +78,7 @@ async def write_points(engine: Engine, counted: Counted | None = None) -> int:
     points: list[Point] = []
     before, counted = counted or {}, {} if counted is None else counted
     found: Counted = {}
-    late = await _answer(partial(engine.late_minutes, buckets[0]))
+    late = await _answer(partial(engine.timeline.late_minutes, buckets[0]))
     for question in (
         *(partial(_minute, engine, start, before, found) for start in (*late[-MOST_LATE:], *buckets)),
         partial(_depths, engine, buckets[-1]),
@@ -86,7 +86,7 @@ async def write_points(engine: Engine, counted: Counted | None = None) -> int:
     ):
         points += await _answer(question)
     if points:
-        await engine.record([], points, now=now)
+        await engine.timeline.record([], points, now=now)
     counted.clear()
     counted.update(found)
     return len(points)
@@ -105,22 +105,22 @@ async def _answer(question: Callable[[], Awaitable[list[T]]]) -> list[T]:
 async def _minute(engine: Engine, start: Instant, before: Counted, found: Counted) -> list[Point]:
     """What happened in a closed minute; nothing if it was counted before with the same result."""
     end = start + BUCKET
-    counts = await engine.event_counts(start, end)
+    counts = await engine.timeline.event_counts(start, end)
     if before.get(start) == counts:
         found[start] = counts
         return []
-    computed = roll_up(start, counts, await engine.latencies(Window(start, end, limit=MOST_RUNS)))
-    points = news(computed, await engine.points(start, start, HAPPENED))
+    computed = roll_up(start, counts, await engine.timeline.latencies(Window(start, end, limit=MOST_RUNS)))
+    points = news(computed, await engine.timeline.points(start, start, HAPPENED))
     found[start] = counts
     return points
 
 
 async def _depths(engine: Engine, bucket: Instant) -> list[Point]:
     """How deep queues are now."""
-    return depths(bucket, await engine.census())
+    return depths(bucket, await engine.operator.census())
 
 
 async def _store(engine: Engine, bucket: Instant) -> list[Point]:
     """How fast and how large the store is now."""
     about = await engine.describe()
-    return store_points(bucket, engine.timings(), {"database_size": about.size, "log_size": about.log_size})
+    return store_points(bucket, engine.timeline.timings(), {"database_size": about.size, "log_size": about.log_size})

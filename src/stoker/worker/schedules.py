@@ -63,17 +63,17 @@ class Ticker:
                 pause = await self.turn(context)
                 await asyncio.sleep(SHORTEST_SLEEP / SECOND)
                 if pause > SHORTEST_SLEEP:
-                    await context.engine.wait([CONTROL], (pause - SHORTEST_SLEEP) / SECOND)
+                    await context.engine.jobs.wait([CONTROL], (pause - SHORTEST_SLEEP) / SECOND)
         finally:
             with suppress(StokerError):
-                await context.engine.unlock(LOCK, context.worker_id())
+                await context.engine.control.unlock(LOCK, context.worker_id())
 
     async def turn(self, context: ServiceContext) -> Span:
         """Fire what is due, unless another worker's ticker does; returns how long to sleep."""
         engine = context.engine
-        if not self._unused and not await engine.lock(LOCK, context.worker_id(), LOCK_LEASE):
+        if not self._unused and not await engine.control.lock(LOCK, context.worker_id(), LOCK_LEASE):
             return LONGEST_SLEEP
-        stored = await engine.schedules()
+        stored = await engine.schedules.read()
         # A store without schedules costs one read now and then, and no lock.
         self._unused = not any(one.enabled for one in stored)
         return LONGEST_SLEEP if self._unused else await fire_due(context.app, engine, stored)
@@ -84,13 +84,13 @@ async def declare(app: Stoker, engine: Engine) -> None:
     declared = app.declared_schedules
     if not declared:
         return
-    stored = {one.name: one for one in await engine.schedules()}
+    stored = {one.name: one for one in await engine.schedules.read()}
     now = await engine.now()
     for name, declaration in declared.items():
         try:
             schedule = declaration.schedule()  # the app's router and hooks have a part in it
             if ensure(stored.get(name), schedule, now) is not stored.get(name):
-                await engine.put(schedule, keep_edited=True)
+                await engine.schedules.put(schedule, keep_edited=True)
         except Exception as error:
             if isinstance(error, EngineError) and not isinstance(error, EngineRefused):
                 raise
@@ -136,7 +136,7 @@ async def fire_one(app: Stoker, engine: Engine, schedule: Schedule, now: Instant
 
 async def _decide_and_store(app: Stoker, engine: Engine, schedule: Schedule, now: Instant) -> Fired:
     decision, drafts = _decide(schedule, now)
-    fired = await engine.fire(decision, drafts)
+    fired = await engine.schedules.fire(decision, drafts)
     if fired.applied and fired.schedule is not None:
         if fired.receipts:
             await app.emit_inserted(drafts, fired.receipts)

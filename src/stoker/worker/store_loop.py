@@ -263,9 +263,9 @@ class StoreLoop:
             if settlements:
                 if self._notes.waiting:
                     await self._notes.write(claims)
-                return await self.engine.settle(settlements, demand=demand)
+                return await self.engine.jobs.settle(settlements, demand=demand)
             assert demand is not None
-            return Settled([], await self.engine.claim(demand))
+            return Settled([], await self.engine.jobs.claim(demand))
         except BaseException:
             self._outcomes.put_back(claims, settlements)
             if asked is not None:

@@ -466,8 +466,8 @@ class Worker:
         await self.store_loop.finish(self._pump)
 
     async def _leave(self) -> None:
-        await self.engine.renew(self.id, [], lease=0)
-        await self.engine.beat(msgspec.structs.replace(presence(self), state="stopped"))
+        await self.engine.jobs.renew(self.id, [], lease=0)
+        await self.engine.control.beat(msgspec.structs.replace(presence(self), state="stopped"))
         with suppress(StokerError):  # the app keeps what cannot be written, tries again, and warns when it closes
             await self._publisher.flush()
 

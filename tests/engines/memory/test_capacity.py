@@ -26,17 +26,17 @@ def draft(**options: Any) -> Draft:
 
 
 async def take(engine: MemoryEngine, n: int = 1) -> list[Claim]:
-    await engine.renew("w", [], first=True)
-    return await engine.claim(Demand("w", (("default", n),)))
+    await engine.jobs.renew("w", [], first=True)
+    return await engine.jobs.claim(Demand("w", (("default", n),)))
 
 
 async def end(engine: MemoryEngine, outcome: Outcome, n: int = 1) -> None:
     for claim in await take(engine, n):
-        await engine.settle([conclude(claim, outcome)])
+        await engine.jobs.settle([conclude(claim, outcome)])
 
 
 async def active(engine: MemoryEngine) -> int:
-    counts = (await engine.census()).by_status()
+    counts = (await engine.operator.census()).by_status()
     return counts[Status.PENDING] + counts[Status.RUNNING] + counts[Status.RETRYING]
 
 
@@ -51,7 +51,7 @@ async def full() -> AsyncIterator[MemoryEngine]:
     """Room for three, three inside, callers raise."""
     engine = MemoryEngine(capacity=3)
     await engine.open()
-    await engine.insert([draft(), draft(), draft()])
+    await engine.jobs.insert([draft(), draft(), draft()])
     yield engine
     await engine.close()
 
@@ -61,7 +61,7 @@ async def patient() -> AsyncIterator[MemoryEngine]:
     """Room for three, three inside, callers wait."""
     engine = MemoryEngine(capacity=3, when_full="wait")
     await engine.open()
-    await engine.insert([draft(), draft(), draft()])
+    await engine.jobs.insert([draft(), draft(), draft()])
     yield engine
     await engine.close()
 
@@ -69,40 +69,40 @@ async def patient() -> AsyncIterator[MemoryEngine]:
 @pytest.mark.spec("MEMORY-02")
 async def test_a_full_store_refuses_by_naming_its_capacity(full: MemoryEngine) -> None:
     with pytest.raises(EngineFull, match="capacity=3"):
-        await full.insert([draft()])
+        await full.jobs.insert([draft()])
     assert await active(full) == 3
-    assert (await full.census()).totals["work"].enqueued == 3
+    assert (await full.operator.census()).totals["work"].enqueued == 3
 
 
 @pytest.mark.spec("MEMORY-02")
 async def test_a_call_that_fits_only_in_part_stores_nothing(full: MemoryEngine) -> None:
     await end(full, Done())
     with pytest.raises(EngineFull):
-        await full.insert([draft(), draft(queue="never.seen")])
+        await full.jobs.insert([draft(), draft(queue="never.seen")])
     assert await active(full) == 2
-    assert [queue.name for queue in await full.queues()] == ["default"]
-    await full.insert([draft()])
+    assert [queue.name for queue in await full.control.queues()] == ["default"]
+    await full.jobs.insert([draft()])
 
 
 @pytest.mark.spec("MEMORY-02")
 async def test_a_full_store_still_answers_what_it_knows(full: MemoryEngine) -> None:
     await end(full, Done())
     keyed = draft(unique=Unique("k"))
-    await full.insert([keyed])
-    assert await full.insert([keyed, draft(unique=Unique("k"))]) == [Receipt(keyed.job_id, Stored.EXISTING)] * 2
+    await full.jobs.insert([keyed])
+    assert await full.jobs.insert([keyed, draft(unique=Unique("k"))]) == [Receipt(keyed.job_id, Stored.EXISTING)] * 2
 
 
 @pytest.mark.spec("MEMORY-03")
 async def test_running_and_retrying_jobs_take_room_and_finished_ones_do_not(full: MemoryEngine) -> None:
     await take(full, 3)
     with pytest.raises(EngineFull):
-        await full.insert([draft()])
+        await full.jobs.insert([draft()])
     engine = MemoryEngine(capacity=1)
     await engine.open()
-    await engine.insert([draft()])
+    await engine.jobs.insert([draft()])
     await end(engine, Failed("again", after=1_000_000))
     with pytest.raises(EngineFull):
-        await engine.insert([draft()])
+        await engine.jobs.insert([draft()])
     await engine.close()
 
 
@@ -110,11 +110,11 @@ async def test_running_and_retrying_jobs_take_room_and_finished_ones_do_not(full
 async def test_a_follow_up_and_a_requeue_are_never_refused(full: MemoryEngine) -> None:
     [claim] = await take(full)
     follow = [draft(), draft()]
-    await full.settle([conclude(claim, Done(followups=tuple(follow)))])
+    await full.jobs.settle([conclude(claim, Done(followups=tuple(follow)))])
     assert await active(full) == 4
     [claim] = await take(full)
-    await full.settle([conclude(claim, Rejected("no"))])
-    assert (await full.alter(Selection((claim.id,)), Requeue())).changed == 1
+    await full.jobs.settle([conclude(claim, Rejected("no"))])
+    assert (await full.operator.alter(Selection((claim.id,)), Requeue())).changed == 1
     assert await active(full) == 4
 
 
@@ -122,13 +122,13 @@ async def test_a_follow_up_and_a_requeue_are_never_refused(full: MemoryEngine) -
 async def test_a_transaction_is_refused_when_it_does_not_fit(full: MemoryEngine) -> None:
     async with full.transaction() as tx:
         with pytest.raises(EngineFull):
-            await full.insert([draft()], tx=tx)
+            await full.jobs.insert([draft()], tx=tx)
     assert await active(full) == 3
 
 
 @pytest.mark.spec("MEMORY-04")
 async def test_a_patient_caller_is_let_in_when_a_job_ends(patient: MemoryEngine) -> None:
-    waiting = asyncio.create_task(patient.insert([draft()]))
+    waiting = asyncio.create_task(patient.jobs.insert([draft()]))
     assert await settled(waiting) == [False]
     await end(patient, Failed("again", after=0))
     assert await settled(waiting) == [False]
@@ -139,11 +139,11 @@ async def test_a_patient_caller_is_let_in_when_a_job_ends(patient: MemoryEngine)
 
 @pytest.mark.spec("MEMORY-04")
 async def test_patient_callers_are_let_in_as_they_came(patient: MemoryEngine) -> None:
-    much = asyncio.create_task(patient.insert([draft(), draft()]))
-    little = asyncio.create_task(patient.insert([draft()]))
+    much = asyncio.create_task(patient.jobs.insert([draft(), draft()]))
+    little = asyncio.create_task(patient.jobs.insert([draft()]))
     assert await settled(much, little) == [False, False]
     await end(patient, Done())
-    late = asyncio.create_task(patient.insert([draft()]))
+    late = asyncio.create_task(patient.jobs.insert([draft()]))
     assert await settled(much, little, late) == [False, False, False]
     await end(patient, Done())
     assert await settled(much, little, late) == [True, False, False]
@@ -154,28 +154,28 @@ async def test_patient_callers_are_let_in_as_they_came(patient: MemoryEngine) ->
 @pytest.mark.spec("MEMORY-04")
 async def test_an_insert_that_gives_up_waiting_makes_way(patient: MemoryEngine) -> None:
     job = draft()
-    first = asyncio.create_task(patient.insert([draft(), job]))
-    second = asyncio.create_task(patient.insert([draft()]))
+    first = asyncio.create_task(patient.jobs.insert([draft(), job]))
+    second = asyncio.create_task(patient.jobs.insert([draft()]))
     await end(patient, Done())
     assert await settled(first, second) == [False, False]
     first.cancel()
     assert await settled(first, second) == [True, True]
     assert second.result()[0].stored is Stored.INSERTED
-    assert await patient.get([job.job_id]) == [None]
+    assert await patient.operator.get([job.job_id]) == [None]
 
 
 @pytest.mark.spec("MEMORY-04")
 async def test_what_can_never_fit_is_refused_at_once(patient: MemoryEngine) -> None:
     with pytest.raises(EngineFull):
-        await asyncio.wait_for(patient.insert([draft() for _ in range(4)]), 60)
-    waiting = asyncio.create_task(patient.insert([draft()]))
+        await asyncio.wait_for(patient.jobs.insert([draft() for _ in range(4)]), 60)
+    waiting = asyncio.create_task(patient.jobs.insert([draft()]))
     await end(patient, Done())
     assert await settled(waiting) == [True]
 
 
 @pytest.mark.spec("MEMORY-04")
 async def test_closing_sends_patient_callers_home(patient: MemoryEngine) -> None:
-    waiting = asyncio.create_task(patient.insert([draft()]))
+    waiting = asyncio.create_task(patient.jobs.insert([draft()]))
     await settled(waiting)
     await patient.close()
     with pytest.raises(EngineClosed):
@@ -188,7 +188,7 @@ async def test_a_crowd_through_a_narrow_gate(patient: MemoryEngine) -> None:
 
     async def producer() -> None:
         for _ in range(20):
-            [receipt] = await patient.insert([draft()])
+            [receipt] = await patient.jobs.insert([draft()])
             stored.append(receipt.id)
             assert await active(patient) <= 3
 
@@ -214,14 +214,14 @@ async def test_a_full_store_leaves_out_the_jobs_of_a_schedule_and_says_so(full: 
     seeded = after_tick(schedule, tick(schedule, 1))
     full._store.schedules["report"] = seeded
     decision = tick(seeded, MINUTE)
-    fired = await full.fire(decision, [draft_of(seeded, MINUTE)])
+    fired = await full.schedules.fire(decision, [draft_of(seeded, MINUTE)])
     assert fired.applied
-    assert fired.schedule == (await full.schedules())[0]
+    assert fired.schedule == (await full.schedules.read())[0]
     assert "has room for 3 active jobs" in (fired.schedule.last_error or "")
     assert (fired.schedule.enabled, fired.schedule.next_fire, fired.receipts) == (True, 2 * MINUTE, ())
     assert await active(full) == 3
     await end(full, Done())
-    again = await full.fire(tick(fired.schedule, 2 * MINUTE), [draft_of(seeded, 2 * MINUTE)])
+    again = await full.schedules.fire(tick(fired.schedule, 2 * MINUTE), [draft_of(seeded, 2 * MINUTE)])
     assert again.schedule is not None
     assert again.schedule.last_error is None
     assert await active(full) == 3

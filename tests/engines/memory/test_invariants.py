@@ -108,17 +108,17 @@ class Storm:
 
     async def step(self) -> None:
         self.clock.advance(self.dice.choice((0, 0, 1, 3)))
-        await self.engine.renew("w", [], first=True)
+        await self.engine.jobs.renew("w", [], first=True)
         kind = self.dice.randrange(6)
         if kind <= 1:
-            await self.engine.insert([self.draft() for _ in range(3)])
+            await self.engine.jobs.insert([self.draft() for _ in range(3)])
         elif kind == 2:
             demand = Demand("w", tuple((queue, 2) for queue in QUEUES), 4)
-            self.claims += await self.engine.claim(demand)
+            self.claims += await self.engine.jobs.claim(demand)
         elif kind == 3 and self.claims:
-            await self.engine.settle([self.settlement() for _ in range(self.dice.randint(1, len(self.claims)))])
+            await self.engine.jobs.settle([self.settlement() for _ in range(self.dice.randint(1, len(self.claims)))])
         elif kind == 4 and self.ids:
-            await self.engine.alter(*self.change())
+            await self.engine.operator.alter(*self.change())
         else:
             await self.rehearse()
 
@@ -131,9 +131,9 @@ class Storm:
                 before = picture(store)
                 for _ in range(3):
                     if self.claims and self.dice.random() < 0.5:
-                        await self.engine.settle([self.settlement()], tx=tx)
+                        await self.engine.jobs.settle([self.settlement()], tx=tx)
                     else:
-                        await self.engine.insert([self.draft(), self.draft()], tx=tx)
+                        await self.engine.jobs.insert([self.draft(), self.draft()], tx=tx)
                     audit(store)
                     assert picture(store) == before
                 if not commit:

@@ -32,19 +32,19 @@ def draft(**options: Any) -> Draft:
 async def opened(**options: Any) -> MemoryEngine:
     engine = MemoryEngine(**options)
     await engine.open()
-    await engine.renew("w", [], first=True, lease=10**12)
+    await engine.jobs.renew("w", [], first=True, lease=10**12)
     return engine
 
 
 async def finish(engine: MemoryEngine, n: int = 1, *, ok: bool = True) -> list[JobId]:
-    claims = await engine.claim(Demand("w", (("default", n),)))
+    claims = await engine.jobs.claim(Demand("w", (("default", n),)))
     outcome = Done() if ok else Failed("again", after=10**9)
-    await engine.settle([conclude(claim, outcome) for claim in claims])
+    await engine.jobs.settle([conclude(claim, outcome) for claim in claims])
     return [claim.id for claim in claims]
 
 
 async def stored(engine: MemoryEngine) -> list[JobId]:
-    return [job.id for job in (await engine.find(Query(order="oldest", limit=1_000))).jobs]
+    return [job.id for job in (await engine.operator.find(Query(order="oldest", limit=1_000))).jobs]
 
 
 def in_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> threading.Thread:
@@ -78,9 +78,9 @@ async def test_it_says_that_nothing_survives() -> None:
 async def test_use_before_open_and_after_close_is_refused() -> None:
     engine = MemoryEngine()
     calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
-        lambda: engine.insert([draft()]),
-        lambda: engine.get([]),
-        lambda: engine.wait(["default"], 0),
+        lambda: engine.jobs.insert([draft()]),
+        lambda: engine.operator.get([]),
+        lambda: engine.jobs.wait(["default"], 0),
         lambda: engine.describe(),
         lambda: engine.transaction().__aenter__(),
     ]
@@ -90,7 +90,7 @@ async def test_use_before_open_and_after_close_is_refused() -> None:
                 await call()
         await engine.open()
         await engine.open()
-        await engine.insert([])
+        await engine.jobs.insert([])
         await engine.close()
         await engine.close()
 
@@ -98,8 +98,8 @@ async def test_use_before_open_and_after_close_is_refused() -> None:
 @pytest.mark.spec("MEMORY-10")
 async def test_what_was_stored_is_there_when_the_engine_opens_again() -> None:
     engine = await opened()
-    await engine.insert([draft()])
-    waiting = asyncio.create_task(engine.wait(["elsewhere"], 60))
+    await engine.jobs.insert([draft()])
+    waiting = asyncio.create_task(engine.jobs.wait(["elsewhere"], 60))
     await asyncio.sleep(0)
     await engine.close()
     assert await asyncio.wait_for(waiting, 60) == frozenset()
@@ -115,11 +115,11 @@ async def test_what_was_stored_is_there_when_the_engine_opens_again() -> None:
 async def test_the_history_is_bounded_in_the_order_jobs_finished() -> None:
     engine = await opened(history=2)
     jobs = [draft(priority=-n) for n in range(5)]
-    await engine.insert(jobs)
+    await engine.jobs.insert(jobs)
     done = await finish(engine, 4)
     assert done == [job.job_id for job in reversed(jobs[1:])]
     assert await stored(engine) == sorted([*done[-2:], jobs[0].job_id])
-    census = await engine.census()
+    census = await engine.operator.census()
     assert (census.by_status()[Status.DONE], census.totals["work"].completed) == (2, 4)
     await engine.close()
 
@@ -128,11 +128,11 @@ async def test_the_history_is_bounded_in_the_order_jobs_finished() -> None:
 async def test_active_jobs_are_never_pruned() -> None:
     engine = await opened(history=1)
     jobs = [draft() for _ in range(50)]
-    await engine.insert(jobs)
+    await engine.jobs.insert(jobs)
     await finish(engine, 10, ok=False)
-    running = await engine.claim(Demand("w", (("default", 10),)))
+    running = await engine.jobs.claim(Demand("w", (("default", 10),)))
     assert len(await stored(engine)) == 50
-    await engine.alter(Selection(tuple(job.job_id for job in jobs[20:])), Cancel())
+    await engine.operator.alter(Selection(tuple(job.job_id for job in jobs[20:])), Cancel())
     assert len(await stored(engine)) == 21
     assert len(running) == 10
     await engine.close()
@@ -142,11 +142,13 @@ async def test_active_jobs_are_never_pruned() -> None:
 async def test_events_go_with_the_jobs_that_are_pruned() -> None:
     engine = await opened(history=1)
     jobs = [draft(), draft()]
-    await engine.insert(jobs)
+    await engine.jobs.insert(jobs)
     now = await engine.now()
-    await engine.record([Event(now, EventType.ENQUEUED, job.job_id, "default", "work") for job in jobs], now=now)
+    await engine.timeline.record(
+        [Event(now, EventType.ENQUEUED, job.job_id, "default", "work") for job in jobs], now=now
+    )
     await finish(engine, 2)
-    events = await engine.events(Window(0, now + MINUTE))
+    events = await engine.timeline.events(Window(0, now + MINUTE))
     assert [event.job for event in events] == [jobs[1].job_id]
     await engine.close()
 
@@ -154,11 +156,11 @@ async def test_events_go_with_the_jobs_that_are_pruned() -> None:
 @pytest.mark.spec("MEMORY-05")
 async def test_expire_can_bound_the_history_further() -> None:
     engine = await opened()
-    await engine.insert([draft() for _ in range(6)])
+    await engine.jobs.insert([draft() for _ in range(6)])
     done = await finish(engine, 5)
-    assert (await engine.expire(Retention(finished=3, limit=1))).jobs == 1
-    assert (await engine.expire(Retention(finished=3))).jobs == 1
-    assert (await engine.expire(Retention(finished=3))).jobs == 0
+    assert (await engine.operator.expire(Retention(finished=3, limit=1))).jobs == 1
+    assert (await engine.operator.expire(Retention(finished=3))).jobs == 1
+    assert (await engine.operator.expire(Retention(finished=3))).jobs == 0
     assert (await stored(engine))[:3] == done[2:]
     await engine.close()
 
@@ -188,38 +190,38 @@ async def test_a_twin_in_another_thread_wakes_this_loop() -> None:
     async def produce() -> None:
         twin = engine.for_loop()
         await twin.open()
-        await twin.insert([job])
+        await twin.jobs.insert([job])
         await twin.close()
 
-    waiting = asyncio.create_task(engine.wait(["default"], 30))
+    waiting = asyncio.create_task(engine.jobs.wait(["default"], 30))
     await asyncio.sleep(0)
     thread = in_thread(produce)
     assert await asyncio.wait_for(waiting, 60) == {"default"}
     thread.join()
-    assert [claim.id for claim in await engine.claim(Demand("w", (("default", 1),)))] == [job.job_id]
+    assert [claim.id for claim in await engine.jobs.claim(Demand("w", (("default", 1),)))] == [job.job_id]
     await engine.close()
 
 
 @pytest.mark.spec("MEMORY-11")
 async def test_a_cancel_reaches_a_keeper_on_its_own_loop() -> None:
     engine = await opened()
-    await engine.insert([draft()])
-    [claim] = await engine.claim(Demand("w", (("default", 1),)))
+    await engine.jobs.insert([draft()])
+    [claim] = await engine.jobs.claim(Demand("w", (("default", 1),)))
     ready, heard = threading.Event(), list[object]()
 
     async def keep() -> None:
         twin = engine.for_loop()
         await twin.open()
-        waiting = asyncio.create_task(twin.wait([CONTROL], 30))
+        waiting = asyncio.create_task(twin.jobs.wait([CONTROL], 30))
         await asyncio.sleep(0)
         ready.set()
         heard.append(await waiting)
-        heard.append((await twin.renew("w", [(claim.id, claim.token)])).canceling)
+        heard.append((await twin.jobs.renew("w", [(claim.id, claim.token)])).canceling)
         await twin.close()
 
     thread = in_thread(keep)
     await asyncio.to_thread(ready.wait, 10)
-    await engine.alter(Selection((claim.id,)), Cancel())
+    await engine.operator.alter(Selection((claim.id,)), Cancel())
     await asyncio.to_thread(thread.join, 10)
     assert heard == [{CONTROL}, [(claim.id, claim.token)]]
     await engine.close()
@@ -237,19 +239,19 @@ async def test_twins_in_many_threads_share_one_store() -> None:
         twin = engine.for_loop()
         await twin.open()
         for _ in range(each):
-            await twin.insert([draft()])
+            await twin.jobs.insert([draft()])
         await twin.close()
 
     async def consume(worker: str) -> None:
         twin = engine.for_loop()
         await twin.open()
-        await twin.renew(worker, [], first=True, lease=MINUTE)
+        await twin.jobs.renew(worker, [], first=True, lease=MINUTE)
         while len(taken) < each * threads:
-            claims = await twin.claim(Demand(worker, (("default", 7),)))
-            await twin.settle([conclude(claim, Done()) for claim in claims])
+            claims = await twin.jobs.claim(Demand(worker, (("default", 7),)))
+            await twin.jobs.settle([conclude(claim, Done()) for claim in claims])
             taken.extend(claim.id for claim in claims)
             if not claims:
-                await twin.wait(["default"], 0.01)
+                await twin.jobs.wait(["default"], 0.01)
         await twin.close()
 
     async def watched(work: Coroutine[Any, Any, None]) -> None:
@@ -264,7 +266,7 @@ async def test_twins_in_many_threads_share_one_store() -> None:
         await asyncio.to_thread(thread.join, 50)
     assert failures == []
     assert len(taken) == len(set(taken)) == each * threads
-    assert (await engine.census()).by_status()[Status.DONE] == each * threads
+    assert (await engine.operator.census()).by_status()[Status.DONE] == each * threads
     await engine.close()
 
 
@@ -275,15 +277,15 @@ async def test_a_twin_whose_loop_is_gone_does_not_swallow_wake_ups() -> None:
 
     async def vanish() -> None:
         await twin.open()
-        waiting = asyncio.ensure_future(twin.wait(["default"], 60))
+        waiting = asyncio.ensure_future(twin.jobs.wait(["default"], 60))
         await asyncio.sleep(0)
         assert not waiting.done()
 
     thread = in_thread(vanish)
     await asyncio.to_thread(thread.join, 10)
-    await engine.insert([draft()])
-    assert await engine.wait(["default"], 0) == {"default"}
-    assert await twin.wait(["default"], 0) == {"default"}
+    await engine.jobs.insert([draft()])
+    assert await engine.jobs.wait(["default"], 0) == {"default"}
+    assert await twin.jobs.wait(["default"], 0) == {"default"}
     await twin.close()
     await engine.close()
 
@@ -291,18 +293,18 @@ async def test_a_twin_whose_loop_is_gone_does_not_swallow_wake_ups() -> None:
 @pytest.mark.spec("MEMORY-11")
 async def test_a_wake_up_that_meets_a_canceled_waiter_is_passed_on() -> None:
     engine = await opened()
-    first = asyncio.create_task(engine.wait(["default"], 60))
-    second = asyncio.create_task(engine.wait(["default"], 60))
+    first = asyncio.create_task(engine.jobs.wait(["default"], 60))
+    second = asyncio.create_task(engine.jobs.wait(["default"], 60))
     await asyncio.sleep(0)
-    await engine.insert([draft()])
+    await engine.jobs.insert([draft()])
     first.cancel()
     assert await asyncio.wait_for(second, 60) == {"default"}
-    third = asyncio.create_task(engine.wait(["default"], 60))
+    third = asyncio.create_task(engine.jobs.wait(["default"], 60))
     await asyncio.sleep(0)
-    await engine.insert([draft()])
+    await engine.jobs.insert([draft()])
     third.cancel()
     await asyncio.sleep(0)
-    assert await engine.wait(["default"], 0) == {"default"}
+    assert await engine.jobs.wait(["default"], 0) == {"default"}
     await engine.close()
 
 
@@ -330,16 +332,16 @@ async def test_a_mark_that_is_far_ahead_is_dropped() -> None:
     start = await engine.now()
     clock.advance(3_600)
     late = draft(delay=SECOND)
-    await engine.insert([late, draft(at=start)])
+    await engine.jobs.insert([late, draft(at=start)])
     clock.advance(2)
-    assert (await engine.census()).ready("default") == 2
+    assert (await engine.operator.census()).ready("default") == 2
     clock.set(start)
     assert await engine.now() == start
-    census = await engine.census()
+    census = await engine.operator.census()
     assert (census.ready("default"), census.scheduled) == (1, {"default": 1})
-    assert len(await engine.claim(Demand("w", (("default", 9),)))) == 1
+    assert len(await engine.jobs.claim(Demand("w", (("default", 9),)))) == 1
     clock.advance(3_601)
-    assert [claim.id for claim in await engine.claim(Demand("w", (("default", 9),)))] == [late.job_id]
+    assert [claim.id for claim in await engine.jobs.claim(Demand("w", (("default", 9),)))] == [late.job_id]
     assert (await engine.describe()).facts["clock marks dropped"] == "1"
     await engine.close()
 
@@ -350,6 +352,6 @@ async def test_without_a_clock_of_the_tests_it_is_the_machines() -> None:
     readings = [await engine.now() for _ in range(100)]
     assert readings == sorted(readings)
     assert readings[0] > 1_700_000_000 * SECOND
-    await engine.beat(Presence(worker="w", host="h", pid=1, queues={}))
-    assert (await engine.workers())[0].seen_at >= readings[-1]
+    await engine.control.beat(Presence(worker="w", host="h", pid=1, queues={}))
+    assert (await engine.control.workers())[0].seen_at >= readings[-1]
     await engine.close()

@@ -28,20 +28,20 @@ def draft(**options: Any) -> Draft:
 async def engine() -> AsyncIterator[MemoryEngine]:
     engine = MemoryEngine()
     await engine.open()
-    await engine.renew("w", [], first=True)
+    await engine.jobs.renew("w", [], first=True)
     yield engine
     await engine.close()
 
 
 async def take(engine: MemoryEngine, n: int = 1) -> list[Claim]:
-    return await engine.claim(Demand("w", (("default", n),)))
+    return await engine.jobs.claim(Demand("w", (("default", n),)))
 
 
 async def everything(engine: MemoryEngine) -> list[object]:
     """Whatever a neighbour can see, but the time."""
-    census = await engine.census()
-    page = await engine.find(Query(limit=1_000))
-    return [page.jobs, census.counts, census.totals, census.scheduled, await engine.queues()]
+    census = await engine.operator.census()
+    page = await engine.operator.find(Query(limit=1_000))
+    return [page.jobs, census.counts, census.totals, census.scheduled, await engine.control.queues()]
 
 
 class Change(Exception):
@@ -50,18 +50,18 @@ class Change(Exception):
 
 @pytest.mark.spec("MEMORY-07")
 async def test_a_neighbour_sees_nothing_before_the_end_and_all_of_it_after(engine: MemoryEngine) -> None:
-    await engine.insert([draft()])
+    await engine.jobs.insert([draft()])
     [claim] = await take(engine)
     twin = engine.for_loop()
     await twin.open()
     before = await everything(twin)
     async with engine.transaction() as tx:
-        receipts = await engine.insert([draft(), draft(queue="other", delay=5)], tx=tx)
-        settled = await engine.settle([conclude(claim, Done(b"1"))], tx=tx)
+        receipts = await engine.jobs.insert([draft(), draft(queue="other", delay=5)], tx=tx)
+        settled = await engine.jobs.settle([conclude(claim, Done(b"1"))], tx=tx)
         assert settled.verdicts == [Verdict.APPLIED]
         assert await everything(twin) == before
         assert await take(engine) == []
-    found = await twin.get([receipt.id for receipt in receipts] + [claim.id])
+    found = await twin.operator.get([receipt.id for receipt in receipts] + [claim.id])
     assert [job and job.status for job in found] == [Status.PENDING, Status.PENDING, Status.DONE]
     assert len(await take(engine)) == 1
     await twin.close()
@@ -69,30 +69,30 @@ async def test_a_neighbour_sees_nothing_before_the_end_and_all_of_it_after(engin
 
 @pytest.mark.spec("MEMORY-07")
 async def test_a_block_that_raises_leaves_no_trace(engine: MemoryEngine) -> None:
-    await engine.insert([draft(unique=Unique("weak")), draft()])
+    await engine.jobs.insert([draft(unique=Unique("weak")), draft()])
     weak, running = await take(engine, 2)
-    await engine.settle([conclude(weak, Failed("again", after=10**9))])
+    await engine.jobs.settle([conclude(weak, Failed("again", after=10**9))])
     before = await everything(engine)
-    await engine.wait(["default", "elsewhere"], 0)
+    await engine.jobs.wait(["default", "elsewhere"], 0)
     with pytest.raises(Change):
         async with engine.transaction() as tx:
-            await engine.insert([draft(unique=Unique("weak")), draft(queue="elsewhere")], tx=tx)
+            await engine.jobs.insert([draft(unique=Unique("weak")), draft(queue="elsewhere")], tx=tx)
             follow = draft(unique=Unique("another"))
             wish = conclude(running, Throttled())
             wish = Settlement(wish.id, wish.worker, wish.token, wish.status, cool=wish.cool, followups=(follow,))
-            assert (await engine.settle([wish], tx=tx)).verdicts == [Verdict.APPLIED]
+            assert (await engine.jobs.settle([wish], tx=tx)).verdicts == [Verdict.APPLIED]
             raise Change
     assert await everything(engine) == before
-    assert await engine.wait(["default", "elsewhere"], 0) == frozenset()
-    assert (await engine.renew("w", [(running.id, running.token)])).lost == []
+    assert await engine.jobs.wait(["default", "elsewhere"], 0) == frozenset()
+    assert (await engine.jobs.renew("w", [(running.id, running.token)])).lost == []
 
 
 @pytest.mark.spec("MEMORY-07")
 async def test_waiters_are_woken_by_the_commit_and_not_before(engine: MemoryEngine) -> None:
-    waiting = asyncio.create_task(engine.wait(["default"], 5))
+    waiting = asyncio.create_task(engine.jobs.wait(["default"], 5))
     await asyncio.sleep(0)
     async with engine.transaction() as tx:
-        await engine.insert([draft()], tx=tx)
+        await engine.jobs.insert([draft()], tx=tx)
         await asyncio.sleep(0.01)
         assert not waiting.done()
     assert await asyncio.wait_for(waiting, 60) == {"default"}
@@ -102,23 +102,23 @@ async def test_waiters_are_woken_by_the_commit_and_not_before(engine: MemoryEngi
 async def test_each_step_sees_the_steps_before_it(engine: MemoryEngine) -> None:
     one, two = draft(unique=Unique("k")), draft(unique=Unique("k"))
     async with engine.transaction() as tx:
-        [first] = await engine.insert([one], tx=tx)
-        [second] = await engine.insert([two], tx=tx)
-        [again] = await engine.insert([one], tx=tx)
+        [first] = await engine.jobs.insert([one], tx=tx)
+        [second] = await engine.jobs.insert([two], tx=tx)
+        [again] = await engine.jobs.insert([one], tx=tx)
         plain = draft()
-        assert [r.stored for r in await engine.insert([plain, plain], tx=tx)] == [Stored.INSERTED, Stored.EXISTING]
+        assert [r.stored for r in await engine.jobs.insert([plain, plain], tx=tx)] == [Stored.INSERTED, Stored.EXISTING]
     assert (first.stored, second.stored, second.id) == (Stored.INSERTED, Stored.EXISTING, one.job_id)
     assert again.stored is Stored.EXISTING
-    assert (await engine.census()).by_status()[Status.PENDING] == 2
+    assert (await engine.operator.census()).by_status()[Status.PENDING] == 2
 
 
 @pytest.mark.spec("MEMORY-07")
 async def test_a_refused_step_does_not_spoil_the_others(engine: MemoryEngine) -> None:
     async with engine.transaction() as tx:
-        await engine.insert([draft(unique=Unique("k"))], tx=tx)
+        await engine.jobs.insert([draft(unique=Unique("k"))], tx=tx)
         with pytest.raises(Duplicate):
-            await engine.insert([draft(), draft(unique=Unique("k", mode="raise"))], tx=tx)
-    assert (await engine.census()).by_status()[Status.PENDING] == 1
+            await engine.jobs.insert([draft(), draft(unique=Unique("k", mode="raise"))], tx=tx)
+    assert (await engine.operator.census()).by_status()[Status.PENDING] == 1
 
 
 @pytest.mark.spec("MEMORY-07")
@@ -126,18 +126,18 @@ async def test_many_plain_inserts_stay_cheap(engine: MemoryEngine) -> None:
     drafts = [draft() for _ in range(2_000)]
     async with engine.transaction() as tx:
         for one in drafts:
-            await engine.insert([one], tx=tx)
-    assert (await engine.census()).by_status()[Status.PENDING] == 2_000
+            await engine.jobs.insert([one], tx=tx)
+    assert (await engine.operator.census()).by_status()[Status.PENDING] == 2_000
 
 
 @pytest.mark.spec("MEMORY-08")
 async def test_a_foreign_handle_is_refused_by_name(engine: MemoryEngine) -> None:
     with sqlite3.connect(":memory:") as foreign, pytest.raises(EngineRefused, match=r"sqlite3\.Connection"):
-        await engine.insert([draft()], tx=foreign)
+        await engine.jobs.insert([draft()], tx=foreign)
     foreign.close()
     with pytest.raises(EngineRefused, match="object"):
-        await engine.settle([], tx=object())
-    assert (await engine.census()).counts == ()
+        await engine.jobs.settle([], tx=object())
+    assert (await engine.operator.census()).counts == ()
 
 
 @pytest.mark.spec("MEMORY-08")
@@ -146,9 +146,9 @@ async def test_a_handle_of_another_store_or_of_the_past_is_refused(engine: Memor
     await other.open()
     async with other.transaction() as tx:
         with pytest.raises(EngineRefused, match="another memory store"):
-            await engine.insert([draft()], tx=tx)
+            await engine.jobs.insert([draft()], tx=tx)
     with pytest.raises(EngineRefused, match="has ended"):
-        await other.insert([draft()], tx=tx)
+        await other.jobs.insert([draft()], tx=tx)
     await other.close()
 
 
@@ -157,8 +157,8 @@ async def test_a_twins_handle_is_one_of_the_same_store(engine: MemoryEngine) -> 
     twin = engine.for_loop()
     await twin.open()
     async with twin.transaction() as tx:
-        await engine.insert([draft()], tx=tx)
-    assert (await engine.census()).by_status()[Status.PENDING] == 1
+        await engine.jobs.insert([draft()], tx=tx)
+    assert (await engine.operator.census()).by_status()[Status.PENDING] == 1
     await twin.close()
 
 
@@ -166,7 +166,7 @@ async def test_a_twins_handle_is_one_of_the_same_store(engine: MemoryEngine) -> 
 async def test_a_claim_cannot_depend_on_a_commit(engine: MemoryEngine) -> None:
     async with engine.transaction() as tx:
         with pytest.raises(InvalidInput, match="tx="):
-            await engine.settle([], tx=tx, demand=Demand("w", ()))
+            await engine.jobs.settle([], tx=tx, demand=Demand("w", ()))
 
 
 @pytest.mark.spec("MEMORY-09")
@@ -175,25 +175,25 @@ async def test_a_promise_the_store_cannot_keep_any_more_fails_the_whole_block(en
     theirs = draft(unique=Unique("k"))
     with pytest.raises(EngineBusy):
         async with engine.transaction() as tx:
-            await engine.insert([extra, mine], tx=tx)
-            await engine.insert([theirs])
-    assert await engine.get([mine.job_id, extra.job_id]) == [None, None]
-    assert (await engine.census()).totals["work"].enqueued == 1
+            await engine.jobs.insert([extra, mine], tx=tx)
+            await engine.jobs.insert([theirs])
+    assert await engine.operator.get([mine.job_id, extra.job_id]) == [None, None]
+    assert (await engine.operator.census()).totals["work"].enqueued == 1
 
 
 @pytest.mark.spec("MEMORY-09")
 async def test_a_claim_lost_before_the_commit_fails_the_whole_block(engine: MemoryEngine) -> None:
-    await engine.insert([draft()])
+    await engine.jobs.insert([draft()])
     [claim] = await take(engine)
     extra = draft()
-    await engine.renew("w2", [], first=True)
+    await engine.jobs.renew("w2", [], first=True)
     with pytest.raises(EngineBusy):
         async with engine.transaction() as tx:
-            assert (await engine.settle([conclude(claim, Done())], tx=tx)).verdicts == [Verdict.APPLIED]
-            await engine.insert([extra], tx=tx)
-            await engine.reap("w2", 1, dead=["w"])
-    assert await engine.get([extra.job_id]) == [None]
-    [job] = await engine.get([claim.id])
+            assert (await engine.jobs.settle([conclude(claim, Done())], tx=tx)).verdicts == [Verdict.APPLIED]
+            await engine.jobs.insert([extra], tx=tx)
+            await engine.jobs.reap("w2", 1, dead=["w"])
+    assert await engine.operator.get([extra.job_id]) == [None]
+    [job] = await engine.operator.get([claim.id])
     assert job is not None
     assert (job.status, job.worker) == (Status.RUNNING, "w2")
 
@@ -203,6 +203,6 @@ async def test_a_key_taken_before_the_commit_is_a_duplicate(engine: MemoryEngine
     extra = draft()
     with pytest.raises(Duplicate):
         async with engine.transaction() as tx:
-            await engine.insert([extra, draft(unique=Unique("k", mode="raise"))], tx=tx)
-            await engine.insert([draft(unique=Unique("k"))])
-    assert await engine.get([extra.job_id]) == [None]
+            await engine.jobs.insert([extra, draft(unique=Unique("k", mode="raise"))], tx=tx)
+            await engine.jobs.insert([draft(unique=Unique("k"))])
+    assert await engine.operator.get([extra.job_id]) == [None]

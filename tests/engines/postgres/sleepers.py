@@ -23,4 +23,4 @@ async def until(true: Callable[[], object]) -> None:
 
 
 async def woken(engine: PostgresEngine, *topics: str) -> frozenset[str]:
-    return await asyncio.wait_for(engine.wait(topics, 2 * SOON), SOON)
+    return await asyncio.wait_for(engine.jobs.wait(topics, 2 * SOON), SOON)

@@ -44,7 +44,7 @@ union all select u.id from lease l, unnest(l.ids) with ordinality u(id, pos) whe
 async def engine(postgres_url: str, postgres_schema: str) -> AsyncIterator[PostgresEngine]:
     engine = PostgresEngine(postgres_url, schema=postgres_schema)
     await engine.open()
-    await engine.renew("w", [], first=True)
+    await engine.jobs.renew("w", [], first=True)
     yield engine
     await engine.close()
 
@@ -68,12 +68,12 @@ def mint() -> JobId:
 
 async def stored(engine: PostgresEngine, n: int, **options: object) -> list[JobId]:
     drafts = [Draft(mint(), "work", **options) for _ in range(n)]  # type: ignore[arg-type]
-    await engine.insert(drafts)
+    await engine.jobs.insert(drafts)
     return [draft.job_id for draft in drafts]
 
 
 async def taken(engine: PostgresEngine, n: int) -> list[Claim]:
-    claims = await engine.claim(Demand("w", (("default", n),)))
+    claims = await engine.jobs.claim(Demand("w", (("default", n),)))
     assert len(claims) == n
     return claims
 
@@ -98,12 +98,12 @@ async def test_several_jobs_of_one_claim_are_asked_to_stop_at_once(engine: Postg
     await stored(engine, 6)
     claims = await taken(engine, 6)
     asked = [claims[place] for place in (0, 2, 5)]
-    tally = await engine.alter(Selection((*(claim.id for claim in asked), asked[0].id)), Cancel("enough"))
+    tally = await engine.operator.alter(Selection((*(claim.id for claim in asked), asked[0].id)), Cancel("enough"))
     assert tally.cancel_requested == 4
-    renewal = await engine.renew("w", [(claim.id, claim.token) for claim in claims])
+    renewal = await engine.jobs.renew("w", [(claim.id, claim.token) for claim in claims])
     assert sorted(renewal.canceling) == sorted((claim.id, claim.token) for claim in asked)
-    await engine.alter(Selection((claims[1].id,)), Cancel())
-    assert len((await engine.renew("w", [(claim.id, claim.token) for claim in claims])).canceling) == 4
+    await engine.operator.alter(Selection((claims[1].id,)), Cancel())
+    assert len((await engine.jobs.renew("w", [(claim.id, claim.token) for claim in claims])).canceling) == 4
 
 
 @pytest.mark.spec("PGOP-13")
@@ -112,14 +112,14 @@ async def test_a_claim_taken_away_job_by_job_leaves_nothing(
 ) -> None:
     await stored(engine, 3)
     first, *others = await taken(engine, 3)
-    await engine.alter(Selection((first.id,)), Cancel(force=True))
-    renewal = await engine.renew("w", [(claim.id, claim.token) for claim in (first, *others)])
+    await engine.operator.alter(Selection((first.id,)), Cancel(force=True))
+    renewal = await engine.jobs.renew("w", [(claim.id, claim.token) for claim in (first, *others)])
     assert renewal.lost == [(first.id, first.token)]
-    tally = await engine.alter(Selection(tuple(claim.id for claim in others)), Cancel(force=True))
+    tally = await engine.operator.alter(Selection(tuple(claim.id for claim in others)), Cancel(force=True))
     assert tally.changed == 2
     with aside() as look:
         assert look.execute("select count(*) from lease").fetchone() == (0,)
-    assert (await engine.census()).by_status()[Status.CANCELED] == 3
+    assert (await engine.operator.census()).by_status()[Status.CANCELED] == 3
 
 
 # --- jobs that change their place under our eyes ----------------------------------------------------------------
@@ -131,7 +131,7 @@ async def test_a_job_that_is_being_claimed_is_found_where_it_went(
 ) -> None:
     """The claim takes the row away and commits while the cancel waits for it: the cancel becomes a request."""
     [job] = await stored(engine, 1)
-    await engine.wait([CONTROL], 0)
+    await engine.jobs.wait([CONTROL], 0)
     with aside() as claimer, aside() as look:
         claimer.execute("delete from ready where id = %s", (job.hex(),))
         claimer.execute(
@@ -139,7 +139,7 @@ async def test_a_job_that_is_being_claimed_is_found_where_it_went(
             " values (nextval('lease_number'), 77, 1, 'w', 'default', '1', array[%s::uuid])",
             (job.hex(),),
         )
-        action = asyncio.create_task(engine.alter(Selection((job,)), Cancel()))
+        action = asyncio.create_task(engine.operator.alter(Selection((job,)), Cancel()))
         await blocked(claimer)
         claimer.commit()
         tally = await action
@@ -170,13 +170,13 @@ async def test_a_job_that_is_being_settled_is_found_where_it_went(
                 (job.hex(),),
             )
             settler.execute("insert into delta (queue, kind, done, running) values ('default', 'work', 1, -1)")
-        action = asyncio.create_task(engine.alter(Selection((job,)), Cancel()))
+        action = asyncio.create_task(engine.operator.alter(Selection((job,)), Cancel()))
         await blocked(settler)
         settler.commit()
     tally = await action
     if to == "ready":
         assert tally.changed == 1
-        assert (await engine.census()).by_status()[Status.CANCELED] == 1
+        assert (await engine.operator.census()).by_status()[Status.CANCELED] == 1
     else:
         assert tally.refused == {Status.DONE: 1}
 
@@ -188,7 +188,7 @@ async def test_a_claim_steps_over_what_is_being_moved(
     first, second = await stored(engine, 2)
     with aside() as operator:
         operator.execute("select 1 from ready where id = %s for update", (first.hex(),))
-        assert [claim.id for claim in await engine.claim(Demand("w", (("default", 5),)))] == [second]
+        assert [claim.id for claim in await engine.jobs.claim(Demand("w", (("default", 5),)))] == [second]
 
 
 # --- words ------------------------------------------------------------------------------------------------------
@@ -200,8 +200,8 @@ async def test_any_reason_can_be_stored(engine: PostgresEngine, running: bool) -
     [job] = await stored(engine, 1)
     if running:
         await taken(engine, 1)
-    await engine.alter(Selection((job,)), Cancel("null \0 and half a pair \ud800"))
-    [record] = await engine.get([job])
+    await engine.operator.alter(Selection((job,)), Cancel("null \0 and half a pair \ud800"))
+    [record] = await engine.operator.get([job])
     assert record is not None
     said = record.metadata["stoker.cancel_reason"] if running else record.last_error
     assert said == "null \\x00 and half a pair \\ud800"
@@ -215,7 +215,7 @@ async def test_a_key_that_cannot_be_read_is_let_go_of(
     with aside() as hand:
         hand.execute("update job set utraits = 999")
         hand.commit()
-        assert (await engine.alter(Selection((job,)), Delete())).changed == 1
+        assert (await engine.operator.alter(Selection((job,)), Delete())).changed == 1
         assert hand.execute("select count(*) from dedupe").fetchone() == (0,)
 
 
@@ -224,9 +224,9 @@ async def test_a_key_that_cannot_be_read_is_let_go_of(
 
 async def work(engine: PostgresEngine, worker: str, dice: random.Random, rounds: int) -> None:
     """Take jobs and end them in every way there is."""
-    await engine.renew(worker, [], first=True)
+    await engine.jobs.renew(worker, [], first=True)
     for _ in range(rounds):
-        claims = await engine.claim(Demand(worker, (("default", 8), ("other", 8))))
+        claims = await engine.jobs.claim(Demand(worker, (("default", 8), ("other", 8))))
         settlements = []
         for claim in claims:
             status = dice.choice([Status.DONE, Status.DEAD, Status.RETRYING, Status.PENDING])
@@ -241,14 +241,14 @@ async def work(engine: PostgresEngine, worker: str, dice: random.Random, rounds:
                     ref=claim.ref,
                 )
             )
-        await engine.settle(settlements)
-        await engine.expire(Retention())
+        await engine.jobs.settle(settlements)
+        await engine.operator.expire(Retention())
 
 
 async def meddle(engine: PostgresEngine, dice: random.Random, rounds: int) -> None:
     """Do whatever people can do, to a random handful of jobs."""
     for _ in range(rounds):
-        page = await engine.find(Query(limit=200))
+        page = await engine.operator.find(Query(limit=200))
         jobs = tuple(job.id for job in dice.sample(page.jobs, min(12, len(page.jobs))))
         changes: list[Change] = [
             Cancel(),
@@ -260,9 +260,9 @@ async def meddle(engine: PostgresEngine, dice: random.Random, rounds: int) -> No
             Prioritize(dice.randint(-3, 3)),
             RunNow(),
         ]
-        await engine.alter(Selection(jobs), dice.choice(changes))
+        await engine.operator.alter(Selection(jobs), dice.choice(changes))
         if dice.random() < 0.2:
-            await engine.alter(Selection(jobs[:2]), Delete())
+            await engine.operator.alter(Selection(jobs[:2]), Delete())
 
 
 async def produce(engine: PostgresEngine, dice: random.Random, rounds: int) -> None:
@@ -277,7 +277,7 @@ async def produce(engine: PostgresEngine, dice: random.Random, rounds: int) -> N
             )
             for _ in range(10)
         ]
-        await engine.insert(drafts)
+        await engine.jobs.insert(drafts)
 
 
 @pytest.mark.spec("PGOP-16")
@@ -319,12 +319,12 @@ async def test_workers_and_people_at_once_leave_every_job_in_one_place(
     found: Counter[tuple[str, str, Status]] = Counter()
     cursor: JobId | None = None
     while True:
-        page = await engine.find(Query(limit=1_000, cursor=cursor))
+        page = await engine.operator.find(Query(limit=1_000, cursor=cursor))
         found.update((job.queue, job.kind, job.status) for job in page.jobs)
         cursor = page.cursor
         if cursor is None:
             break
-    census = await engine.census()
+    census = await engine.operator.census()
     assert {(count.queue, count.kind, count.status): count.n for count in census.counts} == found, f"seed {seed}"
 
 
@@ -334,10 +334,10 @@ async def test_a_census_counts_on_where_many_jobs_are_due_and_many_are_not(
 ) -> None:
     monkeypatch.setattr("stoker.engines.postgres.census.COUNT_LIMIT", 2)
     drafts = [(queue, n) for queue, due in (("even", 40), ("few", 1), ("late", 60)) for n in range(due)]
-    await engine.insert([Draft(uuid.uuid4().bytes, "work", queue=queue, priority=n % 3) for queue, n in drafts])
+    await engine.jobs.insert([Draft(uuid.uuid4().bytes, "work", queue=queue, priority=n % 3) for queue, n in drafts])
     later = [Draft(uuid.uuid4().bytes, "work", queue=queue, priority=n % 3, delay=HOUR) for queue, n in drafts[::2]]
-    await engine.insert(later)
-    census = await engine.census()
+    await engine.jobs.insert(later)
+    census = await engine.operator.census()
     assert census.scheduled == Counter(draft.queue for draft in later)
     assert {queue: census.ready(queue) for queue in ("even", "few", "late")} == {"even": 40, "few": 1, "late": 60}
 
@@ -347,10 +347,10 @@ async def test_after_a_start_of_the_server_a_lease_has_its_own_length_to_be_rene
     engine: PostgresEngine, aside: Callable[[], psycopg.Connection]
 ) -> None:
     for worker, lease in (("long", 10_000 * HOUR), ("short", MILLISECOND)):
-        await engine.insert([Draft(uuid.uuid4().bytes, "work")])
-        await engine.renew(worker, [], first=True)
-        assert len(await engine.claim(Demand(worker, (("default", 1),)))) == 1
-        await engine.renew(worker, [], lease=lease)
+        await engine.jobs.insert([Draft(uuid.uuid4().bytes, "work")])
+        await engine.jobs.renew(worker, [], first=True)
+        assert len(await engine.jobs.claim(Demand(worker, (("default", 1),)))) == 1
+        await engine.jobs.renew(worker, [], lease=lease)
     with aside() as connection:
         connection.execute("update worker set until = 0 where name <> 'w'")  # as if it had been down for long
-    assert [claim.former for claim in await engine.reap("w", 10)] == ["short"]
+    assert [claim.former for claim in await engine.jobs.reap("w", 10)] == ["short"]

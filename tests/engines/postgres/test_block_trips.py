@@ -108,14 +108,14 @@ async def test_a_block_takes_three_round_trips(
 async def engine(postgres_url: str, postgres_schema: str) -> AsyncIterator[PostgresEngine]:
     made = PostgresEngine(postgres_url, schema=postgres_schema)
     await made.open()
-    await made.renew("w1", [], first=True)
+    await made.jobs.renew("w1", [], first=True)
     yield made
     await made.close()
 
 
 async def claimed(engine: PostgresEngine, *kinds: str) -> list[Claim]:
-    await engine.insert([Draft(job_id=mint(), kind=kind) for kind in kinds])
-    return await engine.claim(Demand("w1", (("default", len(kinds)),)))
+    await engine.jobs.insert([Draft(job_id=mint(), kind=kind) for kind in kinds])
+    return await engine.jobs.claim(Demand("w1", (("default", len(kinds)),)))
 
 
 def leases(claims: list[Claim]) -> list[int]:
@@ -129,18 +129,18 @@ async def test_jobs_of_blocks_get_leases_of_their_own(engine: PostgresEngine) ->
     claims = await claimed(engine, "charge", "charge", "mail", "mail")
     assert leases(claims) == [4] * 4
     async with engine.transaction() as tx:
-        held = await engine.hold(claims[0], tx=tx)
+        held = await engine.outbox.hold(claims[0], tx=tx)
         assert held is not None
-        assert await engine.settle_last(conclude(held, Done()), tx=tx)
-    await engine.settle([conclude(claim, Done()) for claim in claims[2:]])
+        assert await engine.outbox.settle_last(conclude(held, Done()), tx=tx)
+    await engine.jobs.settle([conclude(claim, Done()) for claim in claims[2:]])
     kinds = ["charge", "mail", "charge", "mail", "charge"]
     claims = await claimed(engine, *kinds)
     assert [claim.kind for claim in claims] == kinds
     assert leases(claims) == [1, 2, 1, 2, 1]
     assert len({claim.ref.lease.id for claim in claims}) == 4
-    found = await engine.renew("w1", [(claim.id, claim.token) for claim in claims])
+    found = await engine.jobs.renew("w1", [(claim.id, claim.token) for claim in claims])
     assert (found.known, found.lost) == (True, [])
-    verdicts = (await engine.settle([conclude(claim, Done()) for claim in claims])).verdicts
+    verdicts = (await engine.jobs.settle([conclude(claim, Done()) for claim in claims])).verdicts
     assert verdicts == [Verdict.APPLIED] * 5
     assert leases(await claimed(engine, "charge", "charge")) == [2, 2]
 
@@ -155,17 +155,17 @@ async def test_texts_cross_as_they_are(postgres_url: str, postgres_schema: str) 
         )
         engine = PostgresEngine(url, schema=postgres_schema)
         await engine.open()
-        await engine.renew(name, [], first=True)
+        await engine.jobs.renew(name, [], first=True)
         results = [b'"\'; COMMIT; --"', b'"\\\\\' \\n"', '"é\U0001f389 $1 %s"'.encode(), b"null"]
         for result in results:
-            await engine.insert([Draft(job_id=mint(), kind="charge")])
-            [claim] = await engine.claim(Demand(name, (("default", 1),)))
+            await engine.jobs.insert([Draft(job_id=mint(), kind="charge")])
+            [claim] = await engine.jobs.claim(Demand(name, (("default", 1),)))
             async with engine.transaction() as tx:
-                held = await engine.hold(claim, tx=tx)
+                held = await engine.outbox.hold(claim, tx=tx)
                 assert held is not None
                 assert await tx.execute("SHOW standard_conforming_strings", ()) == [(conforming,)]
-                assert await engine.settle_last(conclude(held, Done(result)), tx=tx)
-            [job] = await engine.get([claim.id])
+                assert await engine.outbox.settle_last(conclude(held, Done(result)), tx=tx)
+            [job] = await engine.operator.get([claim.id])
             assert job is not None
             assert (job.status, job.result) == (Status.DONE, result)
         await engine.close()
@@ -175,22 +175,22 @@ async def test_texts_cross_as_they_are(postgres_url: str, postgres_schema: str) 
 async def test_both_ways_to_settle_write_the_same(engine: PostgresEngine, postgres_url: str) -> None:
     """`settle_claim`, which goes with the commit, and `settle_done`: every column but ids and instants."""
     schema = engine._options.schema
-    await engine.tune("default", Tuning(keep_done=HOUR))
+    await engine.control.tune("default", Tuning(keep_done=HOUR))
     written: list[Any] = []
     for last in (True, False):
         failed, *claims = await claimed(engine, "charge", "charge", "charge")
-        await engine.settle([conclude(failed, Failed("no"))])
+        await engine.jobs.settle([conclude(failed, Failed("no"))])
         async with engine.transaction() as tx:
-            held = await engine.hold(claims[0], tx=tx)
+            held = await engine.outbox.hold(claims[0], tx=tx)
         assert held is not None
-        await engine.alter(Selection(ids=(held.id,)), Cancel())
+        await engine.operator.alter(Selection(ids=(held.id,)), Cancel())
         settlement = conclude(held, Done(b"1"))
         async with engine.transaction() as tx:
             if last:
-                assert await engine.settle_last(settlement, tx=tx)
+                assert await engine.outbox.settle_last(settlement, tx=tx)
             else:
-                assert (await engine.settle([settlement], tx=tx)).verdicts == [Verdict.APPLIED]
-        await engine.settle([conclude(claims[1], Done())])
+                assert (await engine.jobs.settle([settlement], tx=tx)).verdicts == [Verdict.APPLIED]
+        await engine.jobs.settle([conclude(claims[1], Done())])
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             columns = "expires - finished, attempts, status, settled, cancel, queue, result, successor, started > 0"
             texts = (
@@ -253,8 +253,8 @@ async def test_connections_of_a_pool_are_asked_once_where_they_are(
                 await pool.expire_connections()
             [claim] = await claimed(engine, "charge")
             async with pool.acquire() as handle, handle.transaction():
-                held = await engine.hold(claim, tx=handle)
+                held = await engine.outbox.hold(claim, tx=handle)
                 assert held is not None
-                assert await engine.settle_last(conclude(held, Done()), tx=handle)
+                assert await engine.outbox.settle_last(conclude(held, Done()), tx=handle)
             assert sum(asked) == 1 + new
     assert len(asked) > 3

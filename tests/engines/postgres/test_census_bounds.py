@@ -65,16 +65,16 @@ def clock() -> VirtualClock:
 @pytest.fixture
 async def engine(make: Make, clock: VirtualClock) -> PostgresEngine:
     engine = await make(clock=clock)
-    await engine.renew("w", [], first=True, lease=HOUR)
+    await engine.jobs.renew("w", [], first=True, lease=HOUR)
     return engine
 
 
 async def put(engine: PostgresEngine, n: int = 1, **options: Any) -> None:
-    await engine.insert([Draft(uuid.uuid4().bytes, "work", **options) for _ in range(n)])
+    await engine.jobs.insert([Draft(uuid.uuid4().bytes, "work", **options) for _ in range(n)])
 
 
 async def take(engine: PostgresEngine, n: int = 1, queue: str = "default") -> list[Claim]:
-    claims = await engine.claim(Demand("w", ((queue, n),)))
+    claims = await engine.jobs.claim(Demand("w", ((queue, n),)))
     assert len(claims) == n
     return claims
 
@@ -83,7 +83,7 @@ async def run(engine: PostgresEngine, n: int) -> None:
     """Jobs from enqueue to done, ten by ten: they leave dead entries of jobs and of leases."""
     await put(engine, n)
     for _ in range(n // 10):
-        await engine.settle([conclude(claim, Done()) for claim in await take(engine, 10)])
+        await engine.jobs.settle([conclude(claim, Done()) for claim in await take(engine, 10)])
 
 
 def take_for_empty(connection: psycopg.Connection, schema: str) -> None:
@@ -108,8 +108,8 @@ async def dear(engine: PostgresEngine, clock: VirtualClock) -> Census:
     clock.advance(60)
     await put(engine, 2)
     await take(engine)
-    await engine.census()
-    return await engine.census()
+    await engine.operator.census()
+    return await engine.operator.census()
 
 
 @pytest.mark.spec("PGOP-19")
@@ -122,7 +122,7 @@ async def test_a_census_does_not_read_dead_entries_again_and_again(
     assert min(dead for _, dead in reads) >= DEAD
     assert max(dead for _, dead in reads) < DEAD * 3 // 2, "those of jobs once, and those of leases"
     for _ in range(3):
-        assert await engine.census() == first
+        assert await engine.operator.census() == first
     assert [full for full, _ in reads[2:]] == [False] * 3
     assert max(dead for _, dead in reads[2:]) < FEW
 
@@ -144,7 +144,7 @@ async def test_a_census_of_a_store_that_is_cleaned_up_reads_from_the_start(
             cleaner.execute(f"vacuum {postgres_schema}.{table}".encode())
     clock.advance(FULL_EVERY / SECOND)
     for _ in range(3):
-        await engine.census()
+        await engine.operator.census()
     assert [full for full, _ in reads[2:]] == [True] * 3
     assert max(dead for _, dead in reads[2:]) < FEW
 
@@ -159,16 +159,16 @@ async def test_counts_are_exact_and_only_the_oldest_job_lags(engine: PostgresEng
     waiting = await dear(engine, clock)
     assert waiting.oldest_ready == {"default": clock()}
     assert waiting.oldest_running == {"default": old}
-    await engine.settle([conclude(early, HandedBack())])
+    await engine.jobs.settle([conclude(early, HandedBack())])
     await put(engine, 2, priority=7, delay=HOUR)
     await put(engine, priority=8)
     await put(engine, queue="other", priority=3)
-    found = await engine.census()
+    found = await engine.operator.census()
     assert (found.ready("default"), found.ready("other"), found.scheduled) == (3, 1, {"default": 2})
     assert found.oldest_ready == {"default": clock(), "other": clock()}, "the one handed back lags"
     assert found.oldest_running == {"default": clock()}
     clock.advance(FULL_EVERY / SECOND)
-    assert (await engine.census()).oldest_ready["default"] == old
+    assert (await engine.operator.census()).oldest_ready["default"] == old
 
 
 @pytest.mark.spec("PGOP-19")
@@ -180,12 +180,12 @@ async def test_bounds_follow_what_is_taken_and_what_becomes_due(
     await put(engine, delay=2 * SECOND)
     for _ in range(3):
         clock.advance(1)
-        await engine.settle([conclude(claim, Done()) for claim in await take(engine)])
+        await engine.jobs.settle([conclude(claim, Done()) for claim in await take(engine)])
         await run(engine, 100)
         await put(engine)
-        assert (await engine.census()).oldest_ready["default"] <= clock()
+        assert (await engine.operator.census()).oldest_ready["default"] <= clock()
     for _ in range(2):
-        assert (await engine.census()).oldest_ready["default"] > clock() - 3 * SECOND
+        assert (await engine.operator.census()).oldest_ready["default"] > clock() - 3 * SECOND
     assert [full for full, _ in reads[2:]] == [False] * 5
     assert max(dead for _, dead in reads[2:]) < DEAD
 
@@ -202,15 +202,15 @@ async def test_the_first_census_of_an_engine_reads_few_dead_entries(
     await put(engine, 2)
     clock.advance(1)
     await put(engine, 2, delay=HOUR)
-    found = await (await make(clock=clock)).census()
+    found = await (await make(clock=clock)).operator.census()
     assert (found.ready("default"), found.scheduled, found.oldest_ready) == (2, {"default": 2}, {"default": since})
     assert reads[-1] == (True, min(reads[-1][1], DEAD // 10 + FEW)), "each tenth was a lease"
     for priority in (4, -4, -4):
         await put(engine, priority=priority)
-    found = await (await make(clock=clock)).census()
+    found = await (await make(clock=clock)).operator.census()
     assert (found.ready("default"), found.scheduled, found.oldest_ready) == (5, {"default": 2}, {"default": since})
-    await engine.settle([conclude(claim, Done()) for claim in await take(engine, 4)])
-    found = await (await make(clock=clock)).census()
+    await engine.jobs.settle([conclude(claim, Done()) for claim in await take(engine, 4)])
+    found = await (await make(clock=clock)).operator.census()
     assert (found.ready("default"), found.oldest_ready) == (1, {"default": clock()})
 
 
@@ -229,17 +229,17 @@ async def test_a_census_does_not_read_what_was_taken_since_the_last_one(
     await run(engine, DEAD)
     await put(engine)
     for _ in range(2):
-        await engine.census()
-    await engine.settle([conclude(claim, Done()) for claim in await take(engine)])
+        await engine.operator.census()
+    await engine.jobs.settle([conclude(claim, Done()) for claim in await take(engine)])
     for _ in range(4):
         await run(engine, DEAD)
         clock.advance(0.2)
         since = clock()
         await put(engine, 5)
         await put(engine, 3, delay=HOUR)
-        found = await engine.census()
+        found = await engine.operator.census()
         assert (found.ready("default"), found.oldest_ready) == (5, {"default": since})
-        await engine.settle([conclude(claim, Done()) for claim in await take(engine, 5)])
+        await engine.jobs.settle([conclude(claim, Done()) for claim in await take(engine, 5)])
     assert [full for full, _ in reads[2:]] == [False] * 4
     assert max(dead for _, dead in reads[2:]) < DEAD // 10 + FEW, "each tenth was a lease"
 

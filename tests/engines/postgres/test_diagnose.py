@@ -98,7 +98,7 @@ async def test_a_missing_and_an_invalid_index(server: PostgresServer) -> None:
 
 async def test_a_sequence_behind_its_table(server: PostgresServer) -> None:
     async with opened(server.url) as engine:
-        await engine.register(Stream("orders", 4))
+        await engine.outbox.register(Stream("orders", 4))
         sequences = [
             name for (name,) in server.sql("select sequencename from pg_sequences where schemaname = 'stoker'")
         ]
@@ -181,11 +181,11 @@ async def test_a_pooler_that_swallows_notifications(server: PostgresServer) -> N
 @pytest.mark.spec("HEALTH-06")
 async def test_damaged_counters(server: PostgresServer) -> None:
     async with opened(server.url) as engine:
-        await engine.insert([Draft(bytes(16), "send", queue="counted")])
+        await engine.jobs.insert([Draft(bytes(16), "send", queue="counted")])
         assert {one.verdict for one in jobs.judge_counts(await engine.diagnose())} == {Grade.OK}
         server.sql("insert into stoker.delta (queue, kind, pending) values ('counted', 'send', 5)")
         found = {check.name: check for check in jobs.judge_counts(await engine.diagnose())}
         assert found["counters"].verdict is Grade.WRONG
         assert "counted" in found["counters"].read
         server.sql("insert into stoker.delta (queue, kind, pending) values ('counted', 'send', -5)")
-        await engine.alter(Selection((bytes(16),)), Delete())
+        await engine.operator.alter(Selection((bytes(16),)), Delete())

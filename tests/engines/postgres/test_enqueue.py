@@ -34,7 +34,7 @@ mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 async def engine(postgres_url: str, postgres_schema: str) -> AsyncIterator[PostgresEngine]:
     engine = PostgresEngine(postgres_url, schema=postgres_schema)
     await engine.open()
-    await engine.renew("w1", [], first=True)
+    await engine.jobs.renew("w1", [], first=True)
     yield engine
     await engine.close()
 
@@ -63,20 +63,20 @@ def enqueue(engine: PostgresEngine, postgres_url: str, postgres_schema: str) -> 
 async def test_a_job_enqueued_by_sql_exists_when_its_transaction_commits(engine: PostgresEngine, enqueue: Any) -> None:
     """It has a version 7 id, the defaults of a draft and its payload byte for byte, and runs like any other."""
     job = enqueue("'send', %s::json", '{"to":  "é", "n": 1.0}')
-    assert await engine.get([job]) == [None]
+    assert await engine.operator.get([job]) == [None]
     enqueue.connection.commit()
-    [record] = await engine.get([job])
+    [record] = await engine.operator.get([job])
     assert record is not None
     plain = Draft(mint(), "send")
     assert (record.kind, record.queue, record.priority, record.budget) == ("send", "default", 0, plain.attempts)
     assert record.payload == '{"to":  "é", "n": 1.0}'.encode()
     assert uuid.UUID(bytes=job).version == 7
     assert abs(minted_at(job) - record.created_at) < MINUTE
-    assert (await engine.census()).by_status()[Status.PENDING] == 1
-    [claim] = await engine.claim(Demand("w1", (("default", 1),)))
+    assert (await engine.operator.census()).by_status()[Status.PENDING] == 1
+    [claim] = await engine.jobs.claim(Demand("w1", (("default", 1),)))
     assert claim.id == job
-    await engine.settle([conclude(claim, Done())])
-    assert (await engine.census()).by_status()[Status.DONE] == 1
+    await engine.jobs.settle([conclude(claim, Done())])
+    assert (await engine.operator.census()).by_status()[Status.DONE] == 1
 
 
 @pytest.mark.spec("PGSQL-01")
@@ -87,11 +87,11 @@ async def test_every_argument_arrives(engine: PostgresEngine, enqueue: Any) -> N
     assert enqueue(call, uuid.UUID(bytes=job)) == job
     assert enqueue(call, uuid.UUID(bytes=job)) == job
     enqueue.connection.commit()
-    [record] = await engine.get([job])
+    [record] = await engine.operator.get([job])
     assert record is not None
     assert (record.queue, record.priority, record.budget, record.tenant) == ("q", -5, 2, "t")
     assert record.scheduled_at == record.created_at + HOUR
-    assert sum((await engine.census()).by_status().values()) == 1
+    assert sum((await engine.operator.census()).by_status().values()) == 1
 
 
 @pytest.mark.spec("PGSQL-02")
@@ -101,28 +101,31 @@ async def test_a_key_is_held_across_sql_and_python(engine: PostgresEngine, enque
     other = enqueue("'work', unique_key => 'k', unique_scope => 'global'")
     assert enqueue("'work', unique_key => 'k'") == job
     enqueue.connection.commit()
-    [met, world] = await engine.insert(
+    [met, world] = await engine.jobs.insert(
         [Draft(mint(), "work", unique=Unique("k")), Draft(mint(), "x", unique=Unique("k", scope="global"))]
     )
     assert (met.id, met.stored, world.id) == (job, Stored.EXISTING, other)
-    for claim in await engine.claim(Demand("w1", (("default", 5),))):
-        await engine.settle([conclude(claim, Done())])
+    for claim in await engine.jobs.claim(Demand("w1", (("default", 5),))):
+        await engine.jobs.settle([conclude(claim, Done())])
     assert enqueue("'work', unique_key => 'k'") != job
 
 
 @pytest.mark.spec("PGSQL-02")
 async def test_a_retrying_holder_gives_way_to_sql(engine: PostgresEngine, enqueue: Any) -> None:
     """It ends dead, superseded, and is counted so, as with an insert from Python."""
-    await engine.insert([Draft(mint(), "work", unique=Unique("k"))])
-    [claim] = await engine.claim(Demand("w1", (("default", 1),)))
-    await engine.settle([conclude(claim, Failed("boom", after=HOUR))])
+    await engine.jobs.insert([Draft(mint(), "work", unique=Unique("k"))])
+    [claim] = await engine.jobs.claim(Demand("w1", (("default", 1),)))
+    await engine.jobs.settle([conclude(claim, Failed("boom", after=HOUR))])
     job = enqueue("'work', unique_key => 'k'")
     enqueue.connection.commit()
-    old, new = await engine.get([claim.id, job])
+    old, new = await engine.operator.get([claim.id, job])
     assert old is not None
     assert new is not None
     assert (old.status, old.last_error, new.status) == (Status.DEAD, SUPERSEDED, Status.PENDING)
-    assert {s: n for s, n in (await engine.census()).by_status().items() if n} == {Status.DEAD: 1, Status.PENDING: 1}
+    assert {s: n for s, n in (await engine.operator.census()).by_status().items() if n} == {
+        Status.DEAD: 1,
+        Status.PENDING: 1,
+    }
 
 
 @pytest.mark.spec("PGSQL-03")
@@ -149,7 +152,7 @@ async def test_what_no_draft_may_say_is_refused(engine: PostgresEngine, enqueue:
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="Nothing was stored"):
         enqueue(values)
     enqueue.connection.rollback()
-    assert sum((await engine.census()).by_status().values()) == 0
+    assert sum((await engine.operator.census()).by_status().values()) == 0
 
 
 @pytest.mark.spec("PGSQL-03")
@@ -158,7 +161,7 @@ async def test_json_that_a_draft_takes_is_stored_unchanged(engine: PostgresEngin
     """Byte for byte, and a worker can read it."""
     job = enqueue("'k', %s::json", text)
     enqueue.connection.commit()
-    [record] = await engine.get([job])
+    [record] = await engine.operator.get([job])
     assert record is not None
     assert record.payload == text.encode()
 
@@ -174,7 +177,7 @@ async def test_json_that_a_draft_refuses_is_refused(engine: PostgresEngine, enqu
     said = refusal.value.why.replace("4,300", "4300")
     assert f"payload: {said}. Nothing was stored." in str(error.value)
     enqueue.connection.rollback()
-    assert sum((await engine.census()).by_status().values()) == 0
+    assert sum((await engine.operator.census()).by_status().values()) == 0
 
 
 @pytest.mark.spec("PGSQL-04")
@@ -190,7 +193,7 @@ async def test_a_trigger_can_enqueue(engine: PostgresEngine, enqueue: Any, postg
         insert into orders select generate_series(1, 3)""".encode()
     )
     enqueue.connection.commit()
-    claims = await engine.claim(Demand("w1", (("default", 5),)))
+    claims = await engine.jobs.claim(Demand("w1", (("default", 5),)))
     assert sorted(claim.payload for claim in claims) == [b'{"n" : 1}', b'{"n" : 2}', b'{"n" : 3}']
 
 

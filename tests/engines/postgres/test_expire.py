@@ -44,17 +44,17 @@ class Scene:
         for _ in range(n):
             self.pass_time(1_000)
             ids.append(self.mint())
-        await self.engine.insert([Draft(job, "work", **more) for job in ids])
-        await self.engine.renew("w", [], first=True)
-        claims = await self.engine.claim(Demand("w", (("default", n),)))
+        await self.engine.jobs.insert([Draft(job, "work", **more) for job in ids])
+        await self.engine.jobs.renew("w", [], first=True)
+        claims = await self.engine.jobs.claim(Demand("w", (("default", n),)))
         error = None if status is Status.DONE else "no"
-        await self.engine.settle(
+        await self.engine.jobs.settle(
             [Settlement(claim.id, "w", claim.token, status, error=error, keep=keep, ref=claim.ref) for claim in claims]
         )
         return ids
 
     async def left(self) -> set[JobId]:
-        return {job.id for job in (await self.engine.find(Query(limit=1_000))).jobs}
+        return {job.id for job in (await self.engine.operator.find(Query(limit=1_000))).jobs}
 
     def rows(self, table: str) -> int:
         found = self.look.execute(f"select count(*) from {table}".encode()).fetchone()
@@ -97,7 +97,7 @@ async def test_a_walk_in_pieces_reaches_everything_that_expired(
     scene.pass_time(8 * DAY)
     kept += await scene.finished(20)
     short_sighted()
-    removed = [(await scene.engine.expire(Retention())).jobs for _ in range(25)]
+    removed = [(await scene.engine.operator.expire(Retention())).jobs for _ in range(25)]
     assert sum(removed) == len(gone) + len(brief)
     assert max(removed) <= 21, "a call looks at no more than its stretches"
     assert await scene.left() == set(kept)
@@ -110,9 +110,9 @@ async def test_old_jobs_go_first(scene: Scene, short_sighted: Callable[[], None]
     scene.pass_time(6 * DAY)
     young = await scene.finished(200)
     short_sighted()
-    assert (await scene.engine.expire(Retention())).jobs == 0
+    assert (await scene.engine.operator.expire(Retention())).jobs == 0
     scene.pass_time(DAY + HOUR)
-    assert (await scene.engine.expire(Retention())).jobs == len(old)
+    assert (await scene.engine.operator.expire(Retention())).jobs == len(old)
     assert await scene.left() == set(young)
 
 
@@ -121,7 +121,7 @@ async def test_the_limit_is_kept_across_both_walks(scene: Scene, short_sighted: 
     await scene.finished(23)
     scene.pass_time(8 * DAY)
     short_sighted()
-    assert [(await scene.engine.expire(Retention(limit=10))).jobs for _ in range(4)] == [10, 10, 3, 0]
+    assert [(await scene.engine.operator.expire(Retention(limit=10))).jobs for _ in range(4)] == [10, 10, 3, 0]
 
 
 @pytest.mark.spec("PGOP-11")
@@ -129,17 +129,17 @@ async def test_nothing_of_an_expired_job_is_left(scene: Scene) -> None:
     jobs = await scene.finished(3, Status.DEAD, options=Options(timeout=SECOND), unique=None)
     jobs += await scene.finished(1, unique=Unique("k"))
     at = scene.clock()
-    await scene.engine.record([Event(at, EventType.STARTED, job, "default", "work") for job in jobs], now=at)
+    await scene.engine.timeline.record([Event(at, EventType.STARTED, job, "default", "work") for job in jobs], now=at)
     assert scene.rows("failure") == 3
     scene.pass_time(40 * DAY)
-    swept = await scene.engine.expire(Retention(events=90 * DAY))
+    swept = await scene.engine.operator.expire(Retention(events=90 * DAY))
     assert (swept.jobs, swept.events) == (4, 0)
-    assert await scene.engine.events(Window(0, at + DAY)) == []
+    assert await scene.engine.timeline.events(Window(0, at + DAY)) == []
     for table in ("job", "done", "ready", "lease", "past", "failure", "dedupe", "delta"):
         assert scene.rows(table) == 0, table
     assert scene.rows("removed") == 4
     scene.pass_time(60 * DAY)
-    assert (await scene.engine.expire(Retention(events=90 * DAY))).events == 4
+    assert (await scene.engine.operator.expire(Retention(events=90 * DAY))).events == 4
     assert scene.rows("event") == scene.rows("removed") == 0
 
 
@@ -150,9 +150,9 @@ async def test_a_job_that_is_being_changed_waits_for_the_next_sweep(scene: Scene
     scene.pass_time(8 * DAY)
     with scene.look.transaction():
         scene.look.execute("select 1 from done where id = %s for update", (first.hex(),))
-        assert (await scene.engine.expire(Retention())).jobs == len(others)
+        assert (await scene.engine.operator.expire(Retention())).jobs == len(others)
     assert await scene.left() == {first}
-    assert (await scene.engine.expire(Retention())).jobs == 1
+    assert (await scene.engine.operator.expire(Retention())).jobs == 1
 
 
 @pytest.mark.spec("PGOP-11")
@@ -160,23 +160,23 @@ async def test_old_events_go_in_bounded_pieces(scene: Scene, monkeypatch: pytest
     monkeypatch.setattr("stoker.engines.postgres.expire.LEAST_EVENTS", 2)
     at = scene.clock()
     for _ in range(5):
-        await scene.engine.record([Event(at, EventType.STARTED, scene.mint(), "q", "k")] * 3, now=at)
+        await scene.engine.timeline.record([Event(at, EventType.STARTED, scene.mint(), "q", "k")] * 3, now=at)
     scene.pass_time(31 * DAY)
-    assert [(await scene.engine.expire(Retention(limit=1))).events for _ in range(4)] == [6, 6, 3, 0]
+    assert [(await scene.engine.operator.expire(Retention(limit=1))).events for _ in range(4)] == [6, 6, 3, 0]
 
 
 @pytest.mark.spec("PGOP-12")
 async def test_counts_are_the_same_before_and_after_folding(scene: Scene) -> None:
     await scene.finished(4)
     await scene.finished(2, Status.DEAD)
-    await scene.engine.insert([Draft(scene.mint(), "other", queue="q", delay=HOUR)])
-    before = await scene.engine.census()
+    await scene.engine.jobs.insert([Draft(scene.mint(), "other", queue="q", delay=HOUR)])
+    before = await scene.engine.operator.census()
     assert scene.rows("delta") > 0
-    await scene.engine.expire(Retention())
+    await scene.engine.operator.expire(Retention())
     assert (scene.rows("delta"), scene.rows("trouble")) == (0, 1)
-    assert await scene.engine.census() == before
+    assert await scene.engine.operator.census() == before
     await scene.finished(1)
-    await scene.engine.beat(Presence(worker="w", host="h", pid=1, queues={}))
+    await scene.engine.control.beat(Presence(worker="w", host="h", pid=1, queues={}))
     assert scene.rows("delta") == scene.rows("trouble") == 0, "living workers fold as well"
 
 
@@ -189,28 +189,28 @@ async def test_many_who_fold_at_once_count_nothing_twice(scene: Scene, monkeypat
     try:
         for turn in range(10):
             drafts = [Draft(scene.mint(), f"k{turn % 3}", queue=f"q{n % 4}") for n in range(8)]
-            inserts = [scene.engine.insert([draft]) for draft in drafts]
-            await asyncio.gather(*inserts, *(twin.expire(Retention()) for twin in twins))
+            inserts = [scene.engine.jobs.insert([draft]) for draft in drafts]
+            await asyncio.gather(*inserts, *(twin.operator.expire(Retention()) for twin in twins))
     finally:
         for twin in twins:
             await twin.close()
-    assert (await scene.engine.census()).by_status()[Status.PENDING] == 80
-    await scene.engine.expire(Retention())
+    assert (await scene.engine.operator.census()).by_status()[Status.PENDING] == 80
+    await scene.engine.operator.expire(Retention())
     assert scene.rows("delta") == 0
-    assert (await scene.engine.census()).by_status()[Status.PENDING] == 80
+    assert (await scene.engine.operator.census()).by_status()[Status.PENDING] == 80
 
 
 @pytest.mark.spec("PGOP-11")
 async def test_names_of_reaped_workers_are_forgotten_in_the_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expire, "OLD_NAMES", 2)
     for n in range(6):
-        await scene.engine.renew(f"w{n}", [], first=True)
+        await scene.engine.jobs.renew(f"w{n}", [], first=True)
     scene.pass_time(HOUR)
-    await scene.engine.renew("alive", [], first=True)
-    await scene.engine.reap("alive", 10)
+    await scene.engine.jobs.renew("alive", [], first=True)
+    await scene.engine.jobs.reap("alive", 10)
     assert scene.rows("retired") == 6
-    await scene.engine.expire(Retention())
+    await scene.engine.operator.expire(Retention())
     assert scene.rows("retired") == 2
     for n in range(6):
-        assert not (await scene.engine.renew(f"w{n}", [])).known
-    assert (await scene.engine.renew("alive", [])).known
+        assert not (await scene.engine.jobs.renew(f"w{n}", [])).known
+    assert (await scene.engine.jobs.renew("alive", [])).known

@@ -44,13 +44,13 @@ async def engine(postgres_url: str, postgres_schema: str) -> AsyncIterator[Postg
 
 
 async def statuses(engine: PostgresEngine) -> dict[Status, int]:
-    return {status: n for status, n in (await engine.census()).by_status().items() if n}
+    return {status: n for status, n in (await engine.operator.census()).by_status().items() if n}
 
 
 async def claimed(engine: PostgresEngine, **options: Any) -> Claim:
-    await engine.insert([draft(**options)])
-    await engine.renew("w1", [], first=True)
-    [claim] = await engine.claim(Demand("w1", (("default", 1),)))
+    await engine.jobs.insert([draft(**options)])
+    await engine.jobs.renew("w1", [], first=True)
+    [claim] = await engine.jobs.claim(Demand("w1", (("default", 1),)))
     return claim
 
 
@@ -62,16 +62,16 @@ async def test_an_insert_joins_the_users_transaction(engine: PostgresEngine, pos
     keyed = draft(unique=Unique("k"))
     async with OPENERS[name](postgres_url) as opened:
         handle = handle_of(opened)
-        assert [one.stored for one in await engine.insert([first, keyed], tx=handle)] == [Stored.INSERTED] * 2
-        assert await engine.get([first.job_id]) == [None]
+        assert [one.stored for one in await engine.jobs.insert([first, keyed], tx=handle)] == [Stored.INSERTED] * 2
+        assert await engine.operator.get([first.job_id]) == [None]
         await maybe(opened.rollback())
-        assert await engine.get([first.job_id]) == [None]
+        assert await engine.operator.get([first.job_id]) == [None]
         assert await statuses(engine) == {}
-        receipts = await engine.insert([first, keyed, first, draft(unique=Unique("k"))], tx=handle)
+        receipts = await engine.jobs.insert([first, keyed, first, draft(unique=Unique("k"))], tx=handle)
         await maybe(opened.commit())
     assert [one.stored for one in receipts] == [Stored.INSERTED, Stored.INSERTED, Stored.EXISTING, Stored.EXISTING]
     assert receipts[3].id == keyed.job_id
-    [record] = await engine.get([first.job_id])
+    [record] = await engine.operator.get([first.job_id])
     assert record is not None
     assert (record.payload, record.priority, record.tenant) == (first.payload, -3, "t'%")
     assert await statuses(engine) == {Status.PENDING: 2}
@@ -86,14 +86,14 @@ async def test_a_settlement_joins_the_users_transaction(engine: PostgresEngine, 
     settlement = conclude(claim, Done(b'{"a": 1}', followups=(child,)))
     async with OPENERS[name](postgres_url) as opened:
         handle = handle_of(opened)
-        assert (await engine.settle([settlement], tx=handle)).verdicts == [Verdict.APPLIED]
+        assert (await engine.jobs.settle([settlement], tx=handle)).verdicts == [Verdict.APPLIED]
         await maybe(opened.rollback())
         assert await statuses(engine) == {Status.RUNNING: 1}
-        assert (await engine.settle([settlement], tx=handle)).verdicts == [Verdict.APPLIED]
+        assert (await engine.jobs.settle([settlement], tx=handle)).verdicts == [Verdict.APPLIED]
         await maybe(opened.commit())
-        assert (await engine.settle([settlement], tx=handle)).verdicts == [Verdict.REPEATED]
+        assert (await engine.jobs.settle([settlement], tx=handle)).verdicts == [Verdict.REPEATED]
         await maybe(opened.rollback())
-    record, follow = await engine.get([claim.id, child.job_id])
+    record, follow = await engine.operator.get([claim.id, child.job_id])
     assert record is not None
     assert (record.status, record.result) == (Status.DONE, b'{"a": 1}')
     assert follow is not None
@@ -109,9 +109,9 @@ async def test_a_failure_is_settled_in_the_users_transaction(
     claim = await claimed(engine, unique=Unique("k"))
     settlement = conclude(claim, Failed("bö'%m", after=HOUR), metadata={"a": "1"})
     async with OPENERS[name](postgres_url) as opened:
-        assert (await engine.settle([settlement], tx=handle_of(opened))).verdicts == [Verdict.APPLIED]
+        assert (await engine.jobs.settle([settlement], tx=handle_of(opened))).verdicts == [Verdict.APPLIED]
         await maybe(opened.commit())
-    [record] = await engine.get([claim.id])
+    [record] = await engine.operator.get([claim.id])
     assert record is not None
     assert (record.status, record.last_error, record.metadata) == (Status.RETRYING, "bö'%m", {"a": "1"})
 
@@ -128,7 +128,7 @@ def test_a_synchronous_handle_needs_no_loop_and_no_open_engine(
 
     async def put() -> None:
         async with SYNCHRONOUS[name](postgres_url) as opened:
-            drive(engine.insert([mine], tx=opened))
+            drive(engine.jobs.insert([mine], tx=opened))
             opened.commit()
 
     drive(put())
@@ -141,15 +141,15 @@ def test_a_synchronous_handle_needs_no_loop_and_no_open_engine(
 async def test_a_refused_insert_leaves_the_users_transaction_usable(engine: PostgresEngine, postgres_url: str) -> None:
     """A Duplicate that the user catches undoes its own call only."""
     holder = draft(unique=Unique("k"))
-    await engine.insert([holder])
+    await engine.jobs.insert([holder])
     first, lost, last = draft(), draft(), draft()
     async with plain(postgres_url) as handle:
-        await engine.insert([first], tx=handle)
+        await engine.jobs.insert([first], tx=handle)
         with pytest.raises(Duplicate):
-            await engine.insert([lost, draft(unique=Unique("k", mode="raise"))], tx=handle)
-        await engine.insert([last], tx=handle)
+            await engine.jobs.insert([lost, draft(unique=Unique("k", mode="raise"))], tx=handle)
+        await engine.jobs.insert([last], tx=handle)
         handle.commit()
-    assert [one is not None for one in await engine.get([first.job_id, lost.job_id, last.job_id])] == [
+    assert [one is not None for one in await engine.operator.get([first.job_id, lost.job_id, last.job_id])] == [
         True,
         False,
         True,
@@ -162,11 +162,11 @@ async def test_a_handle_that_commits_each_statement_is_refused(engine: PostgresE
     connection = await asyncpg.connect(postgres_url)
     mine = draft()
     with pytest.raises(EngineRefused, match="commits every statement"):
-        await engine.insert([mine], tx=connection)
+        await engine.jobs.insert([mine], tx=connection)
     with psycopg.connect(postgres_url, autocommit=True) as automatic, pytest.raises(EngineRefused, match="commits"):
-        await engine.insert([mine], tx=automatic)
+        await engine.jobs.insert([mine], tx=automatic)
     await connection.close()
-    assert await engine.get([mine.job_id]) == [None]
+    assert await engine.operator.get([mine.job_id]) == [None]
 
 
 @pytest.mark.spec("PGTX-05")
@@ -175,14 +175,14 @@ async def test_a_handle_on_another_database_is_refused_by_name(
 ) -> None:
     """A file, another database, and a database without our tables are all named."""
     with closing(sqlite3.connect(":memory:")) as file, pytest.raises(EngineRefused, match="on sqlite"):
-        await engine.insert([draft()], tx=file)
+        await engine.jobs.insert([draft()], tx=file)
     other = f"d_{postgres_schema}"
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute(f"create database {other}".encode())
         try:
             elsewhere = postgres_url.rpartition("/")[0] + f"/{other}"
             with psycopg.connect(elsewhere) as handle, pytest.raises(EngineRefused, match=other):
-                await engine.insert([draft()], tx=handle)
+                await engine.jobs.insert([draft()], tx=handle)
         finally:
             admin.execute(f"drop database {other} with (force)".encode())
 
@@ -205,14 +205,14 @@ async def test_a_connection_is_not_asked_each_time_where_it_is(
     mine = [draft() for _ in range(3)]
     async with OPENERS[name](postgres_url) as opened:
         for one in mine:
-            await engine.insert([one], tx=handle_of(opened))
+            await engine.jobs.insert([one], tx=handle_of(opened))
             await maybe(opened.commit())
         assert asked == (3 if name.startswith("sqlalchemy") else 1)
         monkeypatch.setattr(user_transaction, "TRUSTED", 0.0)
-        await engine.insert([draft()], tx=handle_of(opened))
+        await engine.jobs.insert([draft()], tx=handle_of(opened))
         assert asked == (4 if name.startswith("sqlalchemy") else 2)
         await maybe(opened.rollback())
-    found = await engine.get([one.job_id for one in mine])
+    found = await engine.operator.get([one.job_id for one in mine])
     assert all(one is not None and abs(one.created_at - time.time_ns() // 1_000) < HOUR for one in found)
 
 
@@ -221,13 +221,15 @@ async def test_an_open_user_transaction_holds_up_no_other_call(engine: PostgresE
     """While a user thinks, his duplicates stall neither the holder's settlement nor other inserts nor claims."""
     claim = await claimed(engine, unique=Unique("k"))
     async with bare(postgres_url) as opened:
-        await engine.insert([draft(), draft(unique=Unique("k")), draft(unique=Unique("new"))], tx=opened.connection)
+        await engine.jobs.insert(
+            [draft(), draft(unique=Unique("k")), draft(unique=Unique("new"))], tx=opened.connection
+        )
         async with asyncio.timeout(60):
-            assert (await engine.settle([conclude(claim, Done())])).verdicts == [Verdict.APPLIED]
-            await engine.insert([draft(), draft(unique=Unique("k"))])
-            assert len(await engine.claim(Demand("w1", (("default", 10),)))) == 2
+            assert (await engine.jobs.settle([conclude(claim, Done())])).verdicts == [Verdict.APPLIED]
+            await engine.jobs.insert([draft(), draft(unique=Unique("k"))])
+            assert len(await engine.jobs.claim(Demand("w1", (("default", 10),)))) == 2
         await opened.commit()
-    assert len(await engine.claim(Demand("w1", (("default", 10),)))) == 2
+    assert len(await engine.jobs.claim(Demand("w1", (("default", 10),)))) == 2
 
 
 @pytest.mark.spec("PGTX-07")
@@ -235,19 +237,19 @@ async def test_an_open_user_transaction_holds_up_no_other_call(engine: PostgresE
 async def test_a_users_commit_wakes_a_waiter(engine: PostgresEngine, postgres_url: str, name: str) -> None:
     """Where the library tells of the commit, and not before it; a rollback is nothing to wake for."""
     async with OPENERS[name](postgres_url) as opened:
-        await engine.insert([draft()], tx=opened)
+        await engine.jobs.insert([draft()], tx=opened)
         await maybe(opened.rollback())
-        await engine.insert([draft(delay=HOUR)], tx=opened)
+        await engine.jobs.insert([draft(delay=HOUR)], tx=opened)
         await maybe(opened.commit())
-        assert await engine.wait(["default"], 0.1) == frozenset()
-        waiting = asyncio.create_task(engine.wait(["default"], 60))
-        await engine.insert([draft(), draft()], tx=opened)
+        assert await engine.jobs.wait(["default"], 0.1) == frozenset()
+        waiting = asyncio.create_task(engine.jobs.wait(["default"], 60))
+        await engine.jobs.insert([draft(), draft()], tx=opened)
         await asyncio.sleep(0)
         assert not waiting.done()
         await maybe(opened.commit())
         assert await asyncio.wait_for(waiting, 60) == {"default"}
-    await engine.renew("w1", [], first=True)
-    assert len(await engine.claim(Demand("w1", (("default", 10),)))) == 2
+    await engine.jobs.renew("w1", [], first=True)
+    assert len(await engine.jobs.claim(Demand("w1", (("default", 10),)))) == 2
 
 
 @pytest.mark.spec("PGTX-07")
@@ -255,9 +257,9 @@ async def test_a_savepoint_is_no_commit_and_a_thread_may_commit(engine: Postgres
     """The wake-up waits for the outermost commit, which may come from any thread."""
     async with alchemy_session(postgres_url) as session:
         with session.begin_nested():
-            await engine.insert([draft()], tx=session)
-        assert await engine.wait(["default"], 0.1) == frozenset()
-        waiting = asyncio.create_task(engine.wait(["default"], 60))
+            await engine.jobs.insert([draft()], tx=session)
+        assert await engine.jobs.wait(["default"], 0.1) == frozenset()
+        waiting = asyncio.create_task(engine.jobs.wait(["default"], 60))
         await asyncio.to_thread(session.commit)
         assert await asyncio.wait_for(waiting, 60) == {"default"}
 
@@ -270,14 +272,14 @@ async def test_what_a_user_commits_late_is_not_behind_the_marks(
     monkeypatch.setattr(claim_cursor, "MIN_TAKEN", 1)
     monkeypatch.setattr(claim_cursor, "FULL_SCAN_EVERY", 1e9)
     monkeypatch.setattr(claim_cursor, "SLACK_EVERY", 1e9)
-    await engine.renew("w1", [], first=True)
+    await engine.jobs.renew("w1", [], first=True)
     late = draft()
     async with alchemy_session(postgres_url) as session:
-        await engine.insert([late], tx=session)
-        await engine.insert([draft() for _ in range(9)])
+        await engine.jobs.insert([late], tx=session)
+        await engine.jobs.insert([draft() for _ in range(9)])
         for _ in range(2):
-            assert len(await engine.claim(Demand("w1", (("default", 2),)))) == 2
+            assert len(await engine.jobs.claim(Demand("w1", (("default", 2),)))) == 2
         session.commit()
-        assert await engine.wait(["default"], 10) == {"default"}
-    [claim] = await engine.claim(Demand("w1", (("default", 1),)))
+        assert await engine.jobs.wait(["default"], 10) == {"default"}
+    [claim] = await engine.jobs.claim(Demand("w1", (("default", 1),)))
     assert claim.id == late.job_id

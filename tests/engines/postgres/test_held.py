@@ -38,9 +38,9 @@ def keyed(key: str, mode: Mode = "existing") -> Draft:
 
 
 async def claims(engine: PostgresEngine, n: int) -> list[Claim]:
-    await engine.insert([draft() for _ in range(n)])
-    await engine.renew("w1", [], first=True)
-    return await engine.claim(Demand("w1", (("default", n),)))
+    await engine.jobs.insert([draft() for _ in range(n)])
+    await engine.jobs.renew("w1", [], first=True)
+    return await engine.jobs.claim(Demand("w1", (("default", n),)))
 
 
 def done(claim: Claim, *followups: Draft) -> Settlement:
@@ -90,15 +90,15 @@ async def test_every_mode_of_a_key_is_held_and_only_those_that_need_it(
         done(mine[6], keyed("other", mode), keyed("k", mode)),
     ]
     with psycopg.connect(postgres_url) as theirs:
-        await engine.insert([keyed("k"), keyed("l")], tx=theirs)
-        verdicts = (await engine.settle(settlements)).verdicts
+        await engine.jobs.insert([keyed("k"), keyed("l")], tx=theirs)
+        verdicts = (await engine.jobs.settle(settlements)).verdicts
         assert [place for place, verdict in enumerate(verdicts) if verdict is Verdict.HELD] == [1, 3, 4, 6]
         assert set(verdicts) == {Verdict.HELD, Verdict.APPLIED}
-        assert (await engine.settle([settlements[1]])).verdicts == [Verdict.HELD]
+        assert (await engine.jobs.settle([settlements[1]])).verdicts == [Verdict.HELD]
         theirs.rollback()
-    verdicts = (await engine.settle([settlements[place] for place in (1, 3, 4, 6)])).verdicts
+    verdicts = (await engine.jobs.settle([settlements[place] for place in (1, 3, 4, 6)])).verdicts
     assert verdicts == [Verdict.APPLIED] * 4
-    counts = (await engine.census()).by_status()
+    counts = (await engine.operator.census()).by_status()
     assert (counts[Status.DONE], counts[Status.RETRYING], counts[Status.PENDING]) == (6, 1, 5)
 
 
@@ -107,13 +107,13 @@ async def test_a_holder_that_is_being_replaced_holds_too(make: Make, postgres_ur
     """The key's row is stored, but the job that holds it is being changed."""
     engine = await make()
     [claim] = await claims(engine, 1)
-    await engine.insert([keyed("k")])
+    await engine.jobs.insert([keyed("k")])
     with psycopg.connect(postgres_url) as theirs:
-        await engine.insert([keyed("k", "replace")], tx=theirs)
+        await engine.jobs.insert([keyed("k", "replace")], tx=theirs)
         settlement = done(claim, keyed("k", "replace"))
-        assert (await engine.settle([settlement])).verdicts == [Verdict.HELD]
+        assert (await engine.jobs.settle([settlement])).verdicts == [Verdict.HELD]
         theirs.commit()
-    assert (await engine.settle([settlement])).verdicts == [Verdict.APPLIED]
+    assert (await engine.jobs.settle([settlement])).verdicts == [Verdict.APPLIED]
 
 
 @pytest.mark.spec("PGTX-08")
@@ -122,13 +122,13 @@ async def test_inserts_that_wait_for_a_key_leave_the_way_free(make: Make, postgr
     engine = await make()
     [claim] = await claims(engine, 1)
     with psycopg.connect(postgres_url) as theirs:
-        await engine.insert([keyed("k")], tx=theirs)
-        waiting = [asyncio.create_task(engine.insert([keyed("k", "raise")])) for _ in range(8)]
+        await engine.jobs.insert([keyed("k")], tx=theirs)
+        waiting = [asyncio.create_task(engine.jobs.insert([keyed("k", "raise")])) for _ in range(8)]
         async with asyncio.timeout(PATIENCE):
             while theirs.execute("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchone() is None:
                 await asyncio.sleep(0.01)
-            await engine.insert([draft() for _ in range(3)])
-            assert (await engine.settle([done(claim)])).verdicts == [Verdict.APPLIED]
+            await engine.jobs.insert([draft() for _ in range(3)])
+            assert (await engine.jobs.settle([done(claim)])).verdicts == [Verdict.APPLIED]
         assert not any(task.done() for task in waiting)
         theirs.rollback()
     found = await asyncio.gather(*waiting, return_exceptions=True)
@@ -138,16 +138,16 @@ async def test_inserts_that_wait_for_a_key_leave_the_way_free(make: Make, postgr
 @pytest.mark.spec("PGTX-06")
 async def test_an_open_transaction_does_not_hold_up_the_holder_it_names(make: Make, postgres_url: str) -> None:
     engine = await make()
-    await engine.insert([keyed("k")])
-    await engine.renew("w1", [], first=True)
+    await engine.jobs.insert([keyed("k")])
+    await engine.jobs.renew("w1", [], first=True)
     with psycopg.connect(postgres_url) as theirs:
-        [named] = await engine.insert([keyed("k")], tx=theirs)
+        [named] = await engine.jobs.insert([keyed("k")], tx=theirs)
         assert named.stored is Stored.EXISTING
-        [claim] = await engine.claim(Demand("w1", (("default", 1),)))
+        [claim] = await engine.jobs.claim(Demand("w1", (("default", 1),)))
         assert claim.id == named.id
-        [again] = await engine.insert([keyed("k", "replace")], tx=theirs)
+        [again] = await engine.jobs.insert([keyed("k", "replace")], tx=theirs)
         assert again.stored is Stored.EXISTING
-        assert (await engine.settle([conclude(claim, Failed("boom", after=HOUR))])).verdicts == [Verdict.APPLIED]
+        assert (await engine.jobs.settle([conclude(claim, Failed("boom", after=HOUR))])).verdicts == [Verdict.APPLIED]
 
 
 @pytest.mark.spec("PGRACE-10")
@@ -161,11 +161,11 @@ async def test_a_draft_stored_by_two_at_once_is_stored_once(
     second = Draft(job_id=first.job_id, kind=first.kind, unique=Unique(key))
     beside = keyed("beside")
     with psycopg.connect(postgres_url) as theirs, psycopg.connect(postgres_url) as ours:
-        await engine.insert([first], tx=theirs)
+        await engine.jobs.insert([first], tx=theirs)
         if joined:
-            call = asyncio.to_thread(drive, engine.insert([beside, second], tx=ours))
+            call = asyncio.to_thread(drive, engine.jobs.insert([beside, second], tx=ours))
         else:
-            call = engine.insert([beside, second])
+            call = engine.jobs.insert([beside, second])
         task = asyncio.ensure_future(call)
         async with asyncio.timeout(PATIENCE):
             while theirs.execute("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchone() is None:
@@ -179,7 +179,7 @@ async def test_a_draft_stored_by_two_at_once_is_stored_once(
             ("child/beside", beside.job_id),
             ("child/same", first.job_id),
         ]
-    assert {(count.status, count.n) for count in (await engine.census()).counts} == {(Status.PENDING, 2)}
+    assert {(count.status, count.n) for count in (await engine.operator.census()).counts} == {(Status.PENDING, 2)}
 
 
 @pytest.mark.spec("PGFAULT-11")
@@ -193,6 +193,6 @@ async def test_a_lock_on_a_whole_table_is_no_key_of_one_settlement(
     with psycopg.connect(postgres_url) as theirs:
         theirs.execute(f"lock table {postgres_schema}.lease".encode())
         with pytest.raises(EngineBusy):
-            await engine.settle([done(claim)])
+            await engine.jobs.settle([done(claim)])
         theirs.rollback()
-    assert (await engine.settle([done(claim, keyed("k"))])).verdicts == [Verdict.APPLIED]
+    assert (await engine.jobs.settle([done(claim, keyed("k"))])).verdicts == [Verdict.APPLIED]

@@ -131,14 +131,14 @@ def place(engine: PostgresEngine) -> listener.Subscriber:
 async def opened(engine: PostgresEngine, *topics: str) -> None:
     """Open an engine, and let it hear of these."""
     await engine.open()
-    await engine.wait(topics, 0)
+    await engine.jobs.wait(topics, 0)
 
 
 async def cancel(url: str, job: str) -> None:
     engine = PostgresEngine(url)
     await engine.open()
     try:
-        await engine.alter(Selection((JobId(uuid.UUID(job).bytes),)), Cancel())
+        await engine.operator.alter(Selection((JobId(uuid.UUID(job).bytes),)), Cancel())
     finally:
         await engine.close()
 
@@ -166,17 +166,17 @@ async def test_engines_on_two_loops_hear_on_one_connection(make: Make, elsewhere
     here = await make()
     there = here.for_loop()
     try:
-        await here.wait(["mail", CONTROL], 0)
+        await here.jobs.wait(["mail", CONTROL], 0)
         await elsewhere.run(opened(there, CONTROL))
         assert place(there).settled.is_set(), "who comes later does not wait"
         assert len(listeners(postgres_url) - before) == 1
         other = await make()
-        await other.wake([CONTROL, "mail"])
+        await other.jobs.wake([CONTROL, "mail"])
         assert await woken(here, CONTROL) == {CONTROL}
         assert await elsewhere.run(woken(there, CONTROL)) == {CONTROL}
         assert await woken(here, "mail") == {"mail"}
         assert not there._store.notifier._hub.remembers(["mail"]), "it never waited for that"
-        await here.wake([CONTROL])
+        await here.jobs.wake([CONTROL])
         assert await elsewhere.run(woken(there, CONTROL)) == {CONTROL}, "a twin of the same process hears it too"
     finally:
         await elsewhere.run(there.close())
@@ -191,11 +191,11 @@ async def test_when_one_engine_closes_the_others_keep_the_same_listening_connect
     before, running = listeners(postgres_url), threads()
     first, sender = await make(), await make()
     second = first.for_loop()
-    await first.wait(["mail"], 0)
+    await first.jobs.wait(["mail"], 0)
     ears = listeners(postgres_url) - before
     await elsewhere.run(opened(second, "mail"))
     await first.close()
-    await sender.wake(["mail"])
+    await sender.jobs.wake(["mail"])
     assert await elsewhere.run(woken(second, "mail")) == {"mail"}
     assert listeners(postgres_url) - before == ears
     await elsewhere.run(second.close())
@@ -212,14 +212,14 @@ async def test_a_connection_that_is_lost_is_made_anew_for_all(
     here, sender = await make(), await make()
     there = here.for_loop()
     try:
-        await here.wait([CONTROL], 0)
+        await here.jobs.wait([CONTROL], 0)
         await elsewhere.run(opened(there, CONTROL))
         [ear] = listeners(postgres_url) - before
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             connection.execute("select pg_terminate_backend(%s)", (ear,))
         assert await woken(here, CONTROL) == {CONTROL}, "what was missed is not known"
         assert await elsewhere.run(woken(there, CONTROL)) == {CONTROL}
-        await sender.wake([CONTROL])
+        await sender.jobs.wake([CONTROL])
         assert await woken(here, CONTROL) == {CONTROL}
         assert await elsewhere.run(woken(there, CONTROL)) == {CONTROL}
         assert len(listeners(postgres_url) - before - {ear}) == 1
@@ -244,7 +244,7 @@ async def test_a_cancel_reaches_the_keeper_of_a_loop_that_is_blocked(database: s
             heard.append(worker.lease_keeper.renewed_at > before)
             canceling.join(SOON)
 
-        await (await jobs.engine()).wait(["mail"], 0)
+        await (await jobs.engine()).jobs.wait(["mail"], 0)
         await blocks.enqueue()
         async with Worker(jobs, lease=90) as worker:
             await until(lambda: heard)
@@ -259,15 +259,15 @@ async def test_schemas_share_the_connection_and_do_not_hear_each_other(make: Mak
     try:
         await witness.add_listener(listener.CHANNEL, lambda *heard: said.append(heard[3]))
         for engine in (one, other):
-            await engine.wait(["mail", "post", CONTROL], 0)
+            await engine.jobs.wait(["mail", "post", CONTROL], 0)
         assert len(listeners(database) - {witness.get_server_pid()}) == 1
-        await other.wake(["mail", CONTROL])
-        await one.wake(["mail"])
+        await other.jobs.wake(["mail", CONTROL])
+        await one.jobs.wake(["mail"])
         assert await woken(one, "mail") == {"mail"}
         await until(lambda: len(said) == 2)  # its own words come back to the one that said them
         twin = one.for_loop()
         await twin.open()
-        await twin.wake(["post"])
+        await twin.jobs.wake(["post"])
         assert await woken(one, "mail", "post", CONTROL) == {"post"}
         await twin.close()
     finally:
@@ -279,7 +279,7 @@ async def test_a_foreign_notification_on_the_channel_does_no_harm(
     make: Make, postgres_url: str, postgres_schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = await make()
-    await engine.wait(["mail"], 0)
+    await engine.jobs.wait(["mail"], 0)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         for message in ("", "nonsense", postgres_schema, f"{postgres_schema} ", "  ", f"{postgres_schema} x mail"):
             connection.execute("select pg_notify(%s, %s)", (listener.CHANNEL, message))
@@ -301,9 +301,9 @@ async def test_a_direct_url_that_cannot_be_used_is_reported_once_without_its_pas
 
     monkeypatch.setattr(listener, "LONGEST_BACKOFF", 0.01)
     monkeypatch.setattr(Connection, "open", counted)
-    assert await engine.wait(["mail"], 0) == frozenset()
+    assert await engine.jobs.wait(["mail"], 0) == frozenset()
     await until(lambda: len(tries) >= 3)
-    await engine.wake(["mail"])
+    await engine.jobs.wake(["mail"])
     assert await woken(engine, "mail") == {"mail"}, "what this engine does it knows without listening"
     [said] = [record.getMessage() for record in caplog.records]
     assert "workers poll for jobs" in said
@@ -327,7 +327,7 @@ def test_an_engine_opened_again_on_another_loop_hears_again(postgres_url: str, p
         sender = engine.for_loop()
         await opened(engine, "mail")
         await sender.open()
-        await sender.wake(["mail"])
+        await sender.jobs.wake(["mail"])
         try:
             return await woken(engine, "mail")
         finally:
@@ -363,9 +363,9 @@ async def test_closing_does_not_wait_for_a_server_that_is_silent(make: Make, pos
     before = threads()
     with Proxy(postgres_url) as proxy:
         heard, connecting = await make(direct=proxy.url), await make(direct=proxy.url + "?ssl=disable")
-        await heard.wait([CONTROL], 0)
+        await heard.jobs.wait([CONTROL], 0)
         proxy.blackhole()
-        first = asyncio.create_task(connecting.wait([CONTROL], 2 * SOON))
+        first = asyncio.create_task(connecting.jobs.wait([CONTROL], 2 * SOON))
         await until(lambda: len(threads() - before) == 2)
         for engine in (heard, connecting):
             await asyncio.wait_for(engine.close(), SOON)

@@ -47,9 +47,9 @@ async def stranger(url: str, schema: str, found: list[str], look: Any = None) ->
 @pytest.mark.spec("PGPUT-01")
 async def test_a_waiter_of_another_engine_is_woken(make: Make) -> None:
     engine, other = await make(), await make()
-    await other.wait(["mail"], 0)
+    await other.jobs.wait(["mail"], 0)
     sleeper = asyncio.create_task(woken(other, "mail"))
-    await engine.insert([draft(queue="mail")])
+    await engine.jobs.insert([draft(queue="mail")])
     assert await sleeper == {"mail"}
 
 
@@ -60,7 +60,7 @@ async def test_jobs_one_by_one_are_notified_one_by_one(make: Make, postgres_url:
     messages: list[int] = []
     async with stranger(postgres_url, postgres_schema, heard, lambda: messages.append(len(heard))):
         for n in range(notifier.BURST // 2):
-            await engine.insert([draft(queue=f"q{n}")])
+            await engine.jobs.insert([draft(queue=f"q{n}")])
             await until(lambda: len(heard) > n)  # noqa: B023 - called before the next turn
     assert messages == list(range(1, notifier.BURST // 2 + 1))
 
@@ -78,7 +78,7 @@ async def test_what_comes_too_fast_is_told_together(
     async with stranger(postgres_url, postgres_schema, heard, lambda: messages.append(len(heard))):
         queues = [f"q{n}" for n in range(20)]
         for n, queue in enumerate(queues):
-            await engine.insert([draft(queue=queue)])
+            await engine.jobs.insert([draft(queue=queue)])
             if n < 3:
                 await until(lambda: len(heard) > n)  # noqa: B023 - called before the next turn
         await until(lambda: set(heard) == set(queues))
@@ -117,7 +117,7 @@ async def test_a_notified_engine_finds_the_job(make: Make, postgres_url: str, po
         async with stranger(postgres_url, postgres_schema, [], look):
             for _ in range(5):
                 counts.append(-1)
-                await engine.insert([draft()])
+                await engine.jobs.insert([draft()])
                 await until(lambda: counts[-1] >= 0)
     assert counts == [1, 2, 3, 4, 5]
 
@@ -130,12 +130,12 @@ async def test_nothing_is_said_where_there_is_nothing_to_say(
     known = draft(queue="known")
     heard: list[str] = []
     async with stranger(postgres_url, postgres_schema, heard):
-        await engine.insert([known])
+        await engine.jobs.insert([known])
         await until(lambda: heard == ["known"])
         heard.clear()
-        await engine.insert([draft(queue="later", delay=HOUR)])
-        [receipt] = await engine.insert([known])
+        await engine.jobs.insert([draft(queue="later", delay=HOUR)])
+        [receipt] = await engine.jobs.insert([known])
         assert receipt.stored is Stored.EXISTING
-        await engine.insert([draft(queue="now")])
+        await engine.jobs.insert([draft(queue="now")])
         await until(lambda: "now" in heard)
     assert heard == ["now"]

@@ -51,7 +51,7 @@ async def test_an_insert_in_another_process_wakes_a_sleeper(
     make: Make, postgres_url: str, postgres_schema: str
 ) -> None:
     engine = await make()
-    assert await engine.wait(["mail"], 0) == frozenset()
+    assert await engine.jobs.wait(["mail"], 0) == frozenset()
     sleeper = asyncio.create_task(woken(engine, "mail", "post"))
     producer = [sys.executable, "-c", PRODUCER, postgres_url, postgres_schema]
     await asyncio.to_thread(subprocess.run, producer, check=True, timeout=SOON)
@@ -62,12 +62,12 @@ async def test_an_insert_in_another_process_wakes_a_sleeper(
 async def test_a_wake_up_is_for_one_schema(make: Make, postgres_url: str) -> None:
     here, elsewhere = await make(), await make(schema="stoker_elsewhere", migrate="auto")
     try:
-        await here.wait([CONTROL], 0)
-        await elsewhere.wake([CONTROL, "mail"])
-        await elsewhere.wake(["mail"])
+        await here.jobs.wait([CONTROL], 0)
+        await elsewhere.jobs.wake([CONTROL, "mail"])
+        await elsewhere.jobs.wake(["mail"])
         twin = here.for_loop()
         await twin.open()
-        await twin.wake(["post"])
+        await twin.jobs.wake(["post"])
         assert await woken(here, "mail", "post", CONTROL) == {"post"}
         await twin.close()
     finally:
@@ -84,7 +84,7 @@ async def test_many_wake_ups_at_once_are_said_once(make: Make, postgres_url: str
     try:
         await ear.add_listener(listener.CHANNEL, lambda *said: heard.append(said[3]))
         for n in range(300):
-            await engine.wake([f"queue-{n % 30}"])
+            await engine.jobs.wake([f"queue-{n % 30}"])
 
         def topics() -> set[str]:
             return {
@@ -105,11 +105,11 @@ async def test_more_than_fits_into_a_message_wakes_all_waiters(
     make: Make,
 ) -> None:
     engine, other = await make(), await make()
-    await engine.wait(["mail"], 0)
+    await engine.jobs.wait(["mail"], 0)
     sleepers = [asyncio.create_task(woken(engine, topic)) for topic in ("mail", CONTROL)]
     await asyncio.sleep(0)
     await until(lambda: set(engine._store.notifier._hub.waited_for()) >= {"mail"})
-    await other.wake([f"{n:0>100}" for n in range(200)])
+    await other.jobs.wake([f"{n:0>100}" for n in range(200)])
     assert await asyncio.gather(*sleepers) == [{"mail"}, {CONTROL}]
 
 
@@ -117,7 +117,7 @@ async def test_more_than_fits_into_a_message_wakes_all_waiters(
 async def test_a_listener_that_was_ended_listens_again(make: Make, postgres_url: str) -> None:
     engine, other = await make(), await make()
     before = listeners(postgres_url)
-    await engine.wait([CONTROL], 0)
+    await engine.jobs.wait([CONTROL], 0)
     [ear] = listeners(postgres_url) - before
     sleeper = asyncio.create_task(woken(engine, CONTROL))
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -125,7 +125,7 @@ async def test_a_listener_that_was_ended_listens_again(make: Make, postgres_url:
     assert await sleeper == {CONTROL}, "what was sent meanwhile is not known, so all waiters look"
     await until(lambda: bool(listeners(postgres_url) - before - {ear}))
     sleeper = asyncio.create_task(woken(engine, "mail"))
-    await other.wake(["mail"])
+    await other.jobs.wake(["mail"])
     assert await sleeper == {"mail"}
 
 
@@ -139,13 +139,13 @@ async def test_a_listener_without_a_reply_is_given_up(
     other = await make()
     with Proxy(postgres_url) as proxy:
         engine = await make(direct=proxy.url)
-        await engine.wait([CONTROL], 0)
+        await engine.jobs.wait([CONTROL], 0)
         opened = proxy.connections
         proxy.blackhole()
         await until(lambda: proxy.connections > opened)
         proxy.heal()
         assert await woken(engine, CONTROL) == {CONTROL}
-        await other.wake(["mail"])
+        await other.jobs.wake(["mail"])
         assert await woken(engine, "mail") == {"mail"}
 
 
@@ -159,12 +159,12 @@ async def test_behind_a_pooler_a_process_warns_once_that_it_cannot_listen(
     monkeypatch.setattr(listener._registry, "_cannot_listen", set())
     with caplog.at_level(logging.WARNING, "stoker.engines.postgres"):
         earlier = await make(postgres_pooler_url)
-        assert await earlier.wait(["mail"], 0) == frozenset()
+        assert await earlier.jobs.wait(["mail"], 0) == frozenset()
         await earlier.close()
         engine, twin = await make(postgres_pooler_url), await make(postgres_pooler_url)
         for waiting in (engine, twin, engine):
-            assert await waiting.wait(["mail", CONTROL], 0.01) == frozenset()
-        await engine.insert([draft(1, queue="mail")])
+            assert await waiting.jobs.wait(["mail", CONTROL], 0.01) == frozenset()
+        await engine.jobs.insert([draft(1, queue="mail")])
         assert await woken(engine, "mail") == {"mail"}, "what this engine does it knows without listening"
     [said] = [record.getMessage() for record in caplog.records]
     assert "LISTEN" in said
@@ -183,8 +183,8 @@ async def test_a_direct_url_leads_past_the_pooler(
 ) -> None:
     engine = await make(postgres_pooler_url, direct=postgres_url)
     other = await make(postgres_pooler_url)
-    await engine.wait(["mail"], 0)
-    await other.insert([draft(1, queue="mail")])
+    await engine.jobs.wait(["mail"], 0)
+    await other.jobs.insert([draft(1, queue="mail")])
     assert await woken(engine, "mail") == {"mail"}
     assert caplog.records == []
     assert not any("LISTEN" in warning for warning in (await engine.describe()).warnings)
@@ -194,20 +194,20 @@ async def test_a_direct_url_leads_past_the_pooler(
 async def test_the_server_says_when_the_next_job_is_due(make: Make) -> None:
     """No notification comes when time makes a job due: a waiter asks beforehand, by the clock of the server."""
     engine = await make()
-    await engine.insert(
+    await engine.jobs.insert(
         [
             draft(1, queue="later", delay=600 * SECOND),
             draft(2, queue="soon", priority=7, delay=SECOND // 4),
             draft(3, queue="soon", priority=3, delay=60 * SECOND),
         ]
     )
-    wait = (await engine.ahead(["later", "soon"])).wait
+    wait = (await engine.jobs.ahead(["later", "soon"])).wait
     assert wait is not None
     assert 0 <= wait <= SECOND // 4
     await asyncio.sleep(wait / SECOND)
-    assert (await engine.ahead(["later", "soon"])).wait == 0
-    await engine.renew("w", [], first=True)
-    [claim] = await engine.claim(Demand("w", (("soon", 5),)))
+    assert (await engine.jobs.ahead(["later", "soon"])).wait == 0
+    await engine.jobs.renew("w", [], first=True)
+    [claim] = await engine.jobs.claim(Demand("w", (("soon", 5),)))
     assert claim.id == JobId((2).to_bytes(16))
 
 
@@ -215,7 +215,7 @@ async def test_the_server_says_when_the_next_job_is_due(make: Make) -> None:
 async def test_closing_sends_sleepers_home(make: Make, postgres_url: str) -> None:
     engine = await make()
     before = listeners(postgres_url)
-    await engine.wait(["mail"], 0)
+    await engine.jobs.wait(["mail"], 0)
     assert len(listeners(postgres_url) - before) == 1
     sleeper = asyncio.create_task(woken(engine, "mail"))
     await until(lambda: engine._store.notifier._hub.waited_for() == ["mail"])

@@ -88,7 +88,7 @@ async def test_a_server_that_falls_silent_leaves_the_outcome_open(postgres_url: 
         try:
             proxy.blackhole()
             with pytest.raises(EngineUnavailable, match=r"within 2 s\. Whether the call took effect is not known"):
-                await engine.insert([Draft(mint(), "work")])
+                await engine.jobs.insert([Draft(mint(), "work")])
         finally:
             await engine.close()
 
@@ -146,9 +146,9 @@ async def test_schemas_do_not_know_each_other(postgres_url: str, postgres_schema
     engine = PostgresEngine(postgres_url, schema=postgres_schema)
     await engine.open()
     await other.open()
-    await engine.insert([Draft(mint(), "work")])
-    await other.renew("w1", [], first=True)
-    assert await other.claim(Demand("w1", (("default", 1),))) == []
+    await engine.jobs.insert([Draft(mint(), "work")])
+    await other.jobs.renew("w1", [], first=True)
+    assert await other.jobs.claim(Demand("w1", (("default", 1),))) == []
     await engine.close()
     await other.close()
     with psycopg.connect(postgres_url, autocommit=True) as admin:
@@ -162,11 +162,11 @@ async def test_schemas_do_not_know_each_other(postgres_url: str, postgres_schema
 async def test_an_engine_that_is_not_open_says_so(postgres_url: str, postgres_schema: str) -> None:
     engine = PostgresEngine(postgres_url, schema=postgres_schema)
     with pytest.raises(EngineClosed, match="not open"):
-        await engine.insert([Draft(mint(), "work")])
+        await engine.jobs.insert([Draft(mint(), "work")])
     await engine.open()
     await engine.close()
     with pytest.raises(EngineClosed, match="not open"):
-        await engine.claim(Demand("w1", (("default", 1),)))
+        await engine.jobs.claim(Demand("w1", (("default", 1),)))
 
 
 @pytest.mark.spec("PGOPEN-06")
@@ -178,11 +178,11 @@ async def test_another_loop_needs_a_twin(postgres_url: str, postgres_schema: str
 
     async def elsewhere() -> None:
         with pytest.raises(EngineRefused, match="another event loop") as refused:
-            await engine.insert([Draft(mint(), "work")])
+            await engine.jobs.insert([Draft(mint(), "work")])
         said.append(refused)
         twin = engine.for_loop()
         await twin.open()
-        said.append(await twin.insert([Draft(mint(), "work")]))
+        said.append(await twin.jobs.insert([Draft(mint(), "work")]))
         await twin.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(elsewhere()))
@@ -200,8 +200,8 @@ async def test_a_payload_that_is_no_text_is_refused_before_anything_is_stored(
     await engine.open()
     good, bad = Draft(mint(), "work"), Draft(mint(), "work", b"\xff\xfe")
     with pytest.raises(InvalidPayload, match="UTF-8"):
-        await engine.insert([good, bad])
-    assert await engine.get([good.job_id, bad.job_id]) == [None, None]
+        await engine.jobs.insert([good, bad])
+    assert await engine.operator.get([good.job_id, bad.job_id]) == [None, None]
     await engine.close()
 
 
@@ -210,14 +210,14 @@ async def test_what_is_said_about_a_run_never_keeps_it_from_ending(postgres_url:
     """NUL and half a surrogate pair cannot be stored: they are spelled out, in errors and in log lines."""
     engine = PostgresEngine(postgres_url, schema=postgres_schema)
     await engine.open()
-    await engine.renew("w1", [], first=True)
-    await engine.insert([Draft(mint(), "work")])
-    [claim] = await engine.claim(Demand("w1", (("default", 1),)))
+    await engine.jobs.renew("w1", [], first=True)
+    await engine.jobs.insert([Draft(mint(), "work")])
+    [claim] = await engine.jobs.claim(Demand("w1", (("default", 1),)))
     odd = "a\0b\ud800c"
     note = Note(claim.id, claim.worker, claim.token, lines=(odd,), ref=claim.ref)
-    assert await engine.note([note]) == [Verdict.APPLIED]
-    assert (await engine.settle([conclude(claim, Rejected(odd))])).verdicts == [Verdict.APPLIED]
-    [record] = await engine.get([claim.id])
+    assert await engine.jobs.note([note]) == [Verdict.APPLIED]
+    assert (await engine.jobs.settle([conclude(claim, Rejected(odd))])).verdicts == [Verdict.APPLIED]
+    [record] = await engine.operator.get([claim.id])
     assert record is not None
     assert (record.last_error, record.log) == ("a\\x00b\\ud800c", ("a\\x00b\\ud800c",))
     await engine.close()

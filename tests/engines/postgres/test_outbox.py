@@ -41,12 +41,12 @@ def made(key: str, payload: bytes = b"{}", stream: Stream = ORDERS) -> Entry:
 
 
 async def begun(engine: PostgresEngine, stream: Stream = ORDERS) -> None:
-    await engine.register(stream, [Consumer("publish")])
-    await engine.renew("w1", [], first=True)
+    await engine.outbox.register(stream, [Consumer("publish")])
+    await engine.jobs.renew("w1", [], first=True)
 
 
 async def leased(engine: PostgresEngine) -> Lease:
-    found = await engine.lease(WISH)
+    found = await engine.outbox.lease(WISH)
     assert isinstance(found, Lease), found
     return found
 
@@ -62,27 +62,27 @@ async def test_every_call_of_a_stream_joins_the_users_transaction(make: Make, po
     entries = [made("a", b"\x00\xff'%s $1"), made("b", bytes(range(256)) * 40), made("c", b"")]
     async with OPENERS[name](postgres_url) as opened:
         handle = handle_of(opened)
-        await engine.register(ORDERS, [Consumer("publish", "end")], tx=handle)
-        await engine.append(ORDERS, entries, tx=handle)
+        await engine.outbox.register(ORDERS, [Consumer("publish", "end")], tx=handle)
+        await engine.outbox.append(ORDERS, entries, tx=handle)
         await maybe(opened.rollback())
-        assert await engine.streams() == []
-        await engine.append(ORDERS, entries[:1], tx=handle)
-        await engine.append(ORDERS, entries[1:], tx=handle)
-        await engine.register(ORDERS, [Consumer("publish"), Consumer("late", "end")], tx=handle)
-        assert await engine.receive("s", ["1", "2", "1"], keep=HOUR, tx=handle) == [True, True, False]
+        assert await engine.outbox.streams() == []
+        await engine.outbox.append(ORDERS, entries[:1], tx=handle)
+        await engine.outbox.append(ORDERS, entries[1:], tx=handle)
+        await engine.outbox.register(ORDERS, [Consumer("publish"), Consumer("late", "end")], tx=handle)
+        assert await engine.outbox.receive("s", ["1", "2", "1"], keep=HOUR, tx=handle) == [True, True, False]
         await maybe(opened.commit())
-        await engine.renew("w1", [], first=True)
+        await engine.jobs.renew("w1", [], first=True)
         lease = await leased(engine)
         assert [(one.id, one.payload) for one in lease.messages] == [(one.id, one.payload) for one in entries]
         advance = conclude_batch(lease, Rejected("no"), await engine.now())
-        assert (await engine.advance(advance, tx=handle)).applied
+        assert (await engine.outbox.advance(advance, tx=handle)).applied
         await maybe(opened.rollback())
-        assert (await engine.letters(LetterFilter())).n == 0
-        assert (await engine.advance(advance, tx=handle)).applied
+        assert (await engine.outbox.letters(LetterFilter())).n == 0
+        assert (await engine.outbox.advance(advance, tx=handle)).applied
         await maybe(opened.commit())
-    found = (await engine.letters(LetterFilter())).letters
+    found = (await engine.outbox.letters(LetterFilter())).letters
     assert {one.id: one.payload for one in found} == {one.id: one.payload for one in entries}
-    assert await engine.lease(WISH) == Rest()
+    assert await engine.outbox.lease(WISH) == Rest()
 
 
 @pytest.mark.spec("OUTBOX-42")
@@ -92,7 +92,7 @@ async def test_a_synchronous_handle_appends_without_a_loop(make: Make, postgres_
 
     def work() -> None:
         with psycopg.connect(postgres_url) as connection:
-            drive(engine.append(ORDERS, [made("a")], tx=connection))
+            drive(engine.outbox.append(ORDERS, [made("a")], tx=connection))
 
     await asyncio.to_thread(work)
     assert [one.key for one in (await leased(engine)).messages] == ["a"]
@@ -114,7 +114,7 @@ async def test_a_trigger_appends_by_the_sql_function(make: Make, postgres_url: s
             with pytest.raises(psycopg.errors.InvalidParameterValue, match="Nothing was stored"):
                 connection.execute(append, wrong)
     found: dict[str, Message] = {}
-    while isinstance(lease := await engine.lease(WISH), Lease):
+    while isinstance(lease := await engine.outbox.lease(WISH), Lease):
         found |= {one.key: one for one in lease.messages}
     assert {key: one.partition for key, one in found.items()} == {key: partition_of(key, 8) for key in keys}
     assert all((one.payload, one.headers) == (b"x" * 2_000, {"h": "1"}) for one in found.values())
@@ -126,10 +126,10 @@ async def test_a_new_consumer_in_an_open_transaction_does_not_stop_the_others(ma
     engine = await make()
     await begun(engine)
     with psycopg.connect(postgres_url) as theirs:
-        await engine.register(ORDERS, [Consumer("late", "end")], tx=theirs)
-        await engine.append(ORDERS, [made("a")])
-        assert await engine.lease(WISH) == Rest()
-        [state] = await engine.streams()
+        await engine.outbox.register(ORDERS, [Consumer("late", "end")], tx=theirs)
+        await engine.outbox.append(ORDERS, [made("a")])
+        assert await engine.outbox.lease(WISH) == Rest()
+        [state] = await engine.outbox.streams()
         assert (state.last, [one.waiting for one in state.cursors]) == ((1,), [1])
         assert state.cursors[0].oldest is not None
         theirs.commit()
@@ -159,7 +159,7 @@ async def _write(
                 bump = f'UPDATE "{schema}".counts SET n = n + 1 WHERE key = $1 RETURNING n'
                 value = await connection.fetchval(bump, key)
                 one = made(f"k{key}", str(value).encode(), stream)
-                await engine.append(stream, [one], tx=connection)
+                await engine.outbox.append(stream, [one], tx=connection)
                 mine[one.id] = (one.key, value)
             if rng.random() < 0.3:
                 await asyncio.sleep(rng.random() * 0.05)
@@ -189,10 +189,10 @@ async def test_late_commits_neither_skip_nor_invert(make: Make, postgres_url: st
     async def read(one: PostgresEngine) -> None:
         while True:
             ended = over.is_set()
-            lease = await one.lease(WISH)
+            lease = await one.outbox.lease(WISH)
             if isinstance(lease, Lease):
                 got[lease.cursor.partition] += lease.messages
-                assert (await one.advance(conclude_batch(lease, Delivered(), 0))).applied
+                assert (await one.outbox.advance(conclude_batch(lease, Delivered(), 0))).applied
             elif ended and lease == Rest():
                 return
             else:
@@ -200,7 +200,7 @@ async def test_late_commits_neither_skip_nor_invert(make: Make, postgres_url: st
 
     async def keep_alive() -> None:
         while not over.is_set():
-            await engine.renew("w1", [])
+            await engine.jobs.renew("w1", [])
             await asyncio.sleep(1)
 
     async def write() -> None:
@@ -271,20 +271,20 @@ async def test_dead_rows_under_a_held_snapshot_cost_a_turn_nothing(
         }
 
     try:
-        await engine.append(ORDERS, [made("k") for _ in range(20)])
-        await engine.advance(conclude_batch(await leased(engine), Delivered(), 0))
-        await engine.append(ORDERS, [made("k") for _ in range(20)])
+        await engine.outbox.append(ORDERS, [made("k") for _ in range(20)])
+        await engine.outbox.advance(conclude_batch(await leased(engine), Delivered(), 0))
+        await engine.outbox.append(ORDERS, [made("k") for _ in range(20)])
         await cost(await seen())
         before = await cost(await seen())
         with psycopg.connect(postgres_url) as held:
             held.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             held.execute("SELECT 1")
             for _ in range(10):
-                await engine.append(ORDERS, [made("k") for _ in range(300)])
-                while isinstance(lease := await engine.lease(Wish("orders", "publish", "w1", 10)), Lease):
-                    await engine.advance(conclude_batch(lease, Delivered(), 0))
-                await engine.renew("w1", [])
-            await engine.append(ORDERS, [made("k") for _ in range(20)])
+                await engine.outbox.append(ORDERS, [made("k") for _ in range(300)])
+                while isinstance(lease := await engine.outbox.lease(Wish("orders", "publish", "w1", 10)), Lease):
+                    await engine.outbox.advance(conclude_batch(lease, Delivered(), 0))
+                await engine.jobs.renew("w1", [])
+            await engine.outbox.append(ORDERS, [made("k") for _ in range(20)])
             await cost(await seen())
             after = await cost(await seen())
     finally:

@@ -92,14 +92,14 @@ async def test_a_producer_can_insert_and_nothing_else(
     engine = PostgresEngine(url, schema=postgres_schema)
     await engine.open()
     plain, keyed = Draft(mint(), "work"), Draft(mint(), "work", unique=Unique("k"))
-    assert [one.stored for one in await engine.insert([plain])] == [Stored.INSERTED]
-    assert [one.stored for one in await engine.insert([plain, keyed])] == [Stored.EXISTING, Stored.INSERTED]
-    assert (await engine.insert([Draft(mint(), "work", unique=Unique("k"))]))[0].id == keyed.job_id
+    assert [one.stored for one in await engine.jobs.insert([plain])] == [Stored.INSERTED]
+    assert [one.stored for one in await engine.jobs.insert([plain, keyed])] == [Stored.EXISTING, Stored.INSERTED]
+    assert (await engine.jobs.insert([Draft(mint(), "work", unique=Unique("k"))]))[0].id == keyed.job_id
     for refused in (
-        engine.renew("w1", [], first=True),
-        engine.claim(Demand("w1", (("default", 1),))),
-        engine.get([plain.job_id]),
-        engine.alter(Selection((plain.job_id,)), Cancel()),
+        engine.jobs.renew("w1", [], first=True),
+        engine.jobs.claim(Demand("w1", (("default", 1),))),
+        engine.operator.get([plain.job_id]),
+        engine.operator.alter(Selection((plain.job_id,)), Cancel()),
     ):
         with pytest.raises(EngineRefused):
             await refused
@@ -119,14 +119,14 @@ async def test_a_worker_needs_no_more_than_the_page_says(grant: Callable[[int], 
     engine = PostgresEngine(grant(2), schema=postgres_schema)
     await engine.open()
     drafts = [Draft(mint(), "work", unique=Unique(f"k{n}")) for n in range(3)]
-    await engine.insert(drafts)
-    await engine.renew("w1", [], first=True)
-    one, two = await engine.claim(Demand("w1", (("default", 2),)))
-    await engine.settle([conclude(one, Done(b"1")), conclude(two, Failed("boom", after=HOUR))])
-    await engine.alter(Selection((drafts[2].job_id,)), Cancel())
-    await engine.tune("default", Tuning(paused=True))
-    assert await engine.reap("w1", 10) == []
-    await engine.expire(Retention())
-    statuses = (await engine.census()).by_status()
+    await engine.jobs.insert(drafts)
+    await engine.jobs.renew("w1", [], first=True)
+    one, two = await engine.jobs.claim(Demand("w1", (("default", 2),)))
+    await engine.jobs.settle([conclude(one, Done(b"1")), conclude(two, Failed("boom", after=HOUR))])
+    await engine.operator.alter(Selection((drafts[2].job_id,)), Cancel())
+    await engine.control.tune("default", Tuning(paused=True))
+    assert await engine.jobs.reap("w1", 10) == []
+    await engine.operator.expire(Retention())
+    statuses = (await engine.operator.census()).by_status()
     assert (statuses[Status.DONE], statuses[Status.RETRYING], statuses[Status.CANCELED]) == (1, 1, 1)
     await engine.close()

@@ -29,8 +29,8 @@ SLOW = Rate(1, per=3600, burst=5)
 async def engine(postgres_url: str, postgres_schema: str) -> AsyncIterator[PostgresEngine]:
     engine = PostgresEngine(postgres_url, schema=postgres_schema)
     await engine.open()
-    await engine.renew("w1", [], first=True)
-    await engine.insert([Draft(mint(), "work", queue=queue) for queue in ("plain", "rated") for _ in range(20)])
+    await engine.jobs.renew("w1", [], first=True)
+    await engine.jobs.insert([Draft(mint(), "work", queue=queue) for queue in ("plain", "rated") for _ in range(20)])
     yield engine
     await engine.close()
 
@@ -56,11 +56,11 @@ def sent(engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def take(engine: PostgresEngine, *queues: str, n: int = 3) -> list[Claim]:
-    return await engine.claim(Demand("w1", tuple((queue, n) for queue in queues)))
+    return await engine.jobs.claim(Demand("w1", tuple((queue, n) for queue in queues)))
 
 
 async def tokens(engine: PostgresEngine) -> float:
-    [bucket] = [queue.bucket for queue in await engine.queues() if queue.name == "rated"]
+    [bucket] = [queue.bucket for queue in await engine.control.queues() if queue.name == "rated"]
     assert bucket is not None
     return bucket.tokens
 
@@ -68,7 +68,7 @@ async def tokens(engine: PostgresEngine) -> float:
 @pytest.mark.spec("RATE-13")
 async def test_a_claim_from_plain_queues_is_one_statement(engine: PostgresEngine, sent: list[str]) -> None:
     """Also while another queue has a rate; learning of a rate costs one statement more, once."""
-    await engine.tune("rated", Tuning(rate=SLOW))
+    await engine.control.tune("rated", Tuning(rate=SLOW))
     sent.clear()
     assert len(await take(engine, "plain")) == 3
     assert sent == ["claim"]
@@ -90,7 +90,7 @@ async def test_a_claim_that_fails_spends_nothing_and_hides_no_job(
     engine: PostgresEngine, sent: list[str], monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     """The rollback puts the jobs back, and the cursor that had moved behind them begins anew."""
-    await engine.tune("rated", Tuning(rate=SLOW))
+    await engine.control.tune("rated", Tuning(rate=SLOW))
     assert len(await take(engine, "rated", n=1)) == 1
     run, command = Connection.run, Connection.command
     text = engine._store.texts.get(fails, fails)
@@ -113,7 +113,7 @@ async def test_a_claim_that_fails_spends_nothing_and_hides_no_job(
             await take(engine, "rated")
     assert await tokens(engine) == pytest.approx(4, abs=0.1)
     assert len(await take(engine, "rated", n=9)) == 4
-    census = await engine.census()
+    census = await engine.operator.census()
     assert {count.n for count in census.counts if count.queue == "rated"} == {5, 15}
 
 
@@ -123,7 +123,7 @@ async def test_an_open_transaction_on_the_queues_row_delays_no_other_queue(
 ) -> None:
     """A claim of that queue gives up soon and empty-handed; nothing is spent, and afterwards it goes on."""
     monkeypatch.setattr(claim, "LOCK_WAIT", 0.2)
-    await engine.tune("rated", Tuning(rate=SLOW))
+    await engine.control.tune("rated", Tuning(rate=SLOW))
     await take(engine, "rated", n=1)
     with psycopg.connect(postgres_url) as user:
         user.execute(f"SELECT 1 FROM {postgres_schema}.queue WHERE name = 'rated' FOR UPDATE".encode())
@@ -141,7 +141,7 @@ async def test_a_claim_beside_one_that_has_not_written_its_tokens_yet_starts_not
 ) -> None:
     """The jobs that the first one took are gone from the queue, their tokens are not: the second waits for the row."""
     monkeypatch.setattr(claim, "LOCK_WAIT", 0.2)
-    await engine.tune("rated", Tuning(rate=SLOW))
+    await engine.control.tune("rated", Tuning(rate=SLOW))
     await take(engine, "rated", n=1)
     twin = engine.for_loop()
     await twin.open()

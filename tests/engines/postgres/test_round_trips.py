@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engine("postgres")
 async def engine(postgres_url: str, postgres_schema: str) -> AsyncIterator[PostgresEngine]:
     engine = PostgresEngine(postgres_url, schema=postgres_schema)
     await engine.open()
-    await engine.renew("w", [], first=True)
+    await engine.jobs.renew("w", [], first=True)
     yield engine
     await engine.close()
 
@@ -65,18 +65,20 @@ async def grouped(engine: PostgresEngine, n: int) -> None:
     """Store jobs with keys as members of one group."""
     group = Group(id=mint(), sealed=True)
     options = Options(group=group.id)
-    await engine.insert([Draft(mint(), "work", unique=Unique(f"k{i}"), options=options) for i in range(n)], group=group)
+    await engine.jobs.insert(
+        [Draft(mint(), "work", unique=Unique(f"k{i}"), options=options) for i in range(n)], group=group
+    )
 
 
 @pytest.mark.spec("PGOP-20")
 async def test_a_settlement_with_everything_sends_few_statements(engine: PostgresEngine, sent: Sent) -> None:
     """The job has a key and a group; its end stores a follow-up with a key."""
     await grouped(engine, 2)
-    [claim] = await engine.claim(Demand("w", (("default", 1),)))
+    [claim] = await engine.jobs.claim(Demand("w", (("default", 1),)))
     followup = Draft(mint(), "next", unique=Unique("next"))
     ended = Settlement(claim.id, "w", claim.token, Status.DONE, ref=claim.ref, followups=(followup,))
     sent.clear()
-    assert (await engine.settle([ended])).verdicts == [Verdict.APPLIED]
+    assert (await engine.jobs.settle([ended])).verdicts == [Verdict.APPLIED]
     assert len(sent.transaction) <= 10, sent.transaction
 
 
@@ -84,10 +86,10 @@ async def test_a_settlement_with_everything_sends_few_statements(engine: Postgre
 async def test_a_failed_run_is_written_by_one_statement(engine: PostgresEngine, sent: Sent) -> None:
     """Its lease, its error, its next run, its key, its kind's last error, and the counts."""
     await grouped(engine, 1)
-    [claim] = await engine.claim(Demand("w", (("default", 1),)))
+    [claim] = await engine.jobs.claim(Demand("w", (("default", 1),)))
     failed = Settlement(claim.id, "w", claim.token, Status.RETRYING, after=1, error="x", ref=claim.ref)
     sent.clear()
-    assert (await engine.settle([failed])).verdicts == [Verdict.APPLIED]
+    assert (await engine.jobs.settle([failed])).verdicts == [Verdict.APPLIED]
     begin, _, *loads, write, commit = sent.transaction
     assert [begin[:5], commit] == ["BEGIN", "COMMIT"]
     assert [text.split()[0] for text in loads] == ["SELECT"] * 3
@@ -96,13 +98,13 @@ async def test_a_failed_run_is_written_by_one_statement(engine: PostgresEngine, 
 
 async def waiting(engine: PostgresEngine) -> tuple[JobId, ...]:
     drafts = [Draft(mint(), "work", unique=Unique(f"k{n}")) for n in range(100)]
-    return tuple(receipt.id for receipt in await engine.insert(drafts))
+    return tuple(receipt.id for receipt in await engine.jobs.insert(drafts))
 
 
 async def dead(engine: PostgresEngine) -> tuple[JobId, ...]:
     jobs = await waiting(engine)
-    claims = await engine.claim(Demand("w", (("default", 100),)))
-    await engine.settle([Settlement(c.id, "w", c.token, Status.DEAD, ref=c.ref, error="x") for c in claims])
+    claims = await engine.jobs.claim(Demand("w", (("default", 100),)))
+    await engine.jobs.settle([Settlement(c.id, "w", c.token, Status.DEAD, ref=c.ref, error="x") for c in claims])
     return jobs
 
 
@@ -111,9 +113,9 @@ async def test_a_change_of_a_hundred_jobs_sends_few_statements(engine: PostgresE
     jobs: Sequence[JobId] = await waiting(engine)
     for change in (Prioritize(5), Move("other"), Cancel()):
         sent.clear()
-        assert (await engine.alter(Selection(tuple(jobs)), change)).changed == 100
+        assert (await engine.operator.alter(Selection(tuple(jobs)), change)).changed == 100
         assert len(sent.transaction) <= 9, sent.transaction
     jobs = await dead(engine)
     sent.clear()
-    assert (await engine.alter(Selection(tuple(jobs)), Requeue())).changed == 100
+    assert (await engine.operator.alter(Selection(tuple(jobs)), Requeue())).changed == 100
     assert len(sent.transaction) <= 9, sent.transaction

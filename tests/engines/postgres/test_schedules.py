@@ -29,19 +29,19 @@ async def test_a_payload_that_the_server_cannot_store_is_the_last_error(make: Ma
     clock = VirtualClock(START)
     engine = await make(clock=clock)
     given = Schedule(name="report", expression="@hourly", template=Draft(NO_ID, "work", b"\xff"))
-    new = await engine.put(given)
+    new = await engine.schedules.put(given)
     assert new is not None
-    seeded = (await engine.fire(tick(new, START))).schedule
+    seeded = (await engine.schedules.fire(tick(new, START))).schedule
     assert seeded is not None
     assert seeded.next_fire is not None
     clock.set(seeded.next_fire)
-    fired = await engine.fire(tick(seeded, clock()), [draft_of(seeded, clock())])
+    fired = await engine.schedules.fire(tick(seeded, clock()), [draft_of(seeded, clock())])
     assert fired.applied
     assert fired.schedule is not None
     assert (fired.schedule.last_status, fired.schedule.enabled) == (Action.FAIL, True)
     assert "UTF-8" in (fired.schedule.last_error or "")
     assert fired.schedule.next_fire == clock() + HOUR
-    assert (await engine.census()).by_status()[Status.PENDING] == 0
+    assert (await engine.operator.census()).by_status()[Status.PENDING] == 0
 
 
 @pytest.mark.spec("SCHED-02", "SCHED-08")
@@ -50,33 +50,37 @@ async def test_transactions_that_meet_at_an_absent_row_find_what_the_other_store
     clock = VirtualClock(START)
     engines = [await make(clock=clock) for _ in range(4)]
     given = Schedule(name="report", expression="@hourly", template=Draft(NO_ID, "work"), source="code")
-    stored = await asyncio.gather(*(engines[n % 4].put(given, keep_edited=True) for n in range(20)))
+    stored = await asyncio.gather(*(engines[n % 4].schedules.put(given, keep_edited=True) for n in range(20)))
     assert len({one.changed_at for one in stored if one is not None}) == 1
     clock.set(START + 1)
     seed = tick(stored[0], clock())  # type: ignore[arg-type]
     results = await asyncio.gather(
-        *(engines[n % 4].fire(seed) for n in range(8)),
-        *(engines[n % 4].put(Edit(name="report", jitter=n)) for n in range(4)),
+        *(engines[n % 4].schedules.fire(seed) for n in range(8)),
+        *(engines[n % 4].schedules.put(Edit(name="report", jitter=n)) for n in range(4)),
     )
     fired = [one for one in results if isinstance(one, Fired)]
     assert sum(one.applied for one in fired) <= 1
-    [found] = await engines[0].schedules()
+    [found] = await engines[0].schedules.read()
     assert (found.next_fire is not None) == any(one.applied for one in fired)
 
 
 async def seeded(engine: PostgresEngine, clock: VirtualClock, n: int, **more: Any) -> list[Schedule]:
     """Hourly schedules, at whose first occurrence the clock stands now."""
     for number in range(n):
-        await engine.put(Schedule(name=f"s{number:03}", expression="@hourly", template=Draft(NO_ID, "work"), **more))
-    await asyncio.gather(*(engine.fire(tick(one, clock())) for one in await engine.schedules()))
-    found = await engine.schedules()
+        await engine.schedules.put(
+            Schedule(name=f"s{number:03}", expression="@hourly", template=Draft(NO_ID, "work"), **more)
+        )
+    await asyncio.gather(*(engine.schedules.fire(tick(one, clock())) for one in await engine.schedules.read()))
+    found = await engine.schedules.read()
     clock.set(max(one.next_fire or 0 for one in found))
     return found
 
 
 def due(engine: PostgresEngine, clock: VirtualClock, schedules: Sequence[Schedule]) -> list[asyncio.Task[Fired]]:
     return [
-        asyncio.ensure_future(engine.fire(tick(one, clock()), [draft_of(one, at) for at in tick(one, clock()).fires]))
+        asyncio.ensure_future(
+            engine.schedules.fire(tick(one, clock()), [draft_of(one, at) for at in tick(one, clock()).fires])
+        )
         for one in schedules
     ]
 
@@ -96,7 +100,7 @@ async def test_many_that_are_due_at_once_take_few_transactions(make: Make, monke
     fired = await asyncio.gather(*due(engine, clock, schedules))
     assert all(one.applied for one in fired)
     assert len(lanes) <= 5
-    assert (await engine.census()).by_status()[Status.PENDING] == 60
+    assert (await engine.operator.census()).by_status()[Status.PENDING] == 60
 
 
 @pytest.mark.spec("SCHED-24")
@@ -124,4 +128,4 @@ async def test_one_whose_row_or_key_is_held_keeps_no_other_one_waiting(
         assert not tasks[3].done(), "the other transaction has not ended"
         await other.rollback()
     assert (await tasks[3]).applied
-    assert (await engine.census()).by_status()[Status.PENDING] == 8
+    assert (await engine.operator.census()).by_status()[Status.PENDING] == 8

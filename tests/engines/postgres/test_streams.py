@@ -35,8 +35,8 @@ WISH = Wish("orders", "publish", "w1", 10)
 @pytest.fixture
 async def engine(make: Make) -> PostgresEngine:
     engine = await make()
-    await engine.renew("w1", [], first=True, lease=HOUR)
-    await engine.register(ORDERS, [Consumer("publish")])
+    await engine.jobs.renew("w1", [], first=True, lease=HOUR)
+    await engine.outbox.register(ORDERS, [Consumer("publish")])
     return engine
 
 
@@ -45,13 +45,13 @@ def order(key: str = "a", payload: bytes = b"{}", **options: Any) -> Entry:
 
 
 async def leased(engine: PostgresEngine, limit: int = 10) -> Lease:
-    found = await engine.lease(Wish("orders", "publish", "w1", limit))
+    found = await engine.outbox.lease(Wish("orders", "publish", "w1", limit))
     assert isinstance(found, Lease)
     return found
 
 
 async def position(engine: PostgresEngine) -> int:
-    [state] = await engine.streams(["orders"])
+    [state] = await engine.outbox.streams(["orders"])
     return state.cursors[0].cursor.position
 
 
@@ -68,33 +68,33 @@ async def test_inbox_and_held_claim_join_the_users_transaction(
     for ending, status in (("rollback", Status.RUNNING), ("commit", Status.DONE)):
         async with OPENERS[name](postgres_url) as opened:
             tx = handle_of(opened)
-            assert await engine.receive("billing", ["1", "1"], keep=HOUR, tx=tx) == [True, False]
-            held = await engine.hold(claim, tx=tx)
+            assert await engine.outbox.receive("billing", ["1", "1"], keep=HOUR, tx=tx) == [True, False]
+            held = await engine.outbox.hold(claim, tx=tx)
             assert held is not None
-            await engine.settle([conclude(held, Done())], tx=tx)
+            await engine.jobs.settle([conclude(held, Done())], tx=tx)
             await maybe(getattr(opened, ending)())
-        [found] = await engine.get([claim.id])
+        [found] = await engine.operator.get([claim.id])
         assert found is not None
         assert found.status is status
     async with OPENERS[name](postgres_url) as opened:
         tx = handle_of(opened)
-        assert await engine.receive("billing", ["1"], keep=HOUR, tx=tx) == [False]
-        assert await engine.hold(claim, tx=tx) is None
+        assert await engine.outbox.receive("billing", ["1"], keep=HOUR, tx=tx) == [False]
+        assert await engine.outbox.hold(claim, tx=tx) is None
 
 
 async def claims(engine: PostgresEngine, n: int) -> list[Claim]:
-    await engine.insert([Draft(job_id=mint(), kind="work") for _ in range(n)])
-    return await engine.claim(Demand("w1", (("default", n),)))
+    await engine.jobs.insert([Draft(job_id=mint(), kind="work") for _ in range(n)])
+    return await engine.jobs.claim(Demand("w1", (("default", n),)))
 
 
 @pytest.mark.spec("OUTBOX-42")
 async def test_a_savepoint_that_is_rolled_back_leaves_nothing(engine: PostgresEngine, postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as handle:
-        await engine.append(ORDERS, [order("a")], tx=handle)
+        await engine.outbox.append(ORDERS, [order("a")], tx=handle)
         handle.execute("SAVEPOINT mine")
-        await engine.append(ORDERS, [order("b")], tx=handle)
+        await engine.outbox.append(ORDERS, [order("b")], tx=handle)
         handle.execute("ROLLBACK TO mine")
-        await engine.append(ORDERS, [order("c")], tx=handle)
+        await engine.outbox.append(ORDERS, [order("c")], tx=handle)
     assert [(one.key, one.number) for one in (await leased(engine)).messages] == [("a", 1), ("c", 2)]
 
 
@@ -102,11 +102,11 @@ async def test_a_savepoint_that_is_rolled_back_leaves_nothing(engine: PostgresEn
 async def test_a_refused_append_leaves_the_users_transaction_alone(engine: PostgresEngine, postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as handle:
         with pytest.raises(InvalidOption, match="partitions"):
-            await engine.append(Stream("orders", 4), [order()], tx=handle)
-        await engine.append(ORDERS, [order("b")], tx=handle)
+            await engine.outbox.append(Stream("orders", 4), [order()], tx=handle)
+        await engine.outbox.append(ORDERS, [order("b")], tx=handle)
     elsewhere = postgres_url.rsplit("/", 1)[0] + "/template1"
     with psycopg.connect(elsewhere) as handle, pytest.raises(EngineRefused, match="template1"):
-        await engine.append(ORDERS, [order()], tx=handle)
+        await engine.outbox.append(ORDERS, [order()], tx=handle)
     assert [one.key for one in (await leased(engine)).messages] == ["b"]
 
 
@@ -117,10 +117,10 @@ async def test_a_commit_that_the_library_reports_wakes_a_waiter(
 ) -> None:
     """In another engine too."""
     other = await make()
-    waiting = [asyncio.create_task(one.wait([topic("orders")], 20)) for one in (engine, other)]
-    assert await other.wait(["nothing"], 0.2) == frozenset(), "both listen by now"
+    waiting = [asyncio.create_task(one.jobs.wait([topic("orders")], 20)) for one in (engine, other)]
+    assert await other.jobs.wait(["nothing"], 0.2) == frozenset(), "both listen by now"
     async with OPENERS[name](postgres_url) as opened:
-        await engine.append(ORDERS, [order()], tx=opened)
+        await engine.outbox.append(ORDERS, [order()], tx=opened)
         await maybe(opened.commit())
         assert await asyncio.gather(*waiting) == [{"~orders"}] * 2
 
@@ -139,13 +139,15 @@ async def test_a_held_claim_is_settled_whatever_its_siblings_do(
     mine, *siblings = await claims(engine, 4)
     with psycopg.connect(postgres_url) as handle:
         handle.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
-        held = await engine.hold(mine, tx=handle)
+        held = await engine.outbox.hold(mine, tx=handle)
         assert held is not None
         handle.execute("SELECT 1")
-        assert (await engine.settle([conclude(one, Done()) for one in siblings[:2]])).verdicts == [Verdict.APPLIED] * 2
-        assert (await engine.settle([conclude(held, Done())], tx=handle)).verdicts == [Verdict.APPLIED]
-    assert (await engine.settle([conclude(siblings[2], Done())])).verdicts == [Verdict.APPLIED]
-    assert (await engine.census()).by_status()[Status.DONE] == 4
+        assert (await engine.jobs.settle([conclude(one, Done()) for one in siblings[:2]])).verdicts == [
+            Verdict.APPLIED
+        ] * 2
+        assert (await engine.jobs.settle([conclude(held, Done())], tx=handle)).verdicts == [Verdict.APPLIED]
+    assert (await engine.jobs.settle([conclude(siblings[2], Done())])).verdicts == [Verdict.APPLIED]
+    assert (await engine.operator.census()).by_status()[Status.DONE] == 4
 
 
 @pytest.mark.spec("OUTBOX-41", "OUTBOX-42")
@@ -155,8 +157,8 @@ async def test_every_isolation_level_appends(engine: PostgresEngine, postgres_ur
     with psycopg.connect(postgres_url) as handle:
         handle.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
         handle.execute("SELECT 1")
-        await engine.append(ORDERS, [order("a")])
-        await engine.append(ORDERS, [order("b")], tx=handle)
+        await engine.outbox.append(ORDERS, [order("a")])
+        await engine.outbox.append(ORDERS, [order("b")], tx=handle)
     assert [one.key for one in (await leased(engine)).messages] == ["a", "b"]
 
 
@@ -167,13 +169,13 @@ async def test_every_isolation_level_appends(engine: PostgresEngine, postgres_ur
 async def test_a_commit_that_is_later_than_many_others_is_found(engine: PostgresEngine, postgres_url: str) -> None:
     """Also by a process that has looked many times since, and by one that looks for the first time."""
     with psycopg.connect(postgres_url) as late:
-        await engine.append(ORDERS, [order("late")], tx=late)
+        await engine.outbox.append(ORDERS, [order("late")], tx=late)
         for n in range(20):
-            await engine.append(ORDERS, [order(str(n))])
+            await engine.outbox.append(ORDERS, [order(str(n))])
             lease = await leased(engine)
             assert [one.key for one in lease.messages] == [str(n)]
-            await engine.advance(conclude_batch(lease, Delivered(), 0))
-    await engine.append(ORDERS, [order("behind")])
+            await engine.outbox.advance(conclude_batch(lease, Delivered(), 0))
+    await engine.outbox.append(ORDERS, [order("behind")])
     assert [(one.key, one.number) for one in (await leased(engine)).messages] == [("late", 21), ("behind", 22)]
 
 
@@ -183,12 +185,12 @@ async def test_what_another_process_numbers_is_not_numbered_again(engine: Postgr
     other = await make()
     keys = []
     for n in range(20):
-        await engine.append(ORDERS, [order(str(n))])
+        await engine.outbox.append(ORDERS, [order(str(n))])
         at = (engine, other)[n % 2]
-        lease = await at.lease(WISH)
+        lease = await at.outbox.lease(WISH)
         assert isinstance(lease, Lease)
         keys += [(one.key, one.number) for one in lease.messages]
-        assert (await at.advance(conclude_batch(lease, Delivered(), 0))).applied
+        assert (await at.outbox.advance(conclude_batch(lease, Delivered(), 0))).applied
     assert keys == [(str(n), n + 1) for n in range(20)]
 
 
@@ -197,9 +199,9 @@ async def test_a_snapshot_of_another_server_start_is_not_trusted(
     engine: PostgresEngine, postgres_url: str, postgres_schema: str
 ) -> None:
     """With one it would see nothing: numbers of transactions may begin anew after a restore."""
-    await engine.append(ORDERS, [order("a")])
+    await engine.outbox.append(ORDERS, [order("a")])
     await leased(engine)
-    await engine.append(ORDERS, [order("b")])
+    await engine.outbox.append(ORDERS, [order("b")])
     with psycopg.connect(postgres_url) as connection:
         future = "9000000000:9000000000:"
         step = f"SELECT moved FROM {postgres_schema}.sequence('orders', '{future}', 1, 1000, false, false)"
@@ -210,9 +212,9 @@ async def test_a_snapshot_of_another_server_start_is_not_trusted(
 async def test_concurrent_first_appends_register_one_stream(engine: PostgresEngine) -> None:
     """The second one waits for the first and joins its stream."""
     bills = Stream("bills", 4)
-    await asyncio.gather(*(engine.append(bills, [order(str(n))]) for n in range(8)))
-    await engine.register(bills, [Consumer("publish")])
-    found = await engine.lease(Wish("bills", "publish", "w1", 10))
+    await asyncio.gather(*(engine.outbox.append(bills, [order(str(n))]) for n in range(8)))
+    await engine.outbox.register(bills, [Consumer("publish")])
+    found = await engine.outbox.lease(Wish("bills", "publish", "w1", 10))
     assert isinstance(found, Lease)
     assert [one.number for one in found.messages] == list(range(1, 9))
 
@@ -226,14 +228,14 @@ async def test_a_message_that_cannot_be_read_becomes_a_letter(
     engine: PostgresEngine, postgres_url: str, postgres_schema: str, damage: str
 ) -> None:
     """It comes without a payload, and the messages behind it go on."""
-    await engine.append(ORDERS, [order("a", bytes(5_000)), order("b")])
+    await engine.outbox.append(ORDERS, [order("a", bytes(5_000)), order("b")])
     with psycopg.connect(postgres_url, options=f"-csearch_path={postgres_schema}") as connection:
         connection.execute(damage.encode())
     lease = await leased(engine)
     missing, rest = readable(lease.messages)
     assert ([one.key for one in missing], rest) == (["a"], ())
-    assert (await engine.advance(quarantine(lease, missing, await engine.now()))).applied
-    [letter] = (await engine.letters(LetterFilter())).letters
+    assert (await engine.outbox.advance(quarantine(lease, missing, await engine.now()))).applied
+    [letter] = (await engine.outbox.letters(LetterFilter())).letters
     assert "the body of message 1 is missing" in letter.reason
     assert [one.key for one in (await leased(engine)).messages] == ["b"]
 
@@ -242,10 +244,10 @@ async def test_a_message_that_cannot_be_read_becomes_a_letter(
 async def test_the_vacuum_deletes_bodies_with_their_messages(
     engine: PostgresEngine, postgres_url: str, postgres_schema: str
 ) -> None:
-    await engine.append(ORDERS, [order("a", bytes(5_000)), order("b"), order("c", bytes(5_000))])
+    await engine.outbox.append(ORDERS, [order("a", bytes(5_000)), order("b"), order("c", bytes(5_000))])
     lease = await leased(engine, 2)
-    await engine.advance(conclude_batch(lease, Delivered(), 0))
-    assert (await engine.vacuum("orders", 100)).deleted == 2
+    await engine.outbox.advance(conclude_batch(lease, Delivered(), 0))
+    assert (await engine.outbox.vacuum("orders", 100)).deleted == 2
     with psycopg.connect(postgres_url, options=f"-csearch_path={postgres_schema}") as connection:
         counts = [
             connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchone() for table in ("message", "body")

@@ -54,12 +54,12 @@ async def test_a_url_of_a_cluster_makes_the_engine_for_it() -> None:
 async def test_one_call_reaches_queues_on_all_servers(engine: RedisClusterEngine) -> None:
     """Receipts, claims and verdicts come in the order asked, wherever the queues are."""
     drafts = [draft(queue) for _ in range(3) for queue in QUEUES]
-    assert [receipt.id for receipt in await engine.insert(drafts)] == [one.job_id for one in drafts]
-    await engine.renew("w1", [], first=True)
-    claims = await engine.claim(Demand("w1", DEMAND, total=12))
+    assert [receipt.id for receipt in await engine.jobs.insert(drafts)] == [one.job_id for one in drafts]
+    await engine.jobs.renew("w1", [], first=True)
+    claims = await engine.jobs.claim(Demand("w1", DEMAND, total=12))
     assert [claim.queue for claim in claims] == list("aaabbbcccddd")
     mixed = sorted(claims, key=lambda claim: claim.id)
-    settled = await engine.settle([conclude(one, Done()) for one in mixed], demand=Demand("w1", DEMAND))
+    settled = await engine.jobs.settle([conclude(one, Done()) for one in mixed], demand=Demand("w1", DEMAND))
     assert settled.verdicts == [Verdict.APPLIED] * 12
     assert [claim.queue for claim in settled.claims] == ["e"] * 3
     cluster = engine._store.connection._cluster
@@ -72,18 +72,18 @@ async def test_one_call_reaches_queues_on_all_servers(engine: RedisClusterEngine
 async def test_keys_that_would_span_queues_are_refused(engine: RedisClusterEngine) -> None:
     """A global key, and a keyed kind in a second queue, are refused by name and nothing is stored."""
     with pytest.raises(EngineRefused, match="global"):
-        await engine.insert([draft("a"), draft("a", unique=Unique("k", scope="global"))])
+        await engine.jobs.insert([draft("a"), draft("a", unique=Unique("k", scope="global"))])
     with pytest.raises(EngineRefused, match="'work'"):
-        await engine.insert([draft("a", unique=Unique("k")), draft("b", unique=Unique("l"))])
-    assert (await engine.census()).counts == ()
-    await engine.insert([draft("a", unique=Unique("k"))])
+        await engine.jobs.insert([draft("a", unique=Unique("k")), draft("b", unique=Unique("l"))])
+    assert (await engine.operator.census()).counts == ()
+    await engine.jobs.insert([draft("a", unique=Unique("k"))])
     twin = engine.for_loop()
     await twin.open()
     try:
         with pytest.raises(EngineRefused, match="queue 'a'"):
-            await twin.insert([draft("b", unique=Unique("other"))])
-        assert (await twin.insert([draft("a", unique=Unique("k"))]))[0].stored is Stored.EXISTING
-        assert (await twin.insert([draft("b", "push", unique=Unique("k"))]))[0].stored is Stored.INSERTED
+            await twin.jobs.insert([draft("b", unique=Unique("other"))])
+        assert (await twin.jobs.insert([draft("a", unique=Unique("k"))]))[0].stored is Stored.EXISTING
+        assert (await twin.jobs.insert([draft("b", "push", unique=Unique("k"))]))[0].stored is Stored.INSERTED
     finally:
         await twin.close()
 
@@ -91,73 +91,73 @@ async def test_keys_that_would_span_queues_are_refused(engine: RedisClusterEngin
 @pytest.mark.spec("REDIS-23")
 async def test_follow_ups_reach_other_queues(engine: RedisClusterEngine) -> None:
     """They are stored if the claim stands, and not if it is lost; a key no cluster can keep is left out, and said."""
-    await engine.insert([draft("a")])
-    await engine.renew("w1", [], first=True)
-    [claim] = await engine.claim(Demand("w1", DEMAND))
+    await engine.jobs.insert([draft("a")])
+    await engine.jobs.renew("w1", [], first=True)
+    [claim] = await engine.jobs.claim(Demand("w1", DEMAND))
     after = (draft("a"), draft("b"), draft("c", unique=Unique("k", scope="global")))
     settlement = conclude(claim, Done(followups=after))
-    assert (await engine.settle([settlement])).verdicts == [Verdict.APPLIED]
-    found = await engine.get([one.job_id for one in after])
+    assert (await engine.jobs.settle([settlement])).verdicts == [Verdict.APPLIED]
+    found = await engine.operator.get([one.job_id for one in after])
     assert [job and (job.queue, job.status, job.unique) for job in found] == [
         ("a", Status.PENDING, None),
         ("b", Status.PENDING, None),
         ("c", Status.PENDING, None),
     ]
     more = (draft("b"),)
-    assert (await engine.settle([conclude(claim, Done(followups=more))])).verdicts == [Verdict.REPEATED]
-    assert await engine.get([more[0].job_id]) == [None]
+    assert (await engine.jobs.settle([conclude(claim, Done(followups=more))])).verdicts == [Verdict.REPEATED]
+    assert await engine.operator.get([more[0].job_id]) == [None]
 
 
 @pytest.mark.spec("REDIS-23")
 async def test_follow_ups_of_an_older_claim_of_the_same_worker_are_refused(engine: RedisClusterEngine) -> None:
     """The job went back and the worker claimed it again: only its new token counts."""
-    await engine.insert([draft("a")])
-    await engine.renew("w1", [], first=True)
-    [older] = await engine.claim(Demand("w1", DEMAND))
-    assert (await engine.settle([conclude(older, Snoozed(0))])).verdicts == [Verdict.APPLIED]
-    [newer] = await engine.claim(Demand("w1", DEMAND))
+    await engine.jobs.insert([draft("a")])
+    await engine.jobs.renew("w1", [], first=True)
+    [older] = await engine.jobs.claim(Demand("w1", DEMAND))
+    assert (await engine.jobs.settle([conclude(older, Snoozed(0))])).verdicts == [Verdict.APPLIED]
+    [newer] = await engine.jobs.claim(Demand("w1", DEMAND))
     assert (newer.id, newer.worker) == (older.id, older.worker)
     assert newer.token > older.token
     late, good = draft("b"), draft("b")
-    assert (await engine.settle([conclude(older, Done(followups=(late,)))])).verdicts == [Verdict.LOST]
-    assert await engine.get([late.job_id]) == [None]
-    assert (await engine.settle([conclude(newer, Done(followups=(good,)))])).verdicts == [Verdict.APPLIED]
-    assert [job is not None for job in await engine.get([late.job_id, good.job_id])] == [False, True]
+    assert (await engine.jobs.settle([conclude(older, Done(followups=(late,)))])).verdicts == [Verdict.LOST]
+    assert await engine.operator.get([late.job_id]) == [None]
+    assert (await engine.jobs.settle([conclude(newer, Done(followups=(good,)))])).verdicts == [Verdict.APPLIED]
+    assert [job is not None for job in await engine.operator.get([late.job_id, good.job_id])] == [False, True]
 
 
 @pytest.mark.spec("REDIS-24")
 async def test_a_worker_is_alive_or_unknown_in_all_queues(engine: RedisClusterEngine, clock: VirtualClock) -> None:
     """A renewal reaches queues that came later, and a worker reaped in one queue is unknown in all of them for ever."""
-    await engine.renew("w1", [], first=True)
-    await engine.insert([draft(queue) for queue in QUEUES])
-    claims = await engine.claim(Demand("w1", DEMAND))
+    await engine.jobs.renew("w1", [], first=True)
+    await engine.jobs.insert([draft(queue) for queue in QUEUES])
+    claims = await engine.jobs.claim(Demand("w1", DEMAND))
     assert len(claims) == 5
     held = [(claim.id, claim.token) for claim in claims]
-    renewal = await engine.renew("w1", held[:3])
+    renewal = await engine.jobs.renew("w1", held[:3])
     assert (renewal.known, renewal.lost, renewal.orphaned) == (True, [], [])
     clock.set(clock() + MINUTE)
-    renewal = await engine.renew("w1", [*held[:3], (held[3][0], 1)])
+    renewal = await engine.jobs.renew("w1", [*held[:3], (held[3][0], 1)])
     assert renewal.lost == [(held[3][0], 1)]
     assert sorted(claim.queue for claim in renewal.orphaned) == ["d", "e"]
     clock.set(clock() + HOUR)
-    await engine.renew("w2", [], first=True)
-    assert len(await engine.reap("w2", 3)) == 3
-    assert len(await engine.reap("w2", 10)) == 2
-    assert await engine.reap("w2", 10) == []
+    await engine.jobs.renew("w2", [], first=True)
+    assert len(await engine.jobs.reap("w2", 3)) == 3
+    assert len(await engine.jobs.reap("w2", 10)) == 2
+    assert await engine.jobs.reap("w2", 10) == []
     for _ in range(2):
-        assert not (await engine.renew("w1", [])).known
-        assert not (await engine.renew("w1", [], first=True)).known
-    await engine.insert([draft("f")])
-    assert await engine.claim(Demand("w1", (("f", 1),))) == []
-    assert len(await engine.claim(Demand("w2", (("f", 1),)))) == 1
+        assert not (await engine.jobs.renew("w1", [])).known
+        assert not (await engine.jobs.renew("w1", [], first=True)).known
+    await engine.jobs.insert([draft("f")])
+    assert await engine.jobs.claim(Demand("w1", (("f", 1),))) == []
+    assert len(await engine.jobs.claim(Demand("w2", (("f", 1),)))) == 1
 
 
 @pytest.mark.spec("REDIS-25")
 async def test_a_waiter_hears_of_any_queue(engine: RedisClusterEngine) -> None:
     """Tokens of all queues are waited for together, whichever engine put them in."""
-    await engine.insert([draft("c"), draft("d", delay=HOUR)])
-    assert await engine.wait(QUEUES, 5) == {"c"}
-    assert await engine.wait(QUEUES, 0.01) == frozenset()
+    await engine.jobs.insert([draft("c"), draft("d", delay=HOUR)])
+    assert await engine.jobs.wait(QUEUES, 5) == {"c"}
+    assert await engine.jobs.wait(QUEUES, 0.01) == frozenset()
 
 
 @pytest.mark.spec("REDISOPS-35")
@@ -175,8 +175,8 @@ async def test_a_connection_that_the_driver_closes_under_a_call_counts_as_lost(
         return await send(*command)
 
     monkeypatch.setattr(cluster, "execute_command", trip_first)
-    assert (await engine.ahead(["a"])).wait is None
+    assert (await engine.jobs.ahead(["a"])).wait is None
     assert errors == []
     errors.append(AttributeError("typo", name="typo", obj=engine))
     with pytest.raises(AttributeError, match="typo"):
-        await engine.ahead(["a"])
+        await engine.jobs.ahead(["a"])

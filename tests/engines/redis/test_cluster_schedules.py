@@ -28,9 +28,9 @@ async def stand(redis_cluster_url: str, redis_cluster_prefix: str) -> AsyncItera
 
 async def seeded(stand: Stand, **more: Any) -> Schedule:
     given: dict[str, Any] = {"name": "report", "expression": "@hourly", "template": RED, **more}
-    new = await stand.engine.put(Schedule(**given))
+    new = await stand.engine.schedules.put(Schedule(**given))
     assert new is not None
-    found = (await stand.engine.fire(tick(new, stand.clock()))).schedule
+    found = (await stand.engine.schedules.fire(tick(new, stand.clock()))).schedule
     assert found is not None
     return found
 
@@ -62,10 +62,10 @@ async def test_a_move_that_is_cut_short_leaves_one_schedule_that_can_fire_at_mos
     with monkeypatch.context() as patch:
         patch.setattr(across, "_swap", dying)
         try:
-            await stand.engine.put(Edit(name="report", template=BLUE))
+            await stand.engine.schedules.put(Edit(name="report", template=BLUE))
         except Died:
             assert survived < 3
-    [found] = await stand.engine.schedules()
+    [found] = await stand.engine.schedules.read()
     assert await copies(stand) == [{"red"}, {"red", "blue"}, {"blue"}, {"blue"}][survived]
     if survived < 2:
         assert found == before, "the edit was never acknowledged"
@@ -75,13 +75,13 @@ async def test_a_move_that_is_cut_short_leaves_one_schedule_that_can_fire_at_mos
     stand.clock.set(before.next_fire)
     for one in (before, found):
         decision = tick(one, stand.clock())
-        await stand.engine.fire(decision, [draft_of(one, at) for at in decision.fires])
-    jobs = (await stand.engine.census()).by_status()[Status.PENDING]
+        await stand.engine.schedules.fire(decision, [draft_of(one, at) for at in decision.fires])
+    jobs = (await stand.engine.operator.census()).by_status()[Status.PENDING]
     assert jobs == (0 if survived == 2 else 1)
-    repaired = await stand.engine.put(Schedule(name="report", expression="@hourly", template=BLUE))
+    repaired = await stand.engine.schedules.put(Schedule(name="report", expression="@hourly", template=BLUE))
     assert repaired is not None
     assert (repaired.enabled, repaired.template.queue) == (True, "blue")
-    assert await stand.engine.schedules() == [repaired]
+    assert await stand.engine.schedules.read() == [repaired]
     assert await copies(stand) == {"blue"}
 
 
@@ -98,15 +98,15 @@ async def test_a_schedule_that_fires_while_it_moves_is_moved_as_it_is_then(
         nonlocal calls
         calls += 1
         if calls == 2:  # stored in blue, not yet deleted in red
-            fired = await stand.engine.fire(tick(before, stand.clock()), [draft_of(before, stand.clock())])
+            fired = await stand.engine.schedules.fire(tick(before, stand.clock()), [draft_of(before, stand.clock())])
             assert fired.applied
         return await swap(*args)
 
     monkeypatch.setattr(across, "_swap", interrupted)
-    moved = await stand.engine.put(Edit(name="report", template=BLUE))
+    moved = await stand.engine.schedules.put(Edit(name="report", template=BLUE))
     assert moved is not None
     assert (moved.next_fire, moved.last_fire) == (before.next_fire + HOUR, before.next_fire)
-    assert await stand.engine.schedules() == [moved]
+    assert await stand.engine.schedules.read() == [moved]
     assert await copies(stand) == {"blue"}
 
 
@@ -117,12 +117,12 @@ async def test_two_copies_are_listed_as_one_and_dropped_together(stand: Stand) -
     newer = msgspec.structs.replace(old, template=BLUE, changed_at=old.changed_at + 1)
     await stand.store.introduce(["blue"])
     await stand.call("HSET", stand.store.shard("blue").key("schedules"), "report", pack(newer))
-    assert await stand.engine.schedules() == [newer]
-    edited = await stand.engine.put(Edit(name="report", jitter=5))
+    assert await stand.engine.schedules.read() == [newer]
+    edited = await stand.engine.schedules.put(Edit(name="report", jitter=5))
     assert edited is not None
     assert (edited.template.queue, await copies(stand)) == ("blue", {"blue"})
     await stand.call("HSET", stand.store.shard("red").key("schedules"), "report", pack(old))
-    assert await stand.engine.drop("report")
+    assert await stand.engine.schedules.drop("report")
     assert await copies(stand) == set()
 
 
@@ -135,7 +135,7 @@ async def test_a_key_that_a_cluster_cannot_keep_is_the_last_error(stand: Stand) 
     stand.clock.set(first.next_fire)
     found = []
     for one in (first, second):
-        fired = await stand.engine.fire(tick(one, stand.clock()), [draft_of(one, stand.clock())])
+        fired = await stand.engine.schedules.fire(tick(one, stand.clock()), [draft_of(one, stand.clock())])
         assert fired.schedule is not None
         found.append(fired.schedule)
     assert [one.last_status for one in found] == [Action.FIRE, Action.FAIL]

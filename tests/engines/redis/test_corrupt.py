@@ -34,11 +34,11 @@ class Bench(Stand):
 
     async def add(self, n: int = 1, **options: object) -> list[JobId]:
         drafts = [Draft(self.mint(), "work", b'{"a":1}', **options) for _ in range(n)]  # type: ignore[arg-type]
-        return [receipt.id for receipt in await self.engine.insert(drafts)]
+        return [receipt.id for receipt in await self.engine.jobs.insert(drafts)]
 
     async def claim(self, n: int = 10) -> list[Claim]:
-        await self.engine.renew("w", [], first=True)
-        return await self.engine.claim(Demand("w", (("default", n),)))
+        await self.engine.jobs.renew("w", [], first=True)
+        return await self.engine.jobs.claim(Demand("w", (("default", n),)))
 
     async def body(self, job: JobId) -> bytes:
         [found] = await self.call("ZRANGEBYLEX", self.key("jobs"), b"[" + job, b"(" + job + b"\1")
@@ -69,13 +69,13 @@ class Bench(Stand):
         await self.call("ZADD", self.key("jobs"), 0, body.replace(b'{"timeout"', b'["timeout"'))
 
     async def job(self, job: JobId) -> Job | None:
-        return (await self.engine.get([job]))[0]
+        return (await self.engine.operator.get([job]))[0]
 
     async def dead(self) -> list[Job]:
-        return (await self.engine.find(Query(statuses=frozenset({Status.DEAD})))).jobs
+        return (await self.engine.operator.find(Query(statuses=frozenset({Status.DEAD})))).jobs
 
     async def alter(self, change: Change, *jobs: JobId) -> Tally:
-        return await self.engine.alter(Selection(jobs), change)
+        return await self.engine.operator.alter(Selection(jobs), change)
 
     async def unread(self) -> list[str]:
         return [text for text in (await self.engine.describe()).warnings if "could not be read" in text]
@@ -129,14 +129,14 @@ async def test_a_member_that_cannot_be_read_ends_for_its_group(bench: Bench, bre
     """Dead when a claim meets it, canceled when an operator deletes it first."""
     group, drafts = bench.mint(), [Draft(bench.mint(), "work", options=Options(timeout=SECOND)) for _ in range(2)]
     failure = Draft(bench.mint(), "failure")
-    await bench.engine.insert(into_group(group, drafts), group=new_group(group, on_failure=failure, sealed=True))
+    await bench.engine.jobs.insert(into_group(group, drafts), group=new_group(group, on_failure=failure, sealed=True))
     await break_it(bench, drafts[0].job_id)
     if deleted:
         assert (await bench.alter(Delete(), drafts[0].job_id)).changed == 1
     [claim] = await bench.claim()
-    await bench.engine.settle([conclude(claim, Done())])
-    await bench.engine.sweep_groups()
-    [found] = await bench.engine.groups([group])
+    await bench.engine.jobs.settle([conclude(claim, Done())])
+    await bench.engine.groups.sweep()
+    [found] = await bench.engine.groups.get([group])
     assert found is not None
     assert (found.done, found.dead, found.canceled) == ((1, 0, 1) if deleted else (1, 1, 0))
     assert await bench.job(failure.job_id) is not None
@@ -157,7 +157,7 @@ async def test_what_was_set_aside_is_shown_with_its_raw_text(bench: Bench, damag
     if damage is Bench.break_options:
         assert shown.payload == b'{"a":1}'
     assert len(await bench.unread()) == 1
-    census = await bench.engine.census()
+    census = await bench.engine.operator.census()
     assert census.by_status()[Status.DEAD] == 1
 
 
@@ -170,7 +170,7 @@ async def test_what_was_set_aside_can_be_let_go(bench: Bench, damage: Damage, ch
     assert await bench.dead() == []
     assert await bench.unread() == []
     assert (await bench.job(bad) is None) == isinstance(change, Delete)
-    assert (await bench.engine.census()).by_status()[Status.DEAD] == 0
+    assert (await bench.engine.operator.census()).by_status()[Status.DEAD] == 0
     assert (await bench.alter(Delete(), bad, good)).cancel_requested == 1
 
 
@@ -188,7 +188,7 @@ async def test_what_was_set_aside_never_runs_again(bench: Bench, damage: Damage)
 async def test_what_was_set_aside_goes_with_its_time(bench: Bench, damage: Damage) -> None:
     bad, _ = await set_aside(bench, damage)
     bench.clock.set(bench.clock() + 31 * DAY)
-    assert (await bench.engine.expire(Retention())).jobs == 1
+    assert (await bench.engine.operator.expire(Retention())).jobs == 1
     assert await bench.job(bad) is None
     assert await bench.unread() == []
     assert await bench.call("HLEN", bench.key("corrupt")) == 0
@@ -201,7 +201,7 @@ async def test_a_damaged_job_that_was_not_claimed_can_be_removed(bench: Bench, b
     """Lists, counts and actions go on beside it; once it is gone no claim meets it."""
     good, bad, later = await bench.add(3, unique=None)
     await broken(bench, bad)
-    assert {job.id for job in (await bench.engine.find(Query())).jobs} == {good, bad, later}
+    assert {job.id for job in (await bench.engine.operator.find(Query())).jobs} == {good, bad, later}
     shown = await bench.job(bad)
     assert shown is not None
     assert (shown.status, CORRUPT in shown.metadata) == (Status.DEAD, True)
@@ -212,7 +212,7 @@ async def test_a_damaged_job_that_was_not_claimed_can_be_removed(bench: Bench, b
     assert [claim.id for claim in await bench.claim()] == [good]
     assert await bench.dead() == []
     if broken is Bench.break_state:
-        counts = (await bench.engine.census()).by_status()
+        counts = (await bench.engine.operator.census()).by_status()
         assert (counts[Status.PENDING], counts[Status.RUNNING], counts[Status.CANCELED]) == (0, 1, 1)
 
 
@@ -220,12 +220,12 @@ async def test_a_damaged_job_that_was_not_claimed_can_be_removed(bench: Bench, b
 async def test_a_damaged_holder_lets_go_of_its_key(bench: Bench) -> None:
     [job] = await bench.add(unique=Unique("k"))
     [claim] = await bench.claim()
-    await bench.engine.settle([conclude(claim, Failed("again", after=SECOND))])
+    await bench.engine.jobs.settle([conclude(claim, Failed("again", after=SECOND))])
     await bench.break_state(job)
     assert (await bench.alter(Delete(), job)).changed == 1
     [fresh] = await bench.add(unique=Unique("k"))
     assert fresh != job
-    assert (await bench.engine.census()).by_status()[Status.RETRYING] == 0
+    assert (await bench.engine.operator.census()).by_status()[Status.RETRYING] == 0
 
 
 @pytest.mark.spec("REDISOPS-13")
@@ -234,7 +234,7 @@ async def test_a_damaged_running_job_is_lost_to_its_worker(bench: Bench) -> None
     [claim] = await bench.claim()
     await bench.break_state(job)
     assert (await bench.alter(Delete(), job)).changed == 1
-    settled = await bench.engine.settle([conclude(claim, Done())])
+    settled = await bench.engine.jobs.settle([conclude(claim, Done())])
     assert [verdict.value for verdict in settled.verdicts] == ["lost"]
-    assert await bench.engine.reap("w", 5) == []
-    assert (await bench.engine.census()).counts == ()
+    assert await bench.engine.jobs.reap("w", 5) == []
+    assert (await bench.engine.operator.census()).counts == ()

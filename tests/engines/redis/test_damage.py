@@ -33,30 +33,30 @@ class Bench(Stand):
 
     async def add(self, queue: str, n: int = 1, **options: Any) -> list[JobId]:
         drafts = [Draft(self.mint(), "work", b"{}", queue, **options) for _ in range(n)]
-        return [receipt.id for receipt in await self.engine.insert(drafts)]
+        return [receipt.id for receipt in await self.engine.jobs.insert(drafts)]
 
     async def limited(self, key: str, n: int = 1, number: int = 2) -> list[JobId]:
         return await self.add(DAMAGED, n, options=Options(limit=Slot("api", key, number)))
 
     async def claim(self, n: int = 100, worker: str = "w", queues: Sequence[str] = (DAMAGED, SOUND)) -> list[Claim]:
-        await self.engine.renew(worker, [], first=True, lease=HOUR)
-        return await self.engine.claim(Demand(worker, tuple((queue, n) for queue in queues)))
+        await self.engine.jobs.renew(worker, [], first=True, lease=HOUR)
+        return await self.engine.jobs.claim(Demand(worker, tuple((queue, n) for queue in queues)))
 
     async def end(self, claims: Sequence[Claim], outcome: Any = None) -> None:
-        settled = await self.engine.settle([conclude(claim, outcome or Done()) for claim in claims])
+        settled = await self.engine.jobs.settle([conclude(claim, outcome or Done()) for claim in claims])
         assert settled.verdicts == [Verdict.APPLIED] * len(claims)
 
     async def clean(self) -> None:
-        await self.engine.expire(Retention())
+        await self.engine.operator.expire(Retention())
 
     def wait(self, queue: str = DAMAGED) -> str:
         return self.home.of_queue("wait", queue)
 
     async def counts(self) -> dict[Status, int]:
-        return {status: n for status, n in (await self.engine.census()).by_status().items() if n}
+        return {status: n for status, n in (await self.engine.operator.census()).by_status().items() if n}
 
     async def running(self) -> list[JobId]:
-        return [job.id for job in (await self.engine.find(Query(statuses=frozenset({Status.RUNNING})))).jobs]
+        return [job.id for job in (await self.engine.operator.find(Query(statuses=frozenset({Status.RUNNING})))).jobs]
 
 
 @pytest.fixture
@@ -98,16 +98,16 @@ async def test_a_foreign_member_of_a_waiting_set_stops_no_queue(
     other = await bench.add(SOUND, 2)
     await bench.add(DAMAGED, delay=HOUR)
     await bench.call("ZADD", bench.wait(), score, member)
-    await bench.engine.ahead([DAMAGED, SOUND])
+    await bench.engine.jobs.ahead([DAMAGED, SOUND])
     assert (await bench.counts())[Status.PENDING] == 9
     if score == 0:
-        assert len((await bench.engine.find(Query(order="due"))).jobs) == 9
+        assert len((await bench.engine.operator.find(Query(order="due"))).jobs) == 9
     claims = [claim for _ in range(4) for claim in await bench.claim(2)]
     assert [claim.id for claim in claims if claim.queue == DAMAGED] == [*first, *second]
     assert [claim.id for claim in claims if claim.queue == SOUND] == other
     bench.clock.set(bench.clock() + 2 * HOUR)
     last = await bench.claim()
-    await bench.engine.ahead([DAMAGED])
+    await bench.engine.jobs.ahead([DAMAGED])
     assert len(last) == 1
     await bench.end([*claims, *last])
     assert await bench.counts() == {Status.DONE: 9}
@@ -125,9 +125,9 @@ async def test_a_foreign_member_of_a_line_stops_no_subqueue(
     other = await bench.add(SOUND)
     for name in ("aside", "dues"):
         await bench.call("ZADD", bench.home.of_queue(name, DAMAGED), 0, b"api/a\0" + member)
-    await bench.engine.ahead([DAMAGED, SOUND])
+    await bench.engine.jobs.ahead([DAMAGED, SOUND])
     assert (await bench.counts())[Status.PENDING] == 5
-    assert len((await bench.engine.find(Query(order="due"))).jobs) == 5
+    assert len((await bench.engine.operator.find(Query(order="due"))).jobs) == 5
     found = await bench.claim()
     await bench.end(found)
     found += await bench.claim()
@@ -171,7 +171,7 @@ async def test_lost_states_of_limits_come_back_and_no_limit_is_exceeded(
     assert [claim.id for claim in claims if claim.queue == SOUND] == other
     assert len(said(caplog, "limit")) == 1
     await bench.clean()
-    running = {one.name: (one.most, one.running) for one in await bench.engine.subqueues(DAMAGED)}
+    running = {one.name: (one.most, one.running) for one in await bench.engine.control.subqueues(DAMAGED)}
     assert running == {"api/a": (2, 2), "api/b": (2, 1), "api/c": (2, 1), "api/d": (2, 0)}
     found = await bench.claim()
     assert [claim.id for claim in found] == waiting
@@ -183,7 +183,7 @@ async def test_lost_states_of_limits_come_back_and_no_limit_is_exceeded(
     assert keys_of(found) == ["a"]
     await bench.end(found)
     assert await bench.call("EXISTS", bench.home.of_queue("subqueues", DAMAGED)) == 0
-    assert await bench.engine.subqueues(DAMAGED) == []
+    assert await bench.engine.control.subqueues(DAMAGED) == []
 
 
 # --- a string at a group's key --------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ async def test_a_group_that_cannot_be_read_stops_no_other(
     callbacks = [Draft(bench.mint(), "then", queue=SOUND) for _ in groups]
     for group, callback in zip(groups, callbacks, strict=True):
         members = [Draft(bench.mint(), "work", queue=DAMAGED) for _ in range(3)]
-        await bench.engine.insert(into_group(group, members), group=new_group(group, then=callback, sealed=True))
+        await bench.engine.jobs.insert(into_group(group, members), group=new_group(group, then=callback, sealed=True))
     key = bench.home.group(groups[0])
     if damage == "string":
         await bench.call("DEL", key)
@@ -213,14 +213,14 @@ async def test_a_group_that_cannot_be_read_stops_no_other(
     other = [claim for claim in claims if claim.options.group == groups[1]]
     await bench.end(settled[:1])
     await bench.end(settled[1:])
-    assert (await bench.engine.alter(Selection((canceled.id,)), Cancel())).cancel_requested == 1
+    assert (await bench.engine.operator.alter(Selection((canceled.id,)), Cancel())).cancel_requested == 1
     await bench.end([canceled])
     await bench.end(other)
     for _ in range(2):
-        await bench.engine.sweep_groups()
+        await bench.engine.groups.sweep()
     assert [claim.id for claim in await bench.claim()] == [callbacks[1].job_id]
     assert len(said(caplog, "group")) == 1
-    assert (await bench.engine.groups([groups[1]]))[0] is not None
+    assert (await bench.engine.groups.get([groups[1]]))[0] is not None
     assert len((await bench.engine.diagnose()).damaged) == 1
     if damage == "string":
         await bench.call("DEL", key)
@@ -265,7 +265,7 @@ async def test_jobs_of_a_cut_line_are_claimed(bench: Bench) -> None:
     found += await bench.claim()
     assert [claim.id for claim in found] == jobs
     await bench.end(found)
-    assert await bench.engine.subqueues(DAMAGED) == []
+    assert await bench.engine.control.subqueues(DAMAGED) == []
 
 
 @pytest.mark.spec("REDISOPS-17")
@@ -280,11 +280,11 @@ async def test_no_claim_of_a_cut_lease_stays_running(
     if settled:
         await bench.end(claims[:1])
     bench.clock.set(bench.clock() + 2 * HOUR)
-    await bench.engine.renew("v", [], first=True, lease=HOUR)
-    taken = await bench.engine.reap("v", 10)
+    await bench.engine.jobs.renew("v", [], first=True, lease=HOUR)
+    taken = await bench.engine.jobs.reap("v", 10)
     assert [claim.id for claim in taken] == jobs[settled:3]
     await bench.clean()
-    taken += await bench.engine.reap("v", 10)
+    taken += await bench.engine.jobs.reap("v", 10)
     assert [claim.id for claim in taken] == jobs[settled:]
     await bench.end(taken, Failed("lost", after=SECOND))
     assert await bench.running() == []
@@ -326,14 +326,14 @@ async def test_a_job_without_its_state_is_shown_named_and_removed(
         if OUTCOMES[status] is not None:
             await bench.end(claims, OUTCOMES[status])
         assert await bench.call("HDEL", bench.home.key("state"), jobs[1]) == 1
-    shown = {job.id: job for job in (await bench.engine.find(Query())).jobs}
+    shown = {job.id: job for job in (await bench.engine.operator.find(Query())).jobs}
     assert [CORRUPT in shown[job].metadata for job in (*jobs, *later)] == [False, True, False, False]
     assert (shown[jobs[1]].status, shown[jobs[1]].kind) == (Status.DEAD, "work")
-    assert await bench.engine.get([jobs[1]]) == [shown[jobs[1]]]
+    assert await bench.engine.operator.get([jobs[1]]) == [shown[jobs[1]]]
     [named] = (await bench.engine.diagnose()).damaged
     assert named == f"job {text(jobs[1])} cannot be read: {PLACELESS}"
-    assert (await bench.engine.alter(Selection((jobs[1],)), Requeue())).refused == {Status.DEAD: 1}
-    assert (await bench.engine.alter(Selection((jobs[1],)), change)).changed == 1
+    assert (await bench.engine.operator.alter(Selection((jobs[1],)), Requeue())).refused == {Status.DEAD: 1}
+    assert (await bench.engine.operator.alter(Selection((jobs[1],)), change)).changed == 1
     facts = await bench.engine.diagnose()
     assert facts.damaged == ()
     assert [one for one in facts.counters if one.counter != one.found] == []
@@ -347,12 +347,14 @@ async def test_a_running_job_without_its_state_ends_with_its_worker(bench: Bench
     jobs = await bench.add(DAMAGED, 3)
     claims = await bench.claim()
     await bench.call("DEL", bench.home.key("state"))
-    settled = await bench.engine.settle([conclude(claim, Done()) for claim in claims])
+    settled = await bench.engine.jobs.settle([conclude(claim, Done()) for claim in claims])
     assert settled.verdicts == [Verdict.LOST] * 3
-    await bench.engine.renew("v", [], first=True, lease=HOUR)
-    assert await bench.engine.reap("v", 10, dead=["w"]) == []
+    await bench.engine.jobs.renew("v", [], first=True, lease=HOUR)
+    assert await bench.engine.jobs.reap("v", 10, dead=["w"]) == []
     assert await bench.counts() == {Status.DEAD: 3}
-    assert {job.id for job in (await bench.engine.find(Query(statuses=frozenset({Status.DEAD})))).jobs} == {*jobs}
+    assert {job.id for job in (await bench.engine.operator.find(Query(statuses=frozenset({Status.DEAD})))).jobs} == {
+        *jobs
+    }
 
 
 @pytest.mark.spec("FAULT-44", "HEALTH-10")
@@ -385,13 +387,13 @@ async def test_a_waiting_job_without_a_body_counts_no_longer(bench: Bench, caplo
 
 @pytest.mark.spec("FAULT-48")
 async def test_a_declaration_that_cannot_be_read_counts_as_none(bench: Bench) -> None:
-    await bench.engine.tune(DAMAGED, Tuning(workers=3), declared=True)
+    await bench.engine.control.tune(DAMAGED, Tuning(workers=3), declared=True)
     await bench.call("HSET", bench.home.key("queues"), f"{DAMAGED}/declared", b"{")
-    [queue] = await bench.engine.queues()
+    [queue] = await bench.engine.control.queues()
     assert (queue.workers, queue.declared) == (3, None)
     [named] = (await bench.engine.diagnose()).damaged
     assert DAMAGED in named
-    await bench.engine.tune(DAMAGED, Tuning(workers=4), declared=True)
+    await bench.engine.control.tune(DAMAGED, Tuning(workers=4), declared=True)
     assert (await bench.engine.diagnose()).damaged == ()
 
 
@@ -404,18 +406,18 @@ async def test_a_declaration_that_cannot_be_read_counts_as_none(bench: Bench) ->
 async def test_a_budget_that_cannot_be_read_stops_no_other(bench: Bench, stored: bytes, is_known: bool) -> None:
     """It refuses until it is declared anew; one of which only the declaration is lost goes on."""
     for name in ("llm", "sms"):
-        await bench.engine.tune(name, Rate(5), declared=True)
+        await bench.engine.control.tune(name, Rate(5), declared=True)
     await bench.call("HSET", bench.home.key("budgets"), "llm", stored)
     [named] = (await bench.engine.diagnose()).damaged
     assert named.startswith("budget llm: ")
-    found = {one.name: one.declared for one in await bench.engine.budgets()}
+    found = {one.name: one.declared for one in await bench.engine.control.budgets()}
     assert found == ({"llm": None} if is_known else {}) | {"sms": Rate(5)}
-    assert (await bench.engine.spend("llm", 1)).granted is is_known
-    assert await bench.engine.drain("llm") is is_known
-    assert (await bench.engine.spend("sms", 1)).granted
-    await bench.engine.tune("llm", Rate(6), declared=True)
+    assert (await bench.engine.control.spend("llm", 1)).granted is is_known
+    assert await bench.engine.control.drain("llm") is is_known
+    assert (await bench.engine.control.spend("sms", 1)).granted
+    await bench.engine.control.tune("llm", Rate(6), declared=True)
     assert (await bench.engine.diagnose()).damaged == ()
-    assert [one.declared for one in await bench.engine.budgets()] == [Rate(6), Rate(5)]
+    assert [one.declared for one in await bench.engine.control.budgets()] == [Rate(6), Rate(5)]
 
 
 @pytest.mark.spec("REDISOPS-18")
@@ -429,22 +431,22 @@ async def test_a_setting_that_cannot_be_read_stops_no_other_queue(
     jobs = await (bench.limited("a", 2) if divided else bench.add(DAMAGED, 2))
     before = await bench.claim(1, queues=(DAMAGED,))
     other = await bench.add(SOUND)
-    await bench.engine.tune(DAMAGED, Tuning(curve=Curve(on=True)), declared=True)
+    await bench.engine.control.tune(DAMAGED, Tuning(curve=Curve(on=True)), declared=True)
     await bench.call("HSET", bench.home.key("queues"), f"{DAMAGED}/{field}", garbage)
     stands = field in ("paused", "until", "bucket")
-    assert (DAMAGED in (await bench.engine.ahead([DAMAGED, SOUND])).open) is not stands
+    assert (DAMAGED in (await bench.engine.jobs.ahead([DAMAGED, SOUND])).open) is not stands
     found = await bench.claim()
     assert {claim.id for claim in found} == {*other, *([] if stands else jobs[1:])}
-    assert [one.name for one in await bench.engine.queues()] == [DAMAGED, SOUND]
+    assert [one.name for one in await bench.engine.control.queues()] == [DAMAGED, SOUND]
     named = (await bench.engine.diagnose()).damaged
     assert len(named) == 1 + stands
     assert f"queue {DAMAGED}: its {field} cannot be read; tune the queue, or start its app anew" in named
     assert len(said(caplog, DAMAGED)) == stands
     await bench.end(before, Throttled(SECOND))
     await bench.end(found)
-    await bench.engine.tune(DAMAGED, Tuning(curve=Curve(on=True)), declared=True)
+    await bench.engine.control.tune(DAMAGED, Tuning(curve=Curve(on=True)), declared=True)
     if field == "paused":
-        await bench.engine.tune(DAMAGED, Tuning(paused=False))
+        await bench.engine.control.tune(DAMAGED, Tuning(paused=False))
     await bench.clean()
     assert (await bench.engine.diagnose()).damaged == ()
     bench.clock.set(bench.clock() + HOUR)

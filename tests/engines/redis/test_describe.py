@@ -212,7 +212,7 @@ async def test_a_server_that_evicts_only_what_expires_is_taken_with_a_warning(
 ) -> None:
     admin.config_set("maxmemory-policy", policy)
     async with opened(url) as engine:
-        await engine.insert([Draft(mint(), "work")])
+        await engine.jobs.insert([Draft(mint(), "work")])
         assert any(policy in warning for warning in (await engine.describe()).warnings)
         keys: list[str] = admin.keys(f"*{engine._options.prefix}*")  # type: ignore[assignment]
         assert keys
@@ -254,19 +254,19 @@ async def test_a_policy_changed_at_run_time_is_noticed(
     await engine.open()
     try:
         draft = Draft(mint(), "work")
-        await engine.insert([draft])
+        await engine.jobs.insert([draft])
         admin.config_set("maxmemory-policy", "allkeys-lru")
         await until(lambda: engine._server_checks.evicting is not None)
         with pytest.raises(EngineRefused, match="Nothing was stored; jobs that are stored go on") as refused:
-            await engine.insert([Draft(mint(), "work")])
+            await engine.jobs.insert([Draft(mint(), "work")])
         assert "allkeys-lru" in str(refused.value)
         assert any("allkeys-lru" in message for message in caplog.messages)
         assert any("Inserts are refused" in warning for warning in (await engine.describe()).warnings)
-        await engine.renew("w", [], first=True)
-        assert [claim.id for claim in await engine.claim(Demand("w", (("default", 5),)))] == [draft.job_id]
+        await engine.jobs.renew("w", [], first=True)
+        assert [claim.id for claim in await engine.jobs.claim(Demand("w", (("default", 5),)))] == [draft.job_id]
         admin.config_set("maxmemory-policy", "noeviction")
         await until(lambda: engine._server_checks.evicting is None)
-        await engine.insert([Draft(mint(), "work")])
+        await engine.jobs.insert([Draft(mint(), "work")])
         assert "accepted again" in caplog.messages[-1]
     finally:
         await engine.close()
@@ -299,16 +299,16 @@ async def test_a_store_that_went_back_is_told(caplog: pytest.LogCaptureFixture) 
     with services.redis_server(appendonly="no") as server:
         async with opened(server.url) as engine:
             for _ in range(3):
-                await engine.insert([Draft(mint(), "work")])
+                await engine.jobs.insert([Draft(mint(), "work")])
             server.kill()
             server.start()
             assert engine._write_counter.losses == []
-            await engine.insert([Draft(mint(), "work")])
+            await engine.jobs.insert([Draft(mint(), "work")])
             [told] = engine._write_counter.losses
             assert "the store went back to before 20" in told
             assert (await engine.describe()).warnings[0] == told
             await until(lambda: told in caplog.messages)
-            await engine.insert([Draft(mint(), "work")])
+            await engine.jobs.insert([Draft(mint(), "work")])
             assert engine._write_counter.losses == [told], "said once"
 
 
@@ -317,11 +317,11 @@ async def test_a_replica_that_lacks_one_write_is_told_of(url: str, admin: redis.
     """The count of the last write is gone although everything else is there."""
     async with opened(url) as engine:
         key = f"{{{engine._options.prefix}}}:writes"
-        await engine.insert([Draft(mint(), "work")])
-        await engine.insert([Draft(mint(), "work")])
+        await engine.jobs.insert([Draft(mint(), "work")])
+        await engine.jobs.insert([Draft(mint(), "work")])
         assert admin.hvals(key) == ["2"]
         admin.hset(key, engine._write_counter._engine, 1)
-        await engine.insert([Draft(mint(), "work")])
+        await engine.jobs.insert([Draft(mint(), "work")])
         assert len(engine._write_counter.losses) == 1
 
 
@@ -343,17 +343,17 @@ async def test_a_store_that_kept_everything_is_no_news(level: str) -> None:
             twin = engine.for_loop()
             await twin.open()
             for one in (engine, twin) * 3:
-                await one.insert([Draft(mint(), "work")])
+                await one.jobs.insert([Draft(mint(), "work")])
             server.stop()
             server.start()
             for one in (engine, twin) * 3:
-                await one.insert([Draft(mint(), "work")])
+                await one.jobs.insert([Draft(mint(), "work")])
             admin.config_set("maxmemory", 1)
-            await engine.renew("w", [], first=True)
-            [claim] = await engine.claim(Demand("w", (("default", 1),)))
-            await engine.settle([conclude(claim, Done())])
+            await engine.jobs.renew("w", [], first=True)
+            [claim] = await engine.jobs.claim(Demand("w", (("default", 1),)))
+            await engine.jobs.settle([conclude(claim, Done())])
             admin.config_set("maxmemory", 0)
-            await engine.insert([Draft(mint(), "work")])
+            await engine.jobs.insert([Draft(mint(), "work")])
             assert engine._write_counter.losses == twin._write_counter.losses == []
             await twin.close()
         assert admin.keys("*write*") == []
@@ -364,13 +364,13 @@ async def test_counts_that_no_engine_raises_are_swept(url: str, admin: redis.Red
     """Those of an engine that died go after a day, those of a living one stay."""
     async with opened(url) as engine:
         prefix = engine._options.prefix
-        await engine.insert([Draft(mint(), "work")])
+        await engine.jobs.insert([Draft(mint(), "work")])
         await engine._write_counter.report()
         assert admin.hlen(f"{{{prefix}}}:writers") == 1
         old = (time.time_ns() // 1000 - 2 * DAY).to_bytes(8)
         admin.hset(f"{{{prefix}}}:writers", "dead", old)
         admin.hset(f"{{{prefix}}}:writes", "dead", 5)
-        await engine.expire(Retention())
+        await engine.operator.expire(Retention())
         assert (
             admin.hkeys(f"{{{prefix}}}:writes")
             == admin.hkeys(f"{{{prefix}}}:writers")

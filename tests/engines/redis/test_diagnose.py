@@ -92,7 +92,7 @@ async def test_settings_that_lose_jobs(url: str, client: redis.Redis) -> None:
 async def test_damaged_counters_keys_and_records(url: str, client: redis.Redis) -> None:
     async with opened(url) as engine:
         job = bytes(range(16))
-        await engine.insert([Draft(job, "send", unique=Unique("one")), Draft(bytes(16), "send")])
+        await engine.jobs.insert([Draft(job, "send", unique=Unique("one")), Draft(bytes(16), "send")])
         prefix = engine._store.home.tag
         client.hset(f"{prefix}:counts", "default/send/p", "7")
         client.hset(f"{prefix}:state", job, b"d" + bytes(60))

@@ -36,9 +36,9 @@ def draft(kind: str = "work", **options: Any) -> Draft:
 
 
 async def take(engine: RedisEngine, n: int = 100, worker: str = "w1", queue: str = "default") -> list[Claim]:
-    if not (await engine.renew(worker, [])).known:
-        await engine.renew(worker, [], first=True)
-    return await engine.claim(Demand(worker, ((queue, n),)))
+    if not (await engine.jobs.renew(worker, [])).known:
+        await engine.jobs.renew(worker, [], first=True)
+    return await engine.jobs.claim(Demand(worker, ((queue, n),)))
 
 
 @pytest.fixture
@@ -70,12 +70,16 @@ async def test_jobs_that_are_not_kept_leave_nothing_behind(
 ) -> None:
     """Whatever a job had, it is gone: body, state, key, history, notes, lists and indexes."""
     gone = Options(keep=0)
-    await engine.insert([draft(unique=Unique("k"), options=gone), draft(options=gone), draft(delay=1, options=gone)])
+    await engine.jobs.insert(
+        [draft(unique=Unique("k"), options=gone), draft(options=gone), draft(delay=1, options=gone)]
+    )
     claims = await take(engine)
-    await engine.settle([conclude(claim, Failed("no", after=0), metadata={"a": "b"}) for claim in claims])
+    await engine.jobs.settle([conclude(claim, Failed("no", after=0), metadata={"a": "b"}) for claim in claims])
     claims = await take(engine)
     assert len(claims) == 2
-    assert set((await engine.settle([conclude(claim, Done(b"1")) for claim in claims])).verdicts) == {Verdict.APPLIED}
+    assert set((await engine.jobs.settle([conclude(claim, Done(b"1")) for claim in claims])).verdicts) == {
+        Verdict.APPLIED
+    }
     assert stored_keys(client, redis_prefix) <= {
         "jobs", "wait:default", "wake:default", "counts", "totals", "queues", "clock", "leases", "workers", "writes",
     }  # fmt: skip
@@ -88,14 +92,14 @@ async def test_scripts_touch_only_the_keys_they_declare(
 ) -> None:
     """Every command a script ran names a key that the call declared: what a cluster needs."""
     with client.monitor() as monitor:  # type: ignore[no-untyped-call]
-        await engine.insert([draft(), draft(unique=Unique("k")), draft(queue="other", delay=HOUR)])
+        await engine.jobs.insert([draft(), draft(unique=Unique("k")), draft(queue="other", delay=HOUR)])
         claims = await take(engine)
-        await engine.settle([conclude(claims[0], Failed("no", after=0))], demand=Demand("w1", (("default", 5),)))
-        await engine.settle([conclude(claims[1], Done(b"1", followups=(draft(queue="third"),)))])
+        await engine.jobs.settle([conclude(claims[0], Failed("no", after=0))], demand=Demand("w1", (("default", 5),)))
+        await engine.jobs.settle([conclude(claims[1], Done(b"1", followups=(draft(queue="third"),)))])
         clock.set(START + HOUR)
-        await engine.renew("w2", [], first=True)
-        assert len(await engine.reap("w2", 10)) == 1
-        await engine.insert([draft(queue=redis_prefix)])
+        await engine.jobs.renew("w2", [], first=True)
+        assert len(await engine.jobs.reap("w2", 10)) == 1
+        await engine.jobs.insert([draft(queue=redis_prefix)])
         declared: set[bytes] = set()
         seen = 0
         for command in monitor.listen():
@@ -114,10 +118,10 @@ async def test_scripts_touch_only_the_keys_they_declare(
 @pytest.mark.spec("REDIS-03")
 async def test_enqueues_of_one_moment_share_a_call(engine: RedisEngine, client: redis.Redis) -> None:
     """A hundred callers at once cost a few calls, and each gets its own answer."""
-    await engine.insert([draft()])
+    await engine.jobs.insert([draft()])
     drafts = [draft() for _ in range(100)]
     before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    receipts = await asyncio.gather(*(engine.insert([one]) for one in drafts))
+    receipts = await asyncio.gather(*(engine.jobs.insert([one]) for one in drafts))
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before <= 5
     assert [receipt.id for [receipt] in receipts] == [one.job_id for one in drafts]
     assert {receipt.stored for [receipt] in receipts} == {Stored.INSERTED}
@@ -127,8 +131,8 @@ async def test_enqueues_of_one_moment_share_a_call(engine: RedisEngine, client: 
 async def test_a_caller_that_leaves_does_not_take_others_along(engine: RedisEngine) -> None:
     """Of enqueues that share a call one is canceled: the others are answered."""
     mine, theirs = draft(), draft()
-    leaving = asyncio.create_task(engine.insert([mine]))
-    staying = asyncio.create_task(engine.insert([theirs]))
+    leaving = asyncio.create_task(engine.jobs.insert([mine]))
+    staying = asyncio.create_task(engine.jobs.insert([theirs]))
     await asyncio.sleep(0)
     leaving.cancel()
     assert (await staying)[0].stored is Stored.INSERTED
@@ -140,13 +144,13 @@ async def test_forgotten_scripts_are_loaded_again(engine: RedisEngine, client: r
     """The server forgets all scripts between any two calls, and no caller notices."""
     for n in range(3):
         client.script_flush()
-        await engine.insert([draft()])
+        await engine.jobs.insert([draft()])
         client.script_flush()
         [claim] = await take(engine)
         client.script_flush()
-        assert (await engine.settle([conclude(claim, Done())])).verdicts == [Verdict.APPLIED], n
+        assert (await engine.jobs.settle([conclude(claim, Done())])).verdicts == [Verdict.APPLIED], n
         client.script_flush()
-        assert (await engine.census()).by_status()[Status.DONE] == n + 1
+        assert (await engine.operator.census()).by_status()[Status.DONE] == n + 1
 
 
 @pytest.mark.spec("REDIS-05")
@@ -156,17 +160,17 @@ async def test_workers_go_on_where_nothing_more_can_be_stored() -> None:
         engine = RedisEngine(server.url)
         await engine.open()
         try:
-            await engine.insert([draft(payload=b'"%s"' % (b"x" * 1000)) for _ in range(200)])
-            await engine.renew("w1", [], first=True)
+            await engine.jobs.insert([draft(payload=b'"%s"' % (b"x" * 1000)) for _ in range(200)])
+            await engine.jobs.renew("w1", [], first=True)
             client.config_set("maxmemory", client.info("memory")["used_memory"] - 1)
             with pytest.raises(EngineFull):
-                await engine.insert([draft()])
-            assert (await engine.census()).by_status()[Status.PENDING] == 200
-            claims = await engine.claim(Demand("w1", (("default", 100),)))
+                await engine.jobs.insert([draft()])
+            assert (await engine.operator.census()).by_status()[Status.PENDING] == 200
+            claims = await engine.jobs.claim(Demand("w1", (("default", 100),)))
             assert len(claims) == 100
             half = [conclude(claim, Failed("no", after=0)) for claim in claims[50:]]
             done = [Settlement(one.id, "w1", one.token, Status.DONE, keep=0, ref=one.ref) for one in claims[:50]]
-            settled = await engine.settle([*done, *half], demand=Demand("w1", (("default", 10),)))
+            settled = await engine.jobs.settle([*done, *half], demand=Demand("w1", (("default", 10),)))
             assert set(settled.verdicts) == {Verdict.APPLIED}
             assert len(settled.claims) == 10
         finally:
@@ -178,25 +182,25 @@ async def test_a_mark_far_ahead_is_dropped_and_leases_with_it(
     engine: RedisEngine, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A clock that was an hour ahead is believed no longer; no lease lasts for that hour, and tokens still rise."""
-    [receipt] = await engine.insert([draft()])
+    [receipt] = await engine.jobs.insert([draft()])
     clock.set(START + HOUR)
     [ahead] = await take(engine, worker="w1")
     clock.set(START)
-    await engine.renew("w2", [], first=True)
+    await engine.jobs.renew("w2", [], first=True)
     assert "went back by more than a minute" in caplog.text
     clock.set(START + MINUTE)
-    await engine.renew("w2", [])
-    [taken] = await engine.reap("w2", 10)
+    await engine.jobs.renew("w2", [])
+    [taken] = await engine.jobs.reap("w2", 10)
     assert (taken.id, taken.former) == (receipt.id, "w1")
     assert taken.token > ahead.token
-    assert (await engine.settle([conclude(ahead, Done())])).verdicts == [Verdict.LOST]
+    assert (await engine.jobs.settle([conclude(ahead, Done())])).verdicts == [Verdict.LOST]
 
 
 @pytest.mark.spec("REDIS-06")
 async def test_a_clock_that_steps_back_a_little_shows_the_mark(engine: RedisEngine, clock: VirtualClock) -> None:
     """The store's time never goes back by less than a minute."""
     clock.set(START + 30 * SECOND)
-    await engine.insert([draft()])
+    await engine.jobs.insert([draft()])
     clock.set(START)
     assert await engine.now() == START + 30 * SECOND
     assert len(await take(engine)) == 1
@@ -209,13 +213,13 @@ async def test_a_token_that_no_waiter_took_goes_back(engine: RedisEngine, redis_
     await other.open()
     try:
         for n in range(20):
-            left = asyncio.create_task(engine.wait(["mail"], 5))
+            left = asyncio.create_task(engine.jobs.wait(["mail"], 5))
             await asyncio.sleep(0.002 * (n % 5))
-            waking = asyncio.create_task(other.wake(["mail"]))
+            waking = asyncio.create_task(other.jobs.wake(["mail"]))
             left.cancel()
             await asyncio.gather(left, waking, return_exceptions=True)
-            assert await other.wait(["mail"], 5) == {"mail"}
-            assert await other.wait(["mail"], 0.01) == frozenset()
+            assert await other.jobs.wait(["mail"], 5) == {"mail"}
+            assert await other.jobs.wait(["mail"], 0.01) == frozenset()
     finally:
         await other.close()
 
@@ -225,13 +229,13 @@ async def test_a_second_wait_blocks_on_the_same_connection(engine: RedisEngine, 
     """A connection for every wake-up would cost more than everything else about a job."""
     seen = set()
     for _ in range(3):
-        waiting_ = asyncio.create_task(engine.wait(["mail"], 5))
+        waiting_ = asyncio.create_task(engine.jobs.wait(["mail"], 5))
         blocked: set[str] = set()
         while not blocked:
             await asyncio.sleep(0.001)
             blocked = {one["id"] for one in client.client_list() if one["cmd"] == "blpop"}
         seen |= blocked
-        await engine.wake(["mail"])
+        await engine.jobs.wake(["mail"])
         assert await waiting_ == {"mail"}
     assert len(seen) == 1
 
@@ -239,22 +243,22 @@ async def test_a_second_wait_blocks_on_the_same_connection(engine: RedisEngine, 
 @pytest.mark.spec("REDIS-07")
 async def test_the_last_of_many_claims_wakes_the_next_worker(engine: RedisEngine) -> None:
     """A worker that took all it could leaves a token when there is more; one that emptied the queue leaves none."""
-    await engine.insert([draft() for _ in range(3)])
-    assert await engine.wait(["default"], 5) == {"default"}
+    await engine.jobs.insert([draft() for _ in range(3)])
+    assert await engine.jobs.wait(["default"], 5) == {"default"}
     await take(engine, 2)
-    assert await engine.wait(["default"], 5) == {"default"}
+    assert await engine.jobs.wait(["default"], 5) == {"default"}
     await take(engine, 2, worker="w2")
-    assert await engine.wait(["default"], 0.01) == frozenset()
+    assert await engine.jobs.wait(["default"], 0.01) == frozenset()
 
 
 @pytest.mark.spec("REDIS-08")
 async def test_settlements_that_share_jobs_or_keys_keep_their_order(engine: RedisEngine) -> None:
     """The same job twice, follow-ups that take the key their parent lets go, and plain ones in one call."""
-    await engine.insert([draft(unique=Unique("k")), draft(), draft()])
+    await engine.jobs.insert([draft(unique=Unique("k")), draft(), draft()])
     one, two, three = sorted(await take(engine), key=lambda claim: claim.unique is None)
     heir = draft(unique=Unique("k"))
     late = draft(unique=Unique("k"))
-    settled = await engine.settle(
+    settled = await engine.jobs.settle(
         [
             conclude(three, Done()),
             conclude(one, Done(followups=(heir,))),
@@ -263,23 +267,23 @@ async def test_settlements_that_share_jobs_or_keys_keep_their_order(engine: Redi
         ]
     )
     assert settled.verdicts == [Verdict.APPLIED, Verdict.APPLIED, Verdict.REPEATED, Verdict.APPLIED]
-    assert [job is not None for job in await engine.get([heir.job_id, late.job_id])] == [True, False]
+    assert [job is not None for job in await engine.operator.get([heir.job_id, late.job_id])] == [True, False]
 
 
 @pytest.mark.spec("REDIS-09")
 async def test_a_settlement_without_its_ref_is_as_good(engine: RedisEngine, clock: VirtualClock) -> None:
     """What a claim's ref would have told is read: the key is let go, the counts are right."""
-    await engine.insert([draft(unique=Unique("k"))])
+    await engine.jobs.insert([draft(unique=Unique("k"))])
     [claim] = await take(engine)
     bare = Settlement(claim.id, claim.worker, claim.token, Status.DEAD, error="no", metadata={"a": "b"})
-    assert (await engine.settle([bare])).verdicts == [Verdict.APPLIED]
-    assert (await engine.insert([draft(unique=Unique("k"))]))[0].stored is Stored.INSERTED
-    [job] = await engine.get([claim.id])
+    assert (await engine.jobs.settle([bare])).verdicts == [Verdict.APPLIED]
+    assert (await engine.jobs.insert([draft(unique=Unique("k"))]))[0].stored is Stored.INSERTED
+    [job] = await engine.operator.get([claim.id])
     assert job is not None
     assert (job.status, job.metadata) == (Status.DEAD, {"a": "b"})
-    await engine.alter(Selection((claim.id,)), Clone((secrets.token_bytes(16),)))
+    await engine.operator.alter(Selection((claim.id,)), Clone((secrets.token_bytes(16),)))
     clock.set(START + SECOND)
-    assert (await engine.census()).by_status()[Status.PENDING] == 1
+    assert (await engine.operator.census()).by_status()[Status.PENDING] == 1
 
 
 @pytest.mark.spec("REDIS-10")
@@ -313,10 +317,10 @@ async def test_transactions_are_refused(engine: RedisEngine) -> None:
     with pytest.raises(EngineRefused, match="tx="):
         async with engine.transaction():
             raise AssertionError
-    await engine.insert([draft()])
+    await engine.jobs.insert([draft()])
     [claim] = await take(engine)
     with pytest.raises(EngineRefused, match="object"):
-        await engine.settle([conclude(claim, HandedBack())], tx=object())
+        await engine.jobs.settle([conclude(claim, HandedBack())], tx=object())
 
 
 @pytest.mark.spec("REDIS-13")
@@ -331,10 +335,10 @@ async def test_a_silent_subscription_is_noticed(
         engine = RedisEngine(proxy.url, prefix=redis_prefix)
         await engine.open()
         try:
-            assert await engine.wait([CONTROL], 0.2) == frozenset()
+            assert await engine.jobs.wait([CONTROL], 0.2) == frozenset()
             proxy.blackhole()
             before = proxy.connections
-            asleep = asyncio.create_task(engine.wait([CONTROL], 30))
+            asleep = asyncio.create_task(engine.jobs.wait([CONTROL], 30))
             await asyncio.to_thread(proxy.wait, lambda: proxy.connections > before, "the silence is noticed")
             proxy.heal()
             assert await asleep == {CONTROL}
@@ -350,16 +354,16 @@ async def test_a_keyed_enqueue_whose_answer_was_lost_is_told_all_the_same(redis_
         await engine.open()
         try:
             first, second = draft(unique=Unique("k")), draft(unique=Unique("k", mode="replace"), payload=b"2")
-            await engine.insert([draft()])
+            await engine.jobs.insert([draft()])
             for one in (first, second):
                 loss = proxy.lose_reply(one.payload if one is second else b"work/k")
-                [receipt] = await engine.insert([one])
+                [receipt] = await engine.jobs.insert([one])
                 assert receipt.id == first.job_id
                 assert loss.happened
-            [job] = await engine.get([first.job_id])
+            [job] = await engine.operator.get([first.job_id])
             assert job is not None
             assert (job.payload, job.status) == (b"2", Status.PENDING)
-            assert (await engine.census()).by_status()[Status.PENDING] == 2
+            assert (await engine.operator.census()).by_status()[Status.PENDING] == 2
         finally:
             await engine.close()
 
@@ -371,13 +375,13 @@ async def test_after_a_start_of_the_server_a_lease_has_its_own_length_to_be_rene
     engine = RedisEngine(redis_url, prefix=redis_prefix)
     await engine.open()
     for worker, lease in (("w", HOUR), ("long", 10_000 * HOUR), ("short", 1)):
-        await engine.insert([Draft(secrets.token_bytes(16), "work")])
-        await engine.renew(worker, [], first=True)
-        assert len(await engine.claim(Demand(worker, (("default", 1),)))) == 1
-        await engine.renew(worker, [], lease=lease)
+        await engine.jobs.insert([Draft(secrets.token_bytes(16), "work")])
+        await engine.jobs.renew(worker, [], first=True)
+        assert len(await engine.jobs.claim(Demand(worker, (("default", 1),)))) == 1
+        await engine.jobs.renew(worker, [], lease=lease)
     client.zadd(f"{{{redis_prefix}}}:workers", {"long": 0, "short": 0})  # as if it had been down for long
     async with asyncio.timeout(60):
-        while not (reaped := await engine.reap("w", 10)):  # the server may be younger than a second
+        while not (reaped := await engine.jobs.reap("w", 10)):  # the server may be younger than a second
             await asyncio.sleep(0.05)
     assert [claim.former for claim in reaped] == ["short"]
     assert set(client.hgetall(f"{{{redis_prefix}}}:leases")) == {b"w", b"long"}, "nothing is left of who is gone"
@@ -389,9 +393,9 @@ async def test_a_claim_is_one_call_with_and_without_a_rate(
     engine: RedisEngine, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A claim writes the tokens of a queue with a rate in its script, and nothing about other queues."""
-    await engine.insert([draft(queue=queue) for queue in ("plain", "rated") for _ in range(5)])
-    await engine.tune("rated", Tuning(rate=Rate(3, per=60)))
-    await engine.renew("w1", [], first=True)
+    await engine.jobs.insert([draft(queue=queue) for queue in ("plain", "rated") for _ in range(5)])
+    await engine.control.tune("rated", Tuning(rate=Rate(3, per=60)))
+    await engine.jobs.renew("w1", [], first=True)
     calls: list[str] = []
     run = engine._store.connection.run
 
@@ -403,7 +407,7 @@ async def test_a_claim_is_one_call_with_and_without_a_rate(
     key = engine._store.home.key("queues")
     before: Any = client.hgetall(key)
     for queue in ("plain", "rated"):
-        assert len(await engine.claim(Demand("w1", ((queue, 4),)))) == (4 if queue == "plain" else 3)
+        assert len(await engine.jobs.claim(Demand("w1", ((queue, 4),)))) == (4 if queue == "plain" else 3)
     assert calls == ["claim", "claim"]
     after: Any = client.hgetall(key)
     assert {field for field in after if after[field] != before.get(field)} == {b"rated/bucket"}
@@ -412,11 +416,11 @@ async def test_a_claim_is_one_call_with_and_without_a_rate(
 @pytest.mark.spec("RATE-02")
 async def test_a_claim_that_used_up_the_tokens_wakes_no_other_worker(engine: RedisEngine) -> None:
     """Jobs are left, but no token: a wake-up would be for nothing. With a token left the next worker is woken."""
-    await engine.insert([draft() for _ in range(9)])
-    await engine.tune("default", Tuning(rate=Rate(4, per=60)))
-    while await engine.wait(["default"], 0.05):
+    await engine.jobs.insert([draft() for _ in range(9)])
+    await engine.control.tune("default", Tuning(rate=Rate(4, per=60)))
+    while await engine.jobs.wait(["default"], 0.05):
         pass
     assert len(await take(engine, 2)) == 2
-    assert await engine.wait(["default"], 5) == {"default"}
+    assert await engine.jobs.wait(["default"], 5) == {"default"}
     assert len(await take(engine, 2)) == 2
-    assert await engine.wait(["default"], 0.05) == frozenset()
+    assert await engine.jobs.wait(["default"], 0.05) == frozenset()

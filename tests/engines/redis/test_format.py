@@ -57,18 +57,18 @@ async def test_a_store_in_use_has_no_key_that_is_not_on_the_page(redis_url: str,
         engine, now = stand.engine, stand.clock()
         options = Options(keep=HOUR)
         drafts = [Draft(stand.mint(), "work", unique=Unique(str(n)), options=options) for n in range(4)]
-        await engine.insert([*drafts, Draft(stand.mint(), "work", delay=MINUTE)])
-        await engine.renew("w", [], first=True)
-        claims = await engine.claim(Demand("w", (("default", 4),)))
+        await engine.jobs.insert([*drafts, Draft(stand.mint(), "work", delay=MINUTE)])
+        await engine.jobs.renew("w", [], first=True)
+        claims = await engine.jobs.claim(Demand("w", (("default", 4),)))
         outcomes: tuple[Outcome, ...] = (Done(b"1"), Failed("again", after=HOUR), Rejected("no"))
-        await engine.settle(
+        await engine.jobs.settle(
             [conclude(claim, outcome, metadata={"a": "b"}) for claim, outcome in zip(claims, outcomes, strict=False)]
         )
-        await engine.tune("default", Tuning(workers=3))
-        await engine.tune("api", Rate(n=5, per=60))
-        await engine.lock("lock", "me", HOUR)
-        await engine.beat(Presence(worker="w", host="h", pid=1, queues={}))
-        await engine.record(
+        await engine.control.tune("default", Tuning(workers=3))
+        await engine.control.tune("api", Rate(n=5, per=60))
+        await engine.control.lock("lock", "me", HOUR)
+        await engine.control.beat(Presence(worker="w", host="h", pid=1, queues={}))
+        await engine.timeline.record(
             [Event(now, EventType.STARTED, drafts[0].job_id, "q", "k")], [Point("q", "m", now, 1)], now=now
         )
         tag = f"{{{redis_prefix}}}:"

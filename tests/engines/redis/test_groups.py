@@ -28,18 +28,18 @@ def draft(kind: str = "work", **options: Any) -> Draft:
 
 async def make(engine: RedisEngine, *members: Draft, then: Draft | None = None) -> bytes:
     group = secrets.token_bytes(16)
-    await engine.insert(into_group(group, members), group=new_group(group, then=then, sealed=True))
+    await engine.jobs.insert(into_group(group, members), group=new_group(group, then=then, sealed=True))
     return group
 
 
 async def read(engine: RedisEngine, group: bytes) -> Group:
-    [found] = await engine.groups([group])
+    [found] = await engine.groups.get([group])
     assert found is not None
     return found
 
 
 async def job(engine: RedisEngine, one: Draft) -> Job | None:
-    [found] = await engine.get([one.job_id])
+    [found] = await engine.operator.get([one.job_id])
     return found
 
 
@@ -52,7 +52,7 @@ def clock() -> VirtualClock:
 async def engine(redis_url: str, redis_prefix: str, clock: VirtualClock) -> AsyncIterator[RedisEngine]:
     found = RedisEngine(redis_url, prefix=redis_prefix, clock=clock)
     await found.open()
-    await found.renew("w", [], first=True)
+    await found.jobs.renew("w", [], first=True)
     yield found
     await found.close()
 
@@ -63,7 +63,7 @@ async def cluster(
 ) -> AsyncIterator[RedisClusterEngine]:
     found = RedisClusterEngine(redis_cluster_url, prefix=redis_cluster_prefix, clock=clock)
     await found.open()
-    await found.renew("w", [], first=True)
+    await found.jobs.renew("w", [], first=True)
     yield found
     await found.close()
 
@@ -75,8 +75,8 @@ async def lose_closings(monkeypatch: pytest.MonkeyPatch, engine: RedisEngine) ->
 
     with monkeypatch.context() as patched:
         patched.setattr(Store, "close_groups", die)
-        [claim] = await engine.claim(DEMAND)
-        assert (await engine.settle([conclude(claim, Done())])).verdicts == [Verdict.APPLIED]
+        [claim] = await engine.jobs.claim(DEMAND)
+        assert (await engine.jobs.settle([conclude(claim, Done())])).verdicts == [Verdict.APPLIED]
 
 
 @pytest.mark.engine("redis")
@@ -90,9 +90,9 @@ async def test_a_process_killed_between_the_last_end_and_the_callbacks_costs_a_s
     found = await read(engine, group)
     assert found.closed_at == await engine.now()
     assert await job(engine, then) is None
-    assert (await engine.sweep_groups()).closed == 1
+    assert (await engine.groups.sweep()).closed == 1
     assert await job(engine, then) is not None
-    assert (await engine.sweep_groups()).closed == 0
+    assert (await engine.groups.sweep()).closed == 0
     assert (await read(engine, group)).expires_at is not None
 
 
@@ -105,13 +105,13 @@ async def test_many_sweeps_at_once_store_the_callbacks_once(
     then = draft("then", options=Options(keep=0))
     await make(engine, draft(), then=then)
     await lose_closings(monkeypatch, engine)
-    swept = await asyncio.gather(*(engine.sweep_groups() for _ in range(8)))
+    swept = await asyncio.gather(*(engine.groups.sweep() for _ in range(8)))
     assert sum(one.closed for one in swept) == 1
-    [claim] = await engine.claim(DEMAND)
+    [claim] = await engine.jobs.claim(DEMAND)
     assert claim.id == then.job_id
-    await engine.settle([conclude(claim, Done())])
-    await asyncio.gather(*(engine.sweep_groups() for _ in range(8)))
-    assert await engine.claim(DEMAND) == []
+    await engine.jobs.settle([conclude(claim, Done())])
+    await asyncio.gather(*(engine.groups.sweep() for _ in range(8)))
+    assert await engine.jobs.claim(DEMAND) == []
 
 
 @pytest.mark.engine("redis")
@@ -127,11 +127,11 @@ async def test_a_sweep_keeps_a_group_whose_callbacks_another_client_stored_meanw
     async def slowly(*arguments: Any) -> Any:
         found = await look(*arguments)
         monkeypatch.setattr(groups, "_due", look)
-        assert (await engine.sweep_groups()).closed == 1
+        assert (await engine.groups.sweep()).closed == 1
         return found
 
     monkeypatch.setattr(groups, "_due", slowly)
-    assert await engine.sweep_groups() == Swept()
+    assert await engine.groups.sweep() == Swept()
     assert (await read(engine, group)).expires_at is not None
 
 
@@ -142,16 +142,16 @@ async def test_a_server_that_fails_after_the_last_end_does_not_fail_the_settleme
 ) -> None:
     then = draft("then")
     await make(engine, draft(), then=then)
-    [claim] = await engine.claim(DEMAND)
+    [claim] = await engine.jobs.claim(DEMAND)
 
     async def away(*_: object) -> bool:
         raise EngineUnavailable("no answer.")
 
     with monkeypatch.context() as patched:
         patched.setattr("stoker.engines.redis.groups.close", away)
-        assert (await engine.settle([conclude(claim, Done())])).verdicts == [Verdict.APPLIED]
+        assert (await engine.jobs.settle([conclude(claim, Done())])).verdicts == [Verdict.APPLIED]
     assert "the callbacks of 1 groups are stored by the next sweep: no answer." in caplog.text
-    assert (await engine.sweep_groups()).closed == 1
+    assert (await engine.groups.sweep()).closed == 1
     assert await job(engine, then) is not None
 
 
@@ -165,15 +165,15 @@ async def test_members_of_two_queues_are_refused_by_name(cluster: RedisClusterEn
     for members in ([one, other], [chain(one, other)]):
         with pytest.raises(EngineRefused, match=r"go to queue 'default'.* and one to 'other'"):
             await make(cluster, *members)
-    assert await cluster.get([one.job_id, other.job_id]) == [None, None]
+    assert await cluster.operator.get([one.job_id, other.job_id]) == [None, None]
     group = await make(cluster, one)
     with pytest.raises(EngineRefused, match="go to queue 'default'"):
-        await cluster.insert(into_group(group, [other]))
+        await cluster.jobs.insert(into_group(group, [other]))
     twin = cluster.for_loop()
     await twin.open()
     try:
         with pytest.raises(EngineRefused, match="go to queue 'default'"):
-            await twin.insert(into_group(group, [other]), group=new_group(group))
+            await twin.jobs.insert(into_group(group, [other]), group=new_group(group))
     finally:
         await twin.close()
     assert (await read(cluster, group)).total == 1
@@ -183,10 +183,10 @@ async def test_members_of_two_queues_are_refused_by_name(cluster: RedisClusterEn
 @pytest.mark.spec("GROUP-27")
 async def test_a_group_that_was_stored_without_members_takes_none(cluster: RedisClusterEngine) -> None:
     group = secrets.token_bytes(16)
-    await cluster.insert([], group=new_group(group))
+    await cluster.jobs.insert([], group=new_group(group))
     with pytest.raises(EngineRefused, match="stored without a member"):
-        await cluster.insert(into_group(group, [draft()]))
-    assert await cluster.seal(group)
+        await cluster.jobs.insert(into_group(group, [draft()]))
+    assert await cluster.groups.seal(group)
     assert (await read(cluster, group)).closed_at is not None
 
 
@@ -196,7 +196,7 @@ async def test_callbacks_go_anywhere(cluster: RedisClusterEngine, monkeypatch: p
     then = draft("then", queue="other")
     await make(cluster, draft(), then=then)
     await lose_closings(monkeypatch, cluster)
-    assert (await cluster.sweep_groups()).closed == 1
+    assert (await cluster.groups.sweep()).closed == 1
     found = await job(cluster, then)
     assert found is not None
     assert (found.queue, found.status) == ("other", Status.PENDING)
@@ -210,10 +210,10 @@ async def test_a_member_stays_in_the_queue_of_its_group(
     """A move is refused; a job that joins from a handler and goes elsewhere loses the group, with a warning."""
     member, more = draft(), draft(queue="other")
     group = await make(cluster, member)
-    assert (await cluster.alter(Selection((member.job_id,)), Move("other"))).blocked == 1
-    [claim] = await cluster.claim(DEMAND)
+    assert (await cluster.operator.alter(Selection((member.job_id,)), Move("other"))).blocked == 1
+    [claim] = await cluster.jobs.claim(DEMAND)
     joining = tuple(into_group(group, [more]))
-    assert (await cluster.settle([conclude(claim, Done(followups=joining))])).verdicts == [Verdict.APPLIED]
+    assert (await cluster.jobs.settle([conclude(claim, Done(followups=joining))])).verdicts == [Verdict.APPLIED]
     found = await job(cluster, more)
     assert found is not None
     assert found.options.group is None
@@ -225,10 +225,10 @@ async def test_a_member_stays_in_the_queue_of_its_group(
 @pytest.mark.spec("GROUP-10")
 async def test_a_removed_group_leaves_nothing_behind(cluster: RedisClusterEngine, clock: VirtualClock) -> None:
     await make(cluster, draft(options=Options(keep=0)))
-    [claim] = await cluster.claim(DEMAND)
-    await cluster.settle([conclude(claim, Done())])
+    [claim] = await cluster.jobs.claim(DEMAND)
+    await cluster.jobs.settle([conclude(claim, Done())])
     clock.advance(3_601)
-    assert (await cluster.sweep_groups()).removed == 1
+    assert (await cluster.groups.sweep()).removed == 1
     store = cluster._store
     for shard in (store.home, store.shard("default")):
         assert await store.connection.call("ZCARD", shard.key("groups")) == 0

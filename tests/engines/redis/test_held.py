@@ -23,18 +23,18 @@ class Bench(Stand):
 
     async def held(self, n: int, worker: str = "silent", *, at_once: int = 100) -> list[Claim]:
         """So many claims of a worker, each lot under a token of its own."""
-        await self.engine.renew(worker, [], first=True, lease=HOUR)
+        await self.engine.jobs.renew(worker, [], first=True, lease=HOUR)
         claims: list[Claim] = []
         while len(claims) < n:
             self.clock.set(self.clock() + 1)
-            await self.engine.insert([Draft(self.mint(), "work", b"{}") for _ in range(at_once)])
-            claims += await self.engine.claim(Demand(worker, (("default", at_once),)))
+            await self.engine.jobs.insert([Draft(self.mint(), "work", b"{}") for _ in range(at_once)])
+            claims += await self.engine.jobs.claim(Demand(worker, (("default", at_once),)))
         assert len(claims) == n
         return claims
 
     async def fall_silent(self) -> None:
         self.clock.set(self.clock() + 2 * HOUR)
-        await self.engine.renew("heir", [], first=True, lease=HOUR)
+        await self.engine.jobs.renew("heir", [], first=True, lease=HOUR)
 
     async def commands(self, action: Callable[[], Awaitable[Any]]) -> tuple[Any, dict[str, int]]:
         """What an action answers, and how often it made the server run each command."""
@@ -59,15 +59,15 @@ async def test_a_reap_costs_what_it_takes_however_much_is_held(bench: Bench) -> 
     """The same number of commands for 400 claims and for 4,000; every claim is taken over once, oldest first."""
     few = [claim.id for claim in await bench.held(400)]
     await bench.fall_silent()
-    taken, at_few = await bench.commands(lambda: bench.engine.reap("heir", limit=50))
+    taken, at_few = await bench.commands(lambda: bench.engine.jobs.reap("heir", limit=50))
     assert [claim.id for claim in taken] == few[:50]
     many = [claim.id for claim in await bench.held(4_000, "silent too", at_once=1_000)]
     await bench.fall_silent()
     left = [claim.id for claim in taken]
-    taken, at_many = await bench.commands(lambda: bench.engine.reap("heir", limit=50))
+    taken, at_many = await bench.commands(lambda: bench.engine.jobs.reap("heir", limit=50))
     assert sum(at_many.values()) <= sum(at_few.values()) + 10, "one more owner to look at"
     left += [claim.id for claim in taken]
-    while taken := await bench.engine.reap("heir", limit=500):
+    while taken := await bench.engine.jobs.reap("heir", limit=500):
         left += [claim.id for claim in taken]
     assert left == [*few, *many]
 
@@ -80,11 +80,11 @@ async def test_a_reap_of_many_owners_takes_the_oldest_of_all(bench: Bench) -> No
         for n in range(OWNERS_AT_ONCE // 2):
             wanted += await bench.held(2, f"w{n}", at_once=2)
     for n in range(OWNERS_AT_ONCE):
-        await bench.engine.renew(f"idle{n}", [], first=True, lease=HOUR)
+        await bench.engine.jobs.renew(f"idle{n}", [], first=True, lease=HOUR)
     await bench.fall_silent()
     taken: list[Claim] = []
     for _ in range(20):
-        taken += await bench.engine.reap("heir", limit=15)
+        taken += await bench.engine.jobs.reap("heir", limit=15)
     assert [claim.id for claim in taken] == [claim.id for claim in wanted]
     assert [claim.former for claim in taken] == [claim.worker for claim in wanted]
     assert await bench.call("ZRANGE", bench.home.key("workers"), 0, -1) == [b"heir"]
@@ -99,17 +99,17 @@ async def test_a_renewal_of_much_is_several_short_calls(bench: Bench) -> None:
     orphans = {held[place] for place in (0, 777, len(held) - 1)}
     strangers = [(bench.mint(), claims[n].token) for n in (3, 800)]
     told = [*strangers, *(pair for pair in reversed(held) if pair not in orphans)]
-    renewal, commands = await bench.commands(lambda: bench.engine.renew("silent", told, lease=HOUR))
+    renewal, commands = await bench.commands(lambda: bench.engine.jobs.renew("silent", told, lease=HOUR))
     assert commands["evalsha"] == 5
     assert renewal.known
     assert renewal.lost == strangers
     assert {(claim.id, claim.token) for claim in renewal.orphaned} == orphans
     bench.clock.set(bench.clock() + 2 * HOUR)
-    await bench.engine.renew("heir", [], first=True, lease=HOUR)
-    while await bench.engine.reap("heir", limit=1_000):
+    await bench.engine.jobs.renew("heir", [], first=True, lease=HOUR)
+    while await bench.engine.jobs.reap("heir", limit=1_000):
         pass
-    assert not (await bench.engine.renew("silent", held, lease=HOUR)).known
-    assert len((await bench.engine.find(Query(statuses=frozenset({Status.RUNNING}), limit=10))).jobs) == 10
+    assert not (await bench.engine.jobs.renew("silent", held, lease=HOUR)).known
+    assert len((await bench.engine.operator.find(Query(statuses=frozenset({Status.RUNNING}), limit=10))).jobs) == 10
 
 
 @pytest.mark.spec("LOT-02")
@@ -117,8 +117,8 @@ async def test_running_jobs_that_are_asked_to_stop_stay_where_they_are_held(benc
     """Some of a lot, one of them named twice: each is held once, and the others are not touched."""
     claims = await bench.held(4, "w", at_once=4)
     ids = [claim.id for claim in claims]
-    await bench.engine.alter(Selection((ids[0], ids[2], ids[0])), Cancel())
+    await bench.engine.operator.alter(Selection((ids[0], ids[2], ids[0])), Cancel())
     stored = [ids_of(lot[8:]) for lot in await bench.call("ZRANGE", bench.home.held("w"), 0, -1)]
     assert sorted(job for lot in stored for job in lot) == sorted(ids)
-    renewal = await bench.engine.renew("w", [(claim.id, claim.token) for claim in claims], lease=HOUR)
+    renewal = await bench.engine.jobs.renew("w", [(claim.id, claim.token) for claim in claims], lease=HOUR)
     assert ([job for job, _ in renewal.canceling], renewal.lost) == ([ids[0], ids[2]], [])

@@ -56,14 +56,14 @@ async def test_a_large_batch_goes_in_parts(redis_url: str, redis_prefix: str, mo
         receipts = await app.enqueue_many(drafts(20))
         assert {receipt.stored for receipt in receipts} == {Stored.INSERTED}
         engine = await app.engine()
-        together = await asyncio.gather(*(engine.insert([draft]) for draft in drafts(20)))
+        together = await asyncio.gather(*(engine.jobs.insert([draft]) for draft in drafts(20)))
         assert {receipt.stored for [receipt] in together} == {Stored.INSERTED}
         assert LARGEST_CALL // 2 < max(found) <= LARGEST_CALL + OVERHEAD
-        await engine.renew("w", [], first=True)
-        claims = await engine.claim(Demand("w", (("default", 40),)))
+        await engine.jobs.renew("w", [], first=True)
+        claims = await engine.jobs.claim(Demand("w", (("default", 40),)))
         assert len(claims) == 40
         found.clear()
-        settled = await engine.settle([conclude(claim, Done(LARGE)) for claim in claims])
+        settled = await engine.jobs.settle([conclude(claim, Done(LARGE)) for claim in claims])
         assert settled.verdicts == [Verdict.APPLIED] * 40
         assert sum(found) > 40 * len(LARGE)
         assert max(found) <= LARGEST_CALL + OVERHEAD
@@ -83,12 +83,12 @@ async def test_the_time_limit_grows_with_what_is_sent(
     engine = RedisEngine(server, prefix=redis_prefix, timeout=7)
     await engine.open()
     try:
-        await engine.insert(drafts(1, b"{}"))
+        await engine.jobs.insert(drafts(1, b"{}"))
         monkeypatch.setattr(asyncio, "timeout", noted)
-        await engine.insert(drafts(1, b"{}"))
+        await engine.jobs.insert(drafts(1, b"{}"))
         assert 7 < max(limits) < 7.1
         limits.clear()
-        await engine.insert(drafts(4))
+        await engine.jobs.insert(drafts(4))
         assert 7 + 4 * len(LARGE) / SLOWEST < max(limits) < 7.1 + 4 * len(LARGE) / SLOWEST
     finally:
         await engine.close()
@@ -109,10 +109,10 @@ async def test_what_arrives_of_a_long_answer_moves_the_time_limit_on(
     engine = RedisEngine(server, prefix=redis_prefix)
     await engine.open()
     try:
-        await engine.insert(drafts(4))
-        await engine.renew("w", [], first=True)
+        await engine.jobs.insert(drafts(4))
+        await engine.jobs.renew("w", [], first=True)
         monkeypatch.setattr(asyncio.Timeout, "reschedule", noted)
-        assert len(await engine.claim(Demand("w", (("default", 4),)))) == 4
+        assert len(await engine.jobs.claim(Demand("w", (("default", 4),)))) == 4
         assert sum(moved) == pytest.approx(4 * len(LARGE) / SLOWEST, rel=0.05), "a second for each megabyte"
         assert min(moved) >= 0
     finally:
@@ -126,10 +126,10 @@ async def test_an_insert_whose_answer_is_lost_is_looked_for(redis_url: str, redi
         engine = RedisEngine(proxy.url, prefix=redis_prefix, timeout=2, patience=0.1)
         await engine.open()
         try:
-            await engine.insert(drafts(1, b"{}"))
+            await engine.jobs.insert(drafts(1, b"{}"))
             batch = drafts(5, b'{"n":1}')
             loss = proxy.lose_reply(batch[0].job_id, then="silence")
-            receipts = await engine.insert(batch)
+            receipts = await engine.jobs.insert(batch)
             assert loss.happened == 1
             assert [receipt.id for receipt in receipts] == [draft.job_id for draft in batch]
             assert {receipt.stored for receipt in receipts} == {Stored.INSERTED}
@@ -143,12 +143,12 @@ async def test_a_server_that_is_too_slow_is_not_called_unreachable(redis_url: st
         engine = RedisEngine(proxy.url, prefix=redis_prefix, timeout=1, patience=0.1)
         await engine.open()
         try:
-            await engine.insert(drafts(1, b"{}"))
+            await engine.jobs.insert(drafts(1, b"{}"))
             proxy.blackhole()
             with pytest.raises(EngineUnavailable, match="did not answer within the time limit"):
-                await engine.insert(drafts(1, b"{}"))
+                await engine.jobs.insert(drafts(1, b"{}"))
             proxy.refuse()
             with pytest.raises(EngineUnavailable, match="cannot be reached"):
-                await engine.insert(drafts(1, b"{}"))
+                await engine.jobs.insert(drafts(1, b"{}"))
         finally:
             await engine.close()

@@ -26,14 +26,14 @@ class Bench(Stand):
     """An engine, and a look at its entries."""
 
     async def claimed(self, n: int, worker: str = "w") -> list[Claim]:
-        await self.engine.insert([Draft(self.mint(), "work", b"{}") for _ in range(n)])
-        await self.engine.renew(worker, [], first=True, lease=HOUR)
-        claims = await self.engine.claim(Demand(worker, (("default", n),)))
+        await self.engine.jobs.insert([Draft(self.mint(), "work", b"{}") for _ in range(n)])
+        await self.engine.jobs.renew(worker, [], first=True, lease=HOUR)
+        claims = await self.engine.jobs.claim(Demand(worker, (("default", n),)))
         assert len(claims) == n
         return claims
 
     async def finish(self, claims: list[Claim]) -> None:
-        settled = await self.engine.settle([conclude(claim, Done()) for claim in claims])
+        settled = await self.engine.jobs.settle([conclude(claim, Done()) for claim in claims])
         assert set(settled.verdicts) == {Verdict.APPLIED}
 
     async def ended(self, n: int) -> list[JobId]:
@@ -54,17 +54,17 @@ class Bench(Stand):
         return [ids_of(place.removesuffix(HAS_STATE)[10:]) for place in places]
 
     async def add(self, *drafts: Draft) -> list[JobId]:
-        return [receipt.id for receipt in await self.engine.insert(drafts)]
+        return [receipt.id for receipt in await self.engine.jobs.insert(drafts)]
 
     def drafts(self, n: int, **options: Any) -> list[Draft]:
         return [Draft(self.mint(), "work", b"{}", **options) for _ in range(n)]
 
     async def claim(self, n: int) -> list[JobId]:
-        await self.engine.renew("w", [], first=True, lease=HOUR)
-        return [claim.id for claim in await self.engine.claim(Demand("w", (("default", n),)))]
+        await self.engine.jobs.renew("w", [], first=True, lease=HOUR)
+        return [claim.id for claim in await self.engine.jobs.claim(Demand("w", (("default", n),)))]
 
     async def stored(self) -> list[JobId]:
-        return [job.id for job in (await self.engine.find(Query(order="oldest"))).jobs]
+        return [job.id for job in (await self.engine.operator.find(Query(order="oldest"))).jobs]
 
 
 @pytest.fixture
@@ -99,12 +99,12 @@ async def test_a_reaper_of_some_jobs_of_a_lot_leaves_the_others_where_they_are(b
     claims = await bench.claimed(4)
     ids = [claim.id for claim in claims]
     bench.clock.set(bench.clock() + 2 * HOUR)
-    await bench.engine.renew("heir", [], first=True)
-    taken = [claim.id for claim in await bench.engine.reap("heir", limit=3)]
+    await bench.engine.jobs.renew("heir", [], first=True)
+    taken = [claim.id for claim in await bench.engine.jobs.reap("heir", limit=3)]
     assert taken == ids[:3]
     assert await bench.held() == [ids[3:]]
     assert sorted(job for lot in await bench.held("heir") for job in lot) == taken
-    settled = await bench.engine.settle([conclude(claim, Done()) for claim in claims])
+    settled = await bench.engine.jobs.settle([conclude(claim, Done()) for claim in claims])
     assert settled.verdicts[:3] == [Verdict.LOST] * 3
 
 
@@ -114,7 +114,7 @@ async def test_what_ends_in_one_step_is_one_entry(bench: Bench) -> None:
     assert await bench.ends() == [ids]
     claims = await bench.claimed(2)
     bench.clock.set(bench.clock() + SECOND)
-    await bench.engine.settle(
+    await bench.engine.jobs.settle(
         [conclude(claims[0], Done()), conclude(claims[1], Failed("no", after=SECOND))],
     )
     assert await bench.ends() == [ids, [claims[0].id]]
@@ -123,7 +123,7 @@ async def test_what_ends_in_one_step_is_one_entry(bench: Bench) -> None:
 @pytest.mark.spec("LOT-04")
 async def test_one_that_is_removed_leaves_its_lot(bench: Bench) -> None:
     ids = await bench.ended(3)
-    tally = await bench.engine.alter(Selection((ids[1],)), Delete())
+    tally = await bench.engine.operator.alter(Selection((ids[1],)), Delete())
     assert tally.changed == 1
     assert await bench.ends() == [[ids[0], ids[2]]]
     assert await bench.stored() == [ids[0], ids[2]]
@@ -134,7 +134,7 @@ async def test_several_that_are_removed_leave_their_lots_together(bench: Bench) 
     first = await bench.ended(4)
     bench.clock.set(bench.clock() + SECOND)
     second = await bench.ended(3)
-    assert (await bench.engine.alter(Selection((*first[:3], *second)), Delete())).changed == 6
+    assert (await bench.engine.operator.alter(Selection((*first[:3], *second)), Delete())).changed == 6
     assert await bench.ends() == [first[3:]]
     assert await bench.stored() == first[3:]
 
@@ -143,7 +143,7 @@ async def test_several_that_are_removed_leave_their_lots_together(bench: Bench) 
 async def test_one_that_cannot_be_read_leaves_its_lot(bench: Bench) -> None:
     ids = await bench.ended(3)
     await bench.call("HSET", bench.home.key("state"), ids[1], GARBAGE)
-    assert (await bench.engine.alter(Selection((ids[1],)), Delete())).changed == 1
+    assert (await bench.engine.operator.alter(Selection((ids[1],)), Delete())).changed == 1
     assert await bench.ends() == [[ids[0], ids[2]]]
 
 
@@ -151,7 +151,7 @@ async def test_one_that_cannot_be_read_leaves_its_lot(bench: Bench) -> None:
 async def test_one_that_runs_and_cannot_be_read_leaves_its_lot(bench: Bench) -> None:
     claims = await bench.claimed(3)
     await bench.call("HSET", bench.home.key("state"), claims[1].id, GARBAGE)
-    assert (await bench.engine.alter(Selection((claims[1].id,)), Delete())).changed == 1
+    assert (await bench.engine.operator.alter(Selection((claims[1].id,)), Delete())).changed == 1
     assert await bench.held() == [[claims[0].id, claims[2].id]]
 
 
@@ -159,13 +159,13 @@ async def test_one_that_runs_and_cannot_be_read_leaves_its_lot(bench: Bench) -> 
 async def test_no_more_than_the_limit_of_a_lot_expires(bench: Bench) -> None:
     first, second = await bench.ended(5), await bench.ended(3)
     bench.clock.set(bench.clock() + bench.engine.keep_done + SECOND)
-    assert (await bench.engine.expire(Retention(limit=2))).jobs == 2
+    assert (await bench.engine.operator.expire(Retention(limit=2))).jobs == 2
     assert await bench.stored() == [*first[2:], *second]
-    assert (await bench.engine.expire(Retention(limit=4))).jobs == 4
+    assert (await bench.engine.operator.expire(Retention(limit=4))).jobs == 4
     assert await bench.stored() == second[1:]
-    assert (await bench.engine.expire(Retention(limit=4))).jobs == 2
+    assert (await bench.engine.operator.expire(Retention(limit=4))).jobs == 2
     assert await bench.ends() == []
-    assert (await bench.engine.census()).by_status().get(Status.DONE, 0) == 0
+    assert (await bench.engine.operator.census()).by_status().get(Status.DONE, 0) == 0
 
 
 @pytest.mark.spec("LOT-11")
@@ -173,20 +173,20 @@ async def test_no_more_than_the_limit_of_a_lot_expires(bench: Bench) -> None:
 async def test_nothing_of_a_job_outlives_its_retention(bench: Bench, surplus: bool) -> None:
     """Its result, notes, errors, keys and state go with it."""
     await bench.add(*bench.drafts(2, unique=Unique("one")), *bench.drafts(1, unique=Unique("two")))
-    await bench.engine.renew("w", [], first=True, lease=HOUR)
-    claims = await bench.engine.claim(Demand("w", (("default", 9),)))
-    await bench.engine.note([Note(claim.id, "w", claim.token, 0.5, {"a": "b"}, ("line",)) for claim in claims])
+    await bench.engine.jobs.renew("w", [], first=True, lease=HOUR)
+    claims = await bench.engine.jobs.claim(Demand("w", (("default", 9),)))
+    await bench.engine.jobs.note([Note(claim.id, "w", claim.token, 0.5, {"a": "b"}, ("line",)) for claim in claims])
     outcomes: list[Outcome] = [Done(b'"result"'), Failed("no", retry=False)]
     settled = [conclude(claim, outcome) for claim, outcome in zip(claims, outcomes, strict=True)]
-    assert set((await bench.engine.settle(settled)).verdicts) == {Verdict.APPLIED}
+    assert set((await bench.engine.jobs.settle(settled)).verdicts) == {Verdict.APPLIED}
     hashes = ("state", "last", "notes", "results", "errors", "keys", "corrupt")
     sets = ("jobs", "odd", "ends", "named")
     assert [await bench.call("HLEN", bench.home.key(name)) for name in ("results", "notes", "errors")] == [1, 2, 1]
     if surplus:
-        assert (await bench.engine.expire(Retention(finished=0))).jobs == 2
+        assert (await bench.engine.operator.expire(Retention(finished=0))).jobs == 2
     else:
         bench.clock.set(bench.clock() + 60 * DAY)
-        assert (await bench.engine.expire(Retention())).jobs == 2
+        assert (await bench.engine.operator.expire(Retention())).jobs == 2
     left = {name: await bench.call("HLEN", bench.home.key(name)) for name in hashes}
     left |= {name: await bench.call("ZCARD", bench.home.key(name)) for name in sets}
     assert left == dict.fromkeys((*hashes, *sets), 0)
@@ -197,10 +197,10 @@ async def test_a_surplus_is_counted_in_jobs(bench: Bench) -> None:
     first = await bench.ended(5)
     bench.clock.set(bench.clock() + SECOND)
     second = await bench.ended(3)
-    assert (await bench.engine.expire(Retention(finished=8))).jobs == 0
-    assert (await bench.engine.expire(Retention(finished=6))).jobs == 2
+    assert (await bench.engine.operator.expire(Retention(finished=8))).jobs == 0
+    assert (await bench.engine.operator.expire(Retention(finished=6))).jobs == 2
     assert await bench.stored() == [*first[2:], *second]
-    assert (await bench.engine.expire(Retention(finished=2))).jobs == 4
+    assert (await bench.engine.operator.expire(Retention(finished=2))).jobs == 4
     assert await bench.stored() == second[1:]
 
 
@@ -209,7 +209,7 @@ async def test_of_those_that_expire_together_the_oldest_ids_go_first(bench: Benc
     claims = await bench.claimed(4)
     await bench.finish([claims[0], claims[3]])
     await bench.finish([claims[1], claims[2]])
-    assert (await bench.engine.expire(Retention(finished=2))).jobs == 2
+    assert (await bench.engine.operator.expire(Retention(finished=2))).jobs == 2
     assert await bench.stored() == [claims[2].id, claims[3].id]
 
 
@@ -266,9 +266,9 @@ async def test_one_that_comes_back_to_a_place_of_the_same_instant_is_claimed_in_
     """A job that was put back has a state and stands by itself, between two of a lot."""
     [first, second, third] = bench.drafts(3)
     await bench.add(second)
-    await bench.engine.renew("w", [], first=True, lease=HOUR)
-    [claim] = await bench.engine.claim(Demand("w", (("default", 1),)))
-    await bench.engine.settle([conclude(claim, Failed("again", after=0))])
+    await bench.engine.jobs.renew("w", [], first=True, lease=HOUR)
+    [claim] = await bench.engine.jobs.claim(Demand("w", (("default", 1),)))
+    await bench.engine.jobs.settle([conclude(claim, Failed("again", after=0))])
     await bench.add(first, third)
     assert await bench.claim(1) == [first.job_id]
     assert await bench.claim(5) == [second.job_id, third.job_id]
@@ -287,11 +287,11 @@ async def test_each_priority_has_its_own_lots(bench: Bench) -> None:
 @pytest.mark.spec("LOT-07")
 async def test_one_that_is_changed_leaves_the_others_where_they_are(bench: Bench) -> None:
     ids = await bench.add(*bench.drafts(4))
-    assert (await bench.engine.alter(Selection((ids[1],)), Cancel())).changed == 1
+    assert (await bench.engine.operator.alter(Selection((ids[1],)), Cancel())).changed == 1
     assert await bench.line() == [[ids[0], ids[2], ids[3]]]
-    assert (await bench.engine.alter(Selection((ids[0],)), Prioritize(3))).changed == 1
+    assert (await bench.engine.operator.alter(Selection((ids[0],)), Prioritize(3))).changed == 1
     assert await bench.line() == [[ids[2], ids[3]], [ids[0]]]
-    assert (await bench.engine.alter(Selection((ids[2], ids[3])), Delete())).changed == 2
+    assert (await bench.engine.operator.alter(Selection((ids[2], ids[3])), Delete())).changed == 2
     assert await bench.claim(5) == [ids[0]]
 
 
@@ -301,7 +301,7 @@ async def test_any_sixteen_bytes_are_an_id(bench: Bench, place: int) -> None:
     ids = [JobId(b"\1" * 16), JobId(b"\xff" * 16)]
     await bench.add(*(Draft(job, "work", b"{}") for job in ids))
     assert await bench.line() == [ids]
-    assert (await bench.engine.alter(Selection((ids[place],)), Delete())).changed == 1
+    assert (await bench.engine.operator.alter(Selection((ids[place],)), Delete())).changed == 1
     assert await bench.claim(5) == [ids[1 - place]]
 
 
@@ -309,6 +309,6 @@ async def test_any_sixteen_bytes_are_an_id(bench: Bench, place: int) -> None:
 async def test_who_is_not_due_stands_alone(bench: Bench) -> None:
     ids = await bench.add(*bench.drafts(3, delay=HOUR))
     assert await bench.line() == [[job] for job in ids]
-    assert (await bench.engine.census()).scheduled == {"default": 3}
+    assert (await bench.engine.operator.census()).scheduled == {"default": 3}
     bench.clock.set(bench.clock() + HOUR)
     assert await bench.claim(5) == ids

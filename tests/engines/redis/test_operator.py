@@ -45,12 +45,12 @@ pytestmark = pytest.mark.engine("redis")
 class Bench(Stand):
     async def add(self, n: int = 1, **options: Any) -> list[JobId]:
         drafts = [Draft(self.mint(), "work", **options) for _ in range(n)]
-        return [receipt.id for receipt in await self.engine.insert(drafts)]
+        return [receipt.id for receipt in await self.engine.jobs.insert(drafts)]
 
     async def run(self, n: int, outcome: Any) -> list[JobId]:
-        await self.engine.renew("w", [], first=True)
-        claims = await self.engine.claim(Demand("w", (("default", n),)))
-        await self.engine.settle([conclude(claim, outcome) for claim in claims])
+        await self.engine.jobs.renew("w", [], first=True)
+        claims = await self.engine.jobs.claim(Demand("w", (("default", n),)))
+        await self.engine.jobs.settle([conclude(claim, outcome) for claim in claims])
         return [claim.id for claim in claims]
 
 
@@ -80,10 +80,10 @@ async def full(small: redis.Redis) -> AsyncIterator[Bench]:
         await found.run(2, Rejected("no"))
         await found.add(2)
         await found.run(2, Done())
-        await found.engine.tune("api", Rate(1, burst=10))
+        await found.engine.control.tune("api", Rate(1, burst=10))
         await found.add(3, delay=HOUR)
         await found.add(1)
-        await found.engine.claim(Demand("w", (("default", 1),)))
+        await found.engine.jobs.claim(Demand("w", (("default", 1),)))
         small.config_set("maxmemory", 1)
         yield found
         small.config_set("maxmemory", 0)
@@ -91,22 +91,22 @@ async def full(small: redis.Redis) -> AsyncIterator[Bench]:
 
 @pytest.mark.spec("REDISOPS-20")
 async def test_a_full_server_takes_no_jobs_and_stores_nothing_half(full: Bench) -> None:
-    before = await full.engine.census()
+    before = await full.engine.operator.census()
     with pytest.raises(EngineFull, match="maxmemory"):
         await full.add(5)
     with pytest.raises(EngineFull):
         await full.add(1, unique=Unique("k"))
     with pytest.raises(EngineFull):
-        await full.engine.record([Event(1, EventType.ENQUEUED, full.mint(), "q", "k")], now=1)
-    assert await full.engine.census() == before
-    assert await full.engine.events(Window(0, 1 << 60)) == []
+        await full.engine.timeline.record([Event(1, EventType.ENQUEUED, full.mint(), "q", "k")], now=1)
+    assert await full.engine.operator.census() == before
+    assert await full.engine.timeline.events(Window(0, 1 << 60)) == []
 
 
 @pytest.mark.spec("REDISOPS-21")
 async def test_a_full_server_lets_people_make_room(full: Bench) -> None:
     """Whatever ends, removes, moves or holds back jobs gets through."""
     engine = full.engine
-    page = await engine.find(Query(order="oldest", limit=100))
+    page = await engine.operator.find(Query(order="oldest", limit=100))
     by_status: dict[Status, list[JobId]] = {}
     for job in page.jobs:
         by_status.setdefault(job.status, []).append(job.id)
@@ -120,17 +120,19 @@ async def test_a_full_server_lets_people_make_room(full: Bench) -> None:
         (Discard(), dead[:1]),
         (Clone((full.mint(),)), dead[1:]),
     ):
-        assert (await engine.alter(Selection(tuple(jobs)), change)).changed == len(jobs), change
-    assert (await engine.alter(Selection(tuple(by_status[Status.RUNNING])), Cancel("stop"))).cancel_requested == 1
-    assert await engine.tune("mail", Tuning(paused=True))
-    assert (await engine.spend("api")).granted
-    assert await engine.lock("janitor", "me", SECOND)
-    await engine.beat(Presence(worker="w", host="h", pid=1, queues={}))
-    assert (await engine.alter(Selection(tuple(dead)), Delete())).changed == 2
+        assert (await engine.operator.alter(Selection(tuple(jobs)), change)).changed == len(jobs), change
+    assert (
+        await engine.operator.alter(Selection(tuple(by_status[Status.RUNNING])), Cancel("stop"))
+    ).cancel_requested == 1
+    assert await engine.control.tune("mail", Tuning(paused=True))
+    assert (await engine.control.spend("api")).granted
+    assert await engine.control.lock("janitor", "me", SECOND)
+    await engine.control.beat(Presence(worker="w", host="h", pid=1, queues={}))
+    assert (await engine.operator.alter(Selection(tuple(dead)), Delete())).changed == 2
     full.clock.set(full.clock() + KEEP_DEAD + HOUR)
-    assert (await engine.expire(Retention())).jobs == 4
-    assert await engine.expire(Retention()) == Expired()
-    assert (await engine.renew("w", [], lease=LEASE)).known
+    assert (await engine.operator.expire(Retention())).jobs == 4
+    assert await engine.operator.expire(Retention()) == Expired()
+    assert (await engine.jobs.renew("w", [], lease=LEASE)).known
 
 
 # --- a reply that was lost, and bounds --------------------------------------------------------------------------
@@ -142,11 +144,11 @@ async def test_a_recording_that_is_sent_twice_counts_once(bench: Bench, monkeypa
     event, point = Event(at, EventType.STARTED, bench.mint(), "q", "k"), Point("q", "m", at, 1, 1.5)
     monkeypatch.setattr("stoker.engines.redis.events.os.urandom", lambda n: b"t" * n)
     for _ in range(3):
-        await bench.engine.record([event], [point], now=at)
-    assert await bench.engine.events(Window(at, at + 1)) == [event]
+        await bench.engine.timeline.record([event], [point], now=at)
+    assert await bench.engine.timeline.events(Window(at, at + 1)) == [event]
     bench.clock.set(at + REMEMBERED + 1)
     monkeypatch.setattr("stoker.engines.redis.events.os.urandom", lambda n: b"u" * n)
-    await bench.engine.record([event], now=at + REMEMBERED + 1)
+    await bench.engine.timeline.record([event], now=at + REMEMBERED + 1)
     assert await bench.engine._store.connection.call("ZCARD", bench.engine._store.home.key("tickets")) == 1
 
 
@@ -158,12 +160,12 @@ async def test_events_and_points_are_bounded(bench: Bench, monkeypatch: pytest.M
     at, job = bench.clock(), bench.mint()
     for start in range(0, 300, 60):
         events = [Event(at + start + n, EventType.STARTED, job, "q", "k") for n in range(60)]
-        await bench.engine.record(events, [Point("q", "m", at + start + n, n) for n in range(60)], now=at)
-    kept = await bench.engine.events(Window(at, at + 1_000))
+        await bench.engine.timeline.record(events, [Point("q", "m", at + start + n, n) for n in range(60)], now=at)
+    kept = await bench.engine.timeline.events(Window(at, at + 1_000))
     assert 50 <= len(kept) <= 100
     assert [event.at for event in kept] == list(range(at + 300 - len(kept), at + 300))
-    assert await bench.engine.events(Window(at, at + 1_000, job=job)) == kept
-    points = await bench.engine.points(at, at + 1_000, ["m"])
+    assert await bench.engine.timeline.events(Window(at, at + 1_000, job=job)) == kept
+    points = await bench.engine.timeline.points(at, at + 1_000, ["m"])
     assert 0 < len(points) <= 50
     assert points[-1].bucket == at + 299
 
@@ -175,9 +177,9 @@ async def test_points_of_a_few_queues_are_read_a_few_buckets_at_a_time(
     """While a script runs, the server does nothing else."""
     at = bench.clock()
     points = [Point(name, "m", at + n * MINUTE, n) for n in range(20) for name in ("a", "b", "c")]
-    await bench.engine.record([], points, now=at)
+    await bench.engine.timeline.record([], points, now=at)
     monkeypatch.setattr(event_log, "MOST_RANGES", 7)
-    found = await bench.engine.points(at, at + HOUR, ["m"], frozenset({"a", "c"}))
+    found = await bench.engine.timeline.points(at, at + HOUR, ["m"], frozenset({"a", "c"}))
     assert found == [one for one in points if one.queue != "b"]
 
 
@@ -190,8 +192,8 @@ async def test_minutes_into_which_was_written_late_are_found_a_few_blocks_at_a_t
     monkeypatch.setattr(event_log, "PAGE", 3)
     for n in range(9):
         events = [Event(at - n * MINUTE * late, EventType.ENQUEUED, bench.mint(), "q", "k") for late in (0, 1)]
-        await bench.engine.record(events, now=bench.clock())
-    assert await bench.engine.late_minutes(at) == [at - n * MINUTE for n in range(8, 0, -1)]
+        await bench.engine.timeline.record(events, now=bench.clock())
+    assert await bench.engine.timeline.late_minutes(at) == [at - n * MINUTE for n in range(8, 0, -1)]
 
 
 # --- many -------------------------------------------------------------------------------------------------------
@@ -200,7 +202,7 @@ async def test_minutes_into_which_was_written_late_are_found_a_few_blocks_at_a_t
 @pytest.mark.spec("REDISOPS-24")
 async def test_a_thousand_keyed_jobs_change_in_one_call(bench: Bench) -> None:
     drafts = [Draft(bench.mint(), "work", unique=Unique(f"k{n}")) for n in range(1_000)]
-    jobs = tuple(receipt.id for receipt in await bench.engine.insert(drafts))
+    jobs = tuple(receipt.id for receipt in await bench.engine.jobs.insert(drafts))
     assert len(await bench.run(1_000, Rejected("no"))) == 1_000
     sent = 0
     ask = bench.engine._store.connection._ask
@@ -211,12 +213,12 @@ async def test_a_thousand_keyed_jobs_change_in_one_call(bench: Bench) -> None:
         return await ask(*args, **kwargs)
 
     bench.engine._store.connection._ask = counted  # type: ignore[method-assign]
-    assert (await bench.engine.alter(Selection(jobs), Requeue())).changed == 1_000
+    assert (await bench.engine.operator.alter(Selection(jobs), Requeue())).changed == 1_000
     assert sent < 12, "round trips do not grow with the selection"
-    await bench.engine.renew("w", [])
-    await bench.engine.claim(Demand("w", (("default", 1_000),)))
+    await bench.engine.jobs.renew("w", [])
+    await bench.engine.jobs.claim(Demand("w", (("default", 1_000),)))
     sent = 0
-    assert (await bench.engine.alter(Selection(jobs), Cancel())).cancel_requested == 1_000
+    assert (await bench.engine.operator.alter(Selection(jobs), Cancel())).cancel_requested == 1_000
     assert sent < 12
 
 
@@ -231,7 +233,9 @@ async def test_waiting_jobs_are_found_however_many_there_are(bench: Bench, monke
     async def walked() -> list[JobId]:
         found, cursor = [], None
         while True:
-            page = await bench.engine.find(Query(statuses=query.statuses, order="oldest", limit=7, cursor=cursor))
+            page = await bench.engine.operator.find(
+                Query(statuses=query.statuses, order="oldest", limit=7, cursor=cursor)
+            )
             found += [job.id for job in page.jobs]
             if (cursor := page.cursor) is None:
                 return found
@@ -247,23 +251,23 @@ async def test_operators_and_workers_at_once_leave_sound_counts(bench: Bench) ->
     jobs = tuple(await bench.add(200))
 
     async def work(worker: str) -> None:
-        await bench.engine.renew(worker, [], first=True)
+        await bench.engine.jobs.renew(worker, [], first=True)
         for _ in range(30):
-            claims = await bench.engine.claim(Demand(worker, (("default", 5),)))
-            await bench.engine.settle([conclude(claim, Rejected("no")) for claim in claims])
+            claims = await bench.engine.jobs.claim(Demand(worker, (("default", 5),)))
+            await bench.engine.jobs.settle([conclude(claim, Rejected("no")) for claim in claims])
 
     async def meddle(start: int) -> None:
         for n in range(12):
             part = jobs[(start + n * 16) % 200 :][:16]
             for change in (Cancel(), Requeue(), Delete() if n % 4 == 3 else Requeue()):
-                await bench.engine.alter(Selection(part), change)
+                await bench.engine.operator.alter(Selection(part), change)
 
     await asyncio.gather(work("a"), work("b"), meddle(0), meddle(100))
     counts: dict[Status, int] = dict.fromkeys(Status, 0)
-    for job in (await bench.engine.find(Query(limit=1_000))).jobs:
+    for job in (await bench.engine.operator.find(Query(limit=1_000))).jobs:
         counts[job.status] += 1
-    census = await bench.engine.census()
+    census = await bench.engine.operator.census()
     assert census.by_status() == counts
     for status in Status:
-        found = (await bench.engine.find(Query(statuses=frozenset({status}), limit=1_000))).jobs
+        found = (await bench.engine.operator.find(Query(statuses=frozenset({status}), limit=1_000))).jobs
         assert len(found) == counts[status], status

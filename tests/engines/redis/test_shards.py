@@ -31,13 +31,13 @@ pytestmark = pytest.mark.engine("redis-cluster")
 class Bench(Stand):
     async def add(self, queue: str, n: int = 1, **options: Any) -> list[JobId]:
         drafts = [Draft(self.mint(), "work", queue=queue, **options) for _ in range(n)]
-        return [receipt.id for receipt in await self.engine.insert(drafts)]
+        return [receipt.id for receipt in await self.engine.jobs.insert(drafts)]
 
     async def alter(self, change: Any, *jobs: JobId) -> Tally:
-        return await self.engine.alter(Selection(jobs), change)
+        return await self.engine.operator.alter(Selection(jobs), change)
 
     async def queue_of(self, job: JobId) -> str | None:
-        [found] = await self.engine.get([job])
+        [found] = await self.engine.operator.get([job])
         return None if found is None else found.queue
 
     async def moving(self, shard: Shard) -> list[tuple[bytes, bytes]]:
@@ -62,20 +62,20 @@ async def test_a_cluster_is_described(bench: Bench) -> None:
 @pytest.mark.spec("REDISOPS-31")
 async def test_questions_and_actions_reach_every_queue(bench: Bench) -> None:
     jobs = [job for n in range(9) for job in await bench.add(f"q{n}", delay=HOUR * (n % 2))]
-    await bench.engine.tune("q3", Tuning(paused=True))
-    assert [queue.name for queue in await bench.engine.queues()] == [f"q{n}" for n in range(9)]
+    await bench.engine.control.tune("q3", Tuning(paused=True))
+    assert [queue.name for queue in await bench.engine.control.queues()] == [f"q{n}" for n in range(9)]
     newest, found = None, []
     while True:
-        page = await bench.engine.find(Query(limit=4, cursor=newest))
+        page = await bench.engine.operator.find(Query(limit=4, cursor=newest))
         found += [job.id for job in page.jobs]
         if (newest := page.cursor) is None:
             break
     assert found == jobs[::-1]
-    assert [job.id for job in (await bench.engine.find(Query(queues=frozenset({"q2", "q5"})))).jobs] == [
+    assert [job.id for job in (await bench.engine.operator.find(Query(queues=frozenset({"q2", "q5"})))).jobs] == [
         jobs[5],
         jobs[2],
     ]
-    census = await bench.engine.census()
+    census = await bench.engine.operator.census()
     assert census.by_status()[Status.PENDING] == 9
     assert census.scheduled == {f"q{n}": 1 for n in range(9) if n % 2}
     assert census.totals["work"].enqueued == 9
@@ -88,25 +88,27 @@ async def test_questions_and_actions_reach_every_queue(bench: Bench) -> None:
 async def test_deleting_takes_the_events_along(bench: Bench) -> None:
     [job], [other] = await bench.add("a"), await bench.add("b")
     at = bench.clock()
-    await bench.engine.record([Event(at, EventType.ENQUEUED, one, "a", "work") for one in (job, other)], now=at)
+    await bench.engine.timeline.record(
+        [Event(at, EventType.ENQUEUED, one, "a", "work") for one in (job, other)], now=at
+    )
     assert (await bench.alter(Delete(), job)).changed == 1
-    assert [event.job for event in await bench.engine.events(Window(at, at + 1))] == [other]
+    assert [event.job for event in await bench.engine.timeline.events(Window(at, at + 1))] == [other]
     await bench.alter(Cancel(), other)
     bench.clock.set(at + 31 * DAY)
-    assert (await bench.engine.expire(Retention(events=60 * DAY))).jobs == 1
-    assert await bench.engine.events(Window(at, at + 1)) == []
+    assert (await bench.engine.operator.expire(Retention(events=60 * DAY))).jobs == 1
+    assert await bench.engine.timeline.events(Window(at, at + 1)) == []
 
 
 @pytest.mark.spec("REDISOPS-32")
 async def test_a_move_takes_everything_along(bench: Bench) -> None:
     """The job is claimed from its new queue only, with its past."""
     [job] = await bench.add("from", priority=-3, tenant="t", payload=b'{"a": 1.0}')
-    await bench.engine.renew("w", [], first=True)
-    [claim] = await bench.engine.claim(Demand("w", (("from", 1),)))
-    await bench.engine.settle([conclude(claim, Failed("one", after=SECOND))])
-    [before] = await bench.engine.get([job])
+    await bench.engine.jobs.renew("w", [], first=True)
+    [claim] = await bench.engine.jobs.claim(Demand("w", (("from", 1),)))
+    await bench.engine.jobs.settle([conclude(claim, Failed("one", after=SECOND))])
+    [before] = await bench.engine.operator.get([job])
     assert (await bench.alter(Move("to"), job)).changed == 1
-    [after] = await bench.engine.get([job])
+    [after] = await bench.engine.operator.get([job])
     assert before is not None
     assert after is not None
     assert (after.queue, after.status, after.history, after.last_error) == (
@@ -117,26 +119,26 @@ async def test_a_move_takes_everything_along(bench: Bench) -> None:
     )
     assert (after.attempts, after.priority, after.tenant, after.payload) == (1, -3, "t", b'{"a": 1.0}')
     assert (after.created_at, after.scheduled_at) == (before.created_at, before.scheduled_at)
-    census = await bench.engine.census()
+    census = await bench.engine.operator.census()
     assert [(count.queue, count.status, count.n) for count in census.counts] == [("to", Status.RETRYING, 1)]
     assert census.totals["work"].enqueued == 1
     bench.clock.set(bench.clock() + HOUR)
-    await bench.engine.renew("w", [])
-    [again] = await bench.engine.claim(Demand("w", (("from", 5), ("to", 5))))
+    await bench.engine.jobs.renew("w", [])
+    [again] = await bench.engine.jobs.claim(Demand("w", (("from", 5), ("to", 5))))
     assert (again.id, again.attempt, again.token > claim.token) == (job, 2, True)
 
 
 @pytest.mark.spec("REDISOPS-32")
 async def test_a_move_takes_the_past_of_a_job_along_that_waits_as_if_it_were_new(bench: Bench) -> None:
     [job] = await bench.add("from")
-    await bench.engine.renew("w", [], first=True)
-    [claim] = await bench.engine.claim(Demand("w", (("from", 1),)))
-    await bench.engine.settle([conclude(claim, Snoozed(after=SECOND))])
+    await bench.engine.jobs.renew("w", [], first=True)
+    [claim] = await bench.engine.jobs.claim(Demand("w", (("from", 1),)))
+    await bench.engine.jobs.settle([conclude(claim, Snoozed(after=SECOND))])
     assert (await bench.alter(Move("to"), job)).changed == 1
     bench.clock.set(bench.clock() + SECOND)
-    [again] = await bench.engine.claim(Demand("w", (("from", 5), ("to", 5))))
+    [again] = await bench.engine.jobs.claim(Demand("w", (("from", 5), ("to", 5))))
     assert (again.id, again.queue, again.token > claim.token) == (job, "to", True)
-    [verdict] = (await bench.engine.settle([conclude(claim, Done())])).verdicts
+    [verdict] = (await bench.engine.jobs.settle([conclude(claim, Done())])).verdicts
     assert verdict is Verdict.LOST
 
 
@@ -157,11 +159,11 @@ async def test_a_move_that_was_cut_short_is_finished_later(bench: Bench, monkeyp
     twins = [bench.engine.for_loop() for _ in range(3)]
     for twin in twins:
         await twin.open()
-    await asyncio.gather(*(engine.expire(Retention()) for engine in (bench.engine, *twins)))
+    await asyncio.gather(*(engine.operator.expire(Retention()) for engine in (bench.engine, *twins)))
     for twin in twins:
         await twin.close()
     assert [await bench.queue_of(job) for job in jobs] == ["to"] * 3
-    assert (await bench.engine.census()).by_status()[Status.PENDING] == 3
+    assert (await bench.engine.operator.census()).by_status()[Status.PENDING] == 3
     assert await bench.moving(bench.store.shard("from")) == []
 
 
@@ -178,11 +180,11 @@ async def test_a_parcel_that_is_delivered_twice_arrives_once(bench: Bench) -> No
     await bench.store.connection.call("HSET", source.key("moving"), job, parcel)
     await move.deliver(bench.store, source)
     assert await bench.queue_of(job) is None
-    assert (await bench.engine.census()).counts == ()
+    assert (await bench.engine.operator.census()).counts == ()
     marks = bench.store.shard("to").key("arrived")
     assert await bench.store.connection.call("HLEN", marks) == 1
     bench.clock.set(bench.clock() + 2 * DAY)
-    await bench.engine.expire(Retention())
+    await bench.engine.operator.expire(Retention())
     assert await bench.store.connection.call("HLEN", marks) == 0
 
 
@@ -208,13 +210,13 @@ async def test_a_shard_that_went_back_is_told(redis_cluster_url: str, redis_clus
         mint = Mint(lambda: 1, lambda n: next(entropy).to_bytes(n))
         for _ in range(2):
             for queue in ("a", "b", "c"):
-                await engine.insert([Draft(mint(), "work", queue=queue)])
+                await engine.jobs.insert([Draft(mint(), "work", queue=queue)])
         assert await engine._write_counter.report() == []
         shard = engine._store.shard("b")
         assert await engine._store.connection.call("HGET", shard.key("writes"), engine._write_counter._engine) == b"2"
         await engine._store.connection.call("HSET", shard.key("writes"), engine._write_counter._engine, 1)
         for queue in ("a", "b", "c"):
-            await engine.insert([Draft(mint(), "work", queue=queue)])
+            await engine.jobs.insert([Draft(mint(), "work", queue=queue)])
         assert len(engine._write_counter.losses) == 1
     finally:
         await engine.close()

@@ -35,18 +35,18 @@ class Bench(Stand):
         return Draft(self.mint(), "work", options=Options(limit=slot), **options)
 
     async def add(self, *drafts: Draft) -> list[JobId]:
-        return [receipt.id for receipt in await self.engine.insert(drafts)]
+        return [receipt.id for receipt in await self.engine.jobs.insert(drafts)]
 
     async def take(self, n: int = 100, worker: str = "w") -> list[Claim]:
-        await self.engine.renew(worker, [], first=True, lease=HOUR)
-        return await self.engine.claim(Demand(worker, ((QUEUE, n),)))
+        await self.engine.jobs.renew(worker, [], first=True, lease=HOUR)
+        return await self.engine.jobs.claim(Demand(worker, ((QUEUE, n),)))
 
     async def end(self, claims: Sequence[Claim], outcome: Any = None) -> None:
-        settled = await self.engine.settle([conclude(claim, outcome or Done()) for claim in claims])
+        settled = await self.engine.jobs.settle([conclude(claim, outcome or Done()) for claim in claims])
         assert settled.verdicts == [Verdict.APPLIED] * len(claims)
 
     async def running(self) -> dict[str, int]:
-        return {one.name: one.running for one in await self.engine.subqueues(QUEUE)}
+        return {one.name: one.running for one in await self.engine.control.subqueues(QUEUE)}
 
     async def lines(self) -> list[str]:
         """Which keys of subqueues there are."""
@@ -57,7 +57,7 @@ class Bench(Stand):
     async def counted(self, n: int) -> tuple[int, int]:
         """How many jobs a claim takes, and how many commands the server runs for it."""
         await self.call("CONFIG", "RESETSTAT")
-        claims = await self.engine.claim(Demand("w", ((QUEUE, n),)))
+        claims = await self.engine.jobs.claim(Demand("w", ((QUEUE, n),)))
         lines = (await self.call("INFO", "commandstats")).decode().splitlines()
         calls = [line.split("calls=")[1].split(",")[0] for line in lines if "cmdstat_z" in line or "cmdstat_h" in line]
         return len(claims), sum(map(int, calls))
@@ -93,7 +93,7 @@ async def test_a_plain_queue_runs_scripts_without_subqueues(bench: Bench, monkey
     monkeypatch.setattr(bench.store.connection, "run", run)
     await bench.add(Draft(bench.mint(), "work"))
     await bench.end(await bench.take())
-    await bench.engine.ahead([QUEUE])
+    await bench.engine.jobs.ahead([QUEUE])
     per_queue = len(FIXED) + len(PLAIN_KEYS)
     assert seen == [
         ("insert", per_queue),
@@ -103,7 +103,7 @@ async def test_a_plain_queue_runs_scripts_without_subqueues(bench: Bench, monkey
     ]
     other = RedisEngine(bench.engine._options.address.url, prefix=bench.store.options.prefix, clock=bench.clock)
     await other.open()
-    await other.insert([bench.limited(), bench.limited()])
+    await other.jobs.insert([bench.limited(), bench.limited()])
     await other.close()
     seen.clear()
     assert len(await bench.take()) == 1
@@ -126,11 +126,11 @@ async def test_calls_at_the_same_moment_store_few_keys_by_one_script(
 
     monkeypatch.setattr(bench.store.connection, "run", run)
     calls = [[bench.limited(f"k{n} {m}") for m in range(50)] for n in range(20)]
-    await asyncio.gather(*(bench.engine.insert(call) for call in calls))
+    await asyncio.gather(*(bench.engine.jobs.insert(call) for call in calls))
     assert sum(sizes) == 1_000
     assert max(sizes) <= LIMITED_AT_ONCE
     sizes.clear()
-    await bench.engine.insert([bench.limited(f"one {n}") for n in range(1_000)])
+    await bench.engine.jobs.insert([bench.limited(f"one {n}") for n in range(1_000)])
     assert sizes == [1_000]
 
 
@@ -172,11 +172,11 @@ async def test_a_number_for_very_many_keys_is_applied_in_parts(bench: Bench) -> 
     first = await bench.take(1_000)
     assert len(first) == len(keys)
     assert await bench.take(1_000) == []
-    await bench.engine.tune(QUEUE, Tuning(limits=(("api", 2),)))
+    await bench.engine.control.tune(QUEUE, Tuning(limits=(("api", 2),)))
     assert len(await bench.take(1_000)) == len(keys)
-    await bench.engine.tune(QUEUE, Tuning(limits=(("api", None),)))
+    await bench.engine.control.tune(QUEUE, Tuning(limits=(("api", None),)))
     await bench.end(first)
-    views = await bench.engine.subqueues(QUEUE, limit=1_000)
+    views = await bench.engine.control.subqueues(QUEUE, limit=1_000)
     assert {(one.running, one.most, one.pinned) for one in views} == {(1, 1, False)}
 
 
@@ -197,10 +197,10 @@ async def test_jobs_leave_the_middle_of_a_lot(bench: Bench) -> None:
     """Jobs stored together share an entry; one that is canceled is cut out of it, and the next one starts."""
     jobs = await bench.add(*(bench.limited() for _ in range(60)))
     gone = [*jobs[:2], jobs[30], jobs[59]]
-    tally = await bench.engine.alter(Selection(tuple(gone)), Cancel())
+    tally = await bench.engine.operator.alter(Selection(tuple(gone)), Cancel())
     assert tally.changed == 4
-    assert (await bench.engine.alter(Selection(tuple(gone)), Delete())).changed == 4
-    page = await bench.engine.find(Query(order="due", limit=100))
+    assert (await bench.engine.operator.alter(Selection(tuple(gone)), Delete())).changed == 4
+    page = await bench.engine.operator.find(Query(order="due", limit=100))
     assert [job.id for job in page.jobs] == [job for job in jobs if job not in gone]
     found: list[JobId] = []
     while claims := await bench.take():
@@ -228,7 +228,7 @@ async def test_a_large_claim_and_a_large_settlement_are_several_scripts(
     assert [claim.id for claim in claims] == jobs[:451]
     assert calls.count("claim") == 1 + 5  # the first one learns that the queue is divided
     demand = Demand("w", ((QUEUE, 5),))
-    settled = await bench.engine.settle([conclude(claim, Done()) for claim in claims], demand=demand)
+    settled = await bench.engine.jobs.settle([conclude(claim, Done()) for claim in claims], demand=demand)
     assert settled.verdicts == [Verdict.APPLIED] * 451
     assert [claim.id for claim in settled.claims] == jobs[451:]
     assert calls.count("settle") == 3
@@ -255,7 +255,7 @@ async def test_a_job_that_cannot_be_read_takes_no_slot(bench: Bench) -> None:
     assert await bench.running() == {"api/a": 1}
     await bench.end(claims)
     assert [claim.id for claim in await bench.take()] == jobs[2:]
-    [broken] = await bench.engine.get(jobs[:1])
+    [broken] = await bench.engine.operator.get(jobs[:1])
     assert broken is not None
     assert broken.status is Status.DEAD
 
@@ -277,8 +277,8 @@ async def test_a_claim_that_cannot_be_read_gives_its_slot_back_when_it_is_reaped
     await bench.take(worker="silent")
     await bench.call("HSET", bench.home.key("state"), jobs[0], b"r" * 12)
     bench.clock.set(bench.clock() + 2 * HOUR)
-    await bench.engine.renew("heir", [], first=True, lease=HOUR)
-    assert await bench.engine.reap("heir", 9) == []
+    await bench.engine.jobs.renew("heir", [], first=True, lease=HOUR)
+    assert await bench.engine.jobs.reap("heir", 9) == []
     assert [claim.id for claim in await bench.take(worker="heir")] == jobs[1:]
     assert await bench.running() == {"api/a": 1}
 
@@ -287,7 +287,7 @@ async def test_a_claim_that_cannot_be_read_gives_its_slot_back_when_it_is_reaped
 async def test_a_broken_job_is_deleted_out_of_its_key(bench: Bench) -> None:
     jobs = await bench.add(*(bench.limited() for _ in range(3)))
     await _damage(bench, jobs[1])
-    assert (await bench.engine.alter(Selection((jobs[1],)), Delete())).changed == 1
+    assert (await bench.engine.operator.alter(Selection((jobs[1],)), Delete())).changed == 1
     for job in (jobs[0], jobs[2]):
         claims = await bench.take()
         assert [claim.id for claim in claims] == [job]
@@ -302,8 +302,8 @@ async def test_a_broken_job_is_deleted_out_of_its_key(bench: Bench) -> None:
 async def test_workers_go_on_at_maxmemory(alone: Bench) -> None:
     """Claims and ends of limited jobs begin with a removal, and so does a look at what became due."""
     await alone.add(*(alone.limited(key) for key in "ab" for _ in range(3)), alone.limited("c", delay=MINUTE))
-    await alone.engine.tune("fair", Tuning(fair=True))
-    await alone.engine.insert([Draft(alone.mint(), "work", queue="fair", tenant=tenant) for tenant in "xyz"])
+    await alone.engine.control.tune("fair", Tuning(fair=True))
+    await alone.engine.jobs.insert([Draft(alone.mint(), "work", queue="fair", tenant=tenant) for tenant in "xyz"])
     await alone.call("CONFIG", "SET", "maxmemory", "1")
     try:
         first = await alone.take()
@@ -313,8 +313,8 @@ async def test_workers_go_on_at_maxmemory(alone: Bench) -> None:
         second = await alone.take()
         assert len(second) == 2
         alone.clock.set(alone.clock() + MINUTE)
-        await alone.engine.renew("w", [], lease=HOUR)
+        await alone.engine.jobs.renew("w", [], lease=HOUR)
         assert len(await alone.take()) == 1
-        assert len(await alone.engine.claim(Demand("w", (("fair", 3),)))) == 3
+        assert len(await alone.engine.jobs.claim(Demand("w", (("fair", 3),)))) == 3
     finally:
         await alone.call("CONFIG", "SET", "maxmemory", "0")

@@ -37,7 +37,7 @@ async def test_a_driver_that_swallows_a_cancellation_does_not_hold_up_closing(mo
             return await connect(key)
 
         monkeypatch.setattr(engine._store.connection, "dedicated", stubborn)
-        waiter = asyncio.create_task(engine.ended(job, PATIENCE))
+        waiter = asyncio.create_task(engine.jobs.ended(job, PATIENCE))
         async with asyncio.timeout(PATIENCE) as limit:
             await connecting.wait()
             await engine.close()

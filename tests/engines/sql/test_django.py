@@ -64,22 +64,25 @@ class Shop:
         return stored
 
     def there(self, *handles: JobHandle[Any]) -> list[bool]:
-        return [job is not None for job in self.jobs.run(self.engine.get([ids.parse(handle.id) for handle in handles]))]
+        return [
+            job is not None
+            for job in self.jobs.run(self.engine.operator.get([ids.parse(handle.id) for handle in handles]))
+        ]
 
     def statuses(self) -> dict[Status, int]:
-        return {status: n for status, n in self.jobs.run(self.engine.census()).by_status().items() if n}
+        return {status: n for status, n in self.jobs.run(self.engine.operator.census()).by_status().items() if n}
 
     def claim(self) -> Claim:
-        self.jobs.run(self.engine.renew("w1", [], first=True))
-        [claim] = self.jobs.run(self.engine.claim(Demand("w1", (("default", 1),))))
+        self.jobs.run(self.engine.jobs.renew("w1", [], first=True))
+        [claim] = self.jobs.run(self.engine.jobs.claim(Demand("w1", (("default", 1),))))
         return claim
 
     def waiting(self) -> Future[frozenset[str]]:
         assert self.waited(0.1) == frozenset()  # and the engine listens from here on
-        return asyncio.run_coroutine_threadsafe(self.engine.wait(["default"], 60), sync.shared.loop)
+        return asyncio.run_coroutine_threadsafe(self.engine.jobs.wait(["default"], 60), sync.shared.loop)
 
     def waited(self, seconds: float) -> frozenset[str]:
-        return self.jobs.run(self.engine.wait(["default"], seconds))
+        return self.jobs.run(self.engine.jobs.wait(["default"], seconds))
 
 
 ENGINES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("sqlite", "postgres")]
@@ -145,7 +148,7 @@ def test_job_and_row_are_committed_together(shop: Shop, handle: str) -> None:
         assert shop.there(job) == [False]
     assert again.id == job.id
     assert shop.names() == ["ada"]
-    [record] = shop.jobs.run(shop.engine.get([ids.parse(job.id)]))
+    [record] = shop.jobs.run(shop.engine.operator.get([ids.parse(job.id)]))
     assert record is not None
     assert (record.status, record.priority, record.tenant) == (Status.PENDING, -3, "t'%")
     assert record.payload == '{"value":{"é":["%s","$1","?",null,1.5]}}'.encode()
@@ -195,13 +198,15 @@ def test_settlements_join_an_atomic_block(shop: Shop) -> None:
         conclude(claims[1], Failed("bö'%m", after=HOUR), metadata={"a": "1"}),
     ]
     with pytest.raises(Undone), transaction.atomic():
-        assert drive(shop.engine.settle(settlements, tx=connection)).verdicts == [Verdict.APPLIED] * 2
+        assert drive(shop.engine.jobs.settle(settlements, tx=connection)).verdicts == [Verdict.APPLIED] * 2
         raise Undone
     assert shop.statuses() == {Status.RUNNING: 2}
     with transaction.atomic():
-        assert drive(shop.engine.settle(settlements, tx=connection)).verdicts == [Verdict.APPLIED] * 2
+        assert drive(shop.engine.jobs.settle(settlements, tx=connection)).verdicts == [Verdict.APPLIED] * 2
         shop.add("ada")
-    done, retrying, follow = shop.jobs.run(shop.engine.get([ids.parse(first.id), ids.parse(second.id), child.job_id]))
+    done, retrying, follow = shop.jobs.run(
+        shop.engine.operator.get([ids.parse(first.id), ids.parse(second.id), child.job_id])
+    )
     assert done and retrying and follow
     assert (done.status, done.result) == (Status.DONE, b'{"a": "%"}')
     assert (retrying.status, retrying.last_error, retrying.metadata) == (Status.RETRYING, "bö'%m", {"a": "1"})
@@ -313,9 +318,9 @@ def test_a_worker_elsewhere_wakes_and_an_app_that_is_not_open_notifies_no_listen
     with django(on_server(postgres_url)):
         with transaction.atomic():
             work.using(tx=connection).enqueue_sync()
-        assert worker.run(engine.wait(["default"], 0.1)) == frozenset()
+        assert worker.run(engine.jobs.wait(["default"], 0.1)) == frozenset()
         producer.run(producer.open())
-        waiting = asyncio.run_coroutine_threadsafe(engine.wait(["default"], 60), sync.shared.loop)
+        waiting = asyncio.run_coroutine_threadsafe(engine.jobs.wait(["default"], 60), sync.shared.loop)
         with transaction.atomic():
             work.using(tx=connection).enqueue_sync()
         assert waiting.result(60) == {"default"}
@@ -441,7 +446,7 @@ def test_in_a_thread_with_a_loop_it_is_refused_with_the_way_out(shop: Shop, kind
             await shop.jobs.close()
 
     asyncio.run(serve())
-    assert shop.jobs.run(shop.jobs.run(shop.jobs.engine()).census()).by_status()[Status.PENDING] == 0
+    assert shop.jobs.run(shop.jobs.run(shop.jobs.engine()).operator.census()).by_status()[Status.PENDING] == 0
 
 
 @pytest.mark.spec("DJANGO-04")
@@ -454,8 +459,8 @@ def test_async_code_enqueues_through_sync_to_async(shop: Shop) -> None:
     async def serve() -> frozenset[str]:
         async with Stoker(shop.jobs.new_engine()) as mine:
             engine = await mine.engine()
-            assert await engine.wait(["default"], 0.1) == frozenset()
-            waiting = asyncio.create_task(engine.wait(["default"], 60))
+            assert await engine.jobs.wait(["default"], 0.1) == frozenset()
+            waiting = asyncio.create_task(engine.jobs.wait(["default"], 60))
             await sync_to_async(register)("ada")
             await sync_to_async(connections.close_all)()
             return await asyncio.wait_for(waiting, 60)
@@ -488,7 +493,7 @@ def test_bindings_and_time_zones_do_not_matter(
     assert row[0] == '{"a": 1}'  # Django's own loaders are still in place
     assert (row[1].tzinfo is None) is not zones["USE_TZ"]
     engine = jobs.run(jobs.engine())
-    record, other = jobs.run(engine.get([ids.parse(job.id), ids.parse(hidden.id)]))
+    record, other = jobs.run(engine.operator.get([ids.parse(job.id), ids.parse(hidden.id)]))
     assert record and other
     assert record.payload == b'{"value":{"a":"it\'s 100%"}}'
     assert record.options.metadata == {"é": "%"}
@@ -582,7 +587,7 @@ def test_no_job_dies_after_the_server_ended_all_connections(
                 server.execute(query, [name])
             after = [await ask.enqueue() for _ in range(40)]
             async with asyncio.timeout(60):
-                while (await (await jobs.engine()).census()).by_status()[Status.DONE] < 60 and not [
+                while (await (await jobs.engine()).operator.census()).by_status()[Status.DONE] < 60 and not [
                     handle for handle in after if (await handle.refresh()).status is Status.DEAD
                 ]:
                     await asyncio.sleep(0.01)

@@ -128,7 +128,7 @@ async def test_what_operators_did_is_a_status_too(viewed: tuple[Stoker, Rows]) -
     job = await fail.enqueue()
     await drain(jobs)
     engine = await jobs.engine()
-    await engine.alter(Selection((job._id,)), Discard())
+    await engine.operator.alter(Selection((job._id,)), Discard())
     assert [row["status"] for row in rows()] == ["discarded"]
 
 

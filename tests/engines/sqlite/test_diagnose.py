@@ -51,7 +51,7 @@ async def test_the_version_rights_and_the_log(tmp_path: Path, monkeypatch: pytes
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM stoker_body").fetchall()
         for n in range(8):
-            await engine.insert([Draft(bytes([n + 1]) * 16, "work", b'"' + b"x" * (512 << 10) + b'"')])
+            await engine.jobs.insert([Draft(bytes([n + 1]) * 16, "work", b'"' + b"x" * (512 << 10) + b'"')])
         assert (await complaints(engine))["write-ahead log"].verdict is Grade.WARNING
         reader.close()
     finally:

@@ -77,13 +77,13 @@ async def test_opening_upgrades_and_keeps_what_is_stored(
 ) -> None:
     await engine.open()
     job = Draft(job_id=mint(), kind="work")
-    await engine.insert([job])
+    await engine.jobs.insert([job])
     await engine.close()
     monkeypatch.setattr(schema, "MIGRATIONS", (*KNOWN, NEXT))
     assert await engine.migrate(plan_only=True) == NEXT.statements
     assert "stoker_next" not in tables(path)
     await engine.open()
-    assert (await engine.get([job.job_id]))[0] is not None
+    assert (await engine.operator.get([job.job_id]))[0] is not None
     assert versions(path) == list(range(1, NEXT.number + 1))
 
 
@@ -159,7 +159,7 @@ def test_one_killed_in_the_middle_is_resumed(path: Path, monkeypatch: pytest.Mon
     async def resume() -> None:
         engine = SqliteEngine(path)
         await engine.open()
-        await engine.insert([Draft(job_id=mint(), kind="work")])
+        await engine.jobs.insert([Draft(job_id=mint(), kind="work")])
         await engine.close()
 
     asyncio.run(resume())

@@ -81,7 +81,7 @@ async def made(path: Path) -> AsyncIterator[Callable[..., SqliteEngine]]:
 async def test_a_schema_newer_than_the_code_is_refused(path: Path, made: Callable[..., SqliteEngine]) -> None:
     engine = made()
     await engine.open()
-    await engine.insert([draft()])
+    await engine.jobs.insert([draft()])
     await engine.close()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("INSERT INTO stoker_migration VALUES (99, 'future', 'x')")
@@ -89,7 +89,7 @@ async def test_a_schema_newer_than_the_code_is_refused(path: Path, made: Callabl
     with pytest.raises(SchemaMismatch, match=r"version 99.*up to \d+.*upgrade this process"):
         await engine.open()
     with pytest.raises(EngineClosed):
-        await engine.insert([draft()])
+        await engine.jobs.insert([draft()])
     assert path.read_bytes() == before
 
 
@@ -112,9 +112,9 @@ async def test_everything_it_makes_is_for_its_owner_alone(
     try:
         engine = made(journal=journal)
         await engine.open()
-        await engine.renew("w1", [], first=True)
-        await engine.insert([draft()])
-        await engine.wait(["default"], 0.001)
+        await engine.jobs.renew("w1", [], first=True)
+        await engine.jobs.insert([draft()])
+        await engine.jobs.wait(["default"], 0.001)
         modes = {file: stat.S_IMODE(file.lstat().st_mode) for file in path.parent.rglob("*")}
     finally:
         os.umask(old)
@@ -190,7 +190,7 @@ async def test_an_affected_version_is_described_and_logged_by_a_worker_alone(
     engine = made(journal=journal)
     await engine.open()
     await engine.open()
-    await engine.insert([draft()])
+    await engine.jobs.insert([draft()])
     found = await engine.describe()
     assert not [one for one in (*caplog.messages, *found.warnings) if "WAL-reset" in one]
     for _ in range(2):
@@ -216,7 +216,7 @@ async def test_durability_is_read_back(
 ) -> None:
     engine = made(durability=durability, journal=journal)
     await engine.open()
-    await engine.insert([draft()])
+    await engine.jobs.insert([draft()])
     description = await engine.describe()
     assert description.engine == "sqlite"
     assert description.version == sqlite3.sqlite_version
@@ -232,7 +232,7 @@ async def test_size_busy_timeout_and_connections_are_told(made: Callable[..., Sq
     """The size is that of the database alone: the write-ahead log comes and goes."""
     engine = made(busy_timeout=7.5)
     await engine.open()
-    await engine.insert([draft() for _ in range(500)])
+    await engine.jobs.insert([draft() for _ in range(500)])
     description = await engine.describe()
     with closing(sqlite3.connect(engine.path)) as connection:
         pages = int(connection.execute("PRAGMA page_count").fetchone()[0])
@@ -261,16 +261,16 @@ async def test_a_file_that_is_no_longer_the_one_is_never_written_to(
 ) -> None:
     engine = made()
     await engine.open()
-    await engine.insert([draft()])
+    await engine.jobs.insert([draft()])
     path.rename(path.with_name("moved.db"))
     if how == "replaced":
         path.touch(0o600)
     with pytest.raises(EngineUnavailable, match="deleted or replaced"):
-        await engine.insert([draft()])
+        await engine.jobs.insert([draft()])
     assert how == "deleted" or path.stat().st_size == 0
     # Back in its place, it is itself again.
     path.with_name("moved.db").rename(path)
-    await engine.insert([draft()])
+    await engine.jobs.insert([draft()])
 
 
 async def test_opening_and_closing_twice_is_harmless(made: Callable[..., SqliteEngine]) -> None:
@@ -278,11 +278,11 @@ async def test_opening_and_closing_twice_is_harmless(made: Callable[..., SqliteE
     await engine.open()
     await engine.open()
     job = draft()
-    await engine.insert([job])
+    await engine.jobs.insert([job])
     await engine.close()
     await engine.close()
     await engine.open()
-    assert (await engine.get([job.job_id]))[0] is not None
+    assert (await engine.operator.get([job.job_id]))[0] is not None
 
 
 async def test_nothing_is_left_behind_by_closed_engines(path: Path, made: Callable[..., SqliteEngine]) -> None:
@@ -291,10 +291,10 @@ async def test_nothing_is_left_behind_by_closed_engines(path: Path, made: Callab
     for _ in range(5):
         engine = made()
         await engine.open()
-        await engine.renew("w1", [], first=True)
-        await engine.wait(["default"], 0.001)
-        await engine.insert([draft()])
-        await engine.renew("w1", [], lease=0)
+        await engine.jobs.renew("w1", [], first=True)
+        await engine.jobs.wait(["default"], 0.001)
+        await engine.jobs.insert([draft()])
+        await engine.jobs.renew("w1", [], lease=0)
         await engine.close()
         counted.append(len(list(fds.iterdir())) if fds.exists() else 0)
     assert counted[-1] <= counted[0]

@@ -55,9 +55,9 @@ def tree(path: Path) -> set[str]:
 
 
 async def use(engine: SqliteEngine, worker: str) -> None:
-    await engine.insert([Draft(os.urandom(16), "send")])
-    await engine.renew(worker, [], first=True)
-    assert await engine.wait(["default"], 0.001) is not None
+    await engine.jobs.insert([Draft(os.urandom(16), "send")])
+    await engine.jobs.renew(worker, [], first=True)
+    assert await engine.jobs.wait(["default"], 0.001) is not None
 
 
 @pytest.mark.spec("SQLITE-82")
@@ -69,12 +69,12 @@ async def test_one_folder_beside_the_file_that_goes_with_its_last_user(path: Pat
     await use(second, "b")
     assert names(path) - {"jobs.db", "jobs.db-wal", "jobs.db-shm"} == {"jobs.db-stoker"}
     assert {"users", "write.lock", "write.lock-turn", "live/a.alive", "live/b.alive"} <= tree(path)
-    await first.renew("a", [], lease=0)
+    await first.jobs.renew("a", [], lease=0)
     await first.close()
     await first.close()
     assert {"users", "live/b.alive"} <= tree(path)
-    await second.insert([Draft(os.urandom(16), "send")])
-    await second.renew("b", [], lease=0)
+    await second.jobs.insert([Draft(os.urandom(16), "send")])
+    await second.jobs.renew("b", [], lease=0)
     await second.close()
     assert names(path) == {"jobs.db"}
 
@@ -106,9 +106,9 @@ async def test_what_a_killed_user_left_goes_with_the_next_one_that_no_longer_nee
     assert tree(path) == {"users", "live", "live/killed.alive"}, "it proves a death, and there are jobs to take over"
     worker = SqliteEngine(path)
     await worker.open()
-    await worker.renew("next", [], first=True)
-    assert [claim.attempt for claim in await worker.reap("next", 10)] == [1]
-    await worker.renew("next", [], lease=0)
+    await worker.jobs.renew("next", [], first=True)
+    assert [claim.attempt for claim in await worker.jobs.reap("next", 10)] == [1]
+    await worker.jobs.renew("next", [], lease=0)
     await worker.close()
     assert names(path) == {"jobs.db"}
 
@@ -121,7 +121,7 @@ async def test_nothing_is_removed_under_a_user_that_comes_meanwhile(path: Path, 
         for _ in range(30 if campaign else 5):
             engine = SqliteEngine(path)
             await engine.open()
-            await engine.insert([Draft(os.urandom(16), "send")])
+            await engine.jobs.insert([Draft(os.urandom(16), "send")])
             await engine.close()
 
     await asyncio.gather(*(visit() for _ in range(6)))
@@ -228,11 +228,11 @@ async def test_a_file_system_without_locks_raises_an_error_that_names_it(
 async def test_claims_go_on_while_others_come_and_go(path: Path) -> None:
     worker = SqliteEngine(path)
     await worker.open()
-    await worker.renew("w", [], first=True)
+    await worker.jobs.renew("w", [], first=True)
     for _ in range(3):
         producer = SqliteEngine(path)
         await producer.open()
-        await producer.insert([Draft(os.urandom(16), "send")])
+        await producer.jobs.insert([Draft(os.urandom(16), "send")])
         await producer.close()
-        assert len(await worker.claim(Demand("w", (("default", 5),)))) == 1
+        assert len(await worker.jobs.claim(Demand("w", (("default", 5),)))) == 1
     await worker.close()

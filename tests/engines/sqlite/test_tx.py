@@ -49,13 +49,13 @@ async def engine(path: Path) -> AsyncIterator[SqliteEngine]:
 
 async def statuses(engine: SqliteEngine) -> dict[Status, int]:
     """Return counts by status from the counters, which must agree with the jobs after a rollback too."""
-    return {status: n for status, n in (await engine.census()).by_status().items() if n}
+    return {status: n for status, n in (await engine.operator.census()).by_status().items() if n}
 
 
 async def claimed(engine: SqliteEngine) -> Claim:
-    await engine.insert([draft()])
-    await engine.renew("w1", [], first=True)
-    [claim] = await engine.claim(Demand("w1", (("default", 1),)))
+    await engine.jobs.insert([draft()])
+    await engine.jobs.renew("w1", [], first=True)
+    [claim] = await engine.jobs.claim(Demand("w1", (("default", 1),)))
     return claim
 
 
@@ -64,18 +64,20 @@ async def claimed(engine: SqliteEngine) -> Claim:
 async def test_jobs_exist_once_the_user_commits(engine: SqliteEngine, path: Path, name: str) -> None:
     first, second = draft(), draft(queue="mail", delay=1_000_000)
     async with OPENERS[name](path) as handle:
-        receipts = await engine.insert([first, second], tx=handle)
+        receipts = await engine.jobs.insert([first, second], tx=handle)
         assert [(receipt.id, receipt.stored) for receipt in receipts] == [
             (first.job_id, Stored.INSERTED),
             (second.job_id, Stored.INSERTED),
         ]
-        assert await engine.get([first.job_id, second.job_id]) == [None, None]
+        assert await engine.operator.get([first.job_id, second.job_id]) == [None, None]
         assert await statuses(engine) == {}
         await maybe(handle.commit())
-        assert [job and job.status for job in await engine.get([first.job_id, second.job_id])] == [Status.PENDING] * 2
+        assert [job and job.status for job in await engine.operator.get([first.job_id, second.job_id])] == [
+            Status.PENDING
+        ] * 2
         assert await statuses(engine) == {Status.PENDING: 2}
-    await engine.renew("w1", [], first=True)
-    [claim] = await engine.claim(Demand("w1", (("default", 5), ("mail", 5))))
+    await engine.jobs.renew("w1", [], first=True)
+    [claim] = await engine.jobs.claim(Demand("w1", (("default", 5), ("mail", 5))))
     assert claim.id == first.job_id
 
 
@@ -84,13 +86,13 @@ async def test_jobs_exist_once_the_user_commits(engine: SqliteEngine, path: Path
 async def test_a_rollback_leaves_nothing(engine: SqliteEngine, path: Path, name: str) -> None:
     job = draft(unique=Unique("once"))
     async with OPENERS[name](path) as handle:
-        await engine.insert([job], tx=handle)
+        await engine.jobs.insert([job], tx=handle)
         await maybe(handle.rollback())
     async with OPENERS[name](path) as handle:
-        await engine.insert([job], tx=handle)  # never ended
-    assert await engine.get([job.job_id]) == [None]
+        await engine.jobs.insert([job], tx=handle)  # never ended
+    assert await engine.operator.get([job.job_id]) == [None]
     assert await statuses(engine) == {}
-    [receipt] = await engine.insert([job])
+    [receipt] = await engine.jobs.insert([job])
     assert receipt.stored == Stored.INSERTED
 
 
@@ -101,8 +103,8 @@ async def test_a_settlement_counts_once_the_user_commits(engine: SqliteEngine, p
     settlement = conclude(claim, Done(b'"ok"'))
     for ending, status in (("rollback", Status.RUNNING), ("commit", Status.DONE)):
         async with OPENERS[name](path) as handle:
-            assert (await engine.settle([settlement], tx=handle)).verdicts == [Verdict.APPLIED]
-            [job] = await engine.get([claim.id])
+            assert (await engine.jobs.settle([settlement], tx=handle)).verdicts == [Verdict.APPLIED]
+            [job] = await engine.operator.get([claim.id])
             assert job is not None and job.status == Status.RUNNING
             await maybe(getattr(handle, ending)())
         assert await statuses(engine) == {status: 1}
@@ -115,18 +117,18 @@ async def test_a_closing_in_a_users_transaction_is_reported_by_a_sweep(
 ) -> None:
     """A user's connection does not report its commit: the next sweep looks whether the group is closed."""
     reported: list[Closing] = []
-    engine.watch_closings(reported.append)
+    engine.groups.watch_closings(reported.append)
     group, then = mint(), draft(queue="after")
-    await engine.insert(into_group(group, [draft()]), group=new_group(group, then=then, sealed=True))
-    await engine.renew("w1", [], first=True)
-    [claim] = await engine.claim(Demand("w1", (("default", 1),)))
+    await engine.jobs.insert(into_group(group, [draft()]), group=new_group(group, then=then, sealed=True))
+    await engine.jobs.renew("w1", [], first=True)
+    [claim] = await engine.jobs.claim(Demand("w1", (("default", 1),)))
     with closing(sqlite3.connect(path)) as user:
-        await engine.settle([conclude(claim, Done())], tx=user)
-        await engine.sweep_groups()
+        await engine.jobs.settle([conclude(claim, Done())], tx=user)
+        await engine.groups.sweep()
         assert reported == []
         (user.commit if commits else user.rollback)()
-    await engine.sweep_groups()
-    await engine.sweep_groups()
+    await engine.groups.sweep()
+    await engine.groups.sweep()
     assert [one.group.id for one in reported] == [group] * commits
     assert [one.stored[0].job_id for one in reported] == [then.job_id] * commits
 
@@ -135,13 +137,13 @@ async def test_a_closing_in_a_users_transaction_is_reported_by_a_sweep(
 async def test_a_lost_settlement_changes_nothing_in_the_users_transaction(engine: SqliteEngine, path: Path) -> None:
     claim = await claimed(engine)
     settlement = conclude(claim, Done())
-    await engine.settle([settlement])
-    before = await engine.get([claim.id])
+    await engine.jobs.settle([settlement])
+    before = await engine.operator.get([claim.id])
     async with plain(path) as handle:
-        [verdict] = (await engine.settle([settlement], tx=handle)).verdicts
+        [verdict] = (await engine.jobs.settle([settlement], tx=handle)).verdicts
         handle.commit()
     assert verdict in {Verdict.LOST, Verdict.REPEATED}
-    assert await engine.get([claim.id]) == before
+    assert await engine.operator.get([claim.id]) == before
 
 
 @pytest.mark.spec("SQLITE-70")
@@ -149,13 +151,13 @@ async def test_the_users_own_writes_commit_with_the_job(engine: SqliteEngine, pa
     async with plain(path) as handle:
         handle.execute("CREATE TABLE orders (id INTEGER)")
         handle.execute("INSERT INTO orders VALUES (1)")
-        await engine.insert([draft()], tx=handle)
+        await engine.jobs.insert([draft()], tx=handle)
         handle.rollback()
         assert handle.execute("SELECT count(*) FROM orders").fetchone() == (0,)
         assert await statuses(engine) == {}
         handle.execute("INSERT INTO orders VALUES (2)")
-        await engine.insert([draft()], tx=handle)
-        await engine.insert([draft()], tx=handle)
+        await engine.jobs.insert([draft()], tx=handle)
+        await engine.jobs.insert([draft()], tx=handle)
         handle.commit()
         assert handle.execute("SELECT count(*) FROM orders").fetchone() == (1,)
     assert await statuses(engine) == {Status.PENDING: 2}
@@ -167,11 +169,11 @@ async def test_a_refused_call_leaves_the_rest_of_the_transaction_alone(
     engine: SqliteEngine, path: Path, name: str
 ) -> None:
     holder, other = draft(unique=Unique("k")), draft()
-    await engine.insert([holder])
+    await engine.jobs.insert([holder])
     async with OPENERS[name](path) as handle:
-        await engine.insert([other], tx=handle)
+        await engine.jobs.insert([other], tx=handle)
         with pytest.raises(Duplicate):
-            await engine.insert([draft(), draft(unique=Unique("k", mode="raise"))], tx=handle)
+            await engine.jobs.insert([draft(), draft(unique=Unique("k", mode="raise"))], tx=handle)
         await maybe(handle.commit())
     assert await statuses(engine) == {Status.PENDING: 2}
 
@@ -182,7 +184,7 @@ async def test_a_handle_on_another_file_is_refused_by_name(engine: SqliteEngine,
     other = tmp_path / "other.db"
     async with OPENERS[name](other) as handle:
         with pytest.raises(EngineRefused) as caught:
-            await engine.insert([draft()], tx=handle)
+            await engine.jobs.insert([draft()], tx=handle)
     assert "jobs.db" in str(caught.value)
     assert "other.db" in str(caught.value)
     assert type(handle).__name__ in str(caught.value)
@@ -191,9 +193,9 @@ async def test_a_handle_on_another_file_is_refused_by_name(engine: SqliteEngine,
 @pytest.mark.spec("SQLITE-71")
 async def test_a_database_in_memory_and_a_stranger_are_refused(engine: SqliteEngine) -> None:
     with closing(sqlite3.connect(":memory:")) as handle, pytest.raises(EngineRefused, match="in memory"):
-        await engine.insert([draft()], tx=handle)
+        await engine.jobs.insert([draft()], tx=handle)
     with pytest.raises(EngineRefused, match=r"builtins\.object"):
-        await engine.insert([draft()], tx=object())
+        await engine.jobs.insert([draft()], tx=object())
     assert await statuses(engine) == {}
 
 
@@ -201,7 +203,7 @@ async def test_a_database_in_memory_and_a_stranger_are_refused(engine: SqliteEng
 async def test_a_handle_that_commits_by_itself_is_refused(engine: SqliteEngine, path: Path) -> None:
     async with plain(path, isolation_level=None) as handle:
         with pytest.raises(EngineRefused, match="Begin a transaction"):
-            await engine.insert([draft()], tx=handle)
+            await engine.jobs.insert([draft()], tx=handle)
     assert await statuses(engine) == {}
 
 
@@ -209,7 +211,7 @@ async def test_a_handle_that_commits_by_itself_is_refused(engine: SqliteEngine, 
 async def test_the_same_file_by_another_path_is_the_same_file(engine: SqliteEngine, path: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     async with plain(tmp_path / "link" / path.name) as handle:
-        await engine.insert([draft()], tx=handle)
+        await engine.jobs.insert([draft()], tx=handle)
         handle.commit()
     assert await statuses(engine) == {Status.PENDING: 1}
 
@@ -221,11 +223,11 @@ async def test_the_gate_is_never_taken(engine: SqliteEngine, path: Path, name: s
     assert write_lock.acquire(60)
     try:
         async with OPENERS[name](path) as handle:
-            await asyncio.wait_for(engine.insert([draft()], tx=handle), 60)
+            await asyncio.wait_for(engine.jobs.insert([draft()], tx=handle), 60)
             await maybe(handle.commit())
         assert await statuses(engine) == {Status.PENDING: 1}
         # The write lock is the right one: the engine's own writes wait for it.
-        own = asyncio.ensure_future(engine.insert([draft()]))
+        own = asyncio.ensure_future(engine.jobs.insert([draft()]))
         assert not (await asyncio.wait((own,), timeout=0.05))[0]
     finally:
         write_lock.close()
@@ -236,8 +238,8 @@ async def test_the_gate_is_never_taken(engine: SqliteEngine, path: Path, name: s
 @pytest.mark.spec("SQLITE-72")
 async def test_an_open_transaction_keeps_no_writer_from_the_write_lock(engine: SqliteEngine, path: Path) -> None:
     async with plain(path) as handle:
-        await engine.insert([draft()], tx=handle)
-        own = asyncio.ensure_future(engine.insert([draft()]))
+        await engine.jobs.insert([draft()], tx=handle)
+        own = asyncio.ensure_future(engine.jobs.insert([draft()]))
         await asyncio.sleep(0.02)
         assert not own.done()
         write_lock = WriteLock(f"{path}-stoker/write.lock")
@@ -258,12 +260,12 @@ async def test_a_transaction_that_stays_open_is_a_typed_error_for_the_others(pat
     await engine.open()
     try:
         async with plain(path) as handle:
-            await engine.insert([draft()], tx=handle)
+            await engine.jobs.insert([draft()], tx=handle)
             with pytest.raises(EngineBusy):
-                await engine.insert([draft()])
-            assert await engine.get([mint()]) == [None]
+                await engine.jobs.insert([draft()])
+            assert await engine.operator.get([mint()]) == [None]
             handle.commit()
-        await engine.insert([draft()])
+        await engine.jobs.insert([draft()])
         assert await statuses(engine) == {Status.PENDING: 2}
     finally:
         await engine.close()
@@ -284,7 +286,7 @@ async def test_a_locked_database_is_a_typed_error_for_the_user(engine: SqliteEng
         await maybe(raw.execute("PRAGMA busy_timeout = 0"))
         blocker.execute("BEGIN IMMEDIATE")
         with pytest.raises(EngineBusy):
-            await engine.insert([draft()], tx=handle)
+            await engine.jobs.insert([draft()], tx=handle)
         blocker.execute("ROLLBACK")
     assert await statuses(engine) == {}
 
@@ -294,33 +296,33 @@ async def test_a_locked_database_is_a_typed_error_for_the_user(engine: SqliteEng
 async def test_a_waiter_wakes_soon_after_the_users_commit(engine: SqliteEngine, path: Path, name: str) -> None:
     async with OPENERS[name](path) as handle:
         for _ in range(3):
-            waiter = asyncio.ensure_future(engine.wait(["default"], 3600))
-            await engine.insert([draft()], tx=handle)
+            waiter = asyncio.ensure_future(engine.jobs.wait(["default"], 3600))
+            await engine.jobs.insert([draft()], tx=handle)
             await asyncio.sleep(0.005)
             assert not waiter.done()
             await maybe(handle.commit())
             assert await asyncio.wait_for(waiter, 60) == {"default"}
-            await engine.renew("w1", [], first=True)
-            assert len(await engine.claim(Demand("w1", (("default", 5),)))) == 1
+            await engine.jobs.renew("w1", [], first=True)
+            assert len(await engine.jobs.claim(Demand("w1", (("default", 5),)))) == 1
 
 
 @pytest.mark.spec("SQLITE-73")
 async def test_a_waiter_does_not_wake_for_a_rollback(engine: SqliteEngine, path: Path) -> None:
     async with plain(path) as handle:
-        waiter = asyncio.ensure_future(engine.wait(["default"], 0.15))
+        waiter = asyncio.ensure_future(engine.jobs.wait(["default"], 0.15))
         await asyncio.sleep(0)
-        await engine.insert([draft()], tx=handle)
+        await engine.jobs.insert([draft()], tx=handle)
         handle.rollback()
         assert await waiter == frozenset()
 
 
 @pytest.mark.spec("SQLITE-73")
 async def test_a_waiter_wakes_for_a_commit_that_came_before_it_waited(engine: SqliteEngine, path: Path) -> None:
-    await engine.wait(["default"], 0)
+    await engine.jobs.wait(["default"], 0)
     async with plain(path) as handle:
-        await engine.insert([draft()], tx=handle)
+        await engine.jobs.insert([draft()], tx=handle)
         handle.commit()
-    assert await engine.wait(["default"], 5) == {"default"}
+    assert await engine.jobs.wait(["default"], 5) == {"default"}
 
 
 @pytest.mark.spec("SQLITE-74")
@@ -328,10 +330,10 @@ async def test_a_waiter_wakes_for_a_commit_that_came_before_it_waited(engine: Sq
 async def test_a_synchronous_handle_never_makes_the_call_suspend(engine: SqliteEngine, path: Path, name: str) -> None:
     opened = SYNCHRONOUS[name](path)
     async with opened as handle:
-        [receipt] = drive(engine.insert([draft()], tx=handle))
+        [receipt] = drive(engine.jobs.insert([draft()], tx=handle))
         handle.commit()
         claim = await claimed(engine)
-        drive(engine.settle([conclude(claim, Done())], tx=handle))
+        drive(engine.jobs.settle([conclude(claim, Done())], tx=handle))
         handle.commit()
     assert await statuses(engine) == {Status.PENDING: 1, Status.DONE: 1}
     assert receipt.stored == Stored.INSERTED

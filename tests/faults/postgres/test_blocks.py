@@ -109,7 +109,7 @@ async def test_commits_without_answer_are_exactly_once(
         engine = await jobs.engine()
         async with Worker(jobs, {"default": 4}, poll=0.05) as worker:
             async with asyncio.timeout(300):
-                while (await engine.census()).by_status()[Status.DONE] < number:
+                while (await engine.operator.census()).by_status()[Status.DONE] < number:
                     await asyncio.sleep(0.05)
                 while worker.runs or worker.counts[Status.DONE] + worker.lost < number:
                     await asyncio.sleep(0.01)
@@ -153,7 +153,7 @@ async def test_own_commits_without_answer_are_exactly_once(
         engine = await jobs.engine()
         async with Worker(jobs, {"default": 4}, poll=0.05) as worker:
             async with asyncio.timeout(300):
-                while (await engine.census()).by_status()[Status.DONE] < number:
+                while (await engine.operator.census()).by_status()[Status.DONE] < number:
                     await asyncio.sleep(0.05)
                 while worker.runs or worker.counts[Status.DONE] + worker.lost < number:
                     await asyncio.sleep(0.01)

@@ -59,5 +59,5 @@ async def test_two_hundred_workers_share_what_there_is(server: PostgresServer, m
         assert sum(shares) == jobs
         violations = check([*read(b"".join(lines)), *await survey(engine)])
         assert not violations, report(violations)
-        assert (await engine.census()).by_status()[Status.DONE] == jobs
+        assert (await engine.operator.census()).by_status()[Status.DONE] == jobs
     await asyncio.to_thread(server.restart, "fast", max_connections="100")

@@ -108,7 +108,7 @@ async def test_a_database_that_is_strict_by_default_costs_no_transaction(
                     await running.consuming()
                 assert not running.errors
             async with opened(make(url)) as engine, engine.transaction() as tx:
-                await engine.insert([running.draft()], tx=tx)
+                await engine.jobs.insert([running.draft()], tx=tx)
         assert server.sql(f"select distinct level from {schema}.levels") == [("read committed",)]
     finally:
         server.sql("alter role postgres reset default_transaction_isolation")
@@ -125,7 +125,7 @@ async def test_a_locked_table_makes_callers_wait_or_fail_and_nothing_else(
                 await asyncio.to_thread(holder.execute, f"lock table {schema}.{table}".encode())
             async with opened(make()) as engine:
                 with pytest.raises((EngineBusy, EngineUnavailable)):
-                    await engine.insert([running.draft()])
+                    await engine.jobs.insert([running.draft()])
             await running.until(lambda: not running.ready, "the lease cannot be renewed")
             await running.until(lambda: running.errors.total() >= 4, "producers try again and again")
             assert server.sql(SESSIONS)[0][0] < 20, "what was given up is over on the server too"
@@ -139,5 +139,5 @@ async def test_a_full_disk_is_said_and_waited_for(server: PostgresServer, schema
         async with failing(server, schema, "53100", every=1):
             await running.until(lambda: running.errors["EngineFull"] and not running.ready, "no room is noticed")
             with pytest.raises(EngineFull, match="no room"):
-                await (await running.app.engine()).insert([running.draft()])
+                await (await running.app.engine()).jobs.insert([running.draft()])
         await running.consuming()

@@ -63,11 +63,11 @@ async def test_a_standby_refuses_writes_and_its_promotion_ends_that(server: Post
         await asyncio.to_thread(server.demote)
         await running.until(lambda: running.errors["EngineReadOnly"] and not running.ready, "writes are refused")
         async with opened(make()) as engine:
-            assert (await engine.census()).by_status(), "what can be read is read"
+            assert (await engine.operator.census()).by_status(), "what can be read is read"
             described = await engine.describe()
             assert any("recovery" in text or "standby" in text for text in described.warnings)
             with pytest.raises(EngineReadOnly, match="standby"):
-                await engine.insert([running.draft()])
+                await engine.jobs.insert([running.draft()])
         await asyncio.to_thread(server.promote)
         await running.consuming()
 
@@ -95,24 +95,24 @@ async def test_a_server_without_a_free_connection_is_waited_for(
 @pytest.mark.spec("PGFAULT-06")
 async def test_a_job_cannot_start_before_its_enqueue_is_durable(server: PostgresServer, make: Make) -> None:
     async with opened(make(timeout=30)) as engine, opened(make(timeout=30)) as worker:
-        await worker.renew("w", [], first=True)
+        await worker.jobs.renew("w", [], first=True)
         # A commit that is to be safe waits for a standby, and there is none.
         server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         server.sql("SELECT pg_reload_conf()")
         try:
             async with asyncio.timeout(60):
-                asked = asyncio.ensure_future(engine.insert([draft()]))
+                asked = asyncio.ensure_future(engine.jobs.insert([draft()]))
                 while not await waiting_for_a_standby(server, asked):  # the server has not read the setting yet
                     await asked
-                    asked = asyncio.ensure_future(engine.insert([draft()]))
-                early = await worker.claim(Demand("w", (("default", 100),)))
+                    asked = asyncio.ensure_future(engine.jobs.insert([draft()]))
+                early = await worker.jobs.claim(Demand("w", (("default", 100),)))
                 assert not asked.done()
         finally:
             server.sql("ALTER SYSTEM RESET synchronous_standby_names")
             server.sql("SELECT pg_reload_conf()")
         [receipt] = await asked
         assert receipt.id not in [claim.id for claim in early]
-        assert [claim.id for claim in await worker.claim(Demand("w", (("default", 100),)))] == [receipt.id]
+        assert [claim.id for claim in await worker.jobs.claim(Demand("w", (("default", 100),)))] == [receipt.id]
 
 
 async def waiting_for_a_standby(server: PostgresServer, call: asyncio.Future[Any]) -> bool:
@@ -132,7 +132,7 @@ async def test_an_enqueue_is_answered_when_the_log_is_written(server: PostgresSe
             for _ in range(10):
                 before = beside.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
                 assert before is not None
-                await engine.insert([draft()])
+                await engine.jobs.insert([draft()])
                 row = beside.execute("SELECT pg_current_wal_flush_lsn() > %s::pg_lsn", before).fetchone()
                 assert row == (True,)
 
@@ -147,15 +147,15 @@ async def test_the_first_enqueue_after_a_restart_is_stored(server: PostgresServe
     """The loop is busy while the server restarts, so it has not read yet that its connections are closed."""
     async with opened(make()) as engine:
         stored = [draft() for _ in range(4)]
-        await asyncio.gather(engine.insert(stored[:1]), engine.get([stored[0].job_id]))
+        await asyncio.gather(engine.jobs.insert(stored[:1]), engine.operator.get([stored[0].job_id]))
         server.restart(mode)
-        assert [receipt.stored.value for receipt in await engine.insert(stored[1:2])] == ["inserted"]
+        assert [receipt.stored.value for receipt in await engine.jobs.insert(stored[1:2])] == ["inserted"]
         server.restart(mode)
-        assert (await engine.get([stored[1].job_id]))[0] is not None
-        await engine.insert(stored[2:3])
+        assert (await engine.operator.get([stored[1].job_id]))[0] is not None
+        await engine.jobs.insert(stored[2:3])
         await asyncio.to_thread(server.restart, mode)
-        await engine.insert(stored[3:])
-        assert None not in await engine.get([one.job_id for one in stored])
+        await engine.jobs.insert(stored[3:])
+        assert None not in await engine.operator.get([one.job_id for one in stored])
 
 
 @pytest.mark.spec("PGFAULT-07")
@@ -167,7 +167,7 @@ async def test_users_transactions_are_accepted_after_the_server_changed(
     async with opened(make()) as engine:
         stored = [draft() for _ in range(4)]
         with psycopg.connect(server.url) as before:
-            await engine.insert([stored[0]], tx=before)
+            await engine.jobs.insert([stored[0]], tx=before)
             before.commit()
         for one, handle in zip(stored[1:], ("async", "sync", "thread"), strict=True):
             if change == "restart":
@@ -177,16 +177,16 @@ async def test_users_transactions_are_accepted_after_the_server_changed(
                 await asyncio.to_thread(server.promote)
             if handle == "async":
                 async with await psycopg.AsyncConnection.connect(server.url) as theirs:
-                    await engine.insert([one], tx=theirs)
+                    await engine.jobs.insert([one], tx=theirs)
                 continue
             with psycopg.connect(server.url) as theirs:
                 if handle == "sync":
-                    await engine.insert([one], tx=theirs)
+                    await engine.jobs.insert([one], tx=theirs)
                 else:
-                    await asyncio.to_thread(drive, engine.insert([one], tx=theirs))
+                    await asyncio.to_thread(drive, engine.jobs.insert([one], tx=theirs))
         while True:
             try:
-                assert None not in await engine.get([one.job_id for one in stored])
+                assert None not in await engine.operator.get([one.job_id for one in stored])
                 break
             except EngineUnavailable:  # its idle connections are those of the server before
                 continue
@@ -205,10 +205,10 @@ async def test_a_handle_on_another_server_is_refused_after_a_restart_too(
     async with opened(make()) as engine, opened(make(elsewhere)):
         await asyncio.to_thread(server.restart, "fast")
         with psycopg.connect(elsewhere) as theirs, pytest.raises(EngineRefused, match="cannot hold both"):
-            await engine.insert([draft()], tx=theirs)
+            await engine.jobs.insert([draft()], tx=theirs)
         with psycopg.connect(server.url) as theirs:
-            await engine.insert([draft()], tx=theirs)
+            await engine.jobs.insert([draft()], tx=theirs)
         with psycopg.connect(elsewhere) as theirs, pytest.raises(EngineRefused, match="cannot hold both"):
-            await engine.insert([draft()], tx=theirs)
+            await engine.jobs.insert([draft()], tx=theirs)
     with psycopg.connect(elsewhere) as admin:
         admin.execute(f"drop schema {schema} cascade".encode())

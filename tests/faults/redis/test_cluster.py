@@ -87,7 +87,7 @@ async def test_a_master_that_answers_no_more_is_left_for_its_replica(cluster: Cl
     engine = make(timeout=0.5, patience=0.1)
     await engine.open()
     try:
-        await engine.insert([Draft(mint(), "work")])
+        await engine.jobs.insert([Draft(mint(), "work")])
         master = cluster.owner(home(cluster, prefix))
         heir = cluster.replica(master)
         assert master.ask("WAIT", 1, 60_000) == 1
@@ -97,7 +97,7 @@ async def test_a_master_that_answers_no_more_is_left_for_its_replica(cluster: Cl
             stored = None
             while stored is None:
                 with contextlib.suppress(EngineUnavailable, EngineBusy):
-                    [stored] = await engine.insert([job])
+                    [stored] = await engine.jobs.insert([job])
             assert stored.id == job.job_id
             assert heir.master
         finally:

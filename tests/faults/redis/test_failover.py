@@ -91,7 +91,7 @@ async def test_what_a_lagging_replica_lacks_is_lost_and_said_and_nothing_else(
         await running.direct.open()
         proxy.redirect(replica.url)
         await running.consuming()
-        found = await running.direct.get([one.job_id for one in lost])
+        found = await running.direct.operator.get([one.job_id for one in lost])
         assert found == [None] * 5
         await running.until(lambda: all(running.ends[one.job_id] for one in long), "what ran goes on", within=BOUND)
         assert {running.ends[one.job_id] for one in long} == {1}

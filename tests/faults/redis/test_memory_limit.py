@@ -33,17 +33,17 @@ async def test_a_full_memory_refuses_jobs_whole(server: RedisServer, client: red
         with pytest.raises(EngineFull, match="maxmemory"):
             for _ in range(100):
                 batch = [Draft(job_id=mint(), kind="work", queue="default", payload=LARGE) for _ in range(50)]
-                await engine.insert(batch)
+                await engine.jobs.insert(batch)
                 stored += batch
         assert stored
-        assert {one is None for one in await engine.get([draft.job_id for draft in stored])} == {False}
-        assert set(await engine.get([draft.job_id for draft in batch])) == {None}, "nothing is half written"
-        assert (await engine.census()).by_status()[Status.PENDING] == len(stored)
-        page = await engine.find(Query(limit=1_000))
+        assert {one is None for one in await engine.operator.get([draft.job_id for draft in stored])} == {False}
+        assert set(await engine.operator.get([draft.job_id for draft in batch])) == {None}, "nothing is half written"
+        assert (await engine.operator.census()).by_status()[Status.PENDING] == len(stored)
+        page = await engine.operator.find(Query(limit=1_000))
         assert {job.id for job in page.jobs} <= {draft.job_id for draft in stored}
         client.config_set("maxmemory", 0)
-        await engine.insert(batch)
-        assert (await engine.census()).by_status()[Status.PENDING] == len(stored) + len(batch)
+        await engine.jobs.insert(batch)
+        assert (await engine.operator.census()).by_status()[Status.PENDING] == len(stored) + len(batch)
 
 
 @pytest.mark.spec("RDFAULT-10")

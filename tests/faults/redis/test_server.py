@@ -89,22 +89,22 @@ async def test_a_torn_end_of_the_log_costs_what_stood_there_and_no_more(server: 
     drafts = [draft() for _ in range(20)]
     async with opened(make()) as engine:
         for one in drafts[:-1]:
-            await engine.insert([one])
+            await engine.jobs.insert([one])
         sound = server.log_of_writes.stat().st_size
-        await engine.insert([drafts[-1]])
+        await engine.jobs.insert([drafts[-1]])
     server.kill()
     log = server.log_of_writes
     torn = (sound + log.stat().st_size) // 2
     os.truncate(log, torn)
     server.start()
     async with opened(make()) as engine:
-        found = await engine.get([one.job_id for one in drafts])
+        found = await engine.operator.get([one.job_id for one in drafts])
         assert [job is not None for job in found] == [True] * 19 + [False]
-        assert (await engine.census()).by_status()[Status.PENDING] == 19
-        await engine.insert([drafts[-1]])
-        assert (await engine.census()).by_status()[Status.PENDING] == 20
-        await engine.renew("w", [], first=True)
-        claims = await engine.claim(Demand("w", (("default", 50),)))
+        assert (await engine.operator.census()).by_status()[Status.PENDING] == 19
+        await engine.jobs.insert([drafts[-1]])
+        assert (await engine.operator.census()).by_status()[Status.PENDING] == 20
+        await engine.jobs.renew("w", [], first=True)
+        claims = await engine.jobs.claim(Demand("w", (("default", 50),)))
         assert {claim.id for claim in claims} == {one.job_id for one in drafts}, "all of it can be used"
 
 

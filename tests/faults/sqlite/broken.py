@@ -36,7 +36,7 @@ class NoTokenCheck(Sabotaged):
     """Settles a claim for any worker."""
 
     async def settle(self, settlements: Sequence[Settlement], **options: Any) -> Settled:
-        now = await self.get([one.id for one in settlements])
+        now = await self.operator.get([one.id for one in settlements])
         return await super().settle(
             [
                 replaced(one, worker=job.worker, token=job.token, ref=None) if job and job.worker else one

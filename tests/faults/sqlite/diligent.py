@@ -33,21 +33,21 @@ async def main(folder: Path, rounds: int, durability: Any, journal: Any, tell: i
     await engine.open()
     other = engine if alone else engine.for_loop()
     await other.open()
-    await asking(tell, engine.renew("w", [], lease=HOUR, first=True))
+    await asking(tell, engine.jobs.renew("w", [], lease=HOUR, first=True))
     demand = Demand("w", (("default", 5),))
     for number in range(rounds):
         drafts = [Draft(mint(), "send", b'{"text":"%s"}' % (b"x" * 700)) for _ in range(3)]
         for some in (drafts[:2], drafts[2:]):
-            stored = await asking(tell, (other if number % 2 else engine).insert(some))
+            stored = await asking(tell, (other if number % 2 else engine).jobs.insert(some))
             say(tell, *(f"insert {receipt.id.hex()}" for receipt in stored or ()))
-        claims = await asking(tell, engine.claim(demand))
+        claims = await asking(tell, engine.jobs.claim(demand))
         endings = [Settlement(one.id, "w", one.token, Status.DONE, ref=one.ref) for one in claims or ()]
-        settled = await asking(tell, engine.settle(endings, demand=demand))
+        settled = await asking(tell, engine.jobs.settle(endings, demand=demand))
         if settled:
             applied = zip(endings, settled.verdicts, strict=True)
             say(tell, *(f"done {one.id.hex()}" for one, verdict in applied if verdict == "applied"))
             more = [Settlement(one.id, "w", one.token, Status.DONE, ref=one.ref) for one in settled.claims]
-            await asking(tell, engine.settle(more))
+            await asking(tell, engine.jobs.settle(more))
     await other.close()
     await engine.close()
 

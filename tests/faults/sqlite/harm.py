@@ -49,24 +49,24 @@ async def use(engine: SqliteEngine, log: Log, rounds: int, mint: Mint) -> None:
     """Insert, claim, settle, renew and read, round after round."""
     demand = Demand("w", (("default", 4),))
     for _ in range(rounds):
-        await log.asking(engine.renew("w", [], lease=HOUR, first=True))
+        await log.asking(engine.jobs.renew("w", [], lease=HOUR, first=True))
         drafts = [Draft(mint(), "send", b'{"text":"%s"}' % (b"x" * 900)) for _ in range(3)]
-        receipts = await log.asking(engine.insert(drafts))
+        receipts = await log.asking(engine.jobs.insert(drafts))
         log.inserted += [receipt.id.hex() for receipt in receipts or ()]
-        claims = await log.asking(engine.claim(demand)) or []
+        claims = await log.asking(engine.jobs.claim(demand)) or []
         for _ in range(2):
             endings = [Settlement(one.id, "w", one.token, Status.DONE, ref=one.ref) for one in claims]
-            settled = await log.asking(engine.settle(endings, demand=demand))
+            settled = await log.asking(engine.jobs.settle(endings, demand=demand))
             if settled is None:
                 break
             pairs = zip(endings, settled.verdicts, strict=True)
             log.done += [ending.id.hex() for ending, verdict in pairs if verdict == "applied"]
             claims = settled.claims
-        await log.asking(engine.settle([Settlement(one.id, "w", one.token, Status.PENDING) for one in claims]))
-        await log.asking(engine.reap("w", 10))
-        await log.asking(engine.census())
-        await log.asking(engine.alter(Selection((os.urandom(16),)), Cancel()))
-        await log.asking(engine.expire(Retention()))
+        await log.asking(engine.jobs.settle([Settlement(one.id, "w", one.token, Status.PENDING) for one in claims]))
+        await log.asking(engine.jobs.reap("w", 10))
+        await log.asking(engine.operator.census())
+        await log.asking(engine.operator.alter(Selection((os.urandom(16),)), Cancel()))
+        await log.asking(engine.operator.expire(Retention()))
 
 
 def harmed(

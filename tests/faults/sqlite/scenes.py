@@ -42,22 +42,24 @@ async def furnish(path: Path) -> dict[str, Claim]:
     now = START
     engine = SqliteEngine(path, clock=lambda: now, durability="process")
     await engine.open()
-    await engine.renew("gone", [], lease=HOUR, first=True)
+    await engine.jobs.renew("gone", [], lease=HOUR, first=True)
     demand = Demand("gone", (("default", 100),))
-    await engine.insert([draft(number) for number in range(13, 16)])
-    await engine.settle([ending(claim, keep=DAY) for claim in await engine.claim(demand)])
-    await engine.insert([draft(number) for number in range(10, 13)])
-    await engine.settle([ending(claim, Status.DEAD, error="no") for claim in await engine.claim(demand)])
-    await engine.insert([draft(9)])
-    await engine.settle([ending(one, Status.RETRYING, after=5 * DAY, error="no") for one in await engine.claim(demand)])
-    await engine.insert([draft(7), draft(8, options=Options(metadata={"a": "b"}))])
-    await engine.claim(demand)
+    await engine.jobs.insert([draft(number) for number in range(13, 16)])
+    await engine.jobs.settle([ending(claim, keep=DAY) for claim in await engine.jobs.claim(demand)])
+    await engine.jobs.insert([draft(number) for number in range(10, 13)])
+    await engine.jobs.settle([ending(claim, Status.DEAD, error="no") for claim in await engine.jobs.claim(demand)])
+    await engine.jobs.insert([draft(9)])
+    await engine.jobs.settle(
+        [ending(one, Status.RETRYING, after=5 * DAY, error="no") for one in await engine.jobs.claim(demand)]
+    )
+    await engine.jobs.insert([draft(7), draft(8, options=Options(metadata={"a": "b"}))])
+    await engine.jobs.claim(demand)
     now = NOW
-    await engine.renew("w", [], lease=HOUR, first=True)
-    await engine.insert([draft(5), draft(6)])
-    held = await engine.claim(Demand("w", (("default", 100),)))
-    await engine.insert([draft(1), draft(2, priority=-1), draft(3, delay=HOUR), draft(4, unique=Unique("k"))])
-    await engine.beat(Presence(worker="w", host="h", pid=1, queues={"default": 1}))
+    await engine.jobs.renew("w", [], lease=HOUR, first=True)
+    await engine.jobs.insert([draft(5), draft(6)])
+    held = await engine.jobs.claim(Demand("w", (("default", 100),)))
+    await engine.jobs.insert([draft(1), draft(2, priority=-1), draft(3, delay=HOUR), draft(4, unique=Unique("k"))])
+    await engine.control.beat(Presence(worker="w", host="h", pid=1, queues={"default": 1}))
     await engine.close()
     return {str(claim.id[-1]): claim for claim in held}
 
@@ -71,42 +73,44 @@ def copied(path: Path, folder: Path) -> Path:
 Action = Callable[[SqliteEngine, dict[str, Claim]], Awaitable[Any]]
 
 ACTIONS: dict[str, Action] = {
-    "insert": lambda engine, _: engine.insert([draft(20), draft(21, queue="new"), draft(22, delay=SECOND)]),
-    "insert keyed": lambda engine, _: engine.insert(
+    "insert": lambda engine, _: engine.jobs.insert([draft(20), draft(21, queue="new"), draft(22, delay=SECOND)]),
+    "insert keyed": lambda engine, _: engine.jobs.insert(
         [draft(23, unique=Unique("k", mode="replace")), draft(24, unique=Unique("other"))]
     ),
-    "claim": lambda engine, _: engine.claim(Demand("w", (("default", 3),))),
-    "settle": lambda engine, held: engine.settle(
+    "claim": lambda engine, _: engine.jobs.claim(Demand("w", (("default", 3),))),
+    "settle": lambda engine, held: engine.jobs.settle(
         [ending(held["5"], result=b"1"), ending(held["6"])], demand=Demand("w", (("default", 2),))
     ),
-    "settle otherwise": lambda engine, held: engine.settle(
+    "settle otherwise": lambda engine, held: engine.jobs.settle(
         [
             ending(held["5"], Status.RETRYING, after=HOUR, error="no", crash=True, metadata={"x": "y"}),
             ending(held["6"], Status.DEAD, error="never", followups=(draft(25), draft(26, unique=Unique("f")))),
         ]
     ),
-    "settle erasing": lambda engine, held: engine.settle([ending(held["5"], keep=0), ending(held["6"])]),
-    "note": lambda engine, held: engine.note([Note(job(5), "w", held["5"].token, 0.5, {"m": "n"}, ("line",))]),
-    "renew": lambda engine, held: engine.renew("w", [(one.id, one.token) for one in held.values()]),
-    "renew first": lambda engine, _: engine.renew("newcomer", [], first=True),
-    "reap": lambda engine, _: engine.reap("w", 10),
-    "cancel": lambda engine, _: engine.alter(Selection((job(1), job(5), job(9))), Cancel()),
-    "requeue": lambda engine, _: engine.alter(Selection((job(10), job(11))), Requeue()),
-    "clone": lambda engine, _: engine.alter(Selection((job(10),)), Clone((job(30),))),
-    "discard": lambda engine, _: engine.alter(Selection((job(12),)), Discard()),
-    "delete": lambda engine, _: engine.alter(Selection((job(2), job(4), job(12))), Delete()),
-    "move": lambda engine, _: engine.alter(Selection((job(1), job(9))), Move("elsewhere")),
-    "expire": lambda engine, _: engine.expire(Retention()),
+    "settle erasing": lambda engine, held: engine.jobs.settle([ending(held["5"], keep=0), ending(held["6"])]),
+    "note": lambda engine, held: engine.jobs.note([Note(job(5), "w", held["5"].token, 0.5, {"m": "n"}, ("line",))]),
+    "renew": lambda engine, held: engine.jobs.renew("w", [(one.id, one.token) for one in held.values()]),
+    "renew first": lambda engine, _: engine.jobs.renew("newcomer", [], first=True),
+    "reap": lambda engine, _: engine.jobs.reap("w", 10),
+    "cancel": lambda engine, _: engine.operator.alter(Selection((job(1), job(5), job(9))), Cancel()),
+    "requeue": lambda engine, _: engine.operator.alter(Selection((job(10), job(11))), Requeue()),
+    "clone": lambda engine, _: engine.operator.alter(Selection((job(10),)), Clone((job(30),))),
+    "discard": lambda engine, _: engine.operator.alter(Selection((job(12),)), Discard()),
+    "delete": lambda engine, _: engine.operator.alter(Selection((job(2), job(4), job(12))), Delete()),
+    "move": lambda engine, _: engine.operator.alter(Selection((job(1), job(9))), Move("elsewhere")),
+    "expire": lambda engine, _: engine.operator.expire(Retention()),
 }
 
 
 async def exhaust(engine: SqliteEngine, clock: list[int]) -> None:
     """Reap all claims and run every job to its end."""
     clock[0] += 30 * DAY
-    await engine.renew("heir", [], lease=HOUR, first=True)
+    await engine.jobs.renew("heir", [], lease=HOUR, first=True)
     demand = Demand("heir", (("default", 100), ("new", 100), ("elsewhere", 100)))
     for _ in range(6):
-        claims = [*await engine.reap("heir", 100), *await engine.claim(demand)]
-        await engine.settle([ending(one, Status.CANCELED if one.cancel_requested else Status.DONE) for one in claims])
-    left = (await engine.census()).by_status()
+        claims = [*await engine.jobs.reap("heir", 100), *await engine.jobs.claim(demand)]
+        await engine.jobs.settle(
+            [ending(one, Status.CANCELED if one.cancel_requested else Status.DONE) for one in claims]
+        )
+    left = (await engine.operator.census()).by_status()
     assert (left[Status.PENDING], left[Status.RUNNING], left[Status.RETRYING]) == (0, 0, 0)

@@ -155,7 +155,7 @@ async def in_transaction(engine: Recorded, batch: list[Draft], chance: random.Ra
     call = engine.begin("insert", rows) if commit else 0
     try:
         async with engine.engine.transaction() as tx:
-            await engine.engine.insert(batch, tx=tx)
+            await engine.engine.jobs.insert(batch, tx=tx)
             if not commit:
                 raise LookupError("thought better of it")
     except LookupError:

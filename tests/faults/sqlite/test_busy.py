@@ -47,9 +47,9 @@ def drafts(n: int = 3) -> list[Draft]:
 
 
 async def claimed(engine: SqliteEngine, n: int = 3) -> list[Claim]:
-    await engine.renew("w", [], first=True)
-    await engine.insert(drafts(n))
-    return await engine.claim(DEMAND)
+    await engine.jobs.renew("w", [], first=True)
+    await engine.jobs.insert(drafts(n))
+    return await engine.jobs.claim(DEMAND)
 
 
 def ending(claim: Claim) -> Settlement:
@@ -63,7 +63,9 @@ async def test_a_settlement_waits_for_a_foreign_transaction_that_ends_in_time(tm
     claims = await claimed(engine)
     with holding(engine.path) as other:
         threading.Timer(0.2, other.execute, ["COMMIT"]).start()
-        settled = await asyncio.wait_for(engine.settle([ending(claim) for claim in claims], demand=DEMAND), PATIENT)
+        settled = await asyncio.wait_for(
+            engine.jobs.settle([ending(claim) for claim in claims], demand=DEMAND), PATIENT
+        )
         assert settled.verdicts == [Verdict.APPLIED] * 3
     await engine.close()
     assert audit(tmp_path / "jobs.db") == []
@@ -77,19 +79,19 @@ async def test_a_foreign_transaction_that_does_not_end_makes_everything_busy_and
     before = dump(engine.path)
     with holding(engine.path):
         questions = (
-            lambda: engine.settle([ending(claim) for claim in claims], demand=DEMAND),
-            lambda: engine.insert(drafts()),
-            lambda: engine.claim(DEMAND),
-            lambda: engine.renew("w", []),
-            lambda: engine.reap("w", 5, dead=["v"]),
+            lambda: engine.jobs.settle([ending(claim) for claim in claims], demand=DEMAND),
+            lambda: engine.jobs.insert(drafts()),
+            lambda: engine.jobs.claim(DEMAND),
+            lambda: engine.jobs.renew("w", []),
+            lambda: engine.jobs.reap("w", 5, dead=["v"]),
         )
         for question in questions:
             with pytest.raises(EngineBusy):
                 await asyncio.wait_for(question(), PATIENT)
         # Readers go on.
-        assert (await engine.census()).by_status()[Status.RUNNING] == 3
+        assert (await engine.operator.census()).by_status()[Status.RUNNING] == 3
     assert dump(engine.path) == before
-    assert (await engine.settle([ending(claim) for claim in claims])).verdicts == [Verdict.APPLIED] * 3
+    assert (await engine.jobs.settle([ending(claim) for claim in claims])).verdicts == [Verdict.APPLIED] * 3
 
 
 @pytest.mark.spec("FAULT-50")
@@ -98,7 +100,7 @@ async def test_all_waiting_writers_are_served_when_it_ends(tmp_path: Path) -> No
     for engine in engines:
         await engine.open()
     with holding(engines[0].path) as other:
-        waiting = [asyncio.create_task(engine.insert(drafts())) for engine in engines for _ in range(3)]
+        waiting = [asyncio.create_task(engine.jobs.insert(drafts())) for engine in engines for _ in range(3)]
         await asyncio.sleep(0.1)
         assert not any(task.done() for task in waiting)
         other.execute("ROLLBACK")
@@ -119,8 +121,8 @@ async def test_a_keeper_is_stuck_behind_a_users_transaction_no_longer_than_it_is
     await keeper.open()
     claims = await claimed(worker)
     with holding(str(path)) as other:
-        others = [asyncio.create_task(worker.insert(drafts())) for _ in range(3)]
-        renewing = asyncio.create_task(keeper.renew("w", [(claim.id, claim.token) for claim in claims]))
+        others = [asyncio.create_task(worker.jobs.insert(drafts())) for _ in range(3)]
+        renewing = asyncio.create_task(keeper.jobs.renew("w", [(claim.id, claim.token) for claim in claims]))
         await asyncio.sleep(0.3)
         other.execute("COMMIT")
         began = time.monotonic()
@@ -143,14 +145,14 @@ async def test_a_reader_that_never_ends_shows_as_a_growing_log(
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM stoker_body").fetchone()
         for _ in range(40):
-            await engine.insert([Draft(os.urandom(16), "send", b'"%s"' % (b"x" * 20_000)) for _ in range(10)])
+            await engine.jobs.insert([Draft(os.urandom(16), "send", b'"%s"' % (b"x" * 20_000)) for _ in range(10)])
         described = await engine.describe()
         assert any("write-ahead log" in warning and "old transaction" in warning for warning in described.warnings)
         reader.execute("ROLLBACK")
     found = await engine.describe()
     assert int(found.facts["wal_bytes"]) > 6 << 20
     for _ in range(3):
-        await engine.insert(drafts())
+        await engine.jobs.insert(drafts())
     assert audit(engine.path) == []
 
 
@@ -176,7 +178,7 @@ async def test_a_rollback_that_fails_too_leaves_no_caller_waiting(
         patch.setattr(connection, "rollback", broken_rollback)
         for _ in range(2):
             with pytest.raises(EngineUnavailable, match=r"^no disk"):
-                await asyncio.wait_for(engine.insert(drafts()), PATIENT)
-    assert len(await asyncio.wait_for(engine.insert(drafts()), PATIENT)) == 3
+                await asyncio.wait_for(engine.jobs.insert(drafts()), PATIENT)
+    assert len(await asyncio.wait_for(engine.jobs.insert(drafts()), PATIENT)) == 3
     await engine.close()
     assert len(stored_ids(engine.path)) == 3

@@ -41,7 +41,7 @@ def draft() -> Draft:
 
 async def insert(engine: SqliteEngine, n: int = 3) -> set[JobId]:
     async with asyncio.timeout(60):
-        return {receipt.id for receipt in await engine.insert([draft() for _ in range(n)])}
+        return {receipt.id for receipt in await engine.jobs.insert([draft() for _ in range(n)])}
 
 
 def unlinked_grew(before: dict[int, int]) -> list[str]:
@@ -80,9 +80,9 @@ async def test_a_file_that_is_gone_is_noticed_and_put_back_is_used_again(
     sizes = {file.name: file.stat().st_size for file in (kept, Path(f"{path}-wal"))}
     for question in (
         lambda: insert(engine),
-        lambda: engine.claim(Demand("w", (("default", 1),))),
-        lambda: engine.renew("w", [], first=True),
-        lambda: engine.settle([Settlement(os.urandom(16), "w", 1, Status.DONE)]),
+        lambda: engine.jobs.claim(Demand("w", (("default", 1),))),
+        lambda: engine.jobs.renew("w", [], first=True),
+        lambda: engine.jobs.settle([Settlement(os.urandom(16), "w", 1, Status.DONE)]),
     ):
         with pytest.raises(EngineUnavailable, match="deleted or replaced"):
             await question()
@@ -103,7 +103,7 @@ async def test_a_log_that_is_gone_is_noticed_before_anything_is_written_to_it(en
     with pytest.raises(EngineUnavailable, match="log"):
         await insert(engine)
     with pytest.raises(EngineUnavailable, match="log"):
-        await engine.renew("w", [], first=True)
+        await engine.jobs.renew("w", [], first=True)
     assert unlinked_grew(sizes) == []
     await engine.close()
     again = SqliteEngine(path)
@@ -130,16 +130,16 @@ async def test_lock_files_that_are_gone_come_back(engine: SqliteEngine, name: st
 @pytest.mark.spec("FAULT-33")
 @pytest.mark.parametrize("part", ["", "live", "wake"])
 async def test_a_folder_beside_the_database_that_is_gone_costs_no_job(engine: SqliteEngine, part: str) -> None:
-    await engine.renew("w", [], first=True)
-    waiting = asyncio.create_task(engine.wait(["default"], 0.05))
+    await engine.jobs.renew("w", [], first=True)
+    waiting = asyncio.create_task(engine.jobs.wait(["default"], 0.05))
     await asyncio.sleep(0)
     shutil.rmtree(Path(f"{engine.path}-stoker", part))
     jobs = await insert(engine)
     await waiting
-    assert (await engine.renew("w", [])).known
-    claims = await engine.claim(Demand("w", (("default", 9),)))
+    assert (await engine.jobs.renew("w", [])).known
+    claims = await engine.jobs.claim(Demand("w", (("default", 9),)))
     assert {claim.id for claim in claims} == jobs
-    assert await engine.reap("w", 10) == []
+    assert await engine.jobs.reap("w", 10) == []
 
 
 @pytest.mark.spec("FAULT-34")
@@ -189,9 +189,11 @@ async def test_a_damaged_file_is_said_to_be_damaged(tmp_path: Path, spoil: str) 
             again = SqliteEngine(path)
             await again.open()
             try:
-                await again.renew("w", [], first=True)
-                claims = await again.claim(Demand("w", (("default", 500),)))
-                await again.settle([Settlement(one.id, "w", one.token, Status.DONE, ref=one.ref) for one in claims])
+                await again.jobs.renew("w", [], first=True)
+                claims = await again.jobs.claim(Demand("w", (("default", 500),)))
+                await again.jobs.settle(
+                    [Settlement(one.id, "w", one.token, Status.DONE, ref=one.ref) for one in claims]
+                )
             finally:
                 await again.close()
 

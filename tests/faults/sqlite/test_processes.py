@@ -29,12 +29,12 @@ def use_after_fork(path: str) -> list[str]:
 async def _use_after_fork(path: str) -> list[str]:
     engine = SqliteEngine(path)
     await engine.open()
-    await engine.insert(drafts(5))
+    await engine.jobs.insert(drafts(5))
     out, into = os.pipe()
 
     def child() -> None:
         logs = []
-        for question in (engine.insert(drafts()), engine.census(), engine.claim(DEMAND)):
+        for question in (engine.jobs.insert(drafts()), engine.operator.census(), engine.jobs.claim(DEMAND)):
             try:
                 question.send(None)
             except EngineClosed as error:
@@ -49,10 +49,10 @@ async def _use_after_fork(path: str) -> list[str]:
     os.close(into)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     report = os.read(out, 65536).decode().splitlines()
-    await engine.insert(drafts(5))
+    await engine.jobs.insert(drafts(5))
     twin = engine.for_loop()
     await twin.open()
-    found = (await twin.census()).by_status()[Status.PENDING]
+    found = (await twin.operator.census()).by_status()[Status.PENDING]
     await twin.close()
     await engine.close()
     return [str(code), str(found), *report]
@@ -75,11 +75,11 @@ async def test_two_engines_of_one_process_do_not_get_in_each_others_way(tmp_path
     first, second = SqliteEngine(path), SqliteEngine(path)
     await first.open()
     await second.open()
-    await first.renew("a", [], first=True)
-    await second.renew("b", [], first=True)
-    await first.insert(drafts(20))
+    await first.jobs.renew("a", [], first=True)
+    await second.jobs.renew("b", [], first=True)
+    await first.jobs.insert(drafts(20))
     one, two = await asyncio.gather(
-        first.claim(Demand("a", (("default", 10),))), second.claim(Demand("b", (("default", 10),)))
+        first.jobs.claim(Demand("a", (("default", 10),))), second.jobs.claim(Demand("b", (("default", 10),)))
     )
     assert len({claim.id for claim in (*one, *two)}) == 20
     third = SqliteEngine(path)
@@ -91,9 +91,9 @@ async def test_two_engines_of_one_process_do_not_get_in_each_others_way(tmp_path
         closing(sqlite3.connect(path, timeout=0)) as other,
     ):
         other.execute("BEGIN IMMEDIATE")
-    await first.settle([ending(claim) for claim in one])
+    await first.jobs.settle([ending(claim) for claim in one])
     await first.close()
-    assert (await second.settle([ending(claim) for claim in two])).verdicts == [Verdict.APPLIED] * 10
+    assert (await second.jobs.settle([ending(claim) for claim in two])).verdicts == [Verdict.APPLIED] * 10
     await second.close()
     assert audit(path) == []
 
@@ -105,7 +105,7 @@ def freeze_while_writing(path: str) -> None:
         engine = SqliteEngine(path)
         await engine.open()
         while True:
-            await engine.insert(drafts(50))
+            await engine.jobs.insert(drafts(50))
 
     asyncio.run(main())
 
@@ -128,14 +128,14 @@ def frozen(path: str) -> dict[str, int]:
             await asyncio.sleep(0.15)
             os.kill(pid, signal.SIGSTOP)
             try:
-                await asyncio.wait_for(engine.insert(drafts()), PATIENT)
+                await asyncio.wait_for(engine.jobs.insert(drafts()), PATIENT)
                 report["inserted"] += 1
             except EngineBusy:
                 report["busy"] += 1
             finally:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-        report["after"] = len(await asyncio.wait_for(engine.insert(drafts()), PATIENT))
+        report["after"] = len(await asyncio.wait_for(engine.jobs.insert(drafts()), PATIENT))
         await engine.close()
         return report
 

@@ -41,7 +41,7 @@ async def drained(path: Path, write: Any, **options: Any) -> list[Entry]:
 
 
 async def left(engine: SqliteEngine) -> int:
-    found = (await engine.census()).by_status()
+    found = (await engine.operator.census()).by_status()
     return found[Status.PENDING] + found[Status.RUNNING] + found[Status.RETRYING]
 
 

@@ -42,7 +42,8 @@ def demand(worker: str) -> Demand:
 
 
 async def insert(engine: SqliteEngine | Recorded, n: int = 3, **options: Any) -> None:
-    await engine.insert([Draft(os.urandom(16), "send", **options) for _ in range(n)])
+    jobs = engine if isinstance(engine, Recorded) else engine.jobs
+    await jobs.insert([Draft(os.urandom(16), "send", **options) for _ in range(n)])
 
 
 def ending(claim: Claim, status: Status = Status.DONE, **options: Any) -> Settlement:
@@ -58,7 +59,7 @@ async def test_a_jumping_clock_costs_no_safety(engine: SqliteEngine, clock: Virt
     await insert(recorded, 4, attempts=100)
     for number in range(8):
         worker = f"w{number}"
-        await engine.renew(worker, [], lease=MINUTE, first=True)
+        await engine.jobs.renew(worker, [], lease=MINUTE, first=True)
         taken = [*await recorded.reap(worker, 10), *await recorded.claim(demand(worker))]
         assert len(taken) == 4
         for claim in taken:
@@ -72,7 +73,7 @@ async def test_a_jumping_clock_costs_no_safety(engine: SqliteEngine, clock: Virt
             assert verdicts == [Verdict.APPLIED] * 4
         else:
             clock.set(clock() + 2 * MINUTE)
-            await engine.renew(f"v{number}", [], lease=MINUTE, first=True)
+            await engine.jobs.renew(f"v{number}", [], lease=MINUTE, first=True)
             again = await recorded.reap(f"v{number}", 10, dead=[worker])
             for claim in again:
                 assert claim.token > tokens[claim.id]
@@ -90,8 +91,8 @@ async def test_a_step_back_of_less_than_a_minute_does_not_show(engine: SqliteEng
     high = await engine.now()
     clock.rewind(30)
     assert high - SECOND < await engine.now() <= high
-    await engine.renew("w", [], lease=MINUTE, first=True)
-    assert len(await engine.claim(demand("w"))) == 3, "what was due stays due"
+    await engine.jobs.renew("w", [], lease=MINUTE, first=True)
+    assert len(await engine.jobs.claim(demand("w"))) == 3, "what was due stays due"
 
 
 @pytest.mark.spec("FAULT-61")
@@ -105,8 +106,8 @@ async def test_a_longer_step_back_is_followed_and_said(
         await insert(engine)
     assert await engine.now() == clock()
     assert any("ahead of this machine's" in record.message for record in caplog.records)
-    await engine.renew("w", [], lease=MINUTE, first=True)
-    assert len(await engine.claim(demand("w"))) == 3, "those of the wrong day wait for it"
+    await engine.jobs.renew("w", [], lease=MINUTE, first=True)
+    assert len(await engine.jobs.claim(demand("w"))) == 3, "those of the wrong day wait for it"
 
 
 @pytest.mark.spec("FAULT-62")
@@ -117,9 +118,9 @@ async def test_a_backup_that_is_restored_hands_out_no_token_twice(tmp_path: Path
     await insert(engine, 5)
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(backup)) as copy:
         source.backup(copy)
-    await engine.renew("w", [], lease=HOUR, first=True)
-    first = await engine.claim(demand("w"))
-    await engine.settle([ending(claim) for claim in first[:2]])
+    await engine.jobs.renew("w", [], lease=HOUR, first=True)
+    first = await engine.jobs.claim(demand("w"))
+    await engine.jobs.settle([ending(claim) for claim in first[:2]])
     await engine.close()
     for end in ("-wal", "-shm"):
         Path(f"{path}{end}").unlink(missing_ok=True)
@@ -127,16 +128,16 @@ async def test_a_backup_that_is_restored_hands_out_no_token_twice(tmp_path: Path
     clock.advance(600)
     again = SqliteEngine(path, clock=clock)
     await again.open()
-    await again.renew("x", [], lease=HOUR, first=True)
-    second = await again.claim(demand("x"))
+    await again.jobs.renew("x", [], lease=HOUR, first=True)
+    second = await again.jobs.claim(demand("x"))
     assert {claim.id for claim in second} == {claim.id for claim in first}
     handed_out = {(claim.id, claim.token) for claim in first}
     assert not handed_out & {(claim.id, claim.token) for claim in second}
     assert min(claim.token for claim in second) > max(claim.token for claim in first)
     # A worker that still holds a claim from before the restore is unknown now.
-    assert (await again.settle([ending(claim) for claim in first])).verdicts == [Verdict.LOST] * 5
-    assert not (await again.renew("w", [(claim.id, claim.token) for claim in first])).known
-    assert (await again.settle([ending(claim) for claim in second])).verdicts == [Verdict.APPLIED] * 5
+    assert (await again.jobs.settle([ending(claim) for claim in first])).verdicts == [Verdict.LOST] * 5
+    assert not (await again.jobs.renew("w", [(claim.id, claim.token) for claim in first])).known
+    assert (await again.jobs.settle([ending(claim) for claim in second])).verdicts == [Verdict.APPLIED] * 5
     await again.close()
     assert audit(path) == []
 

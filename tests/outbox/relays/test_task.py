@@ -29,7 +29,7 @@ class Order(msgspec.Struct):
 
 async def stored(jobs: Stoker, message: Message[Any]) -> Job:
     """The job that a message became."""
-    [job] = await (await jobs.engine()).get([ids.parse(message.id)])
+    [job] = await (await jobs.engine()).operator.get([ids.parse(message.id)])
     assert job is not None
     return job
 
@@ -144,7 +144,7 @@ async def test_keys_are_computed_from_the_body_as_the_task_takes_it(jobs: Stoker
     messages = [make("a", b'{"id":1}'), make("a", b'{"id":1}')]
     await ToTask(bill).publish(messages)
     assert (await stored(jobs, messages[0])).unique == Unique("order-1")
-    assert await (await jobs.engine()).get([ids.parse(messages[1].id)]) == [None]
+    assert await (await jobs.engine()).operator.get([ids.parse(messages[1].id)]) == [None]
 
 
 @pytest.mark.spec("RELAY-05")
@@ -183,7 +183,7 @@ async def test_in_the_same_store_the_jobs_are_part_of_a_transaction(jobs: Stoker
         async with engine.transaction() as tx:
             await relay.publish_in([message], tx)
             raise ZeroDivisionError
-    assert await engine.get([ids.parse(message.id)]) == [None]
+    assert await engine.operator.get([ids.parse(message.id)]) == [None]
     async with engine.transaction() as tx:
         await relay.publish_in([message], tx)
     assert (await stored(jobs, message)).options.keep == 0

@@ -21,6 +21,7 @@ from stoker.engines.memory.transaction import MemoryTransaction, own
 from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared.documents import Documents, Signed
 from stoker.engines.shared.ends import WANT, Ends, Message
+from stoker.engines.shared.facets import OneObject
 from stoker.engines.shared.schedules import fire
 from stoker.engines.shared.sweeps import in_steps
 from stoker.model.ahead import Ahead
@@ -79,7 +80,7 @@ WARNING = (
 )
 
 
-class MemoryEngine(Documents):
+class MemoryEngine(Documents, OneObject):
     """Jobs in this process. At most `capacity` active ones, and the last `history` finished ones."""
 
     name: ClassVar[str] = "memory"
@@ -355,7 +356,7 @@ class MemoryEngine(Documents):
 
     # --- groups -------------------------------------------------------------------------------------------------
 
-    async def groups(self, ids: Sequence[JobId]) -> list[Group | None]:
+    async def get_groups(self, ids: Sequence[JobId]) -> list[Group | None]:
         with self._read as store:
             return groups.groups(store, ids)
 
@@ -424,7 +425,7 @@ class MemoryEngine(Documents):
 
     # --- schedules ----------------------------------------------------------------------------------------------
 
-    async def schedules(self) -> list[Schedule]:
+    async def read_schedules(self) -> list[Schedule]:
         with self._read as store:
             return [schedule for _, schedule in sorted(store.schedules.items())]
 
@@ -490,7 +491,7 @@ class MemoryEngine(Documents):
 
     # --- audit --------------------------------------------------------------------------------------------------
 
-    async def audit(self, query: AuditQuery) -> list[AuditEntry]:
+    async def read_audit(self, query: AuditQuery) -> list[AuditEntry]:
         with self._read as store:
             return latest(store.audit[::-1], query)
 

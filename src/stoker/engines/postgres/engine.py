@@ -46,6 +46,7 @@ from stoker.engines.postgres.store import Options, Store
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.url import public_url, read_url
 from stoker.engines.shared.documents import Documents, Signed
+from stoker.engines.shared.facets import OneObject
 from stoker.engines.shared.schedules import fire
 from stoker.engines.sql.exchanges import Exchange, Row, just
 from stoker.model.ahead import Ahead
@@ -83,7 +84,7 @@ from stoker.model.time import Instant, Span
 T = TypeVar("T")
 
 
-class PostgresEngine(Documents):
+class PostgresEngine(Documents, OneObject):
     """Jobs in one schema of a Postgres database.
 
     `migrate="auto"` upgrades an older schema at open; an absent one is made in any case. `pooler` says whether a
@@ -268,7 +269,7 @@ class PostgresEngine(Documents):
     # --- groups -------------------------------------------------------------------------------------------------
 
     @timed(write=False)
-    async def groups(self, ids: Sequence[JobId]) -> list[Group | None]:
+    async def get_groups(self, ids: Sequence[JobId]) -> list[Group | None]:
         return await groups.groups(self._store, ids)
 
     @timed(write=True)
@@ -329,7 +330,7 @@ class PostgresEngine(Documents):
     # --- schedules ----------------------------------------------------------------------------------------------
 
     @timed(write=False)
-    async def schedules(self) -> list[Schedule]:
+    async def read_schedules(self) -> list[Schedule]:
         return await schedules.schedules(self._store)
 
     @timed(write=True)
@@ -388,7 +389,7 @@ class PostgresEngine(Documents):
     # --- audit --------------------------------------------------------------------------------------------------
 
     @timed(write=False)
-    async def audit(self, query: AuditQuery) -> list[AuditEntry]:
+    async def read_audit(self, query: AuditQuery) -> list[AuditEntry]:
         return await self._store.read(lambda _: audit.read(query))
 
     @timed(write=True)

@@ -41,6 +41,7 @@ from stoker.engines.redis.scripts import KEEP_DONE
 from stoker.engines.redis.server_checks import ServerChecks
 from stoker.engines.redis.store import Options, Store
 from stoker.engines.shared.documents import Documents, Signed
+from stoker.engines.shared.facets import OneObject
 from stoker.engines.shared.schedules import fire
 from stoker.model.ahead import Ahead
 from stoker.model.audit import AuditEntry, AuditQuery, By, Deed
@@ -74,7 +75,7 @@ DEFAULTS: dict[str, Any] = {"prefix": "stoker", "timeout": 5.0, "patience": 2.0,
 """Options that neither a keyword nor the URL gives."""
 
 
-class RedisEngine(Documents):
+class RedisEngine(Documents, OneObject):
     """Jobs in a Redis server or cluster, for any number of processes anywhere.
 
     `prefix` keeps several apps on one server apart. `timeout` is how many seconds a call may take, `patience` how long
@@ -82,6 +83,7 @@ class RedisEngine(Documents):
     """
 
     name: ClassVar[str] = "redis"
+    outbox: ClassVar[None] = None  # type: ignore[assignment]
     features: ClassVar[frozenset[Feature]] = frozenset(
         {
             Feature.DURABLE,
@@ -297,7 +299,7 @@ class RedisEngine(Documents):
     # --- groups -------------------------------------------------------------------------------------------------
 
     @timed(write=False)
-    async def groups(self, ids: Sequence[JobId]) -> list[Group | None]:
+    async def get_groups(self, ids: Sequence[JobId]) -> list[Group | None]:
         return await groups.groups(self._store, ids)
 
     @timed(write=True)
@@ -358,7 +360,7 @@ class RedisEngine(Documents):
     # --- schedules ----------------------------------------------------------------------------------------------
 
     @timed(write=False)
-    async def schedules(self) -> list[Schedule]:
+    async def read_schedules(self) -> list[Schedule]:
         return await schedules.schedules(self._store)
 
     @timed(write=True)
@@ -419,7 +421,7 @@ class RedisEngine(Documents):
     # --- audit --------------------------------------------------------------------------------------------------
 
     @timed(write=False)
-    async def audit(self, query: AuditQuery) -> list[AuditEntry]:
+    async def read_audit(self, query: AuditQuery) -> list[AuditEntry]:
         return await audit.read(self._store, query)
 
     @timed(write=True)

@@ -21,6 +21,7 @@ from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction,
 from stoker.engines.call_times import CallTimes, timed
 from stoker.engines.shared.careful import check
 from stoker.engines.shared.documents import Documents, Signed
+from stoker.engines.shared.facets import OneObject
 from stoker.engines.shared.schedules import fire
 from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.sql import careful
@@ -110,7 +111,7 @@ def _too_long(path: str) -> bool:
     return max(sizes) - 1 > LONGEST_NAME or sum(sizes) > LONGEST_PATH
 
 
-class SqliteEngine(Documents):
+class SqliteEngine(Documents, OneObject):
     """Jobs in one SQLite file, for any number of processes on one host.
 
     `durability="process"` gives up the last commits at a power loss, not at a crash. `journal="delete"` avoids SQLite's
@@ -345,7 +346,7 @@ class SqliteEngine(Documents):
     # --- groups -------------------------------------------------------------------------------------------------
 
     @timed(write=False)
-    async def groups(self, ids: Sequence[JobId]) -> list[Group | None]:
+    async def get_groups(self, ids: Sequence[JobId]) -> list[Group | None]:
         return await self._store.read(lambda _: groups.groups(ids))
 
     @timed(write=True)
@@ -411,7 +412,7 @@ class SqliteEngine(Documents):
     # --- schedules ----------------------------------------------------------------------------------------------
 
     @timed(write=False)
-    async def schedules(self) -> list[Schedule]:
+    async def read_schedules(self) -> list[Schedule]:
         return await self._store.read(lambda _: schedules.schedules())
 
     @timed(write=True)
@@ -473,7 +474,7 @@ class SqliteEngine(Documents):
     # --- audit --------------------------------------------------------------------------------------------------
 
     @timed(write=False)
-    async def audit(self, query: AuditQuery) -> list[AuditEntry]:
+    async def read_audit(self, query: AuditQuery) -> list[AuditEntry]:
         return await self._store.read(lambda _: audit.read(query))
 
     @timed(write=True)

@@ -60,7 +60,7 @@ class ToTask:
     async def open(self) -> None:
         """Read how long the target's queues keep done jobs."""
         engine = await self.app.engine()
-        self._keeps = {queue.name: queue.keep_done for queue in await engine.queues()}
+        self._keeps = {queue.name: queue.keep_done for queue in await engine.control.queues()}
 
     async def publish(self, messages: Sequence[Message[Any]]) -> None:
         """Store the jobs, and keep each for an hour at least."""
@@ -81,7 +81,7 @@ class ToTask:
         }
         if not met:
             return
-        for job in await (await self.app.engine()).get(list(met)):
+        for job in await (await self.app.engine()).operator.get(list(met)):
             if job is not None and job.kind != met[job.id].kind:
                 why = f"a job of kind {job.kind} has its id; delete that job, then replay the message"
                 raise Reject(f"message {ids.text(job.id)} cannot become a job of kind {met[job.id].kind}: {why}")

@@ -70,7 +70,7 @@ async def test_alter_obeys_the_table_of_statuses(store: Store, change: Change) -
     assert set(tally.changed_ids) >= {jobs[status] for status in allowed - stopping}
     assert not set(tally.changed_ids) & {jobs[status] for status in frozenset(Status) - allowed}
     for status, job in jobs.items():
-        [after] = await store.engine.get([job])
+        [after] = await store.engine.operator.get([job])
         if status in allowed:
             assert after != before[status], status
         else:
@@ -164,7 +164,7 @@ async def test_alter_changes_a_job_that_is_named_twice_once(store: Store) -> Non
     """A repeated id is one job."""
     job = await store.add()
     assert (await alter(store, Cancel(), job, job)).changed == 1
-    assert (await store.engine.census()).totals["work"].canceled == 1
+    assert (await store.engine.operator.census()).totals["work"].canceled == 1
 
 
 @pytest.mark.spec("ALTER-03")
@@ -213,7 +213,7 @@ async def test_alter_changes_no_other_job(store: Store) -> None:
         Delete(),
     ):
         await alter(store, change, dead, waiting)
-    after: list[Job | None] = await store.engine.get(list(others.values()))
+    after: list[Job | None] = await store.engine.operator.get(list(others.values()))
     assert after == before
 
 
@@ -328,7 +328,9 @@ async def test_alter_of_everything_passes_blocked_rows_and_ends(store: Store) ->
     cursor: JobId | None = None
     pages = 0
     while True:
-        page = await store.engine.find(Query(statuses=frozenset({Status.DEAD}), order="oldest", limit=2, cursor=cursor))
+        page = await store.engine.operator.find(
+            Query(statuses=frozenset({Status.DEAD}), order="oldest", limit=2, cursor=cursor)
+        )
         pages += 1
         seen = [job.status for job in page.jobs]
         tally = await alter(store, Requeue(), *(job.id for job in page.jobs), statuses=seen)

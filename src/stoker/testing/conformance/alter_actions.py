@@ -72,7 +72,7 @@ async def test_alter_forced_cancel_takes_the_claim_away(store: Store) -> None:
     assert (tally.changed, tally.cancel_requested, tally.changed_ids) == (1, 0, (job,))
     record = await store.job(job)
     assert (record.status, record.finished_at, record.worker) == (Status.CANCELED, store.now(), None)
-    assert (await store.engine.renew("w1", [(job, claim.token)])).lost == [(job, claim.token)]
+    assert (await store.engine.jobs.renew("w1", [(job, claim.token)])).lost == [(job, claim.token)]
     assert await store.finish(claim, Done(b"1")) is Verdict.LOST
     assert await store.job(job) == record
     assert await store.counts() == {Status.CANCELED: 1}
@@ -82,12 +82,12 @@ async def test_alter_forced_cancel_takes_the_claim_away(store: Store) -> None:
 @pytest.mark.spec("ALTER-06")
 async def test_alter_forced_cancel_wakes_the_keeper(store: Store) -> None:
     """The worker whose claim was taken is woken through the control topic."""
-    await store.engine.wait([CONTROL], 0.01)
+    await store.engine.jobs.wait([CONTROL], 0.01)
     job = await store.add()
     await store.take()
     await store.quiet(CONTROL)
     await alter(store, Cancel(force=True), job)
-    assert await store.engine.wait([CONTROL], ARRIVES) == {CONTROL}
+    assert await store.engine.jobs.wait([CONTROL], ARRIVES) == {CONTROL}
 
 
 # --- requeue ----------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ async def test_alter_requeue_forgets_the_cancel_request(store: Store) -> None:
     assert not (await store.job(job)).cancel_requested
     again = await store.take()
     assert not again.cancel_requested
-    assert (await store.engine.renew("w1", [(job, again.token)])).canceling == []
+    assert (await store.engine.jobs.renew("w1", [(job, again.token)])).canceling == []
     assert await store.finish(again, Failed("later", after=SECOND)) is Verdict.APPLIED
 
 
@@ -202,7 +202,7 @@ async def test_alter_that_makes_a_job_due_wakes_its_queue(store: Store, change: 
     change = Clone((store.mint(),)) if isinstance(change, Clone) else change
     await store.quiet("mail")
     assert (await alter(store, change, job)).changed == 1
-    assert await store.engine.wait(["mail"], ARRIVES) == {"mail"}
+    assert await store.engine.jobs.wait(["mail"], ARRIVES) == {"mail"}
 
 
 @pytest.mark.spec("ALTER-10")
@@ -212,7 +212,7 @@ async def test_alter_that_does_not_apply_wakes_no_waiter(store: Store) -> None:
     claim = await store.take(queue="mail")
     await store.quiet("mail")
     assert (await alter(store, Requeue(), claim.id)).changed == 0
-    assert await store.engine.wait(["mail"], 0.05) == frozenset()
+    assert await store.engine.jobs.wait(["mail"], 0.05) == frozenset()
 
 
 @pytest.mark.core
@@ -221,11 +221,11 @@ async def test_a_requeued_job_has_not_started(store: Store) -> None:
     """Start and progress belong to the former life; metadata and log lines stay."""
     job = await store.add()
     claim = await store.take()
-    await store.engine.note([Note(job, claim.worker, claim.token, 0.5, {"a": "b"}, ("half",))])
+    await store.engine.jobs.note([Note(job, claim.worker, claim.token, 0.5, {"a": "b"}, ("half",))])
     await store.finish(claim, Rejected("no"))
     before = await store.job(job)
     assert (before.started_at, before.progress) == (claim.claimed_at, 0.5)
-    assert (await store.engine.alter(Selection((job,)), Requeue())).changed == 1
+    assert (await store.engine.operator.alter(Selection((job,)), Requeue())).changed == 1
     record = await store.job(job)
     assert (record.started_at, record.progress) == (None, None)
     assert (record.metadata, record.log, record.last_error) == ({"a": "b"}, ("half",), "no")
@@ -234,7 +234,7 @@ async def test_a_requeued_job_has_not_started(store: Store) -> None:
     record = await store.job(job)
     assert (record.started_at, record.progress) == (store.now(), None)
     assert await store.finish(claim, Failed("boom", after=0)) is Verdict.APPLIED
-    assert (await store.engine.alter(Selection((job,)), Requeue())).changed == 1
+    assert (await store.engine.operator.alter(Selection((job,)), Requeue())).changed == 1
     assert (await store.job(job)).started_at is None
 
 
@@ -326,7 +326,7 @@ async def test_alter_discard_takes_a_job_off_the_dead_list(store: Store) -> None
     job = await dead_job(store, "hopeless")
     assert plain(await alter(store, Discard(), job)) == Tally(changed=1, changed_ids=(job,))
     assert await store.counts() == {Status.DISCARDED: 1}
-    assert (await store.engine.find(Query(statuses=frozenset({Status.DEAD})))).jobs == []
+    assert (await store.engine.operator.find(Query(statuses=frozenset({Status.DEAD})))).jobs == []
     assert (await store.job(job)).last_error == "hopeless"
     assert await store.claim() == []
 
@@ -340,10 +340,12 @@ async def test_alter_delete_removes_record_and_events(store: Store) -> None:
     """Nothing of the job is left: no record, no events, no claim to be had."""
     job, other = await store.insert(store.draft(), store.draft())
     at = store.now()
-    await store.engine.record([Event(at, EventType.ENQUEUED, one, "default", "work") for one in (job, other)], now=at)
+    await store.engine.timeline.record(
+        [Event(at, EventType.ENQUEUED, one, "default", "work") for one in (job, other)], now=at
+    )
     assert plain(await alter(store, Delete(), job)) == Tally(changed=1, changed_ids=(job,))
     assert await store.gone(job)
-    assert [event.job for event in await store.engine.events(Window(at, at + 1))] == [other]
+    assert [event.job for event in await store.engine.timeline.events(Window(at, at + 1))] == [other]
     assert [claim.id for claim in await store.claim(n=5)] == [other]
     assert (await alter(store, Delete(), job)).missing == 1
 
@@ -363,16 +365,16 @@ async def test_alter_delete_frees_id_and_key(store: Store) -> None:
 @pytest.mark.spec("ALTER-19")
 async def test_alter_delete_asks_a_running_job_to_stop(store: Store) -> None:
     """A running job is not removed: its worker is asked to stop, and the record stays."""
-    await store.engine.wait([CONTROL], 0.01)
+    await store.engine.jobs.wait([CONTROL], 0.01)
     job = await store.add()
     claim = await store.take()
     await store.quiet(CONTROL)
     tally = await alter(store, Delete(), job)
     assert (tally.changed, tally.cancel_requested) == (0, 1)
-    assert await store.engine.wait([CONTROL], ARRIVES) == {CONTROL}
+    assert await store.engine.jobs.wait([CONTROL], ARRIVES) == {CONTROL}
     record = await store.job(job)
     assert (record.status, record.cancel_requested) == (Status.RUNNING, True)
-    assert (await store.engine.renew("w1", [(job, claim.token)])).canceling == [(job, claim.token)]
+    assert (await store.engine.jobs.renew("w1", [(job, claim.token)])).canceling == [(job, claim.token)]
     assert await store.finish(claim, Canceled()) is Verdict.APPLIED
     assert await store.status(job) is Status.CANCELED
     assert (await alter(store, Delete(), job)).changed == 1
@@ -390,7 +392,7 @@ async def test_alter_run_now_makes_a_scheduled_job_due(store: Store) -> None:
     store.pass_time(SECOND)
     assert plain(await alter(store, RunNow(), job)) == Tally(changed=1, changed_ids=(job,))
     assert await store.job(job) == msgspec.structs.replace(before, scheduled_at=store.now())
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert (census.scheduled, census.ready("default")) == ({}, 1)
     assert (await store.take()).id == job
 
@@ -416,7 +418,7 @@ async def test_alter_move_puts_waiting_jobs_into_another_queue(store: Store) -> 
         assert await store.job(job) == msgspec.structs.replace(record, queue="other")
     assert await store.counts("default") == await store.counts("third") == {}
     assert await store.counts("other") == {Status.PENDING: 2, Status.RETRYING: 1}
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert (census.scheduled, census.ready("other")) == ({"other": 1}, 1)
     store.pass_time(3 * HOUR)
     assert await store.claim(n=9) == await store.claim(n=9, queue="third") == []
@@ -443,7 +445,7 @@ async def test_alter_move_of_a_due_job_wakes_the_new_queue(store: Store) -> None
     job = await store.add(queue="old")
     await store.quiet("old", "new")
     await alter(store, Move("new"), job)
-    assert await store.engine.wait(["new"], ARRIVES) == {"new"}
+    assert await store.engine.jobs.wait(["new"], ARRIVES) == {"new"}
 
 
 @pytest.mark.core
@@ -585,10 +587,10 @@ async def test_alter_counts_the_retention_of_a_dead_job_anew(store: Store, how: 
     assert (await alter(store, Discard() if how == "discard" else Clone((store.mint(),)), job)).changed == 1
     after = await store.job(job)
     assert (after.finished_at, after.expires_at) == (before.finished_at, store.now() + keep)
-    await store.engine.expire(Retention())
+    await store.engine.operator.expire(Retention())
     store.clock.set(store.now() + keep)
-    await store.engine.expire(Retention())
+    await store.engine.operator.expire(Retention())
     assert await store.status(job) is after.status
     store.pass_time(1)
-    await store.engine.expire(Retention())
+    await store.engine.operator.expire(Retention())
     assert await store.gone(job)

@@ -26,7 +26,7 @@ async def alter(
     store: Store, change: Change, *jobs: JobId, statuses: Sequence[Status] = (), bound: Instant | None = None
 ) -> Tally:
     """Apply a change to jobs by id, as an operator saw them."""
-    return await store.engine.alter(Selection(jobs, tuple(statuses), bound), change)
+    return await store.engine.operator.alter(Selection(jobs, tuple(statuses), bound), change)
 
 
 def plain(tally: Tally) -> Tally:

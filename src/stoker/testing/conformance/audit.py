@@ -26,7 +26,7 @@ MARIA = By("maria", "page", "too many", "r-1")
 
 
 async def _log(store: Store, **asked: Any) -> list[AuditEntry]:
-    return await store.engine.audit(AuditQuery(**asked))
+    return await store.engine.audit.read(AuditQuery(**asked))
 
 
 @pytest.mark.core
@@ -35,10 +35,10 @@ async def test_a_change_of_jobs_is_in_the_log(store: Store) -> None:
     """With who, how, why and what the jobs were; a change by code, and one that changed nothing, is not."""
     assert await _log(store) == []
     job, other = await store.add(payload=b'"secret"', delay=HOUR), await store.add()
-    await store.engine.alter(Selection((other,)), Cancel())
-    await store.engine.alter(Selection((other,)), Discard(), by=MARIA)
+    await store.engine.operator.alter(Selection((other,)), Cancel())
+    await store.engine.operator.alter(Selection((other,)), Discard(), by=MARIA)
     assert await _log(store) == []
-    tally = await store.engine.alter(Selection((job,)), Cancel("not now"), by=MARIA)
+    tally = await store.engine.operator.alter(Selection((job,)), Cancel("not now"), by=MARIA)
     [entry] = await _log(store)
     assert (entry.at, entry.by) == (store.now(), MARIA)
     assert (entry.deed.action, entry.deed.target, entry.deed.count) == ("jobs.cancel", f"job {text(job)}", 1)
@@ -46,10 +46,10 @@ async def test_a_change_of_jobs_is_in_the_log(store: Store) -> None:
     assert entry.deed.former == tally.former
     assert "secret" not in str(entry)
     store.pass_time(SECOND)
-    undone = await store.engine.alter(Selection((job,)), Restore(entry.deed.former), by=MARIA)
+    undone = await store.engine.operator.alter(Selection((job,)), Restore(entry.deed.former), by=MARIA)
     assert (undone.changed, await store.status(job)) == (1, Status.PENDING)
     store.pass_time(SECOND)
-    await store.engine.alter(Selection((job,)), Edit(payload=b'"hidden"', priority=3), by=MARIA)
+    await store.engine.operator.alter(Selection((job,)), Edit(payload=b'"hidden"', priority=3), by=MARIA)
     assert [one.deed.action for one in await _log(store)] == ["jobs.edit", "jobs.restore", "jobs.cancel"]
     assert "hidden" not in str(await _log(store))
 
@@ -58,23 +58,23 @@ async def test_a_change_of_jobs_is_in_the_log(store: Store) -> None:
 @pytest.mark.spec("AUDIT-02")
 async def test_changes_of_settings_are_in_the_log_with_before_and_after(store: Store) -> None:
     """Queues, budgets and schedules: the fields that differ, and nothing when none does."""
-    await store.engine.tune("mail", Tuning(workers=3))
+    await store.engine.control.tune("mail", Tuning(workers=3))
     assert await _log(store) == []
-    await store.engine.tune("mail", Tuning(workers=5), by=MARIA)
-    await store.engine.tune("mail", Tuning(workers=5), by=MARIA)
+    await store.engine.control.tune("mail", Tuning(workers=5), by=MARIA)
+    await store.engine.control.tune("mail", Tuning(workers=5), by=MARIA)
     [entry] = await _log(store)
     assert (entry.deed.action, entry.deed.target) == ("queues.tune", "queue mail")
     assert (entry.deed.before, entry.deed.after) == ({"workers": 3}, {"workers": 5})
     store.pass_time(SECOND)
-    await store.engine.tune("sms", Rate(5, per=60), by=MARIA)
+    await store.engine.control.tune("sms", Rate(5, per=60), by=MARIA)
     store.pass_time(SECOND)
     template = Draft(bytes(16), "report", payload=b'{"secret": 1}', queue="mail")
-    await store.engine.put(Schedule(name="daily", expression="@daily", template=template), by=MARIA)
+    await store.engine.schedules.put(Schedule(name="daily", expression="@daily", template=template), by=MARIA)
     store.pass_time(SECOND)
-    await store.engine.put(ScheduleEdit(name="daily", enabled=False), by=MARIA)
+    await store.engine.schedules.put(ScheduleEdit(name="daily", enabled=False), by=MARIA)
     store.pass_time(SECOND)
-    assert await store.engine.drop("daily", by=MARIA)
-    assert not await store.engine.drop("daily", by=MARIA)
+    assert await store.engine.schedules.drop("daily", by=MARIA)
+    assert not await store.engine.schedules.drop("daily", by=MARIA)
     dropped, edited, made, budget, _ = await _log(store)
     assert [one.deed.action for one in (dropped, edited, made, budget)] == [
         "schedules.drop",
@@ -95,9 +95,9 @@ async def test_the_log_is_read_latest_first_and_narrowed(store: Store) -> None:
     """By time, who, action and target; an entry of its own tells of what changed nothing."""
     start = store.now()
     for n, who in enumerate(("ann", "bob", "ann")):
-        await store.engine.write_audit(By(who), Deed(action="jobs.reveal", target=f"job {n}"))
+        await store.engine.audit.write(By(who), Deed(action="jobs.reveal", target=f"job {n}"))
         store.pass_time(SECOND)
-    written = await store.engine.write_audit(By("bob", "token"), Deed(action="refused", target="queue mail"))
+    written = await store.engine.audit.write(By("bob", "token"), Deed(action="refused", target="queue mail"))
     assert written.at == store.now()
     log = await _log(store)
     assert log[0] == written
@@ -115,15 +115,15 @@ async def test_the_log_is_read_latest_first_and_narrowed(store: Store) -> None:
 @pytest.mark.spec("AUDIT-04")
 async def test_only_expire_removes_entries(store: Store) -> None:
     """After ninety days, unless another time is set."""
-    await store.engine.write_audit(MARIA, Deed(action="old", target="x"))
+    await store.engine.audit.write(MARIA, Deed(action="old", target="x"))
     store.pass_time(90 * DAY)
-    await store.engine.write_audit(MARIA, Deed(action="new", target="x"))
-    assert (await store.engine.expire(Retention())).audit == 0
+    await store.engine.audit.write(MARIA, Deed(action="new", target="x"))
+    assert (await store.engine.operator.expire(Retention())).audit == 0
     store.pass_time(SECOND)
     sweep = frozenset({Sweep.AUDIT})
-    assert (await store.engine.expire(Retention(sweeps=sweep))).audit == 1
+    assert (await store.engine.operator.expire(Retention(sweeps=sweep))).audit == 1
     assert [one.deed.action for one in await _log(store)] == ["new"]
-    assert (await store.engine.expire(Retention(sweeps=sweep, audit=0))).audit == 1
+    assert (await store.engine.operator.expire(Retention(sweeps=sweep, audit=0))).audit == 1
 
 
 @pytest.mark.spec("AUDIT-02")
@@ -145,16 +145,16 @@ async def test_each_entry_is_a_log_line_once_it_is_committed(store: Store, caplo
     caplog.set_level("INFO", "stoker.audit")
     engine = store.engine
     job = await store.add(delay=HOUR)
-    await engine.alter(Selection((job,)), Discard(), by=MARIA)
-    await engine.tune("mail", Tuning(workers=3))
+    await engine.operator.alter(Selection((job,)), Discard(), by=MARIA)
+    await engine.control.tune("mail", Tuning(workers=3))
     assert caplog.messages == []
-    await engine.alter(Selection((job,)), Cancel("not now"), by=MARIA)
-    await engine.tune("mail", Tuning(workers=4), by=MARIA)
-    await engine.tune("stripe", Rate(5), by=MARIA)
+    await engine.operator.alter(Selection((job,)), Cancel("not now"), by=MARIA)
+    await engine.control.tune("mail", Tuning(workers=4), by=MARIA)
+    await engine.control.tune("stripe", Rate(5), by=MARIA)
     nightly = Schedule(name="n", expression="0 3 * * *", template=Draft(bytes(16), "k"))
-    await engine.put(nightly, by=MARIA)
-    await engine.put_token(AccessToken(name="ci", sha256="0" * 64, created=store.now()), by=MARIA)
-    await engine.write_audit(By("eve\n\u202eforged"), Deed(action="jobs.reveal", target="job x"))
+    await engine.schedules.put(nightly, by=MARIA)
+    await engine.documents.put_token(AccessToken(name="ci", sha256="0" * 64, created=store.now()), by=MARIA)
+    await engine.audit.write(By("eve\n\u202eforged"), Deed(action="jobs.reveal", target="job x"))
     if Feature.OUTBOX in engine.features:
         streams = outbox_of(engine)
         await streams.register(Stream("orders", 1), [Consumer("billing")])

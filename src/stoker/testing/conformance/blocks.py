@@ -71,7 +71,7 @@ class Shop:
         return await self.store.job(ids.parse(handle.id))
 
     async def effects(self) -> int:
-        return len((await self.store.engine.find(Query(kinds=frozenset({"effect"}), limit=100))).jobs)
+        return len((await self.store.engine.operator.find(Query(kinds=frozenset({"effect"}), limit=100))).jobs)
 
 
 def _effect() -> None:
@@ -151,7 +151,7 @@ async def test_a_claim_that_was_lost_before_stores_nothing(store: Store) -> None
 
     async def block() -> None:
         await store.enlist("thief")
-        [taken] = await store.engine.reap("thief", 10, dead=[current().worker])
+        [taken] = await store.engine.jobs.reap("thief", 10, dead=[current().worker])
         assert taken.id == current().claim.id
         async with current().transaction():
             await shop.effect.enqueue()
@@ -180,7 +180,7 @@ async def test_a_claim_that_is_lost_inside_stores_nothing(store: Store) -> None:
         async with current().transaction():
             await shop.effect.enqueue()
             await store.enlist("thief")
-            assert await store.engine.reap("thief", 10, dead=[current().worker])
+            assert await store.engine.jobs.reap("thief", 10, dead=[current().worker])
 
     handle = await shop.enqueue(handler)
     worker = await shop.drain()
@@ -197,7 +197,7 @@ async def test_success_beats_a_cancel_that_came_before_the_commit(store: Store) 
 
     async def handler() -> None:
         with suppress(asyncio.CancelledError):
-            await store.engine.alter(Selection(ids=(current().claim.id,)), Cancel(reason="not needed"))
+            await store.engine.operator.alter(Selection(ids=(current().claim.id,)), Cancel(reason="not needed"))
             await asyncio.sleep(PATIENCE)
         async with current().transaction():
             await shop.effect.enqueue()
@@ -483,7 +483,7 @@ async def test_a_member_of_a_group_counts_when_its_block_commits(store: Store) -
     task: Task[..., None] = shop.jobs.task(name="charge")(handler)
     group = await shop.jobs.group([task.draft(), task.draft()], then=shop.effect.draft())
     await shop.drain()
-    await store.engine.sweep_groups()
+    await store.engine.groups.sweep()
     assert (await group.progress()).done == 2
     assert await shop.effects() == 3
 
@@ -522,7 +522,7 @@ async def test_a_job_under_a_limit_gives_its_place_free_with_the_commit(store: S
     await shop.jobs.tasks["charge"].enqueue()
     await shop.drain()
     assert await shop.effects() == 2
-    assert [one.running for one in await store.engine.subqueues("default")] in ([], [0])
+    assert [one.running for one in await store.engine.control.subqueues("default")] in ([], [0])
 
 
 @pytest.mark.spec("BLOCK-19")
@@ -585,7 +585,7 @@ async def test_the_commit_wakes_who_waits_for_the_result(
     await twin.open()
     try:
         async with Worker(shop.jobs, {"default": 1}, poll=0.05):
-            waiters = [asyncio.create_task(each.ended(job, PATIENCE)) for each in (store.engine, twin)]
+            waiters = [asyncio.create_task(each.jobs.ended(job, PATIENCE)) for each in (store.engine, twin)]
             await asyncio.sleep(0.25)  # long enough for the worker's engine to learn of the waiter
             heard.set()
             assert await asyncio.wait_for(asyncio.gather(*waiters), 10) == [True] * 2

@@ -18,7 +18,7 @@ _TEN_AT_ONCE = Rate(1, per=3600, burst=10)
 
 
 async def _bucket(store: Store, name: str = "api") -> Bucket:
-    [bucket] = [budget.bucket for budget in await store.engine.budgets() if budget.name == name]
+    [bucket] = [budget.bucket for budget in await store.engine.control.budgets() if budget.name == name]
     return bucket
 
 
@@ -32,8 +32,8 @@ def _close(found: Bucket, wanted: Bucket) -> bool:
 @pytest.mark.spec("BUDGET-01")
 async def test_budgets_of_a_fresh_store_are_none(store: Store) -> None:
     """No budgets, and tuning queues makes none."""
-    await store.engine.tune("mail", Tuning(workers=1))
-    assert await store.engine.budgets() == []
+    await store.engine.control.tune("mail", Tuning(workers=1))
+    assert await store.engine.control.budgets() == []
 
 
 @pytest.mark.core
@@ -41,27 +41,27 @@ async def test_budgets_of_a_fresh_store_are_none(store: Store) -> None:
 async def test_budgets_start_full_and_are_listed_by_name(store: Store) -> None:
     """A new budget has all its tokens; the list is sorted, and budgets are no queues."""
     for name in ("sms", "api", "Z"):
-        assert await store.engine.tune(name, Rate(1, per=2, burst=10))
+        assert await store.engine.control.tune(name, Rate(1, per=2, burst=10))
     wanted = full(Rate(1, per=2, burst=10), store.now())
-    assert await store.engine.budgets() == [Budget(name, wanted) for name in ("Z", "api", "sms")]
-    assert await store.engine.queues() == []
+    assert await store.engine.control.budgets() == [Budget(name, wanted) for name in ("Z", "api", "sms")]
+    assert await store.engine.control.queues() == []
 
 
 @pytest.mark.core
 @pytest.mark.spec("BUDGET-02")
 async def test_budgets_grant_until_they_are_empty(store: Store) -> None:
     """Each spend takes its tokens or none; a refusal carries a hint and takes nothing."""
-    await store.engine.tune("api", Rate(1, per=2, burst=5))
-    assert await store.engine.spend("api", 3) == Grant(granted=True)
-    assert await store.engine.spend("api", 3) == Grant(granted=False, wait=4 * SECOND, capacity=5)
-    assert await store.engine.spend("api") == Grant(granted=True)
-    assert await store.engine.spend("api", 1) == Grant(granted=True)
-    assert not (await store.engine.spend("api")).granted
+    await store.engine.control.tune("api", Rate(1, per=2, burst=5))
+    assert await store.engine.control.spend("api", 3) == Grant(granted=True)
+    assert await store.engine.control.spend("api", 3) == Grant(granted=False, wait=4 * SECOND, capacity=5)
+    assert await store.engine.control.spend("api") == Grant(granted=True)
+    assert await store.engine.control.spend("api", 1) == Grant(granted=True)
+    assert not (await store.engine.control.spend("api")).granted
     store.pass_time(2 * SECOND - 1)
-    assert not (await store.engine.spend("api")).granted
+    assert not (await store.engine.control.spend("api")).granted
     store.pass_time(1)
-    assert (await store.engine.spend("api")).granted
-    assert not (await store.engine.spend("api")).granted
+    assert (await store.engine.control.spend("api")).granted
+    assert not (await store.engine.control.spend("api")).granted
 
 
 @pytest.mark.core
@@ -71,7 +71,7 @@ async def test_budgets_follow_the_rule_book(store: Store, seed: int) -> None:
     """After many random steps every result and every level is the model's."""
     dice = random.Random(seed)
     rates = [Rate(2, burst=8), Rate(4, per=3), Rate(0.25, burst=12.5), Rate(100, burst=4), Rate(1, per=3600, burst=8)]
-    await store.engine.tune("api", rates[0])
+    await store.engine.control.tune("api", rates[0])
     model = full(rates[0], store.now())
     for _ in range(150):
         match dice.randrange(10):
@@ -79,16 +79,16 @@ async def test_budgets_follow_the_rule_book(store: Store, seed: int) -> None:
                 store.pass_time(dice.choice([0, 1, SECOND // 3, SECOND, HOUR]))
             case 1:
                 rate = dice.choice(rates)
-                assert await store.engine.tune("api", rate) is (rate != model.rate)
+                assert await store.engine.control.tune("api", rate) is (rate != model.rate)
                 model = retuned(model, rate, store.now())
             case 2:
-                assert await store.engine.drain("api")
+                assert await store.engine.control.drain("api")
                 model = drained(model, store.now())
             case _:
                 store.pass_time(dice.choice([0, 0, SECOND // 4]))
                 n = dice.randint(1, 3)
                 model, wanted = spend(model, n, store.now())
-                assert await store.engine.spend("api", n) == wanted
+                assert await store.engine.control.spend("api", n) == wanted
         assert _close(await _bucket(store), model)
 
 
@@ -96,8 +96,8 @@ async def test_budgets_follow_the_rule_book(store: Store, seed: int) -> None:
 @pytest.mark.spec("BUDGET-04")
 async def test_budgets_are_never_overspent_by_many_at_once(store: Store) -> None:
     """Fifty who ask at the same time for one of ten tokens: exactly ten get one."""
-    await store.engine.tune("api", _TEN_AT_ONCE)
-    grants = await asyncio.gather(*(store.engine.spend("api") for _ in range(50)))
+    await store.engine.control.tune("api", _TEN_AT_ONCE)
+    grants = await asyncio.gather(*(store.engine.control.spend("api") for _ in range(50)))
     assert sum(grant.granted for grant in grants) == 10
     assert {grant.wait for grant in grants if not grant.granted} == {MINUTE}
     assert (await _bucket(store)).tokens == 0
@@ -107,33 +107,33 @@ async def test_budgets_are_never_overspent_by_many_at_once(store: Store) -> None
 @pytest.mark.spec("BUDGET-05")
 async def test_budgets_that_do_not_exist_refuse(store: Store) -> None:
     """An unknown name is a refusal with the longest hint, not an error, and does not come into being."""
-    assert await store.engine.spend("unknown") == Grant(granted=False, wait=MINUTE)
-    assert not await store.engine.drain("unknown")
-    assert await store.engine.budgets() == []
+    assert await store.engine.control.spend("unknown") == Grant(granted=False, wait=MINUTE)
+    assert not await store.engine.control.drain("unknown")
+    assert await store.engine.control.budgets() == []
 
 
 @pytest.mark.spec("BUDGET-05")
 async def test_budgets_refuse_more_than_they_can_hold(store: Store) -> None:
     """A request above the capacity is refused however long one waits."""
-    await store.engine.tune("api", Rate(10, burst=5))
+    await store.engine.control.tune("api", Rate(10, burst=5))
     store.pass_time(HOUR)
-    refused = await store.engine.spend("api", 6)
+    refused = await store.engine.control.spend("api", 6)
     assert (refused.granted, refused.capacity) == (False, 5)
-    assert (await store.engine.spend("api", 5)).granted
+    assert (await store.engine.control.spend("api", 5)).granted
 
 
 @pytest.mark.core
 @pytest.mark.spec("BUDGET-06")
 async def test_budgets_can_be_drained(store: Store) -> None:
     """After a drain there is nothing until the rate has refilled it."""
-    await store.engine.tune("api", Rate(1, burst=10))
+    await store.engine.control.tune("api", Rate(1, burst=10))
     store.pass_time(HOUR)
-    assert await store.engine.drain("api")
+    assert await store.engine.control.drain("api")
     assert await _bucket(store) == Bucket(Rate(1, burst=10), 0, store.now())
-    assert not (await store.engine.spend("api")).granted
+    assert not (await store.engine.control.spend("api")).granted
     store.pass_time(2 * SECOND)
-    assert (await store.engine.spend("api", 2)).granted
-    assert not (await store.engine.spend("api")).granted
+    assert (await store.engine.control.spend("api", 2)).granted
+    assert not (await store.engine.control.spend("api")).granted
 
 
 @pytest.mark.core
@@ -141,14 +141,14 @@ async def test_budgets_can_be_drained(store: Store) -> None:
 async def test_budgets_keep_their_tokens_when_retuned(store: Store) -> None:
     """New settings neither refill nor empty a budget; a smaller capacity keeps what fits."""
     slow = {"n": 1, "per": 3600}
-    await store.engine.tune("api", Rate(**slow, burst=10))
-    await store.engine.spend("api", 4)
-    await store.engine.tune("api", Rate(**slow, burst=100))
+    await store.engine.control.tune("api", Rate(**slow, burst=10))
+    await store.engine.control.spend("api", 4)
+    await store.engine.control.tune("api", Rate(**slow, burst=100))
     assert (await _bucket(store)).tokens == 6
-    assert not (await store.engine.spend("api", 7)).granted
-    await store.engine.tune("api", Rate(**slow, burst=2))
+    assert not (await store.engine.control.spend("api", 7)).granted
+    await store.engine.control.tune("api", Rate(**slow, burst=2))
     assert (await _bucket(store)).tokens == 2
-    await store.engine.tune("api", Rate(**slow, burst=10))
+    await store.engine.control.tune("api", Rate(**slow, burst=10))
     assert (await _bucket(store)).tokens == 2
 
 
@@ -156,18 +156,18 @@ async def test_budgets_keep_their_tokens_when_retuned(store: Store) -> None:
 @pytest.mark.spec("BUDGET-10")
 async def test_budgets_follow_the_code_until_people_change_them(store: Store) -> None:
     """The rate that was declared last is followed, tokens kept; one that people set stays."""
-    assert await store.engine.tune("api", _TEN_AT_ONCE, declared=True)
-    await store.engine.spend("api", 4)
-    assert not await store.engine.tune("api", _TEN_AT_ONCE, declared=True)
-    assert await store.engine.tune("api", Rate(9, per=3600, burst=99), declared=True)
-    [budget] = await store.engine.budgets()
+    assert await store.engine.control.tune("api", _TEN_AT_ONCE, declared=True)
+    await store.engine.control.spend("api", 4)
+    assert not await store.engine.control.tune("api", _TEN_AT_ONCE, declared=True)
+    assert await store.engine.control.tune("api", Rate(9, per=3600, burst=99), declared=True)
+    [budget] = await store.engine.control.budgets()
     assert budget == Budget("api", Bucket(Rate(9, per=3600, burst=99), 6, store.now()), Rate(9, per=3600, burst=99))
-    assert await store.engine.tune("api", Rate(2, per=3600))
-    assert await store.engine.tune("api", Rate(8, per=3600), declared=True)
-    [budget] = await store.engine.budgets()
+    assert await store.engine.control.tune("api", Rate(2, per=3600))
+    assert await store.engine.control.tune("api", Rate(8, per=3600), declared=True)
+    [budget] = await store.engine.control.budgets()
     assert budget == Budget("api", Bucket(Rate(2, per=3600), 2, store.now()), Rate(8, per=3600))
-    assert (await store.engine.spend("api")).granted
-    [budget] = await store.engine.budgets()
+    assert (await store.engine.control.spend("api")).granted
+    [budget] = await store.engine.control.budgets()
     assert (budget.declared, budget.bucket.tokens) == (Rate(8, per=3600), 1)
 
 
@@ -175,41 +175,41 @@ async def test_budgets_follow_the_code_until_people_change_them(store: Store) ->
 @pytest.mark.spec("BUDGET-08")
 async def test_budgets_survive_a_clock_that_steps_back(store: Store) -> None:
     """Going back in time neither takes tokens away nor makes the way forward count twice."""
-    await store.engine.tune("api", Rate(1, burst=10))
-    await store.engine.spend("api", 4)
+    await store.engine.control.tune("api", Rate(1, burst=10))
+    await store.engine.control.spend("api", 4)
     late = store.now()
     store.clock.set(late - HOUR)
-    assert (await store.engine.spend("api", 5)).granted
-    assert not (await store.engine.spend("api", 2)).granted
+    assert (await store.engine.control.spend("api", 5)).granted
+    assert not (await store.engine.control.spend("api", 2)).granted
     store.clock.set(late)
-    assert not (await store.engine.spend("api", 2)).granted
-    assert (await store.engine.spend("api", 1)).granted
+    assert not (await store.engine.control.spend("api", 2)).granted
+    assert (await store.engine.control.spend("api", 1)).granted
     store.pass_time(3 * SECOND)
-    assert not (await store.engine.spend("api", 4)).granted
-    assert (await store.engine.spend("api", 3)).granted
+    assert not (await store.engine.control.spend("api", 4)).granted
+    assert (await store.engine.control.spend("api", 3)).granted
 
 
 @pytest.mark.spec("BUDGET-09")
 async def test_budgets_with_impossible_names_and_amounts_are_refused(store: Store) -> None:
     """Bad names and amounts raise and change nothing."""
-    await store.engine.tune("api", Rate(1, burst=2))
-    before = await store.engine.budgets()
+    await store.engine.control.tune("api", Rate(1, burst=2))
+    before = await store.engine.control.budgets()
     with pytest.raises(InvalidInput):
-        await store.engine.tune("two words", Rate(1))
+        await store.engine.control.tune("two words", Rate(1))
     for n in (0, -1):
         with pytest.raises(InvalidInput):
-            await store.engine.spend("api", n)
-    assert await store.engine.budgets() == before
+            await store.engine.control.spend("api", n)
+    assert await store.engine.control.budgets() == before
 
 
 @pytest.mark.spec("BUDGET-04")
 async def test_budgets_are_one_for_every_engine_on_the_store(store: Store) -> None:
     """Twins spend from the same bucket."""
-    await store.engine.tune("api", Rate(3, per=3600))
+    await store.engine.control.tune("api", Rate(3, per=3600))
     twin = store.engine.for_loop()
     await twin.open()
     try:
-        grants = [(await engine.spend("api")).granted for engine in (twin, store.engine) * 2]
+        grants = [(await engine.control.spend("api")).granted for engine in (twin, store.engine) * 2]
         assert grants == [True, True, True, False]
     finally:
         await twin.close()

@@ -39,7 +39,7 @@ _UNLESS_SUCCESS = pytest.mark.parametrize(
 
 
 async def _cancel(store: Store, *jobs: bytes, force: bool = False) -> Tally:
-    return await store.engine.alter(Selection(jobs), Cancel(force=force))
+    return await store.engine.operator.alter(Selection(jobs), Cancel(force=force))
 
 
 def _told(claim: Claim) -> Claim:
@@ -170,7 +170,7 @@ async def test_a_forced_cancel_takes_the_claim_away(store: Store) -> None:
     assert (tally.changed, tally.cancel_requested) == (1, 0)
     record = await store.job(job)
     assert (record.status, record.worker, record.finished_at) == (Status.CANCELED, None, store.now())
-    assert (await store.engine.renew("w1", [(job, claim.token)])).lost == [(job, claim.token)]
+    assert (await store.engine.jobs.renew("w1", [(job, claim.token)])).lost == [(job, claim.token)]
     before = await store.snapshot([job])
     assert await store.finish(claim, Done()) is Verdict.LOST
     assert await store.finish(_told(claim), Canceled()) is Verdict.LOST
@@ -191,7 +191,7 @@ async def test_deleting_a_running_job_is_a_request_to_stop(store: Store) -> None
     """The record stays until its worker ends it."""
     job = await store.add()
     claim = await store.take()
-    tally = await store.engine.alter(Selection((job,)), Delete())
+    tally = await store.engine.operator.alter(Selection((job,)), Delete())
     assert (tally.changed, tally.cancel_requested) == (0, 1)
     record = await store.job(job)
     assert (record.status, record.cancel_requested) == (Status.RUNNING, True)
@@ -218,7 +218,7 @@ async def test_a_running_job_cannot_be_requeued(store: Store) -> None:
     """A job is not taken from its worker by accident: requeue is refused while it runs."""
     job = await store.add()
     claim = await store.take()
-    tally = await store.engine.alter(Selection((job,)), Requeue())
+    tally = await store.engine.operator.alter(Selection((job,)), Requeue())
     assert (tally.changed, tally.refused) == (0, {Status.RUNNING: 1})
     assert await store.finish(claim, Done()) is Verdict.APPLIED
 
@@ -230,7 +230,7 @@ async def test_a_canceled_job_can_be_brought_back(store: Store) -> None:
     claim = await store.take()
     await _cancel(store, job)
     await store.finish(_told(claim), Failed("boom"))
-    assert (await store.engine.alter(Selection((job,)), Requeue())).changed == 1
+    assert (await store.engine.operator.alter(Selection((job,)), Requeue())).changed == 1
     record = await store.job(job)
     assert (record.status, record.scheduled_at, record.finished_at) == (Status.PENDING, store.now(), None)
     assert (record.attempts, record.base, record.expires_at) == (1, 1, None)
@@ -243,11 +243,11 @@ async def test_the_reason_of_a_request_is_on_the_record(store: Store) -> None:
     """It joins what the run noted, however the job ends; a later request wins, a long one is cut."""
     job = await store.add()
     claim = await store.take()
-    await store.engine.note([Note(job, claim.worker, claim.token, metadata={"mine": "1"})])
+    await store.engine.jobs.note([Note(job, claim.worker, claim.token, metadata={"mine": "1"})])
     for reason in ("wrong customer", "x" * 5_000):
-        await store.engine.alter(Selection((job,)), Cancel(reason))
+        await store.engine.operator.alter(Selection((job,)), Cancel(reason))
         assert (await store.job(job)).metadata == {"mine": "1", CANCEL_REASON: reason[:LONGEST_REASON]}
-    await store.engine.alter(Selection((job,)), Cancel(""))
+    await store.engine.operator.alter(Selection((job,)), Cancel(""))
     assert await store.finish(claim, Done()) is Verdict.APPLIED
     assert set((await store.job(job)).metadata) == {"mine", CANCEL_REASON}
 
@@ -264,18 +264,18 @@ async def test_a_request_to_stop_stores_its_moment(store: Store, change: Change,
     store.pass_time(SECOND)
     asked = store.now()
     for _ in range(2):
-        assert (await store.engine.alter(Selection((job,)), change)).cancel_requested == 1
+        assert (await store.engine.operator.alter(Selection((job,)), change)).cancel_requested == 1
         store.pass_time(SECOND)
-    await store.engine.note([Note(job, claim.worker, claim.token, 0.5)])
+    await store.engine.jobs.note([Note(job, claim.worker, claim.token, 0.5)])
     assert (await store.job(job)).cancel_requested_at == asked
     ended = conclude(claim, end, metadata={"a": "b"})
     assert await store.settle(ended) == [Verdict.APPLIED]
     record = await store.job(job)
     assert (record.cancel_requested, record.cancel_requested_at) == (True, asked)
     if record.status is Status.CANCELED:
-        await store.engine.alter(Selection((job,)), Requeue())
+        await store.engine.operator.alter(Selection((job,)), Requeue())
         record = await store.job(job)
         assert (record.cancel_requested, record.cancel_requested_at) == (False, None)
         await store.take()
-        await store.engine.alter(Selection((job,)), change)
+        await store.engine.operator.alter(Selection((job,)), change)
         assert (await store.job(job)).cancel_requested_at == store.now()

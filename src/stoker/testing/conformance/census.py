@@ -35,7 +35,7 @@ async def _check(store: Store) -> None:
     ready: dict[str, int] = {}
     query = Query(order="oldest", limit=1_000)
     while True:
-        page = await store.engine.find(query)
+        page = await store.engine.operator.find(query)
         for job in page.jobs:
             counts[job.queue, job.kind, job.status] += 1
             if job.status is Status.PENDING and job.scheduled_at > store.now():
@@ -45,7 +45,7 @@ async def _check(store: Store) -> None:
         if page.cursor is None:
             break
         query = Query(order="oldest", limit=1_000, cursor=page.cursor)
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert census.at == store.now()
     assert {(count.queue, count.kind, count.status): count.n for count in census.counts} == counts
     assert len(census.counts) == len(counts)
@@ -55,14 +55,14 @@ async def _check(store: Store) -> None:
 
 
 async def _totals(store: Store, kind: str = "work") -> Totals:
-    return (await store.engine.census()).totals[kind]
+    return (await store.engine.operator.census()).totals[kind]
 
 
 @pytest.mark.core
 @pytest.mark.spec("CENSUS-01")
 async def test_census_of_an_empty_store_is_all_zeros(store: Store) -> None:
     """Nothing stored: nothing counted, and the counts of any queue are zero."""
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert (census.at, census.counts, census.totals) == (store.now(), (), {})
     assert (census.scheduled, census.oldest_ready, census.oldest_running) == ({}, {}, {})
     assert census.by_status() == dict.fromkeys(Status, 0)
@@ -74,7 +74,7 @@ async def test_census_of_an_empty_store_is_all_zeros(store: Store) -> None:
 async def test_census_has_no_queues_that_were_never_used(store: Store) -> None:
     """An unknown queue counts zero of everything."""
     await store.add(queue="known")
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert census.by_status("unknown") == dict.fromkeys(Status, 0)
     assert (census.ready("unknown"), census.lag("unknown"), census.kinds("unknown")) == (0, 0, [])
 
@@ -90,7 +90,7 @@ async def test_census_counts_by_queue_kind_and_status(store: Store) -> None:
         store.draft("a", queue="y"),
     )
     await store.take(queue="y")
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert {(c.queue, c.kind, c.status, c.n) for c in census.counts} == {
         ("x", "a", Status.PENDING, 2),
         ("x", "b", Status.PENDING, 1),
@@ -138,7 +138,7 @@ async def test_census_follows_every_action_of_an_operator(store: Store) -> None:
     claims = await store.claim(n=2)
     for claim in claims:
         await store.finish(claim, Rejected("no"))
-    await store.engine.alter(Selection((waiting,)), Move("later"))
+    await store.engine.operator.alter(Selection((waiting,)), Move("later"))
     await store.take()
     everything = Selection((dead, gone, waiting, running, store.mint()))
     for change in (
@@ -152,14 +152,14 @@ async def test_census_follows_every_action_of_an_operator(store: Store) -> None:
         Cancel(force=True),
         Requeue(),
     ):
-        await store.engine.alter(everything, change)
+        await store.engine.operator.alter(everything, change)
         await _check(store)
     for claim in [*await store.claim(n=9), *await store.claim(queue="elsewhere", n=9)]:
         await store.finish(claim, Rejected("no"))
     await _check(store)
-    await store.engine.alter(Selection((dead,)), Clone((clone,)))
+    await store.engine.operator.alter(Selection((dead,)), Clone((clone,)))
     await _check(store)
-    await store.engine.alter(everything, Delete())
+    await store.engine.operator.alter(everything, Delete())
     await _check(store)
     assert await store.counts() == {Status.PENDING: 1}
 
@@ -173,7 +173,7 @@ async def test_census_follows_superseded_replaced_and_deduplicated_jobs(store: S
     await _check(store)
     await store.add(unique=Unique("k", mode="replace"), queue="other", delay=HOUR)
     await _check(store)
-    await store.engine.alter(Selection((first,)), RunNow())
+    await store.engine.operator.alter(Selection((first,)), RunNow())
     queue = (await store.job(first)).queue
     await store.finish(await store.take(queue=queue), Failed("again", after=HOUR))
     await _check(store)
@@ -189,7 +189,7 @@ async def test_census_follows_lapsed_workers(store: Store) -> None:
     await store.take("w1")
     store.pass_time(HOUR)
     await store.enlist("w2")
-    [claim] = await store.engine.reap("w2", 10)
+    [claim] = await store.engine.jobs.reap("w2", 10)
     await _check(store)
     assert await store.counts() == {Status.RUNNING: 1}
     await store.finish(claim, Failed("lost", after=SECOND))
@@ -204,12 +204,12 @@ async def test_census_is_not_moved_by_what_does_not_apply(store: Store) -> None:
     claim = await store.take()
     await store.finish(claim, Snoozed(0))
     again = await store.take("w2")
-    before = await store.engine.census()
+    before = await store.engine.operator.census()
     await store.settle(Settlement(claim.id, claim.worker, claim.token, Status.DEAD, error="late"))
     await store.settle(Settlement(store.mint(), "unknown", 1, Status.DONE))
     await store.insert(draft)
-    await store.engine.alter(Selection((draft.job_id, store.mint())), Requeue())
-    assert await store.engine.census() == before
+    await store.engine.operator.alter(Selection((draft.job_id, store.mint())), Requeue())
+    assert await store.engine.operator.census() == before
     await store.finish(again, Done())
     await _check(store)
 
@@ -220,15 +220,15 @@ async def test_census_forgets_what_is_deleted_and_expired(store: Store) -> None:
     jobs = await store.insert(*(store.draft() for _ in range(4)))
     for claim in await store.claim(n=2):
         await store.finish(claim, Done())
-    await store.engine.alter(Selection((jobs[0], jobs[2])), Delete())
+    await store.engine.operator.alter(Selection((jobs[0], jobs[2])), Delete())
     await _check(store)
     assert await store.counts() == {Status.DONE: 1, Status.PENDING: 1}
     store.pass_time(8 * DAY)
-    assert (await store.engine.expire(Retention())).jobs == 1
-    await store.engine.alter(Selection(tuple(jobs)), Delete())
-    await store.engine.alter(Selection(tuple(jobs)), Delete())
+    assert (await store.engine.operator.expire(Retention())).jobs == 1
+    await store.engine.operator.alter(Selection(tuple(jobs)), Delete())
+    await store.engine.operator.alter(Selection(tuple(jobs)), Delete())
     await _check(store)
-    assert (await store.engine.census()).counts == ()
+    assert (await store.engine.operator.census()).counts == ()
 
 
 @pytest.mark.spec("CENSUS-04")
@@ -237,7 +237,7 @@ async def test_census_forgets_jobs_that_are_not_kept(store: Store) -> None:
     await store.add(options=Options(keep=0))
     await store.finish(await store.take(), Done())
     await _check(store)
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert census.counts == ()
     assert (census.totals["work"].enqueued, census.totals["work"].completed) == (1, 1)
 
@@ -251,11 +251,11 @@ async def test_census_tells_scheduled_from_ready(store: Store) -> None:
     )
     await store.add(queue="r")
     await store.finish(await store.take(queue="r"), Failed("again", after=HOUR))
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert census.scheduled == {"default": 2, "b": 1}
     assert (census.ready("default"), census.ready("b"), census.ready("r")) == (1, 0, 0)
     store.pass_time(SECOND)
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert census.scheduled == {"default": 1}
     assert (census.ready("default"), census.ready("b"), census.ready("r")) == (2, 1, 0)
 
@@ -273,13 +273,13 @@ async def test_census_knows_the_oldest_ready_job(store: Store) -> None:
     await store.add(delay=SECOND, priority=-9)
     await store.add(priority=9)
     store.pass_time(10 * SECOND)
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert census.oldest_ready == {"default": start}
     assert census.lag("default") == 10 * SECOND
     await store.claim(n=1)
-    assert (await store.engine.census()).oldest_ready == {"default": start}
+    assert (await store.engine.operator.census()).oldest_ready == {"default": start}
     await store.claim(n=1)
-    assert (await store.engine.census()).oldest_ready == {}
+    assert (await store.engine.operator.census()).oldest_ready == {}
 
 
 @pytest.mark.core
@@ -292,12 +292,12 @@ async def test_census_knows_the_oldest_running_job(store: Store) -> None:
     store.pass_time(SECOND)
     second = await store.take()
     other = await store.take(queue="b")
-    assert (await store.engine.census()).oldest_running == {"default": early, "b": early + SECOND}
+    assert (await store.engine.operator.census()).oldest_running == {"default": early, "b": early + SECOND}
     await store.finish(first, Done())
-    assert (await store.engine.census()).oldest_running == {"default": early + SECOND, "b": early + SECOND}
+    assert (await store.engine.operator.census()).oldest_running == {"default": early + SECOND, "b": early + SECOND}
     await store.finish(second, Snoozed(0))
     await store.finish(other, Rejected("no"))
-    assert (await store.engine.census()).oldest_running == {}
+    assert (await store.engine.operator.census()).oldest_running == {}
 
 
 @pytest.mark.spec("CENSUS-08")
@@ -306,7 +306,7 @@ async def test_census_totals_of_a_draft_that_was_replaced_in_its_call(store: Sto
     needs(store, Feature.KEYS_ACROSS_QUEUES)
     first = store.draft("push", unique=Unique("k", scope="global"))
     await store.insert(first, store.draft("send", unique=Unique("k", scope="global", mode="replace")))
-    assert (await store.engine.census()).totals == {"push": Totals(enqueued=1)}
+    assert (await store.engine.operator.census()).totals == {"push": Totals(enqueued=1)}
 
 
 @pytest.mark.core
@@ -332,11 +332,11 @@ async def test_census_totals_outlive_the_jobs(store: Store) -> None:
     await store.add()
     for claim in await store.claim(n=2):
         await store.finish(claim, Done())
-    before = (await store.engine.census()).totals
-    await store.engine.alter(Selection((kept,)), Delete())
+    before = (await store.engine.operator.census()).totals
+    await store.engine.operator.alter(Selection((kept,)), Delete())
     store.pass_time(DAY * 40)
-    await store.engine.expire(Retention())
-    assert (await store.engine.census()).totals == before
+    await store.engine.operator.expire(Retention())
+    assert (await store.engine.operator.census()).totals == before
     assert before["work"].completed == 2
 
 
@@ -355,7 +355,7 @@ async def test_census_totals_count_an_operators_cancel(store: Store) -> None:
     """Canceling a waiting job counts once, refused repetitions do not."""
     job = await store.add()
     for _ in range(2):
-        await store.engine.alter(Selection((job,)), Cancel())
+        await store.engine.operator.alter(Selection((job,)), Cancel())
     assert (await _totals(store)).canceled == 1
 
 
@@ -381,15 +381,18 @@ async def test_census_is_exact_beyond_ten_thousand_scheduled_jobs(store: Store) 
     for _ in range(10):
         await store.insert(*(store.draft(delay=HOUR, priority=n % 2) for n in range(1_000)))
     await store.insert(*(store.draft(delay=2 * HOUR) for _ in range(50)))
-    assert ((await store.engine.census()).scheduled, (await store.engine.census()).ready("default")) == (
+    assert (
+        (await store.engine.operator.census()).scheduled,
+        (await store.engine.operator.census()).ready("default"),
+    ) == (
         {"default": 10_050},
         0,
     )
     await store.insert(*(store.draft() for _ in range(7)))
     await store.finish(await store.take(), Failed("boom", after=HOUR))
     await store.finish(await store.take(), Failed("boom", after=0))
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert (census.scheduled, census.ready("default")) == ({"default": 10_050}, 5)
     store.pass_time(HOUR)
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert (census.scheduled, census.ready("default")) == ({"default": 50}, 10_005)

@@ -17,7 +17,7 @@ from stoker.testing.conformance.harness import Store, needs
 
 async def _kinds(store: Store, *drafts: Draft) -> list[str]:
     """The kinds of those drafts that are stored."""
-    return [job.kind for job in await store.engine.get([draft.job_id for draft in drafts]) if job is not None]
+    return [job.kind for job in await store.engine.operator.get([draft.job_id for draft in drafts]) if job is not None]
 
 
 @pytest.mark.core
@@ -75,8 +75,8 @@ async def test_a_job_that_is_canceled_deleted_or_expired_stores_no_link(store: S
     links = [store.draft("link") for _ in range(3)]
     options = Options(expires=MINUTE)
     canceled, deleted, late = await store.insert(*(store.draft("first", options=options).then(one) for one in links))
-    await store.engine.alter(Selection((canceled,)), Cancel())
-    await store.engine.alter(Selection((deleted,)), Delete())
+    await store.engine.operator.alter(Selection((canceled,)), Cancel())
+    await store.engine.operator.alter(Selection((deleted,)), Delete())
     store.pass_time(2 * MINUTE)
     assert await store.finish(await store.take(), Expired()) is Verdict.APPLIED
     assert await store.status(late) is Status.CANCELED
@@ -90,7 +90,7 @@ async def test_a_lost_settlement_stores_no_link(store: Store) -> None:
     link = store.draft("link")
     [job] = await store.insert(store.draft("first").then(link))
     claim = await store.take()
-    await store.engine.alter(Selection((job,)), Cancel(force=True))
+    await store.engine.operator.alter(Selection((job,)), Cancel(force=True))
     assert await store.finish(claim, Done()) is Verdict.LOST
     assert await store.gone(link.job_id)
 
@@ -118,7 +118,7 @@ async def test_requeueing_a_dead_link_continues_the_chain(store: Store) -> None:
     link = store.draft("link")
     [job] = await store.insert(store.draft("first").then(link))
     await store.finish(await store.take(), Rejected("no"))
-    assert (await store.engine.alter(Selection((job,)), Requeue())).changed == 1
+    assert (await store.engine.operator.alter(Selection((job,)), Requeue())).changed == 1
     assert await store.finish(await store.take(), Done()) is Verdict.APPLIED
     assert (await store.job(link.job_id)).options.metadata == {PARENT: text(job)}
 
@@ -129,7 +129,7 @@ async def test_a_copy_of_a_dead_link_continues_the_chain(store: Store) -> None:
     link, copy = store.draft("link"), store.mint()
     [job] = await store.insert(store.draft("first").then(link))
     await store.finish(await store.take(), Rejected("no"))
-    assert (await store.engine.alter(Selection((job,)), Clone((copy,)))).changed == 1
+    assert (await store.engine.operator.alter(Selection((job,)), Clone((copy,)))).changed == 1
     assert await store.finish(await store.take(), Done()) is Verdict.APPLIED
     assert (await store.job(link.job_id)).options.metadata == {PARENT: text(copy)}
 
@@ -211,7 +211,7 @@ async def test_a_settlement_that_is_rolled_back_stores_no_link(store: Store) -> 
     settlement = conclude(await store.take(), Done())
     with pytest.raises(ZeroDivisionError):
         async with store.engine.transaction() as tx:
-            assert (await store.engine.settle([settlement], tx=tx)).verdicts == [Verdict.APPLIED]
+            assert (await store.engine.jobs.settle([settlement], tx=tx)).verdicts == [Verdict.APPLIED]
             raise ZeroDivisionError
     assert await store.status(job) is Status.RUNNING
     assert await store.gone(link.job_id)

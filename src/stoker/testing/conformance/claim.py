@@ -24,7 +24,7 @@ def _ids(claims: list[Claim]) -> list[JobId]:
 async def _demand(store: Store, *queues: tuple[str, int], total: int | None = None, worker: str = "w1") -> list[Claim]:
     """Claim from several queues, with a live lease."""
     await store.enlist(worker)
-    return await store.engine.claim(Demand(worker, queues, total))
+    return await store.engine.jobs.claim(Demand(worker, queues, total))
 
 
 # --- order --------------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ async def test_no_other_status_is_ever_handed_out(store: Store, status: Status) 
     """A running or finished job is not claimable, however much time passes."""
     job = await store.add()
     if status is Status.CANCELED:
-        await store.engine.alter(Selection((job,)), Cancel())
+        await store.engine.operator.alter(Selection((job,)), Cancel())
     else:
         claim = await store.take()
         if status is Status.DONE:
@@ -214,10 +214,10 @@ async def test_asking_for_nothing_gets_nothing(store: Store) -> None:
 async def test_a_paused_queue_hands_out_nothing(store: Store) -> None:
     """Pausing keeps the jobs pending, other queues go on, and resuming hands them out."""
     job, other = await store.insert(store.draft(), store.draft(queue="other"))
-    await store.engine.tune("default", Tuning(paused=True))
+    await store.engine.control.tune("default", Tuning(paused=True))
     assert _ids(await _demand(store, ("default", 5), ("other", 5))) == [other]
     assert await store.status(job) is Status.PENDING
-    await store.engine.tune("default", Tuning(paused=False))
+    await store.engine.control.tune("default", Tuning(paused=False))
     assert _ids(await store.claim()) == [job]
 
 
@@ -328,7 +328,7 @@ async def test_a_claim_tells_the_previous_error(store: Store) -> None:
 async def test_a_claim_tells_the_queues_curve_and_throttle_count(store: Store) -> None:
     """The queue's failure curve and its count of limiter events come with the claim."""
     curve = Curve(on=True, base=2 * SECOND, max=MINUTE)
-    await store.engine.tune("default", Tuning(curve=curve))
+    await store.engine.control.tune("default", Tuning(curve=curve))
     await store.add()
     claim = await store.take()
     assert (claim.curve, claim.cool_count) == (curve, 0)
@@ -355,13 +355,13 @@ async def test_a_cancel_of_an_earlier_life_does_not_stop_the_next_run(store: Sto
     """A requeued job starts with a clean flag: it is not canceled, and it may fail and retry."""
     job = await store.add()
     claim = await store.take()
-    await store.engine.alter(Selection((job,)), Cancel())
+    await store.engine.operator.alter(Selection((job,)), Cancel())
     assert await store.finish(claim, Canceled()) is Verdict.APPLIED
-    assert (await store.engine.alter(Selection((job,)), Requeue())).changed == 1
+    assert (await store.engine.operator.alter(Selection((job,)), Requeue())).changed == 1
     claim = await store.take()
     assert not claim.cancel_requested
     assert not (await store.job(job)).cancel_requested
-    assert (await store.engine.renew("w1", [(job, claim.token)])).canceling == []
+    assert (await store.engine.jobs.renew("w1", [(job, claim.token)])).canceling == []
     assert await store.finish(claim, Failed("boom", after=0)) is Verdict.APPLIED
     assert await store.status(job) is Status.RETRYING
 
@@ -386,7 +386,7 @@ async def test_a_worker_without_a_lease_gets_nothing(store: Store) -> None:
     """A worker the store never saw is handed no job, and the jobs stay as they are."""
     job = await store.add()
     before = await store.snapshot([job])
-    assert await store.engine.claim(Demand("stranger", (("default", 5),))) == []
+    assert await store.engine.jobs.claim(Demand("stranger", (("default", 5),))) == []
     assert await store.snapshot([job]) == before
 
 
@@ -397,11 +397,11 @@ async def test_a_worker_with_a_lapsed_lease_gets_nothing_until_it_renews(store: 
     await store.enlist("w1")
     demand = Demand("w1", (("default", 1),))
     store.pass_time(LEASE)
-    assert len(await store.engine.claim(demand)) == 1
+    assert len(await store.engine.jobs.claim(demand)) == 1
     store.pass_time(1)
-    assert await store.engine.claim(demand) == []
-    assert (await store.engine.renew("w1", [])).known
-    assert len(await store.engine.claim(demand)) == 1
+    assert await store.engine.jobs.claim(demand) == []
+    assert (await store.engine.jobs.renew("w1", [])).known
+    assert len(await store.engine.jobs.claim(demand)) == 1
 
 
 @pytest.mark.spec("CLAIM-15")
@@ -430,7 +430,7 @@ async def test_a_snoozed_job_made_due_is_claimable_at_once(store: Store) -> None
     first = await store.take()
     await store.finish(first, Snoozed(HOUR))
     assert await store.claim() == []
-    assert (await store.engine.alter(Selection((job,)), RunNow())).changed == 1
+    assert (await store.engine.operator.alter(Selection((job,)), RunNow())).changed == 1
     assert (await store.take()).token > first.token
 
 
@@ -445,13 +445,13 @@ async def test_a_claim_carries_the_status_the_job_had(store: Store) -> None:
     await store.finish(claim, Snoozed(0))
     before.append((claim := await store.take()).before)
     await store.finish(claim, Rejected("no"))
-    await store.engine.alter(Selection((job,)), Requeue())
+    await store.engine.operator.alter(Selection((job,)), Requeue())
     before.append((claim := await store.take()).before)
     store.pass_time(ORPHANED_AFTER + 1)
-    [orphan] = (await store.engine.renew(claim.worker, [])).orphaned
+    [orphan] = (await store.engine.jobs.renew(claim.worker, [])).orphaned
     before.append(orphan.before)
     await store.enlist("w2")
-    [reaped] = await store.engine.reap("w2", 1, dead=[claim.worker])
+    [reaped] = await store.engine.jobs.reap("w2", 1, dead=[claim.worker])
     before.append(reaped.before)
     pending, retrying, running = Status.PENDING, Status.RETRYING, Status.RUNNING
     assert before == [pending, retrying, pending, pending, running, running]

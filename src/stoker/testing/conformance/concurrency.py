@@ -27,10 +27,10 @@ async def test_race_of_two_drains_hands_each_job_out_once(store: Store) -> None:
 
     def drain(worker: str) -> Work[list[Claim]]:
         async def work(engine: Engine) -> list[Claim]:
-            await engine.renew(worker, [], first=True)
+            await engine.jobs.renew(worker, [], first=True)
             taken: list[Claim] = []
-            while claims := await engine.claim(Demand(worker, (("default", 7),))):
-                settled = await engine.settle([conclude(claim, Done()) for claim in claims])
+            while claims := await engine.jobs.claim(Demand(worker, (("default", 7),))):
+                settled = await engine.jobs.settle([conclude(claim, Done()) for claim in claims])
                 assert set(settled.verdicts) == {Verdict.APPLIED}
                 taken += claims
             return taken
@@ -52,7 +52,7 @@ async def test_race_for_one_job_has_one_winner(store: Store) -> None:
 
     def ask(worker: str) -> Work[list[Claim]]:
         async def work(engine: Engine) -> list[Claim]:
-            return await engine.claim(Demand(worker, (("default", 1),)))
+            return await engine.jobs.claim(Demand(worker, (("default", 1),)))
 
         return work
 
@@ -68,20 +68,20 @@ async def test_race_of_the_last_members_closes_a_group_once(store: Store) -> Non
     """Eight workers end the last eight members at the same moment; each callback is stored once."""
     group = store.mint()
     calls = {kind: store.draft(kind, queue="after") for kind in ("then", "on_finish")}
-    await store.engine.insert(
+    await store.engine.jobs.insert(
         into_group(group, [store.draft() for _ in range(8)]), group=new_group(group, keep=None, sealed=True, **calls)
     )
     claims = [await store.take(f"w{n}") for n in range(8)]
 
     def end(claim: Claim) -> Work[list[Verdict]]:
         async def work(engine: Engine) -> list[Verdict]:
-            return (await engine.settle([conclude(claim, Done())])).verdicts
+            return (await engine.jobs.settle([conclude(claim, Done())])).verdicts
 
         return work
 
     assert await at_once(store, [end(claim) for claim in claims]) == [[Verdict.APPLIED]] * 8
-    await store.engine.sweep_groups()
-    [found] = await store.engine.groups([group])
+    await store.engine.groups.sweep()
+    [found] = await store.engine.groups.get([group])
     assert found is not None
     assert (found.done, found.closed_at) == (8, store.now())
     assert await store.counts("after") == {Status.PENDING: 2}
@@ -95,7 +95,7 @@ async def test_race_of_inserts_with_one_key_stores_one_job(store: Store) -> None
 
     def put(n: int) -> Work[bytes]:
         async def work(engine: Engine) -> bytes:
-            return (await engine.insert([drafts[n]]))[0].id
+            return (await engine.jobs.insert([drafts[n]]))[0].id
 
         return work
 
@@ -112,7 +112,7 @@ async def test_race_of_one_insert_repeated_stores_one_job(store: Store) -> None:
     drafts = [store.draft() for _ in range(20)]
 
     async def put(engine: Engine) -> list[bytes]:
-        return [receipt.id for receipt in await engine.insert(drafts)]
+        return [receipt.id for receipt in await engine.jobs.insert(drafts)]
 
     found = await at_once(store, [put] * 4)
     assert found == [[draft.job_id for draft in drafts]] * 4
@@ -128,7 +128,7 @@ async def test_race_of_settlements_of_one_claim_applies_one(store: Store) -> Non
 
     def end(n: int) -> Work[Verdict]:
         async def work(engine: Engine) -> Verdict:
-            return (await engine.settle([conclude(claim, Done(b"%d" % n))])).verdicts[0]
+            return (await engine.jobs.settle([conclude(claim, Done(b"%d" % n))])).verdicts[0]
 
         return work
 
@@ -138,7 +138,7 @@ async def test_race_of_settlements_of_one_claim_applies_one(store: Store) -> Non
     assert set(counted) <= {Verdict.APPLIED, Verdict.LOST, Verdict.REPEATED}
     record = await store.job(job)
     assert (record.status, record.result) == (Status.DONE, b"%d" % verdicts.index(Verdict.APPLIED))
-    assert (await store.engine.census()).totals["work"].completed == 1
+    assert (await store.engine.operator.census()).totals["work"].completed == 1
 
 
 @pytest.mark.core
@@ -151,7 +151,7 @@ async def test_race_of_clones_enqueues_one(store: Store) -> None:
 
     def clone(n: int) -> Work[tuple[bytes, ...]]:
         async def work(engine: Engine) -> tuple[bytes, ...]:
-            return (await engine.alter(Selection((job,)), Clone((ids[n],)))).created
+            return (await engine.operator.alter(Selection((job,)), Clone((ids[n],)))).created
 
         return work
 
@@ -171,7 +171,7 @@ async def test_race_of_requeues_under_one_key_activates_one(store: Store) -> Non
 
     def requeue(n: int) -> Work[int]:
         async def work(engine: Engine) -> int:
-            return (await engine.alter(Selection((jobs[n],)), Requeue())).changed
+            return (await engine.operator.alter(Selection((jobs[n],)), Requeue())).changed
 
         return work
 
@@ -189,13 +189,13 @@ async def test_race_of_cancel_and_claim_never_does_both(store: Store) -> None:
     async def cancel(engine: Engine) -> set[bytes]:
         changed: set[bytes] = set()
         for job in reversed(jobs):
-            tally = await engine.alter(Selection((job,), (Status.PENDING,)), Cancel())
+            tally = await engine.operator.alter(Selection((job,), (Status.PENDING,)), Cancel())
             changed |= set(tally.changed_ids)
         return changed
 
     async def claim(engine: Engine) -> set[bytes]:
         taken: set[bytes] = set()
-        while claims := await engine.claim(Demand("w1", (("default", 1),))):
+        while claims := await engine.jobs.claim(Demand("w1", (("default", 1),))):
             taken |= {claim.id for claim in claims}
         return taken
 
@@ -221,7 +221,7 @@ async def test_race_of_reapers_passes_each_claim_on_once(store: Store) -> None:
     def reap(worker: str) -> Work[list[Claim]]:
         async def work(engine: Engine) -> list[Claim]:
             got: list[Claim] = []
-            while claims := await engine.reap(worker, 5):
+            while claims := await engine.jobs.reap(worker, 5):
                 got += claims
             return got
 
@@ -239,10 +239,10 @@ async def test_race_of_reapers_passes_each_claim_on_once(store: Store) -> None:
 @pytest.mark.spec("RACE-07")
 async def test_race_for_a_budget_grants_what_it_holds(store: Store) -> None:
     """Five threads of ten requests each for ten tokens: ten are granted."""
-    await store.engine.tune("api", Rate(1, per=3600, burst=10))
+    await store.engine.control.tune("api", Rate(1, per=3600, burst=10))
 
     async def ask(engine: Engine) -> int:
-        return sum([(await engine.spend("api")).granted for _ in range(10)])
+        return sum([(await engine.control.spend("api")).granted for _ in range(10)])
 
     assert sum(await at_once(store, [ask] * 5)) == 10
 
@@ -250,20 +250,20 @@ async def test_race_for_a_budget_grants_what_it_holds(store: Store) -> None:
 @pytest.mark.spec("RACE-09")
 async def test_race_for_the_tokens_of_a_queue_starts_what_it_allows(store: Store) -> None:
     """Five threads claim, a sixth changes the rate to the same number of tokens: ten jobs start."""
-    await store.engine.tune("default", Tuning(rate=Rate(1, per=3600, burst=10)))
+    await store.engine.control.tune("default", Tuning(rate=Rate(1, per=3600, burst=10)))
     await store.insert(*(store.draft() for _ in range(100)))
     for worker in range(5):
         await store.enlist(f"w{worker}")
 
     def take(n: int) -> Work[int]:
         async def work(engine: Engine) -> int:
-            return sum([len(await engine.claim(Demand(f"w{n}", (("default", 3),)))) for _ in range(10)])
+            return sum([len(await engine.jobs.claim(Demand(f"w{n}", (("default", 3),)))) for _ in range(10)])
 
         return work
 
     async def tune(engine: Engine) -> int:
         for n in range(10):
-            await engine.tune("default", Tuning(rate=Rate(1, per=3600 + n, burst=10), workers=n))
+            await engine.control.tune("default", Tuning(rate=Rate(1, per=3600 + n, burst=10), workers=n))
         return 0
 
     assert sum(await at_once(store, [*(take(n) for n in range(5)), tune])) == 10
@@ -280,23 +280,23 @@ async def test_race_keeps_the_counters_true(store: Store) -> None:
     def produce(n: int) -> Work[None]:
         async def work(engine: Engine) -> None:
             for draft in batches[n]:
-                await engine.insert([draft])
+                await engine.jobs.insert([draft])
 
         return work
 
     def consume(worker: str) -> Work[None]:
         async def work(engine: Engine) -> None:
             for n in range(30):
-                for claim in await engine.claim(Demand(worker, (("q0", 1), ("q1", 1)))):
+                for claim in await engine.jobs.claim(Demand(worker, (("q0", 1), ("q1", 1)))):
                     outcome = (Done(), Rejected("no"), Snoozed(0))[n % 3]
-                    await engine.settle([conclude(claim, outcome)])
+                    await engine.jobs.settle([conclude(claim, outcome)])
 
         return work
 
     async def meddle(engine: Engine) -> None:
         for batch in batches:
             for draft in batch:
-                await engine.alter(Selection((draft.job_id,)), Cancel())
+                await engine.operator.alter(Selection((draft.job_id,)), Cancel())
 
     await at_once(store, [*(produce(n) for n in range(3)), consume("w1"), consume("w2"), meddle])
     every = [draft.job_id for batch in batches for draft in batch]

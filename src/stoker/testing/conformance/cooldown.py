@@ -19,7 +19,7 @@ _CURVE = Curve(on=True, base=MINUTE, max=30 * MINUTE)
 
 
 async def _cooldown(store: Store, queue: str = QUEUE) -> Cooldown:
-    return next((each.cooldown for each in await store.engine.queues() if each.name == queue), OPEN)
+    return next((each.cooldown for each in await store.engine.control.queues() if each.name == queue), OPEN)
 
 
 async def _running(store: Store, n: int) -> list[Claim]:
@@ -95,7 +95,7 @@ async def test_a_named_time_is_the_window(store: Store) -> None:
 @pytest.mark.spec("COOL-11")
 async def test_a_curve_is_the_least_of_the_window(store: Store) -> None:
     """A short time does not shorten what the queue's curve asks for; a longer one counts."""
-    await store.engine.tune(QUEUE, Tuning(curve=_CURVE))
+    await store.engine.control.tune(QUEUE, Tuning(curve=_CURVE))
     [claim] = await _running(store, 1)
     await store.finish(claim, Throttled(2 * SECOND))
     assert await _cooldown(store) == Cooldown(store.now() + MINUTE, 1)
@@ -156,7 +156,7 @@ async def test_a_success_inside_the_window_does_not_reopen_the_queue(store: Stor
 @pytest.mark.spec("COOL-05")
 async def test_a_flapping_limiter_meets_longer_windows(store: Store) -> None:
     """One success right after a window does not start over: the next throttle waits twice as long."""
-    await store.engine.tune(QUEUE, Tuning(curve=_CURVE))
+    await store.engine.control.tune(QUEUE, Tuning(curve=_CURVE))
     for count, minutes in enumerate((1, 2, 4, 8, 16, 30, 30)):
         await store.insert(store.draft(), store.draft())
         lucky, throttled = await store.claim("w1", 2)
@@ -171,7 +171,7 @@ async def test_a_flapping_limiter_meets_longer_windows(store: Store) -> None:
 @pytest.mark.spec("COOL-05")
 async def test_the_count_has_a_ceiling(store: Store) -> None:
     """A limiter that never relents cannot push the count beyond its limit; one window is still one window there."""
-    await store.engine.tune(QUEUE, Tuning(curve=Curve(on=True, base=SECOND, max=DAY)))
+    await store.engine.control.tune(QUEUE, Tuning(curve=Curve(on=True, base=SECOND, max=DAY)))
     await store.add()
     for _ in range(MOST_EVENTS + 3):
         await store.finish(await store.take(), Throttled())
@@ -215,7 +215,7 @@ async def test_only_success_clears_the_count(store: Store) -> None:
 @pytest.mark.spec("COOL-06")
 async def test_after_the_decay_windows_are_short_again(store: Store) -> None:
     """The next throttle after a cleared count waits as long as the very first."""
-    await store.engine.tune(QUEUE, Tuning(curve=_CURVE))
+    await store.engine.control.tune(QUEUE, Tuning(curve=_CURVE))
     await _open_window(store)
     store.pass_time(DECAY_GRACE)
     await store.finish(await store.take(), Done())
@@ -254,7 +254,7 @@ async def test_a_queue_that_was_never_tuned_can_cool_down(store: Store) -> None:
     """The queue's own row is made on first use, with default settings."""
     job = await store.add(queue="brand.new")
     await store.finish(await store.take(queue="brand.new"), Throttled())
-    [queue] = [each for each in await store.engine.queues() if each.name == "brand.new"]
+    [queue] = [each for each in await store.engine.control.queues() if each.name == "brand.new"]
     assert queue.cooldown == Cooldown(store.now() + FLAT_COOLDOWN, 1)
     assert (queue.pause, queue.curve.on) == (None, False)
     store.pass_time(FLAT_COOLDOWN)
@@ -264,11 +264,11 @@ async def test_a_queue_that_was_never_tuned_can_cool_down(store: Store) -> None:
 @pytest.mark.spec("COOL-08")
 async def test_cooling_leaves_the_settings_alone(store: Store) -> None:
     """Settings survive windows, and tuning does not touch a window."""
-    await store.engine.tune(QUEUE, Tuning(workers=3, keep_done=HOUR, curve=_CURVE))
+    await store.engine.control.tune(QUEUE, Tuning(workers=3, keep_done=HOUR, curve=_CURVE))
     [claim] = await _running(store, 1)
     await store.finish(claim, Throttled())
-    await store.engine.tune(QUEUE, Tuning(workers=4))
-    [queue] = await store.engine.queues()
+    await store.engine.control.tune(QUEUE, Tuning(workers=4))
+    [queue] = await store.engine.control.queues()
     assert (queue.workers, queue.keep_done, queue.curve) == (4, HOUR, _CURVE)
     assert queue.cooldown == Cooldown(store.now() + MINUTE, 1)
 
@@ -280,7 +280,7 @@ async def test_a_lost_throttle_cools_nothing(store: Store) -> None:
     [stale] = await _running(store, 1)
     store.pass_time(LEASE + 1)
     await store.enlist("reaper")
-    [taken] = await store.engine.reap("reaper", 10)
+    [taken] = await store.engine.jobs.reap("reaper", 10)
     assert await store.finish(stale, Throttled()) is Verdict.LOST
     assert await _cooldown(store) == OPEN
     await store.finish(taken, Throttled())
@@ -295,10 +295,10 @@ async def test_a_lost_throttle_cools_nothing(store: Store) -> None:
 async def test_a_success_on_an_open_queue_writes_nothing_about_it(store: Store) -> None:
     """Where nothing was throttled a success leaves the queues exactly as they are."""
     [claim] = await _running(store, 1)
-    before = await store.engine.queues()
+    before = await store.engine.control.queues()
     assert conclude(claim, Done()).cool is None
     await store.finish(claim, Done())
-    assert await store.engine.queues() == before
+    assert await store.engine.control.queues() == before
 
 
 @pytest.mark.core
@@ -310,8 +310,8 @@ async def test_an_operator_ends_a_cool_down(store: Store) -> None:
     await store.add()
     assert await store.claim("w9") == []
     await store.quiet(QUEUE)
-    assert await store.engine.tune(QUEUE, Tuning(reopen=True))
-    assert await store.engine.wait([QUEUE], ARRIVES) == {QUEUE}
+    assert await store.engine.control.tune(QUEUE, Tuning(reopen=True))
+    assert await store.engine.jobs.wait([QUEUE], ARRIVES) == {QUEUE}
     assert await _cooldown(store) == OPEN
     assert len(await store.claim("w9")) == 1
-    assert not await store.engine.tune(QUEUE, Tuning(reopen=True))
+    assert not await store.engine.control.tune(QUEUE, Tuning(reopen=True))

@@ -88,9 +88,9 @@ async def test_life_twin_sees_the_same_store(store: Store) -> None:
     try:
         job = await store.add()
         other = store.draft()
-        await twin.insert([other])
-        assert await twin.get([job, other.job_id]) == await store.engine.get([job, other.job_id])
-        assert await twin.census() == await store.engine.census()
+        await twin.jobs.insert([other])
+        assert await twin.operator.get([job, other.job_id]) == await store.engine.operator.get([job, other.job_id])
+        assert await twin.operator.census() == await store.engine.operator.census()
         assert await twin.now() == store.now()
     finally:
         await twin.close()
@@ -104,10 +104,10 @@ async def test_life_twin_with_a_read_limit_is_like_the_others(store: Store) -> N
     await twin.open()
     try:
         job, other = await store.add(), store.draft()
-        await twin.insert([other])
-        assert await twin.get([job, other.job_id]) == await store.engine.get([job, other.job_id])
-        assert await twin.find(Query()) == await store.engine.find(Query())
-        assert await twin.census() == await store.engine.census()
+        await twin.jobs.insert([other])
+        assert await twin.operator.get([job, other.job_id]) == await store.engine.operator.get([job, other.job_id])
+        assert await twin.operator.find(Query()) == await store.engine.operator.find(Query())
+        assert await twin.operator.census() == await store.engine.operator.census()
     finally:
         await twin.close()
 
@@ -118,12 +118,12 @@ async def test_life_of_a_closed_engine_is_over(store: Store) -> None:
     """Using an engine before it is opened or after it is closed is an error with that message."""
     twin = store.engine.for_loop()
     with pytest.raises(EngineClosed):
-        await twin.census()
+        await twin.operator.census()
     await twin.open()
-    await twin.census()
+    await twin.operator.census()
     await twin.close()
     with pytest.raises(EngineClosed):
-        await twin.insert([store.draft()])
+        await twin.jobs.insert([store.draft()])
     assert await store.counts() == {}
 
 

@@ -39,10 +39,10 @@ async def test_a_job_that_has_ended_is_not_waited_for(store: Store) -> None:
     dead = await store.add()
     await store.finish(await store.take(), Rejected("no"))
     canceled, deleted = await store.add(), await store.add()
-    await store.engine.alter(Selection((canceled,)), Cancel())
-    await store.engine.alter(Selection((deleted,)), Delete())
+    await store.engine.operator.alter(Selection((canceled,)), Cancel())
+    await store.engine.operator.alter(Selection((deleted,)), Delete())
     for each in (job, dead, canceled, deleted, store.mint()):
-        assert await store.engine.ended(each, ARRIVES)
+        assert await store.engine.jobs.ended(each, ARRIVES)
 
 
 @pytest.mark.core
@@ -56,7 +56,7 @@ async def test_a_job_that_goes_on_is_waited_for_in_vain(store: Store) -> None:
     await store.finish(two, Failed("boom", after=HOUR))
     await store.finish(three, Snoozed(HOUR))
     for job in (waiting, later, running, retrying, snoozed):
-        assert not await store.engine.ended(job, _NEVER)
+        assert not await store.engine.jobs.ended(job, _NEVER)
 
 
 @pytest.mark.core
@@ -67,7 +67,7 @@ async def test_every_engine_that_waits_is_woken_by_the_end(store: Store, outcome
     job = await store.add()
     claim = await store.take()
     async with _twin(store) as twin:
-        waiters = [asyncio.create_task(each.ended(job, ARRIVES)) for each in (store.engine, store.engine, twin)]
+        waiters = [asyncio.create_task(each.jobs.ended(job, ARRIVES)) for each in (store.engine, store.engine, twin)]
         await asyncio.sleep(0.02)
         assert not any(waiter.done() for waiter in waiters)
         await store.finish(claim, outcome)
@@ -88,9 +88,9 @@ async def test_an_end_is_told_and_not_found_by_looking(store: Store, monkeypatch
         loop.call_soon_threadsafe(known.set)
 
     monkeypatch.setattr(ends.Interest, "note", noted)
-    await store.engine.wait([CONTROL, "mail"], 0.01)  # as the engines of a worker do
+    await store.engine.jobs.wait([CONTROL, "mail"], 0.01)  # as the engines of a worker do
     async with _twin(store) as twin:
-        waiters = [asyncio.create_task(each.ended(job, ARRIVES)) for each in (twin, store.engine)]
+        waiters = [asyncio.create_task(each.jobs.ended(job, ARRIVES)) for each in (twin, store.engine)]
         await asyncio.wait_for(known.wait(), ARRIVES)
         await asyncio.sleep(0.1)  # an engine may hear of its own waiter a moment before it hears of the other's
         await store.finish(claim, Done())
@@ -102,7 +102,7 @@ async def test_waiters_for_many_jobs_are_woken_each_for_its_own(store: Store) ->
     jobs = await store.insert(*(store.draft() for _ in range(30)))
     claims = {claim.id: claim for claim in await store.claim(n=30)}
     async with _twin(store) as twin:
-        waiters = {job: asyncio.create_task(twin.ended(job, ARRIVES)) for job in jobs}
+        waiters = {job: asyncio.create_task(twin.jobs.ended(job, ARRIVES)) for job in jobs}
         await asyncio.sleep(0.02)
         for job in jobs[::2]:
             await store.finish(claims[job], Done())
@@ -120,10 +120,10 @@ async def test_a_cancel_wakes_who_waits(store: Store) -> None:
         job = await store.add()
         if force:
             await store.take()
-        sleeper = asyncio.create_task(store.engine.ended(job, ARRIVES))
+        sleeper = asyncio.create_task(store.engine.jobs.ended(job, ARRIVES))
         await asyncio.sleep(0.02)
         async with _twin(store) as twin:
-            await twin.alter(Selection((job,)), Cancel(force=force))
+            await twin.operator.alter(Selection((job,)), Cancel(force=force))
             assert await asyncio.wait_for(sleeper, ARRIVES - 1)
         assert await store.status(job) is Status.CANCELED
 
@@ -133,7 +133,7 @@ async def test_closing_sends_waiters_home(store: Store) -> None:
     job = await store.add()
     twin = store.engine.for_loop()
     await twin.open()
-    sleeper = asyncio.create_task(twin.ended(job, ARRIVES))
+    sleeper = asyncio.create_task(twin.jobs.ended(job, ARRIVES))
     await asyncio.sleep(0.02)
     await twin.close()
     assert not await asyncio.wait_for(sleeper, ARRIVES - 1)

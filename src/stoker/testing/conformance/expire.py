@@ -27,7 +27,7 @@ async def _ended(store: Store, outcome: Outcome, **options: Any) -> JobId:
 
 
 async def _expire(store: Store, **retention: Any) -> Expired:
-    return await store.engine.expire(Retention(**retention))
+    return await store.engine.operator.expire(Retention(**retention))
 
 
 async def _lives_for(store: Store, job: JobId, keep: Span) -> None:
@@ -49,10 +49,12 @@ async def test_expire_with_nothing_to_do_answers_zeros(store: Store) -> None:
     """An empty store and a store of young things lose nothing."""
     assert await _expire(store) == Expired()
     await _ended(store, Done())
-    await store.engine.lock("l", "me", HOUR)
-    await store.engine.beat(Presence(worker="w", host="h", pid=1, queues={}))
+    await store.engine.control.lock("l", "me", HOUR)
+    await store.engine.control.beat(Presence(worker="w", host="h", pid=1, queues={}))
     at = store.now()
-    await store.engine.record([Event(at, EventType.STARTED, store.mint(), "q", "k")], [Point("q", "m", at, 1)], now=at)
+    await store.engine.timeline.record(
+        [Event(at, EventType.STARTED, store.mint(), "q", "k")], [Point("q", "m", at, 1)], now=at
+    )
     assert await _expire(store) == Expired()
 
 
@@ -77,12 +79,12 @@ async def test_expire_removes_what_operators_ended(store: Store) -> None:
     canceled = await store.add(queue="x", delay=HOUR)
     discarded, retried = [await _ended(store, Rejected("no")) for _ in range(2)]
     clone = store.mint()
-    await store.engine.alter(Selection((canceled,)), Cancel())
-    await store.engine.alter(Selection((discarded,)), Discard())
-    await store.engine.alter(Selection((retried,)), Clone((clone,)))
+    await store.engine.operator.alter(Selection((canceled,)), Cancel())
+    await store.engine.operator.alter(Selection((discarded,)), Discard())
+    await store.engine.operator.alter(Selection((retried,)), Clone((clone,)))
     store.pass_time(KEEP_DEAD + 1)
     assert (await _expire(store)).jobs == 3
-    assert await store.engine.get([canceled, discarded, retried]) == [None, None, None]
+    assert await store.engine.operator.get([canceled, discarded, retried]) == [None, None, None]
     assert await store.counts() == {Status.PENDING: 1}
 
 
@@ -90,7 +92,7 @@ async def test_expire_removes_what_operators_ended(store: Store) -> None:
 @pytest.mark.spec("EXPIRE-03")
 async def test_expire_follows_the_queue(store: Store) -> None:
     """A queue's own retention counts for jobs that finish in it, and for no other queue."""
-    await store.engine.tune("short", Tuning(keep_done=MINUTE, keep_dead=2 * MINUTE))
+    await store.engine.control.tune("short", Tuning(keep_done=MINUTE, keep_dead=2 * MINUTE))
     done, dead = await _ended(store, Done(), queue="short"), await _ended(store, Rejected("no"), queue="short")
     elsewhere = await _ended(store, Done())
     await _lives_for(store, done, MINUTE)
@@ -101,7 +103,7 @@ async def test_expire_follows_the_queue(store: Store) -> None:
 @pytest.mark.spec("EXPIRE-03")
 async def test_expire_of_a_queue_that_keeps_nothing(store: Store) -> None:
     """A retention of zero makes finished jobs go as soon as any time has passed."""
-    await store.engine.tune("none", Tuning(keep_done=0, keep_dead=0))
+    await store.engine.control.tune("none", Tuning(keep_done=0, keep_dead=0))
     await _lives_for(store, await _ended(store, Done(), queue="none"), 0)
     await _lives_for(store, await _ended(store, Rejected("no"), queue="none"), 0)
 
@@ -110,7 +112,7 @@ async def test_expire_of_a_queue_that_keeps_nothing(store: Store) -> None:
 @pytest.mark.spec("EXPIRE-04")
 async def test_expire_follows_the_jobs_own_wish(store: Store) -> None:
     """`keep` of the job goes before the queue's, longer or shorter, but only for success."""
-    await store.engine.tune("default", Tuning(keep_done=DAY, keep_dead=2 * DAY))
+    await store.engine.control.tune("default", Tuning(keep_done=DAY, keep_dead=2 * DAY))
     await _lives_for(store, await _ended(store, Done(), options=Options(keep=SECOND)), SECOND)
     await _lives_for(store, await _ended(store, Done(), options=Options(keep=3 * DAY)), 3 * DAY)
     await _lives_for(store, await _ended(store, Rejected("no"), options=Options(keep=SECOND)), 2 * DAY)
@@ -123,12 +125,14 @@ async def test_expire_takes_the_events_along(store: Store) -> None:
     gone, kept = await _ended(store, Done(), options=Options(keep=1)), await store.add()
     store.pass_time(HOUR)
     at = store.now()
-    await store.engine.record([Event(at, EventType.COMPLETED, job, "default", "work") for job in (gone, kept)], now=at)
+    await store.engine.timeline.record(
+        [Event(at, EventType.COMPLETED, job, "default", "work") for job in (gone, kept)], now=at
+    )
     assert (await _expire(store)).jobs == 1
-    assert [event.job for event in await store.engine.events(Window(at, at + 1))] == [kept]
-    assert await store.engine.event_counts(at, at + 1) == [EventCount("default", EventType.COMPLETED, 2)]
-    await store.engine.record([Event(at, EventType.COMPLETED, gone, "default", "work")], now=at)
-    assert [event.job for event in await store.engine.events(Window(at, at + 1))] == [kept, gone], (
+    assert [event.job for event in await store.engine.timeline.events(Window(at, at + 1))] == [kept]
+    assert await store.engine.timeline.event_counts(at, at + 1) == [EventCount("default", EventType.COMPLETED, 2)]
+    await store.engine.timeline.record([Event(at, EventType.COMPLETED, gone, "default", "work")], now=at)
+    assert [event.job for event in await store.engine.timeline.events(Window(at, at + 1))] == [kept, gone], (
         "what a process tells later of a job that is kept for no time"
     )
 
@@ -148,7 +152,7 @@ async def test_expire_removes_no_more_than_its_limit(store: Store) -> None:
 @pytest.mark.spec("EXPIRE-07")
 async def test_expire_never_touches_active_jobs(store: Store) -> None:
     """Pending, scheduled, running and retrying jobs stay, however old they are."""
-    await store.engine.tune("default", Tuning(keep_done=0, keep_dead=0))
+    await store.engine.control.tune("default", Tuning(keep_done=0, keep_dead=0))
     ready, retrying, running = await store.insert(store.draft(priority=9), store.draft(), store.draft())
     later = await store.add(delay=900 * DAY, options=Options(keep=1))
     await store.finish(await store.take(), Failed("again", after=SECOND))
@@ -164,7 +168,7 @@ async def test_expire_never_touches_active_jobs(store: Store) -> None:
 async def test_expire_does_not_remember_the_expiry_of_a_former_life(store: Store) -> None:
     """A requeued job is not removed when the expiry of its earlier end comes, whatever it does by then."""
     job = await _ended(store, Rejected("no"))
-    await store.engine.alter(Selection((job,)), Requeue())
+    await store.engine.operator.alter(Selection((job,)), Requeue())
     store.pass_time(KEEP_DEAD + HOUR)
     assert (await _expire(store)).jobs == 0
     claim = await store.take()
@@ -183,7 +187,7 @@ async def test_expire_bounds_the_number_of_finished_jobs(store: Store) -> None:
         store.pass_time(SECOND)
     active = await store.add()
     assert (await _expire(store, finished=2)).jobs == 3
-    left = [job.id for job in (await store.engine.find(Query(order="oldest"))).jobs]
+    left = [job.id for job in (await store.engine.operator.find(Query(order="oldest"))).jobs]
     assert left == [finished[1], finished[3], active], "what failed is kept for longer than what is done"
     assert (await _expire(store, finished=2)).jobs == 0
 
@@ -192,12 +196,12 @@ async def test_expire_bounds_the_number_of_finished_jobs(store: Store) -> None:
 @pytest.mark.spec("EXPIRE-10")
 async def test_expire_removes_lapsed_locks(store: Store) -> None:
     """A named lock whose time is over is swept and counted; one that is held stays."""
-    await store.engine.lock("short", "a", SECOND)
-    await store.engine.lock("long", "a", HOUR)
+    await store.engine.control.lock("short", "a", SECOND)
+    await store.engine.control.lock("long", "a", HOUR)
     store.pass_time(SECOND + 1)
     assert (await _expire(store)).locks == 1
-    assert not await store.engine.lock("long", "b", HOUR)
-    assert not await store.engine.unlock("short", "a")
+    assert not await store.engine.control.lock("long", "b", HOUR)
+    assert not await store.engine.control.unlock("short", "a")
     assert (await _expire(store)).locks == 0
 
 
@@ -206,13 +210,13 @@ async def test_expire_removes_lapsed_locks(store: Store) -> None:
 async def test_expire_removes_presences_that_fell_silent(store: Store) -> None:
     """A worker that did not show itself for the time given disappears from the list."""
     for worker in ("silent", "alive"):
-        await store.engine.beat(Presence(worker=worker, host="h", pid=1, queues={"q": 1}))
+        await store.engine.control.beat(Presence(worker=worker, host="h", pid=1, queues={"q": 1}))
     store.pass_time(50 * SECOND)
-    await store.engine.beat(Presence(worker="alive", host="h", pid=1, queues={"q": 1}))
+    await store.engine.control.beat(Presence(worker="alive", host="h", pid=1, queues={"q": 1}))
     assert (await _expire(store)).presences == 0
     store.pass_time(11 * SECOND)
     assert (await _expire(store, presences=MINUTE)).presences == 1
-    assert [presence.worker for presence in await store.engine.workers()] == ["alive"]
+    assert [presence.worker for presence in await store.engine.control.workers()] == ["alive"]
 
 
 @pytest.mark.core
@@ -221,7 +225,7 @@ async def test_expire_removes_old_events_and_points(store: Store) -> None:
     """Events and points older than the time given go, younger ones stay, each by its own limit."""
     start = store.now()
     job = await store.add()
-    await store.engine.record(
+    await store.engine.timeline.record(
         [Event(start + n * DAY, EventType.STARTED, job, "default", "work") for n in range(4)],
         [Point("default", "m", start + n * DAY, n) for n in range(4)],
         now=start,
@@ -229,8 +233,8 @@ async def test_expire_removes_old_events_and_points(store: Store) -> None:
     store.pass_time(4 * DAY)
     swept = await _expire(store, events=2 * DAY + HOUR, points=3 * DAY + HOUR)
     assert (swept.events, swept.points, swept.jobs) == (2, 1, 0)
-    events = await store.engine.events(Window(start, start + 9 * DAY))
-    points = await store.engine.points(start, start + 9 * DAY, ["m"])
+    events = await store.engine.timeline.events(Window(start, start + 9 * DAY))
+    points = await store.engine.timeline.points(start, start + 9 * DAY, ["m"])
     assert [event.at for event in events] == [start + 2 * DAY, start + 3 * DAY]
     assert [point.count for point in points] == [1, 2, 3]
 
@@ -246,7 +250,7 @@ async def test_expire_keeps_no_more_finished_jobs_than_the_history(store: Store)
     active = await store.add()
     store.engine.history = 3
     await _expire(store)
-    left = [job.id for job in (await store.engine.find(Query(order="oldest"))).jobs]
+    left = [job.id for job in (await store.engine.operator.find(Query(order="oldest"))).jobs]
     assert left == [ended[0], *ended[-2:], active], (
         "what is done goes first, oldest first: dead jobs stay for operators"
     )
@@ -263,13 +267,13 @@ async def _outdated(store: Store) -> Expired:
     start = store.now()
     await _ended(store, Done())
     other = await store.add(queue="other")
-    await store.engine.record(
+    await store.engine.timeline.record(
         [Event(start, EventType.STARTED, other, "default", "work")],
         [Point("default", "m", start, 1)],
         now=start,
     )
-    await store.engine.beat(Presence(worker="silent", host="h", pid=1, queues={}))
-    await store.engine.lock("lapsed", "me", SECOND)
+    await store.engine.control.beat(Presence(worker="silent", host="h", pid=1, queues={}))
+    await store.engine.control.lock("lapsed", "me", SECOND)
     received = Feature.OUTBOX in store.engine.features
     if received:
         async with store.engine.transaction() as tx:

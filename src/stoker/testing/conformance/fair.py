@@ -18,7 +18,7 @@ from stoker.testing.conformance.harness import QUEUE, Store
 
 async def fair(store: Store, *, on: bool = True) -> None:
     """Make the queue fair, or not."""
-    await store.engine.tune(QUEUE, Tuning(fair=on))
+    await store.engine.control.tune(QUEUE, Tuning(fair=on))
 
 
 def of(store: Store, tenant: str | None, n: int = 1, **options: Any) -> list[Draft]:
@@ -107,7 +107,7 @@ async def test_delayed_and_retried_jobs_take_their_tenants_turn(store: Store) ->
     assert claim.tenant == "b"
     await store.finish(claim, Failed("broken", after=MINUTE))
     assert await turns(store, 1) == ["b"]
-    assert (await store.engine.ahead([QUEUE])).wait == 0
+    assert (await store.engine.jobs.ahead([QUEUE])).wait == 0
     store.pass_time(MINUTE)
     assert sorted(str(one) for one in await turns(store, 2)) == ["a", "b"]
     assert await turns(store, 9) == ["b", "b"]
@@ -159,7 +159,7 @@ async def test_no_demand_stays_idle_while_anybody_has_work(store: Store) -> None
 @pytest.mark.spec("FAIR-11")
 async def test_a_fair_queue_obeys_its_rate(store: Store) -> None:
     await fair(store)
-    await store.engine.tune(QUEUE, Tuning(rate=Rate(4, per=60)))
+    await store.engine.control.tune(QUEUE, Tuning(rate=Rate(4, per=60)))
     await store.insert(*of(store, "a", 9), *of(store, "b", 9))
     assert Counter(await turns(store, 1, 40)) == {"a": 2, "b": 2}
     assert await turns(store, 1, 40) == []
@@ -181,7 +181,7 @@ async def test_a_key_starts_no_more_than_its_rate(store: Store) -> None:
     await store.insert(*(rated(store, key, rate) for key in ("a", "b") for _ in range(5)))
     assert len(await store.claim("w1", n=20)) == 4
     assert await store.claim("w1", n=20) == []
-    assert (await store.engine.ahead([QUEUE])).wait == 5 * SECOND
+    assert (await store.engine.jobs.ahead([QUEUE])).wait == 5 * SECOND
     store.pass_time(5 * SECOND)
     assert len(await store.claim("w2", n=20)) == 2
     await store.insert(store.draft(), rated(store, "c", rate))
@@ -200,7 +200,7 @@ async def test_the_tokens_of_a_key_outlive_its_jobs(store: Store) -> None:
     await store.finish((await store.claim("w2"))[0], Done())
     store.pass_time(2 * MINUTE)
     assert await store.claim("w3") == []
-    assert await store.engine.subqueues(QUEUE) == []
+    assert await store.engine.control.subqueues(QUEUE) == []
 
 
 @pytest.mark.spec("LIMIT-38")

@@ -30,7 +30,7 @@ async def _taken_over(store: Store) -> tuple[Claim, Claim]:
     stale = await store.take("stalled")
     store.pass_time(LEASE + 1)
     await store.enlist("reaper")
-    [fresh] = await store.engine.reap("reaper", 10)
+    [fresh] = await store.engine.jobs.reap("reaper", 10)
     return stale, fresh
 
 
@@ -73,7 +73,7 @@ async def test_a_stalled_throttle_does_not_free_the_job_for_a_third_worker(store
     stale = await store.take("stalled")
     store.pass_time(LEASE + 1)
     await store.enlist("reaper")
-    [taken] = await store.engine.reap("reaper", 10)
+    [taken] = await store.engine.jobs.reap("reaper", 10)
     assert await store.finish(taken, Lost()) is Verdict.APPLIED
     fresh = await store.take("second")
     assert await store.finish(stale, Throttled()) is Verdict.LOST
@@ -208,7 +208,7 @@ async def test_tokens_rise_while_the_clock_goes_back(store: Store) -> None:
     stale = await store.take("w1")
     await store.enlist("w2")
     store.pass_time(-5 * SECOND)
-    [fresh] = await store.engine.reap("w2", 10, dead=["w1"])
+    [fresh] = await store.engine.jobs.reap("w2", 10, dead=["w1"])
     assert fresh.token > stale.token
     assert await store.finish(stale, Done()) is Verdict.LOST
     assert await store.finish(fresh, Done()) is Verdict.APPLIED
@@ -223,7 +223,7 @@ async def test_tokens_rise_from_claim_to_takeover_to_claim(store: Store) -> None
     for turn in range(3):
         claim = await store.take(f"w{turn}")
         await store.enlist(f"r{turn}")
-        [taken] = await store.engine.reap(f"r{turn}", 1, dead=[f"w{turn}"])
+        [taken] = await store.engine.jobs.reap(f"r{turn}", 1, dead=[f"w{turn}"])
         tokens += [claim.token, taken.token]
         assert await store.finish(taken, Lost()) is Verdict.APPLIED
     assert tokens == sorted(set(tokens))
@@ -249,7 +249,7 @@ async def test_a_note_of_a_stalled_worker_is_lost(store: Store) -> None:
     stale, _ = await _taken_over(store)
     before = await store.snapshot([stale.id])
     note = Note(stale.id, stale.worker, stale.token, 0.5, {"late": "yes"}, ("late",), stale.ref)
-    assert await store.engine.note([note]) == [Verdict.LOST]
+    assert await store.engine.jobs.note([note]) == [Verdict.LOST]
     assert await store.snapshot([stale.id]) == before
 
 
@@ -260,6 +260,6 @@ async def test_a_lost_settlement_does_not_hinder_the_claim_in_the_same_call(stor
     waiting = await store.add()
     await store.enlist("fresh")
     demand = Demand("fresh", (("default", 1),))
-    settled = await store.engine.settle([conclude(stale, Done())], demand=demand)
+    settled = await store.engine.jobs.settle([conclude(stale, Done())], demand=demand)
     assert settled.verdicts == [Verdict.LOST]
     assert [claim.id for claim in settled.claims] == [waiting]

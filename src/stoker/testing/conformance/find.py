@@ -28,7 +28,7 @@ from stoker.testing.conformance.harness import Store
 async def test_get_answers_in_the_order_asked(store: Store) -> None:
     """Records come back in the order of the ids, also when that is not the order of creation."""
     a, b, c = await store.insert(*(store.draft(kind) for kind in ("one", "two", "three")))
-    found = await store.engine.get([c, a, b, a])
+    found = await store.engine.operator.get([c, a, b, a])
     assert [job and job.id for job in found] == [c, a, b, a]
 
 
@@ -37,7 +37,7 @@ async def test_get_answers_in_the_order_asked(store: Store) -> None:
 async def test_get_leaves_a_gap_for_what_is_missing(store: Store) -> None:
     """An id without a record gives None in its position and does not affect the others."""
     job = await store.add()
-    missing, found = await store.engine.get([store.mint(), job])
+    missing, found = await store.engine.operator.get([store.mint(), job])
     assert missing is None
     assert found is not None
     assert found.id == job
@@ -47,7 +47,7 @@ async def test_get_leaves_a_gap_for_what_is_missing(store: Store) -> None:
 async def test_get_of_nothing_is_nothing(store: Store) -> None:
     """No ids, no records."""
     await store.add()
-    assert await store.engine.get([]) == []
+    assert await store.engine.operator.get([]) == []
 
 
 @pytest.mark.core
@@ -83,7 +83,7 @@ async def test_get_shows_the_whole_draft(store: Store) -> None:
 @pytest.mark.spec("FIND-03")
 async def test_find_in_an_empty_store_is_an_empty_page(store: Store) -> None:
     """No jobs: an empty page without a cursor."""
-    page = await store.engine.find(Query())
+    page = await store.engine.operator.find(Query())
     assert (page.jobs, page.cursor) == ([], None)
 
 
@@ -101,7 +101,7 @@ async def test_find_without_a_match_is_an_empty_page(store: Store) -> None:
         Query(due="later"),
         Query(until=store.now()),
     ):
-        page = await store.engine.find(query)
+        page = await store.engine.operator.find(query)
         assert (page.jobs, page.cursor) == ([], None), query
 
 
@@ -111,7 +111,7 @@ async def test_find_shows_the_same_record_as_get(store: Store) -> None:
     """A page holds whole records, not summaries."""
     job = await store.add(payload=b'{"a":1}', tenant="t", unique=Unique("k"), options=Options(timeout=SECOND))
     await store.finish(await store.take(), Failed("no luck", after=SECOND))
-    page = await store.engine.find(Query())
+    page = await store.engine.operator.find(Query())
     assert page.jobs == [await store.job(job)]
 
 
@@ -142,9 +142,9 @@ async def test_find_follows_a_status_as_it_changes(store: Store) -> None:
     assert await where() == {Status.RUNNING}
     await store.finish(claim, Failed("later", after=SECOND))
     assert await where() == {Status.RETRYING}
-    await store.engine.alter(Selection((job,)), Cancel())
+    await store.engine.operator.alter(Selection((job,)), Cancel())
     assert await where() == {Status.CANCELED}
-    await store.engine.alter(Selection((job,)), Requeue())
+    await store.engine.operator.alter(Selection((job,)), Requeue())
     assert await where() == {Status.PENDING}
     await store.finish(await store.take(), Done())
     assert await where() == {Status.DONE}
@@ -251,7 +251,7 @@ async def test_find_text_looks_into_the_last_error(store: Store) -> None:
     job = await dead_job(store, "SMTPError: Mailbox full")
     await store.add(queue="graves", payload=b'{"a":1}')
     assert await found_ids(store, text="mailbox FULL") == [job]
-    await store.engine.alter(Selection((job,)), Requeue())
+    await store.engine.operator.alter(Selection((job,)), Requeue())
     claim = await store.take(queue="graves")
     assert claim.id == job
     await store.finish(claim, Rejected("greylisted"))

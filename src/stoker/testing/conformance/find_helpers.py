@@ -16,7 +16,7 @@ async def walk(store: Store, query: Query, between: Callable[[Page], Awaitable[o
     """The ids of all pages, in the order they came; `between` runs after each page."""
     found: list[JobId] = []
     for _ in range(10_000):
-        page = await store.engine.find(query)
+        page = await store.engine.operator.find(query)
         assert len(page.jobs) <= query.limit
         assert len(page.jobs) <= page.scanned <= LONGEST_WALK
         found += [job.id for job in page.jobs]

@@ -44,8 +44,8 @@ async def test_find_orders_by_id_either_way(store: Store) -> None:
         store.draft(priority=5), store.draft(delay=HOUR), store.draft(priority=-5), store.draft(queue="other")
     )
     await store.finish(await store.take(), Done())
-    assert [job.id for job in (await store.engine.find(Query())).jobs] == sorted(jobs, reverse=True)
-    assert [job.id for job in (await store.engine.find(Query(order="oldest"))).jobs] == sorted(jobs)
+    assert [job.id for job in (await store.engine.operator.find(Query())).jobs] == sorted(jobs, reverse=True)
+    assert [job.id for job in (await store.engine.operator.find(Query(order="oldest"))).jobs] == sorted(jobs)
 
 
 @pytest.mark.spec("FIND-12")
@@ -86,7 +86,7 @@ async def test_find_walk_survives_rows_that_leave_the_filter(store: Store) -> No
     jobs = await store.insert(*(store.draft() for _ in range(9)))
 
     async def cancel(page: Page) -> None:
-        await store.engine.alter(Selection(tuple(job.id for job in page.jobs)), Cancel())
+        await store.engine.operator.alter(Selection(tuple(job.id for job in page.jobs)), Cancel())
 
     assert await walk(store, Query(statuses=frozenset({Status.PENDING}), order="oldest", limit=2), cancel) == jobs
     assert await store.counts() == {Status.CANCELED: 9}
@@ -100,7 +100,7 @@ async def test_find_walk_survives_inserts_and_deletes(store: Store) -> None:
     async def churn(page: Page) -> None:
         await store.add()
         if page.jobs:
-            await store.engine.alter(Selection((page.jobs[-1].id,)), Delete())
+            await store.engine.operator.alter(Selection((page.jobs[-1].id,)), Delete())
 
     assert await walk(store, Query(limit=5), churn) == jobs[::-1]
 
@@ -123,11 +123,11 @@ async def test_find_cursor_need_not_be_a_stored_job(store: Store) -> None:
     before = await store.insert(store.draft(), store.draft())
     between = store.mint()
     after = await store.insert(store.draft(), store.draft())
-    oldest = await store.engine.find(Query(order="oldest", cursor=between))
-    newest = await store.engine.find(Query(order="newest", cursor=between))
+    oldest = await store.engine.operator.find(Query(order="oldest", cursor=between))
+    newest = await store.engine.operator.find(Query(order="newest", cursor=between))
     assert [job.id for job in oldest.jobs] == after
     assert [job.id for job in newest.jobs] == before[::-1]
-    past = await store.engine.find(Query(order="oldest", cursor=after[-1]))
+    past = await store.engine.operator.find(Query(order="oldest", cursor=after[-1]))
     assert (past.jobs, past.cursor) == ([], None)
 
 
@@ -136,10 +136,10 @@ async def test_find_gives_the_largest_page(store: Store) -> None:
     """The largest page is really that large, and the rest follows."""
     jobs = await store.insert(*(store.draft() for _ in range(LARGEST_PAGE)))
     jobs.append(await store.add())
-    page = await store.engine.find(Query(order="oldest", limit=LARGEST_PAGE))
+    page = await store.engine.operator.find(Query(order="oldest", limit=LARGEST_PAGE))
     assert [job.id for job in page.jobs] == jobs[:LARGEST_PAGE]
     assert page.cursor is not None
-    rest = await store.engine.find(Query(order="oldest", limit=LARGEST_PAGE, cursor=page.cursor))
+    rest = await store.engine.operator.find(Query(order="oldest", limit=LARGEST_PAGE, cursor=page.cursor))
     assert [job.id for job in rest.jobs] == jobs[LARGEST_PAGE:]
     assert rest.cursor is None
 
@@ -149,9 +149,9 @@ async def test_find_gives_the_largest_page(store: Store) -> None:
 async def test_find_says_how_many_records_it_looked_at(store: Store) -> None:
     """A page looked at no fewer records than it shows and at no more than there are."""
     await store.insert(*(store.draft(payload=b'{"n":%d}' % n) for n in range(20)))
-    every = await store.engine.find(Query(limit=20))
+    every = await store.engine.operator.find(Query(limit=20))
     assert every.scanned == 20
-    sparse = await store.engine.find(Query(text='"n":7', limit=20))
+    sparse = await store.engine.operator.find(Query(text='"n":7', limit=20))
     assert len(sparse.jobs) == 1
     assert 1 <= sparse.scanned <= 20
 
@@ -169,7 +169,7 @@ async def test_finished_jobs_by_the_time_of_their_end(store: Store, limit: int) 
     second = await ended_job(store, Rejected("no"), queue="bulk")
     third = await ended_job(store, Done(), queue="bulk", options=Options(keep=HOUR))
     fourth = await ended_job(store, Done(), options=Options(keep=9 * DAY))
-    await store.engine.alter(Selection((early[0],)), Cancel())
+    await store.engine.operator.alter(Selection((early[0],)), Cancel())
     store.pass_time(SECOND)
     fifth = await ended_job(store, Done(), options=Options(keep=HOUR))
     await store.claim("w1", 1, "late")
@@ -270,13 +270,13 @@ async def test_jobs_that_change_during_a_walk_by_time_hide_no_others(store: Stor
 
     async def disturb(page: Page) -> None:
         if page.cursor is not None and page.jobs:
-            await store.engine.alter(Selection((page.jobs[0].id,)), Delete())
-            await store.engine.alter(Selection((jobs[1],)), Requeue())
+            await store.engine.operator.alter(Selection((page.jobs[0].id,)), Delete())
+            await store.engine.operator.alter(Selection((jobs[1],)), Requeue())
 
     found = await walk(store, Query(order="finished", limit=2), disturb)
     assert found == [*jobs[:1:-1], jobs[0]]
     with pytest.raises(InvalidInput, match="begin without"):
-        await store.engine.find(Query(order="finished", cursor=jobs[0]))
+        await store.engine.operator.find(Query(order="finished", cursor=jobs[0]))
 
 
 @pytest.mark.spec("FIND-18")
@@ -305,10 +305,10 @@ async def test_jobs_that_wait_for_a_retry_are_found_behind_many_that_wait(
     for claim in await store.claim(n=6):
         await store.finish(claim, Failed("boom", after=HOUR))
     await store.insert(*(store.draft() for _ in range(300)))
-    page = await store.engine.find(Query(statuses=frozenset({Status.RETRYING}), order=order, limit=4))
+    page = await store.engine.operator.find(Query(statuses=frozenset({Status.RETRYING}), order=order, limit=4))
     expected = sorted(retrying, reverse=order == "newest")
     assert [job.id for job in page.jobs] == expected[:4]
-    rest = await store.engine.find(
+    rest = await store.engine.operator.find(
         Query(statuses=frozenset({Status.RETRYING}), order=order, limit=4, cursor=page.cursor)
     )
     assert [job.id for job in rest.jobs] == expected[4:]
@@ -327,7 +327,7 @@ async def test_find_passes_over_what_cannot_match_and_over_nothing_else(store: S
     for n in range(2):
         claim = await store.take(queue="q0")
         await store.finish(claim, Failed(f"Broken PIPE {n}", retry=False))
-    everything = (await store.engine.find(Query(limit=100))).jobs
+    everything = (await store.engine.operator.find(Query(limit=100))).jobs
     assert len(everything) == len(texts)
     start = min(job.created_at for job in everything)
     needles = ["plain", "ss", "k", "E", "[a]", "%", "*", "'", "ß", "text", "pipe", "nowhere"]
@@ -338,7 +338,7 @@ async def test_find_passes_over_what_cannot_match_and_over_nothing_else(store: S
         for order in ORDERS:
             query = Query(**one, order=order, limit=100)
             wanted = {job.id for job in everything if matches(job, query, store.now())}
-            assert {job.id for job in (await store.engine.find(query)).jobs} == wanted, query
+            assert {job.id for job in (await store.engine.operator.find(query)).jobs} == wanted, query
 
 
 @pytest.mark.core
@@ -358,12 +358,14 @@ async def test_what_failed_is_found_together_however_many_others_there_are(
         await store.finish(claims[1], Rejected("boom") if n % 2 else Failed("boom", after=HOUR))
         await store.finish(claims[2], Done())
         canceled = await store.add(queue=queue)
-        await store.engine.alter(Selection((canceled,)), Cancel())
+        await store.engine.operator.alter(Selection((canceled,)), Cancel())
         failed.append(canceled)
         await store.insert(*(store.draft(queue=f"waiting{n % 5}") for _ in range(5)))
     statuses = frozenset({Status.DEAD, Status.RETRYING, Status.CANCELED})
     found = await walk(store, Query(statuses=statuses, order=order, limit=7))
     assert found == sorted(failed, reverse=order == "newest")
-    some = await store.engine.find(Query(statuses=statuses, queues=frozenset({"q1", "q4"}), order=order, limit=50))
+    some = await store.engine.operator.find(
+        Query(statuses=statuses, queues=frozenset({"q1", "q4"}), order=order, limit=50)
+    )
     assert {job.queue for job in some.jobs} == {"q1", "q4"}
     assert len(some.jobs) == 15

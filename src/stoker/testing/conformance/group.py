@@ -78,7 +78,7 @@ async def test_a_group_with_a_dead_member_fails_when_the_last_one_ends(store: St
 async def test_a_group_without_callbacks_closes_too(store: Store) -> None:
     """It is only counted."""
     group = store.mint()
-    await store.engine.insert(into_group(group, [store.draft()]), group=new_group(group, sealed=True))
+    await store.engine.jobs.insert(into_group(group, [store.draft()]), group=new_group(group, sealed=True))
     await store.finish(await store.take(), Done())
     assert (await look(store, group)).closed_at is not None
     assert await store.counts() == {Status.DONE: 1}
@@ -116,23 +116,23 @@ async def test_a_member_whose_success_removes_it_is_done(store: Store) -> None:
 
 
 async def _by_cancel(store: Store, job: JobId) -> None:
-    await store.engine.alter(Selection((job,)), Cancel())
+    await store.engine.operator.alter(Selection((job,)), Cancel())
 
 
 async def _by_force(store: Store, job: JobId) -> None:
     claim = await store.take()
-    await store.engine.alter(Selection((job,)), Cancel())
-    await store.engine.alter(Selection((job,)), Cancel(force=True))
+    await store.engine.operator.alter(Selection((job,)), Cancel())
+    await store.engine.operator.alter(Selection((job,)), Cancel(force=True))
     assert await store.finish(claim, Done()) is Verdict.LOST
 
 
 async def _by_delete(store: Store, job: JobId) -> None:
-    await store.engine.alter(Selection((job,)), Delete())
+    await store.engine.operator.alter(Selection((job,)), Delete())
 
 
 async def _by_delete_while_running(store: Store, job: JobId) -> None:
     claim = await store.take()
-    await store.engine.alter(Selection((job,)), Delete())
+    await store.engine.operator.alter(Selection((job,)), Delete())
     assert await store.finish(claim, Canceled()) is Verdict.APPLIED
 
 
@@ -167,7 +167,7 @@ async def test_a_member_of_a_lapsed_worker_ends_with_the_reapers_settlement(stor
     former = await store.take()
     store.pass_time(LEASE + SECOND)
     await store.enlist("reaper")
-    [claim] = await store.engine.reap("reaper", 10)
+    [claim] = await store.engine.jobs.reap("reaper", 10)
     assert await counts_of(store, group) == (1, 0, 0, 0, 1)
     assert await store.finish(former, Done()) is Verdict.LOST
     assert await store.finish(claim, Lost()) is Verdict.APPLIED
@@ -196,13 +196,13 @@ async def test_changes_that_end_nothing_are_not_counted(store: Store) -> None:
     """A move, a priority, run now, a cancel request and a discard."""
     group, [job, dead] = await make(store, store.draft(delay=HOUR), store.draft(priority=-1))
     await store.finish(await store.take(), Rejected("no"))
-    await store.engine.alter(Selection((dead,)), Discard())
+    await store.engine.operator.alter(Selection((dead,)), Discard())
     for change in (Prioritize(5), RunNow()):
-        assert (await store.engine.alter(Selection((job,)), change)).changed == 1
+        assert (await store.engine.operator.alter(Selection((job,)), change)).changed == 1
     if Feature.ACROSS_QUEUES in store.engine.features:
-        assert (await store.engine.alter(Selection((job,)), Move("other"))).changed == 1
+        assert (await store.engine.operator.alter(Selection((job,)), Move("other"))).changed == 1
     await store.claim(queue="other" if Feature.ACROSS_QUEUES in store.engine.features else QUEUE)
-    await store.engine.alter(Selection((job,)), Cancel())
+    await store.engine.operator.alter(Selection((job,)), Cancel())
     assert await counts_of(store, group) == (2, 0, 1, 0, 1)
     assert await called(store) == []
 
@@ -230,7 +230,7 @@ async def test_a_settlement_that_a_cancel_refuses_counts_nothing(store: Store) -
     """It is concluded again, as canceled."""
     group, [job] = await make(store, store.draft())
     claim = await store.take()
-    await store.engine.alter(Selection((job,)), Cancel())
+    await store.engine.operator.alter(Selection((job,)), Cancel())
     assert await store.finish(claim, Failed("boom", retry=False)) is Verdict.CANCELING
     assert await counts_of(store, group) == (1, 0, 0, 0, 1)
     assert await store.finish(claim, Canceled()) is Verdict.APPLIED
@@ -243,7 +243,7 @@ async def test_removing_finished_members_changes_nothing(store: Store) -> None:
     group, [done, dead, _] = await make(store, *(store.draft() for _ in range(3)))
     first, second, third = await store.claim(n=3)
     await store.settle(conclude(first, Done()), conclude(second, Rejected("no")))
-    assert (await store.engine.alter(Selection((done, dead)), Delete())).changed == 2
+    assert (await store.engine.operator.alter(Selection((done, dead)), Delete())).changed == 2
     assert await counts_of(store, group) == (3, 1, 1, 0, 1)
     await store.finish(third, Done())
     assert await called(store) == ["on_failure", "on_finish"]
@@ -255,7 +255,7 @@ async def test_the_retention_of_a_member_does_not_change_its_group(store: Store)
     group, _ = await make(store, store.draft(options=Options(keep=SECOND)), store.draft(priority=1, delay=HOUR))
     await store.finish(await store.take(), Done())
     store.pass_time(MINUTE)
-    assert (await store.engine.expire(Retention())).jobs == 1
+    assert (await store.engine.operator.expire(Retention())).jobs == 1
     assert await counts_of(store, group) == (2, 1, 0, 0, 1)
 
 
@@ -274,11 +274,11 @@ async def test_an_unsealed_group_waits_for_its_seal(store: Store) -> None:
         await store.finish(claim, Done())
     assert await counts_of(store, group) == (3, 3, 0, 0, 0)
     assert await called(store) == []
-    assert await store.engine.seal(group)
+    assert await store.engine.groups.seal(group)
     assert (await look(store, group)).closed_at == store.now()
     assert await called(store) == ["then", "on_finish"]
-    assert not await store.engine.seal(group)
-    assert not await store.engine.seal(group, abandoned=True)
+    assert not await store.engine.groups.seal(group)
+    assert not await store.engine.groups.seal(group, abandoned=True)
     assert (await look(store, group)).succeeded
     assert await called(store) == []
 
@@ -289,7 +289,7 @@ async def test_a_group_that_is_sealed_first_closes_with_its_last_member(store: S
     """Sealing does not close what still runs."""
     group, _ = await make(store, store.draft(), sealed=False)
     claim = await store.take()
-    assert await store.engine.seal(group)
+    assert await store.engine.groups.seal(group)
     found = await look(store, group)
     assert (found.sealed, found.closed_at) == (True, None)
     await store.finish(claim, Done())
@@ -303,7 +303,7 @@ async def test_a_group_that_is_sealed_first_closes_with_its_last_member(store: S
 async def test_an_empty_group_closes_when_it_is_sealed(store: Store, sealed: bool) -> None:
     """At once, and successfully."""
     group, _ = await make(store, sealed=sealed)
-    assert sealed or await store.engine.seal(group)
+    assert sealed or await store.engine.groups.seal(group)
     found = await look(store, group)
     assert (found.total, found.closed_at, found.succeeded) == (0, store.now(), True)
     assert await called(store) == ["then", "on_finish"]
@@ -315,18 +315,18 @@ async def test_an_abandoned_group_fails_when_its_members_have_ended(store: Store
     """Even if all of them are done; an empty one at once."""
     group, _ = await make(store, store.draft(), sealed=False)
     claim = await store.take()
-    assert await store.engine.seal(group, abandoned=True)
+    assert await store.engine.groups.seal(group, abandoned=True)
     assert await called(store) == []
     await store.finish(claim, Done())
     found = await look(store, group)
     assert (found.done, found.abandoned, found.succeeded) == (1, True, False)
     assert await called(store) == ["on_failure", "on_finish"]
     empty, _ = await make(store, sealed=False)
-    assert await store.engine.seal(empty, abandoned=True)
+    assert await store.engine.groups.seal(empty, abandoned=True)
     assert (await look(store, empty)).closed_at is not None
     assert await called(store) == ["on_failure", "on_finish"]
     late = new_group(store.mint(), **msgspec.structs.asdict(each_callback(store))).seal(abandoned=True)
-    await store.engine.insert([], group=late)
+    await store.engine.jobs.insert([], group=late)
     assert (await look(store, late.id)).abandoned
     assert await called(store) == ["on_failure", "on_finish"]
 
@@ -340,14 +340,14 @@ async def test_a_group_that_stays_unsealed_is_abandoned(store: Store) -> None:
     for claim in await store.claim(n=2):
         await store.finish(claim, Done())
     store.pass_time(ABANDONED_AFTER)
-    assert (await store.engine.sweep_groups()).abandoned == 0
+    assert (await store.engine.groups.sweep()).abandoned == 0
     assert not (await look(store, group)).sealed
     store.pass_time(1)
-    assert (await store.engine.sweep_groups()).abandoned == 1
+    assert (await store.engine.groups.sweep()).abandoned == 1
     found = await look(store, group)
     assert (found.abandoned, found.closed_at) == (True, store.now())
     assert await called(store) == ["on_failure", "on_finish"]
-    assert (await store.engine.sweep_groups()) == Swept()
+    assert (await store.engine.groups.sweep()) == Swept()
 
 
 # --- around ---------------------------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ async def test_a_closing_group_wakes_a_worker_of_its_callbacks(store: Store) -> 
     then = store.draft("then", queue=AFTER)
     await make(store, store.draft(), then=then)
     claim = await store.take()
-    waiter = asyncio.ensure_future(store.engine.wait([AFTER], 60))
+    waiter = asyncio.ensure_future(store.engine.jobs.wait([AFTER], 60))
     await asyncio.sleep(0.05)
     await store.finish(claim, Done())
     await close(store)
@@ -401,21 +401,21 @@ async def test_a_group_in_a_transaction_exists_with_its_commit(store: Store) -> 
     async def make(tx: Any) -> tuple[JobId, Draft]:
         group, draft = store.mint(), store.draft()
         made = new_group(group, then=store.draft("then", queue=AFTER), sealed=True)
-        await store.engine.insert(into_group(group, [draft]), tx=tx, group=made)
+        await store.engine.jobs.insert(into_group(group, [draft]), tx=tx, group=made)
         return group, draft
 
     with pytest.raises(ZeroDivisionError):
         async with store.engine.transaction() as tx:
             gone, draft = await make(tx)
             raise ZeroDivisionError
-    assert await store.engine.groups([gone]) == [None]
+    assert await store.engine.groups.get([gone]) == [None]
     assert await store.gone(draft.job_id)
     async with store.engine.transaction() as tx:
         group, draft = await make(tx)
     claim = await store.take()
     assert claim.id == draft.job_id
     async with store.engine.transaction() as tx:
-        await store.engine.settle([conclude(claim, Done())], tx=tx)
+        await store.engine.jobs.settle([conclude(claim, Done())], tx=tx)
     assert await counts_of(store, group) == (1, 1, 0, 0, 0)
     assert await called(store) == ["then"]
 
@@ -428,7 +428,7 @@ async def test_a_settlement_that_is_rolled_back_is_not_counted(store: Store) -> 
     claim = await store.take()
     with pytest.raises(ZeroDivisionError):
         async with store.engine.transaction() as tx:
-            await store.engine.settle([conclude(claim, Done())], tx=tx)
+            await store.engine.jobs.settle([conclude(claim, Done())], tx=tx)
             raise ZeroDivisionError
     assert await counts_of(store, group) == (1, 0, 0, 0, 1)
     await store.finish(claim, Done())
@@ -440,9 +440,9 @@ async def test_a_settlement_with_demand_counts_too(store: Store) -> None:
     """The worker's usual call: settle and claim in one step."""
     group, _ = await make(store, store.draft(), store.draft())
     claim = await store.take()
-    settled = await store.engine.settle([conclude(claim, Done(b"1"))], demand=Demand("w1", ((QUEUE, 1),)))
+    settled = await store.engine.jobs.settle([conclude(claim, Done(b"1"))], demand=Demand("w1", ((QUEUE, 1),)))
     [second] = settled.claims
     assert await counts_of(store, group) == (2, 1, 0, 0, 1)
-    await store.engine.settle([conclude(second, Done(b"2"))], demand=Demand("w1", ((QUEUE, 1),)))
+    await store.engine.jobs.settle([conclude(second, Done(b"2"))], demand=Demand("w1", ((QUEUE, 1),)))
     assert await counts_of(store, group) == (2, 2, 0, 0, 0)
     assert await called(store) == ["then", "on_finish"]

@@ -37,17 +37,17 @@ async def _make(store: Store, *drafts: Draft, sealed: bool = True, **callbacks: 
     members = into_group(group, drafts)
     chosen = callbacks or {name: store.draft(name, queue=AFTER) for name in ("then", "on_failure")}
     reported: list[Closing] = []
-    store.engine.watch_closings(reported.append)
-    await store.engine.insert(members, group=new_group(group, keep=None, sealed=sealed, **chosen))
+    store.engine.groups.watch_closings(reported.append)
+    await store.engine.jobs.insert(members, group=new_group(group, keep=None, sealed=sealed, **chosen))
     return _Made(group, members, reported)
 
 
 async def _reported(store: Store, made: _Made) -> list[str]:
     """Return the kinds that the one reported closing stored; the queue and the times are those of the group."""
     if Feature.CLOSES_AT_ONCE not in store.engine.features:
-        await store.engine.sweep_groups()
+        await store.engine.groups.sweep()
     [closing] = made.reported
-    [found] = await store.engine.groups([made.group])
+    [found] = await store.engine.groups.get([made.group])
     assert found is not None
     for name in ("id", "queue", "created_at", "closed_at", "succeeded"):
         assert getattr(closing.group, name) == getattr(found, name), name
@@ -63,13 +63,13 @@ async def test_the_end_of_the_last_member_is_reported(store: Store) -> None:
     made = await _make(store, store.draft(), store.draft())
     first, second = await store.claim(n=2)
     await store.finish(first, Done())
-    await store.engine.sweep_groups()
+    await store.engine.groups.sweep()
     assert made.reported == []
     store.pass_time(SECOND)
     await store.finish(second, Done())
     assert await _reported(store, made) == ["then"]
     await store.settle(conclude(second, Done()))
-    await store.engine.sweep_groups()
+    await store.engine.groups.sweep()
     assert len(made.reported) == 1
 
 
@@ -88,20 +88,20 @@ async def test_a_group_without_callbacks_is_reported(store: Store) -> None:
 
 
 async def _cancel(store: Store, made: _Made) -> None:
-    await store.engine.alter(made.selected, Cancel("no"))
+    await store.engine.operator.alter(made.selected, Cancel("no"))
 
 
 async def _cancel_running(store: Store, made: _Made) -> None:
     await store.take()
-    await store.engine.alter(made.selected, Cancel("no", force=True))
+    await store.engine.operator.alter(made.selected, Cancel("no", force=True))
 
 
 async def _delete(store: Store, made: _Made) -> None:
-    await store.engine.alter(made.selected, Delete())
+    await store.engine.operator.alter(made.selected, Delete())
 
 
 async def _supersede(store: Store, _: _Made) -> None:
-    await store.engine.insert([store.draft(unique=Unique("k", mode="replace"))])
+    await store.engine.jobs.insert([store.draft(unique=Unique("k", mode="replace"))])
 
 
 @pytest.mark.core
@@ -122,13 +122,13 @@ async def test_a_seal_that_closes_a_group_is_reported(store: Store) -> None:
     """Its members had ended before; the seal of a group that goes on reports nothing."""
     made = await _make(store, store.draft(), sealed=False)
     await store.finish(await store.take(), Done())
-    await store.engine.sweep_groups()
+    await store.engine.groups.sweep()
     assert made.reported == []
-    assert await store.engine.seal(made.group)
+    assert await store.engine.groups.seal(made.group)
     assert await _reported(store, made) == ["then"]
     open_ = await _make(store, store.draft(), sealed=False)
-    assert await store.engine.seal(open_.group)
-    await store.engine.sweep_groups()
+    assert await store.engine.groups.seal(open_.group)
+    await store.engine.groups.sweep()
     assert open_.reported == []
 
 
@@ -143,14 +143,14 @@ async def test_a_sweep_that_closes_a_group_is_reported(store: Store) -> None:
     made = await _make(store, store.draft(), sealed=False)
     await store.finish(await store.take(), Done())
     store.pass_time(ABANDONED_AFTER + MINUTE)
-    assert (await store.engine.sweep_groups()).abandoned == 1
+    assert (await store.engine.groups.sweep()).abandoned == 1
     assert await _reported(store, made) == ["on_failure"]
 
 
 @pytest.mark.spec("GROUP-32")
 async def test_a_callback_whose_key_is_held_is_not_reported(store: Store) -> None:
     """Another job stands for it; the others are reported."""
-    await store.engine.insert([store.draft("holder", queue=AFTER, unique=Unique("k"))])
+    await store.engine.jobs.insert([store.draft("holder", queue=AFTER, unique=Unique("k"))])
     tidy = store.draft("holder", queue=AFTER, unique=Unique("k"))
     made = await _make(store, store.draft(), then=store.draft("then", queue=AFTER), on_finish=tidy)
     await store.finish(await store.take(), Done())
@@ -165,12 +165,12 @@ async def test_a_closing_is_reported_with_the_commit(store: Store) -> None:
     claim = await store.take()
     with pytest.raises(ZeroDivisionError):
         async with store.engine.transaction() as tx:
-            await store.engine.settle([conclude(claim, Done())], tx=tx)
+            await store.engine.jobs.settle([conclude(claim, Done())], tx=tx)
             raise ZeroDivisionError
-    await store.engine.sweep_groups()
+    await store.engine.groups.sweep()
     assert made.reported == []
     async with store.engine.transaction() as tx:
-        await store.engine.settle([conclude(claim, Done())], tx=tx)
+        await store.engine.jobs.settle([conclude(claim, Done())], tx=tx)
         assert made.reported == []
     assert await _reported(store, made) == ["then"]
 
@@ -182,9 +182,9 @@ async def test_only_the_engine_that_closes_a_group_reports_it(store: Store) -> N
     other = store.engine.for_loop()
     await other.open()
     unexpected: list[Closing] = []
-    other.watch_closings(unexpected.append)
+    other.groups.watch_closings(unexpected.append)
     await store.finish(await store.take(), Done())
     assert await _reported(store, made) == ["then"]
-    await other.sweep_groups()
+    await other.groups.sweep()
     await other.close()
     assert unexpected == []

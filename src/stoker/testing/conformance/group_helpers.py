@@ -34,25 +34,25 @@ async def make(store: Store, *drafts: Draft, sealed: bool = True, **callbacks: D
     group = store.mint()
     chosen = callbacks or msgspec.structs.asdict(each_callback(store))
     members = into_group(group, drafts)
-    receipts = await store.engine.insert(members, group=new_group(group, sealed=sealed, **chosen))
+    receipts = await store.engine.jobs.insert(members, group=new_group(group, sealed=sealed, **chosen))
     return group, [receipt.id for receipt in receipts]
 
 
 async def add(store: Store, group: JobId, *drafts: Draft) -> list[JobId]:
     """Add members to a group."""
-    return [receipt.id for receipt in await store.engine.insert(into_group(group, drafts))]
+    return [receipt.id for receipt in await store.engine.jobs.insert(into_group(group, drafts))]
 
 
 async def close(store: Store) -> None:
     """Where closing a group is a write of its own, do it now."""
     if Feature.CLOSES_AT_ONCE not in store.engine.features:
-        await store.engine.sweep_groups()
+        await store.engine.groups.sweep()
 
 
 async def look(store: Store, group: JobId) -> Group:
     """The group; where closing is a write of its own, after that write."""
     await close(store)
-    [found] = await store.engine.groups([group])
+    [found] = await store.engine.groups.get([group])
     assert found is not None
     return found
 

@@ -59,9 +59,9 @@ async def test_a_closed_group_takes_no_members(store: Store) -> None:
     assert (await look(store, group)).closed_at is not None
     plain, member = store.draft(), store.draft()
     with pytest.raises(GroupClosed) as refused:
-        await store.engine.insert([plain, *into_group(group, [member])])
+        await store.engine.jobs.insert([plain, *into_group(group, [member])])
     assert refused.value.group_id == text(group)
-    assert await store.engine.get([plain.job_id, member.job_id]) == [None, None]
+    assert await store.engine.operator.get([plain.job_id, member.job_id]) == [None, None]
     assert (await look(store, group)).total == 0
 
 
@@ -71,10 +71,10 @@ async def test_a_group_of_another_store_takes_no_members(store: Store) -> None:
     """`NotFound` names it, and nothing of the call is stored."""
     foreign, plain, member = store.mint(), store.draft(), store.draft()
     with pytest.raises(NotFound, match=text(foreign)):
-        await store.engine.insert([plain, *into_group(foreign, [member])])
-    assert await store.engine.get([plain.job_id, member.job_id]) == [None, None]
-    assert not await store.engine.seal(foreign)
-    assert await store.engine.groups([foreign]) == [None]
+        await store.engine.jobs.insert([plain, *into_group(foreign, [member])])
+    assert await store.engine.operator.get([plain.job_id, member.job_id]) == [None, None]
+    assert not await store.engine.groups.seal(foreign)
+    assert await store.engine.groups.get([foreign]) == [None]
 
 
 @pytest.mark.core
@@ -85,9 +85,9 @@ async def test_a_stored_job_does_not_become_a_member(store: Store) -> None:
     await store.insert(stored)
     group = store.mint()
     with pytest.raises(InvalidInput, match="stored job"):
-        await store.engine.insert(into_group(group, [fresh, stored]), group=new_group(group, sealed=True))
+        await store.engine.jobs.insert(into_group(group, [fresh, stored]), group=new_group(group, sealed=True))
     assert await store.gone(fresh.job_id)
-    assert await store.engine.groups([group]) == [None]
+    assert await store.engine.groups.get([group]) == [None]
 
 
 @pytest.mark.core
@@ -96,11 +96,11 @@ async def test_a_repeated_call_adds_nothing(store: Store) -> None:
     """The same group and members again, before and after the end."""
     group = store.mint()
     made, members = new_group(group, sealed=True), into_group(group, [store.draft(), store.draft()])
-    await store.engine.insert(members, group=made)
-    receipts = await store.engine.insert(members, group=made)
+    await store.engine.jobs.insert(members, group=made)
+    receipts = await store.engine.jobs.insert(members, group=made)
     assert [receipt.stored for receipt in receipts] == ["existing", "existing"]
     assert await counts_of(store, group) == (2, 0, 0, 0, 2)
-    await store.engine.insert([members[0]])
+    await store.engine.jobs.insert([members[0]])
     assert await counts_of(store, group) == (2, 0, 0, 0, 2)
 
 
@@ -142,7 +142,7 @@ async def test_a_requeued_member_of_an_open_group_is_unfinished_again(store: Sto
     group, [job, _] = await make(store, store.draft(), store.draft())
     first, second = await store.claim(n=2)
     await store.finish(first, outcome)
-    assert (await store.engine.alter(Selection((job,)), Requeue())).changed == 1
+    assert (await store.engine.operator.alter(Selection((job,)), Requeue())).changed == 1
     assert await counts_of(store, group) == (2, 0, 0, 0, 2)
     await store.finish(second, Done())
     assert await called(store) == []
@@ -156,8 +156,8 @@ async def test_the_late_end_of_a_run_whose_job_was_requeued_counts_nothing(store
     """An operator ended the run by force and requeued the job: the group waits for the new run alone."""
     group, [job, _] = await make(store, store.draft(), store.draft())
     old, other = await store.claim(n=2)
-    await store.engine.alter(Selection((job,)), Cancel(force=True))
-    await store.engine.alter(Selection((job,)), Requeue())
+    await store.engine.operator.alter(Selection((job,)), Cancel(force=True))
+    await store.engine.operator.alter(Selection((job,)), Requeue())
     for outcome in (Done(), Rejected("no")):
         assert await store.finish(old, outcome) is Verdict.LOST
     assert await counts_of(store, group) == (2, 0, 0, 0, 2)
@@ -178,8 +178,8 @@ async def test_nothing_fires_again_after_the_closing(store: Store) -> None:
         await store.finish(claim, Rejected("no"))
     closed = await look(store, group)
     assert await called(store) == ["on_failure", "on_finish"]
-    await store.engine.alter(Selection((members[0],)), Requeue())
-    await store.engine.alter(Selection((members[1],)), Clone((store.mint(),)))
+    await store.engine.operator.alter(Selection((members[0],)), Requeue())
+    await store.engine.operator.alter(Selection((members[1],)), Clone((store.mint(),)))
     [more] = into_group(group, [store.draft("more")])
     for claim in await store.claim(n=2):
         await store.finish(claim, Done(followups=(more,)))
@@ -196,7 +196,7 @@ async def test_a_copy_takes_the_place_of_the_dead_member(store: Store) -> None:
     group, [job, other] = await make(store, store.draft(), store.draft(priority=5))
     await store.finish(await store.take(), Rejected("no"))
     copy = store.mint()
-    assert (await store.engine.alter(Selection((job,)), Clone((copy,)))).changed == 1
+    assert (await store.engine.operator.alter(Selection((job,)), Clone((copy,)))).changed == 1
     assert await counts_of(store, group) == (2, 0, 0, 0, 2)
     assert (await look(store, group)).members == (job, other, copy)
     for claim in await store.claim(n=2):
@@ -253,8 +253,8 @@ async def test_groups_come_in_the_order_of_their_ids(store: Store) -> None:
     one, _ = await make(store, store.draft(), sealed=False, **msgspec.structs.asdict(calls))
     two, _ = await make(store, store.draft())
     missing = store.mint()
-    assert await store.engine.groups([]) == []
-    second, none, first = await store.engine.groups([two, missing, one])
+    assert await store.engine.groups.get([]) == []
+    second, none, first = await store.engine.groups.get([two, missing, one])
     assert none is None
     assert second is not None
     assert first is not None

@@ -38,22 +38,22 @@ class Kept:
         await close(self.store)
         self.store.pass_time(span)
         await self.sweep(removed=0)
-        assert await self.store.engine.groups([self.id]) != [None]
+        assert await self.store.engine.groups.get([self.id]) != [None]
         self.store.pass_time(1)
         await self.sweep(removed=1)
-        assert await self.store.engine.groups([self.id]) == [None]
-        assert await self.store.engine.sweep_groups() == Swept()
+        assert await self.store.engine.groups.get([self.id]) == [None]
+        assert await self.store.engine.groups.sweep() == Swept()
 
     async def sweep(self, *, removed: int) -> None:
         """Sweep groups, then jobs."""
-        assert (await self.store.engine.sweep_groups()).removed == removed
-        await self.store.engine.expire(Retention())
+        assert (await self.store.engine.groups.sweep()).removed == removed
+        await self.store.engine.operator.expire(Retention())
 
 
 async def make(store: Store, *drafts: Draft, keep: Span | None = None, then: Draft | None = None) -> Kept:
     """A sealed group without other callbacks."""
     group = store.mint()
-    await store.engine.insert(into_group(group, drafts), group=new_group(group, then=then, keep=keep, sealed=True))
+    await store.engine.jobs.insert(into_group(group, drafts), group=new_group(group, then=then, keep=keep, sealed=True))
     return Kept(store, group)
 
 
@@ -98,14 +98,14 @@ async def test_an_empty_group_is_kept_as_long_as_its_app_says(store: Store) -> N
 @pytest.mark.spec("GROUP-10")
 async def test_the_retention_of_a_tuned_queue_goes_before_the_apps(store: Store) -> None:
     """That of its first member's queue; an open group is kept for ever."""
-    await store.engine.tune(QUEUE, Tuning(keep_done=5 * HOUR))
+    await store.engine.control.tune(QUEUE, Tuning(keep_done=5 * HOUR))
     kept = await make(store, store.draft(), keep=2 * HOUR)
     other = await make(store, store.draft(delay=500 * DAY), keep=2 * HOUR)
     await succeed(store)
     assert await kept.until() == 5 * HOUR
     await kept.stays(5 * HOUR)
     store.pass_time(400 * DAY)
-    assert await store.engine.sweep_groups() == Swept()
+    assert await store.engine.groups.sweep() == Swept()
     assert (await look(store, other.id)).waiting == 1
 
 
@@ -163,7 +163,7 @@ async def test_a_callback_that_was_not_stored_keeps_no_group(store: Store) -> No
     group = store.mint()
     other = store.draft("on_failure", queue=AFTER)
     made = new_group(group, on_failure=other, keep=HOUR, sealed=True)
-    await store.engine.insert(into_group(group, [store.draft(options=BRIEF)]), group=made)
+    await store.engine.jobs.insert(into_group(group, [store.draft(options=BRIEF)]), group=made)
     await succeed(store)
     await Kept(store, group).stays(HOUR)
 
@@ -174,15 +174,15 @@ async def test_a_member_that_is_requeued_or_discarded_keeps_its_group(store: Sto
     kept = await make(store, store.draft(), store.draft(), keep=HOUR)
     for claim in await store.claim(n=2):
         await store.finish(claim, Rejected("no"))
-    [group] = await store.engine.groups([kept.id])
+    [group] = await store.engine.groups.get([kept.id])
     assert group is not None
     one, other = group.members
     store.pass_time(KEEP_DEAD - DAY)
-    assert (await store.engine.alter(Selection((one,)), Requeue())).changed == 1
-    assert (await store.engine.alter(Selection((other,)), Discard())).changed == 1
+    assert (await store.engine.operator.alter(Selection((one,)), Requeue())).changed == 1
+    assert (await store.engine.operator.alter(Selection((other,)), Discard())).changed == 1
     store.pass_time(2 * KEEP_DEAD)
     await kept.sweep(removed=0)
-    assert (await store.engine.alter(Selection((one,)), Cancel())).changed == 1
+    assert (await store.engine.operator.alter(Selection((one,)), Cancel())).changed == 1
     await kept.stays(KEEP_DEAD)
 
 
@@ -192,8 +192,8 @@ async def test_a_member_past_its_retention_keeps_no_group(store: Store) -> None:
     kept = await make(store, store.draft(options=Options(keep=HOUR)), keep=HOUR)
     await succeed(store)
     store.pass_time(HOUR + 1)
-    assert (await store.engine.sweep_groups()).removed == 1
-    assert await store.engine.groups([kept.id]) == [None]
+    assert (await store.engine.groups.sweep()).removed == 1
+    assert await store.engine.groups.get([kept.id]) == [None]
 
 
 @pytest.mark.spec("GROUP-33")
@@ -205,7 +205,7 @@ async def test_a_sweep_decides_about_each_group_alone(store: Store) -> None:
     await succeed(store)
     store.pass_time(HOUR + 1)
     await groups[0].sweep(removed=2)
-    found = await store.engine.groups([one.id for one in groups])
+    found = await store.engine.groups.get([one.id for one in groups])
     assert [one is None for one in found] == [True, False, True, False]
     assert [await one.until() for one in groups[1::2]] == [DAY - HOUR - 1, 2 * DAY - HOUR - 1]
 
@@ -214,13 +214,13 @@ async def test_a_sweep_decides_about_each_group_alone(store: Store) -> None:
 @pytest.mark.parametrize("dead", [0, 1])
 async def test_a_large_group_stays_as_long_as_dead_jobs_of_its_queue(store: Store, dead: int) -> None:
     """If it did not succeed: the ids of its members are not kept."""
-    await store.engine.tune(QUEUE, Tuning(keep_dead=9 * DAY))
+    await store.engine.control.tune(QUEUE, Tuning(keep_dead=9 * DAY))
     group = store.mint()
     drafts = into_group(group, [store.draft(options=BRIEF) for _ in range(MOST_KNOWN + 1)])
-    await store.engine.insert(drafts[:MOST_KNOWN], group=new_group(group, keep=HOUR))
-    await store.engine.insert(drafts[MOST_KNOWN:])
+    await store.engine.jobs.insert(drafts[:MOST_KNOWN], group=new_group(group, keep=HOUR))
+    await store.engine.jobs.insert(drafts[MOST_KNOWN:])
     for claim in await store.claim(n=dead):
         await store.finish(claim, Rejected("no"))
     await succeed(store)
-    assert await store.engine.seal(group)
+    assert await store.engine.groups.seal(group)
     await Kept(store, group).stays(9 * DAY if dead else HOUR)

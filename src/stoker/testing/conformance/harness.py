@@ -75,7 +75,7 @@ class Store:
 
     async def insert(self, *drafts: Draft) -> list[JobId]:
         """Insert drafts; return the ids of the receipts."""
-        return [receipt.id for receipt in await self.engine.insert(drafts)]
+        return [receipt.id for receipt in await self.engine.jobs.insert(drafts)]
 
     async def add(self, kind: str = "work", **options: Any) -> JobId:
         """Insert one new draft."""
@@ -88,22 +88,22 @@ class Store:
         takes what is remembered of its topic.
         """
         for topic in topics:
-            await self.engine.wait([topic], 0)  # control wake-ups are remembered from the first wait on
-            await self.engine.wake([topic])
-            await self.engine.wake(["last"])
-            await self.engine.wait(["last"], ARRIVES)
-            await self.engine.wait([topic], ARRIVES)
+            await self.engine.jobs.wait([topic], 0)  # control wake-ups are remembered from the first wait on
+            await self.engine.jobs.wake([topic])
+            await self.engine.jobs.wake(["last"])
+            await self.engine.jobs.wait(["last"], ARRIVES)
+            await self.engine.jobs.wait([topic], ARRIVES)
 
     async def enlist(self, worker: str, lease: Span = LEASE) -> str:
         """Give a worker its first lease."""
-        assert (await self.engine.renew(worker, [], lease=lease, first=True)).known
+        assert (await self.engine.jobs.renew(worker, [], lease=lease, first=True)).known
         return worker
 
     async def claim(self, worker: str = "w1", n: int = 1, queue: str = QUEUE) -> list[Claim]:
         """Claim for a worker, enlisting or renewing it first."""
-        if not (await self.engine.renew(worker, [])).known:
+        if not (await self.engine.jobs.renew(worker, [])).known:
             await self.enlist(worker)
-        return await self.engine.claim(Demand(worker, ((queue, n),)))
+        return await self.engine.jobs.claim(Demand(worker, ((queue, n),)))
 
     async def take(self, worker: str = "w1", queue: str = QUEUE) -> Claim:
         """Claim exactly one job."""
@@ -112,7 +112,7 @@ class Store:
 
     async def settle(self, *settlements: Settlement) -> list[Verdict]:
         """Settle; return the verdicts."""
-        return (await self.engine.settle(settlements)).verdicts
+        return (await self.engine.jobs.settle(settlements)).verdicts
 
     async def finish(self, claim: Claim, outcome: Outcome, rules: Rules = PLAIN_RULES) -> Verdict:
         """Conclude a claim by the rule book and settle it."""
@@ -123,13 +123,13 @@ class Store:
 
     async def job(self, job: JobId) -> Job:
         """The record; fails when there is none."""
-        [found] = await self.engine.get([job])
+        [found] = await self.engine.operator.get([job])
         assert found is not None
         return found
 
     async def gone(self, job: JobId) -> bool:
         """Is there no record any more?"""
-        return (await self.engine.get([job])) == [None]
+        return (await self.engine.operator.get([job])) == [None]
 
     async def status(self, job: JobId) -> Status:
         """The job's status."""
@@ -137,15 +137,15 @@ class Store:
 
     async def counts(self, queue: str | None = None) -> dict[Status, int]:
         """The census by status, zeros left out."""
-        census = await self.engine.census()
+        census = await self.engine.operator.census()
         return {status: n for status, n in census.by_status(queue).items() if n}
 
     async def snapshot(
         self, jobs: Sequence[JobId]
     ) -> tuple[list[Job | None], dict[Status, int], dict[str, Totals], list[Queue]]:
         """Everything a case compares to prove that nothing changed."""
-        totals = (await self.engine.census()).totals
-        return await self.engine.get(jobs), await self.counts(), totals, await self.engine.queues()
+        totals = (await self.engine.operator.census()).totals
+        return await self.engine.operator.get(jobs), await self.counts(), totals, await self.engine.control.queues()
 
 
 @pytest.fixture

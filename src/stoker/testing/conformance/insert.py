@@ -143,7 +143,7 @@ async def test_receipts_come_in_the_order_of_the_drafts(store: Store) -> None:
     """Each draft gets its own receipt in its own position, new or not."""
     held = await store.add(unique=Unique("k"))
     drafts = [store.draft(), store.draft(unique=Unique("k")), store.draft(queue="other"), store.draft()]
-    receipts = await store.engine.insert(drafts)
+    receipts = await store.engine.jobs.insert(drafts)
     assert receipts == [
         Receipt(drafts[0].job_id, Stored.INSERTED),
         Receipt(held, Stored.EXISTING),
@@ -155,7 +155,7 @@ async def test_receipts_come_in_the_order_of_the_drafts(store: Store) -> None:
 @pytest.mark.spec("INSERT-04")
 async def test_inserting_nothing_answers_nothing(store: Store) -> None:
     """An empty list is fine and leaves an empty store."""
-    assert await store.engine.insert([]) == []
+    assert await store.engine.jobs.insert([]) == []
     assert await store.counts() == {}
 
 
@@ -173,10 +173,10 @@ async def test_a_thousand_drafts_go_in_one_call(store: Store) -> None:
 async def test_the_same_draft_again_is_the_same_job(store: Store) -> None:
     """A call repeated after a lost reply stores nothing new and returns the id."""
     draft = store.draft(payload=b"1")
-    assert await store.engine.insert([draft]) == [Receipt(draft.job_id, Stored.INSERTED)]
+    assert await store.engine.jobs.insert([draft]) == [Receipt(draft.job_id, Stored.INSERTED)]
     before = await store.snapshot([draft.job_id])
     store.pass_time(SECOND)
-    assert await store.engine.insert([draft]) == [Receipt(draft.job_id, Stored.EXISTING)]
+    assert await store.engine.jobs.insert([draft]) == [Receipt(draft.job_id, Stored.EXISTING)]
     assert await store.snapshot([draft.job_id]) == before
 
 
@@ -188,9 +188,9 @@ async def test_a_known_id_wins_over_everything_else_the_draft_says(store: Store)
     await store.insert(first)
     other = Draft(first.job_id, "two", b"2", "elsewhere", 5, MINUTE, None, 9, Unique("k", mode="raise"), "acme")
     before = await store.snapshot([first.job_id])
-    assert await store.engine.insert([other]) == [Receipt(first.job_id, Stored.EXISTING)]
+    assert await store.engine.jobs.insert([other]) == [Receipt(first.job_id, Stored.EXISTING)]
     assert await store.snapshot([first.job_id]) == before
-    assert await store.engine.insert([store.draft("two", unique=Unique("k", mode="raise"))])
+    assert await store.engine.jobs.insert([store.draft("two", unique=Unique("k", mode="raise"))])
 
 
 @pytest.mark.spec("INSERT-06")
@@ -198,7 +198,7 @@ async def test_a_keyed_draft_again_does_not_meet_itself(store: Store) -> None:
     """A repeated call with a refusing key is harmless: the id is known, so nothing is refused."""
     draft = store.draft(unique=Unique("k", mode="raise"))
     await store.insert(draft)
-    assert await store.engine.insert([draft]) == [Receipt(draft.job_id, Stored.EXISTING)]
+    assert await store.engine.jobs.insert([draft]) == [Receipt(draft.job_id, Stored.EXISTING)]
 
 
 @pytest.mark.spec("INSERT-06")
@@ -206,7 +206,7 @@ async def test_an_id_twice_in_one_call_is_one_job(store: Store) -> None:
     """The second draft of the same id is existing; the first one is stored."""
     draft = store.draft(payload=b"1")
     twin = Draft(draft.job_id, "work", b"2")
-    receipts = await store.engine.insert([draft, twin])
+    receipts = await store.engine.jobs.insert([draft, twin])
     assert receipts == [Receipt(draft.job_id, Stored.INSERTED), Receipt(draft.job_id, Stored.EXISTING)]
     assert (await store.job(draft.job_id)).payload == b"1"
     assert await store.counts() == {Status.PENDING: 1}
@@ -218,7 +218,7 @@ async def test_a_known_id_is_known_also_after_the_job_ended(store: Store) -> Non
     draft = store.draft()
     await store.insert(draft)
     await store.finish(await store.take(), Done())
-    assert await store.engine.insert([draft]) == [Receipt(draft.job_id, Stored.EXISTING)]
+    assert await store.engine.jobs.insert([draft]) == [Receipt(draft.job_id, Stored.EXISTING)]
     assert await store.status(draft.job_id) is Status.DONE
     assert await store.claim() == []
 
@@ -266,11 +266,11 @@ async def test_jobs_of_the_future_are_counted_as_scheduled(store: Store) -> None
         store.draft(delay=0),
         store.draft(queue="other", delay=MINUTE),
     )
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert census.scheduled == {"default": 2, "other": 1}
     assert (census.ready("default"), census.ready("other")) == (2, 0)
     store.pass_time(1)
-    assert (await store.engine.census()).ready("default") == 3
+    assert (await store.engine.operator.census()).ready("default") == 3
 
 
 @pytest.mark.spec("INSERT-09")
@@ -333,7 +333,7 @@ async def test_numbers_at_their_limits_are_kept(store: Store) -> None:
 async def test_an_impossible_draft_never_reaches_the_store(store: Store, options: dict[str, object]) -> None:
     """A wrong value is refused where the draft is made, by name; the store does not see it."""
     with pytest.raises(InvalidInput) as refused:
-        await store.engine.insert([store.draft(), store.draft(**{"kind": "work", **options})])  # type: ignore[arg-type]
+        await store.engine.jobs.insert([store.draft(), store.draft(**{"kind": "work", **options})])  # type: ignore[arg-type]
     assert refused.value.field in {*options, "delay", "at"}
     if {"kind", "queue"} & options.keys():
         assert isinstance(refused.value, InvalidName)
@@ -346,7 +346,7 @@ async def test_an_impossible_draft_never_reaches_the_store(store: Store, options
 async def test_a_queue_needs_no_introduction(store: Store) -> None:
     """Inserting into a queue that was never tuned works, and the queue is listed from then on."""
     await store.add(queue="brand.new")
-    assert "brand.new" in [queue.name for queue in await store.engine.queues()]
+    assert "brand.new" in [queue.name for queue in await store.engine.control.queues()]
     assert (await store.take(queue="brand.new")).queue == "brand.new"
 
 
@@ -354,7 +354,7 @@ async def test_a_queue_needs_no_introduction(store: Store) -> None:
 async def test_a_deleted_id_leaves_no_gap_in_front_of_others(store: Store) -> None:
     """A removed job does not make a claim empty: the next one of the queue is claimed instead."""
     first, second = await store.insert(store.draft(), store.draft())
-    tally = await store.engine.alter(Selection((first,)), Delete())
+    tally = await store.engine.operator.alter(Selection((first,)), Delete())
     assert tally.changed == 1
     assert await store.gone(first)
     assert [claim.id for claim in await store.claim(n=1)] == [second]
@@ -366,4 +366,4 @@ async def test_enqueued_totals_count_only_new_jobs(store: Store) -> None:
     draft = store.draft("mail", unique=Unique("k"))
     await store.insert(draft, store.draft("mail"))
     await store.insert(draft, store.draft("mail", unique=Unique("k")))
-    assert (await store.engine.census()).totals["mail"].enqueued == 2
+    assert (await store.engine.operator.census()).totals["mail"].enqueued == 2

@@ -29,7 +29,7 @@ async def _lapse(store: Store, n: int = 1, worker: str = "lapsed") -> list[Claim
 
 async def _reap(store: Store, by: str = "reaper", limit: int = 100, dead: tuple[str, ...] = ()) -> list[Claim]:
     await store.enlist(by)
-    return await store.engine.reap(by, limit, dead=dead)
+    return await store.engine.jobs.reap(by, limit, dead=dead)
 
 
 # --- renewing -------------------------------------------------------------------------------------------------------
@@ -39,19 +39,19 @@ async def _reap(store: Store, by: str = "reaper", limit: int = 100, dead: tuple[
 @pytest.mark.spec("LEASE-01")
 async def test_a_worker_is_known_after_its_first_renewal(store: Store) -> None:
     """A stranger is unknown; with first it gets a lease, and a repeated first renewal is harmless."""
-    assert not (await store.engine.renew("w1", [])).known
-    renewal = await store.engine.renew("w1", [], first=True)
+    assert not (await store.engine.jobs.renew("w1", [])).known
+    renewal = await store.engine.jobs.renew("w1", [], first=True)
     assert (renewal.known, renewal.lost, renewal.canceling, renewal.orphaned) == (True, [], [], [])
-    assert (await store.engine.renew("w1", [], first=True)).known
-    assert (await store.engine.renew("w1", [])).known
+    assert (await store.engine.jobs.renew("w1", [], first=True)).known
+    assert (await store.engine.jobs.renew("w1", [])).known
 
 
 @pytest.mark.spec("LEASE-01")
 async def test_an_unknown_worker_that_renews_gets_no_lease(store: Store) -> None:
     """A renewal that returns unknown leaves nothing behind: no lease, no claim."""
     await store.add()
-    assert not (await store.engine.renew("w1", [])).known
-    assert await store.engine.claim(Demand("w1", (("default", 1),))) == []
+    assert not (await store.engine.jobs.renew("w1", [])).known
+    assert await store.engine.jobs.claim(Demand("w1", (("default", 1),))) == []
 
 
 @pytest.mark.core
@@ -63,7 +63,7 @@ async def test_renewing_keeps_a_long_run_safe(store: Store) -> None:
     for _ in range(20):
         store.pass_time(LEASE)
         assert await _reap(store) == []
-        renewal = await store.engine.renew("w1", [(job, claim.token)])
+        renewal = await store.engine.jobs.renew("w1", [(job, claim.token)])
         assert (renewal.known, renewal.lost) == (True, [])
     assert await store.finish(claim, Done()) is Verdict.APPLIED
 
@@ -86,7 +86,7 @@ async def test_a_renewal_counts_from_now(store: Store) -> None:
     await store.add()
     await store.take("w1")
     store.pass_time(10 * SECOND)
-    await store.engine.renew("w1", [], lease=MINUTE)
+    await store.engine.jobs.renew("w1", [], lease=MINUTE)
     store.pass_time(MINUTE)
     assert await _reap(store) == []
     store.pass_time(1)
@@ -97,7 +97,7 @@ async def test_a_renewal_counts_from_now(store: Store) -> None:
 async def test_a_lapsed_worker_that_was_not_reaped_may_renew(store: Store) -> None:
     """Lapsing alone does not make a worker unknown; it goes on with what it holds."""
     [claim] = await _lapse(store)
-    renewal = await store.engine.renew("lapsed", [(claim.id, claim.token)])
+    renewal = await store.engine.jobs.renew("lapsed", [(claim.id, claim.token)])
     assert (renewal.known, renewal.lost) == (True, [])
     assert await _reap(store) == []
 
@@ -110,13 +110,13 @@ async def test_a_renewal_tells_what_is_lost(store: Store) -> None:
     keep, done, back, forced, retaken = await store.claim("w1", 5)
     await store.finish(done, Done())
     await store.finish(back, Failed("boom", after=HOUR))
-    await store.engine.alter(Selection((forced.id,)), Cancel(force=True))
+    await store.engine.operator.alter(Selection((forced.id,)), Cancel(force=True))
     await store.finish(retaken, HandedBack())
     fresh = await store.take("w1")
     assert fresh.id == retaken.id
     unknown = (store.mint(), store.now())
     held = [(claim.id, claim.token) for claim in (keep, done, back, forced, retaken, fresh)]
-    renewal = await store.engine.renew("w1", [*held, unknown])
+    renewal = await store.engine.jobs.renew("w1", [*held, unknown])
     lost = [(claim.id, claim.token) for claim in (done, back, forced, retaken)]
     assert sorted(renewal.lost) == sorted([*lost, unknown])
     assert (renewal.known, renewal.canceling, renewal.orphaned) == (True, [], [])
@@ -128,8 +128,8 @@ async def test_a_job_held_by_another_worker_is_lost(store: Store) -> None:
     await store.add()
     claim = await store.take("w1")
     await store.enlist("w2")
-    assert (await store.engine.renew("w2", [(claim.id, claim.token)])).lost == [(claim.id, claim.token)]
-    assert (await store.engine.renew("w1", [(claim.id, claim.token)])).lost == []
+    assert (await store.engine.jobs.renew("w2", [(claim.id, claim.token)])).lost == [(claim.id, claim.token)]
+    assert (await store.engine.jobs.renew("w1", [(claim.id, claim.token)])).lost == []
 
 
 @pytest.mark.core
@@ -139,12 +139,12 @@ async def test_a_claim_its_worker_never_got_is_an_orphan(store: Store) -> None:
     job = await store.add(payload=b"[1]")
     claim = await store.take("w1")
     store.pass_time(ORPHANED_AFTER)
-    assert (await store.engine.renew("w1", [])).orphaned == []
+    assert (await store.engine.jobs.renew("w1", [])).orphaned == []
     store.pass_time(1)
-    [orphan] = (await store.engine.renew("w1", [])).orphaned
+    [orphan] = (await store.engine.jobs.renew("w1", [])).orphaned
     assert (orphan.id, orphan.worker, orphan.token) == (job, "w1", claim.token)
     assert (orphan.payload, orphan.attempt, orphan.kind) == (b"[1]", 1, "work")
-    assert (await store.engine.renew("w1", [(job, claim.token)])).orphaned == []
+    assert (await store.engine.jobs.renew("w1", [(job, claim.token)])).orphaned == []
 
 
 @pytest.mark.spec("LEASE-04")
@@ -153,9 +153,9 @@ async def test_an_orphan_is_handed_back_without_cost(store: Store) -> None:
     job = await store.add(attempts=1)
     await store.take("w1")
     store.pass_time(ORPHANED_AFTER + 1)
-    [orphan] = (await store.engine.renew("w1", [])).orphaned
+    [orphan] = (await store.engine.jobs.renew("w1", [])).orphaned
     assert await store.finish(orphan, HandedBack()) is Verdict.APPLIED
-    assert (await store.engine.renew("w1", [])).orphaned == []
+    assert (await store.engine.jobs.renew("w1", [])).orphaned == []
     claim = await store.take("w2")
     assert (claim.id, claim.attempt) == (job, 1)
 
@@ -165,9 +165,9 @@ async def test_an_orphan_that_was_asked_to_stop_ends_canceled(store: Store) -> N
     """A cancel request is not lost with the reply to the claim."""
     job = await store.add()
     await store.take("w1")
-    await store.engine.alter(Selection((job,)), Cancel())
+    await store.engine.operator.alter(Selection((job,)), Cancel())
     store.pass_time(ORPHANED_AFTER + 1)
-    [orphan] = (await store.engine.renew("w1", [])).orphaned
+    [orphan] = (await store.engine.jobs.renew("w1", [])).orphaned
     assert orphan.cancel_requested
     assert await store.finish(orphan, HandedBack()) is Verdict.APPLIED
     assert await store.status(job) is Status.CANCELED
@@ -181,7 +181,7 @@ async def test_an_old_token_does_not_hide_an_orphan(store: Store) -> None:
     await store.finish(old, HandedBack())
     fresh = await store.take("w1")
     store.pass_time(ORPHANED_AFTER + 1)
-    renewal = await store.engine.renew("w1", [(old.id, old.token)])
+    renewal = await store.engine.jobs.renew("w1", [(old.id, old.token)])
     assert renewal.lost == [(old.id, old.token)]
     assert [claim.token for claim in renewal.orphaned] == [fresh.token]
 
@@ -238,7 +238,7 @@ async def test_the_last_allowed_run_that_lapses_is_final(store: Store) -> None:
 @pytest.mark.spec("LEASE-06")
 async def test_a_lapse_waits_by_the_queues_curve(store: Store) -> None:
     """With the curve on a reaped job waits like a failed one; without it there is no wait."""
-    await store.engine.tune("default", Tuning(curve=Curve(on=True, base=10 * SECOND, max=HOUR)))
+    await store.engine.control.tune("default", Tuning(curve=Curve(on=True, base=10 * SECOND, max=HOUR)))
     [old] = await _lapse(store)
     [taken] = await _reap(store)
     await store.finish(taken, Lost())
@@ -253,12 +253,12 @@ async def test_a_reaped_worker_is_unknown_for_ever(store: Store) -> None:
     [taken] = await _reap(store)
     await store.add()
     for _ in range(2):
-        assert not (await store.engine.renew("lapsed", [(old.id, old.token)])).known
-        assert await store.engine.claim(Demand("lapsed", (("default", 5),))) == []
+        assert not (await store.engine.jobs.renew("lapsed", [(old.id, old.token)])).known
+        assert await store.engine.jobs.claim(Demand("lapsed", (("default", 5),))) == []
         store.pass_time(HOUR)
     assert await store.finish(old, Done()) is Verdict.LOST
     assert await store.finish(taken, Done()) is Verdict.APPLIED
-    assert not (await store.engine.renew("lapsed", [])).known
+    assert not (await store.engine.jobs.renew("lapsed", [])).known
 
 
 @pytest.mark.spec("LEASE-07")
@@ -267,8 +267,8 @@ async def test_a_reaped_worker_cannot_start_over_under_its_old_name(store: Store
     await _lapse(store)
     await _reap(store)
     await store.add()
-    assert not (await store.engine.renew("lapsed", [], first=True)).known
-    assert await store.engine.claim(Demand("lapsed", (("default", 5),))) == []
+    assert not (await store.engine.jobs.renew("lapsed", [], first=True)).known
+    assert await store.engine.jobs.claim(Demand("lapsed", (("default", 5),))) == []
 
 
 @pytest.mark.spec("LEASE-07")
@@ -278,7 +278,7 @@ async def test_a_partly_reaped_worker_loses_the_rest_later(store: Store) -> None
     assert len(await _reap(store, limit=2)) == 2
     [last] = await _reap(store, limit=2)
     assert last.id == claims[2].id
-    assert not (await store.engine.renew("lapsed", [])).known
+    assert not (await store.engine.jobs.renew("lapsed", [])).known
 
 
 @pytest.mark.spec("LEASE-08")
@@ -342,10 +342,10 @@ async def test_a_worker_never_reaps_itself(store: Store) -> None:
     """Neither its own stale lease nor its own name among the dead makes a worker take its own claims."""
     await store.add()
     claim = await store.take("w1")
-    assert await store.engine.reap("w1", 10, dead=["w1"]) == []
+    assert await store.engine.jobs.reap("w1", 10, dead=["w1"]) == []
     store.pass_time(LEASE + 1)
-    assert await store.engine.reap("w1", 10) == []
-    assert await store.engine.reap("w1", 10, dead=["w1"]) == []
+    assert await store.engine.jobs.reap("w1", 10) == []
+    assert await store.engine.jobs.reap("w1", 10, dead=["w1"]) == []
     assert await store.finish(claim, Done()) is Verdict.APPLIED
 
 
@@ -354,7 +354,7 @@ async def test_only_the_living_reap(store: Store) -> None:
     """A worker without a live lease is given nothing, so no claim passes to a worker that is gone."""
     [claim] = await _lapse(store)
     before = await store.snapshot([claim.id])
-    assert await store.engine.reap("stranger", 10) == []
+    assert await store.engine.jobs.reap("stranger", 10) == []
     assert await store.snapshot([claim.id]) == before
 
 
@@ -377,8 +377,8 @@ async def test_workers_named_dead_are_reaped_at_once(store: Store) -> None:
     await store.take("healthy")
     [taken] = await _reap(store, dead=("child", "never.seen"))
     assert (taken.id, taken.former, taken.former_at) == (job, "child", old.claimed_at)
-    assert not (await store.engine.renew("child", [])).known
-    assert (await store.engine.renew("healthy", [])).known
+    assert not (await store.engine.jobs.renew("child", [])).known
+    assert (await store.engine.jobs.renew("healthy", [])).known
     assert (await store.job(other)).worker == "healthy"
 
 
@@ -388,8 +388,8 @@ async def test_a_farewell_lapses_at_once(store: Store) -> None:
     """A renewal with a lease of nothing frees what is left for others at the same instant, and claims no more."""
     await store.insert(store.draft(), store.draft())
     claim = await store.take("leaving")
-    assert (await store.engine.renew("leaving", [(claim.id, claim.token)], lease=0)).known
-    assert await store.engine.claim(Demand("leaving", (("default", 1),))) == []
+    assert (await store.engine.jobs.renew("leaving", [(claim.id, claim.token)], lease=0)).known
+    assert await store.engine.jobs.claim(Demand("leaving", (("default", 1),))) == []
     [taken] = await _reap(store)
     assert (taken.id, taken.former) == (claim.id, "leaving")
 
@@ -416,9 +416,9 @@ async def test_a_takeover_is_not_an_orphan_at_once(store: Store) -> None:
     """Reaped claims get the same five seconds to arrive as fresh ones."""
     await _lapse(store)
     await _reap(store)
-    assert (await store.engine.renew("reaper", [])).orphaned == []
+    assert (await store.engine.jobs.renew("reaper", [])).orphaned == []
     store.pass_time(ORPHANED_AFTER + 1)
-    assert len((await store.engine.renew("reaper", [])).orphaned) == 1
+    assert len((await store.engine.jobs.renew("reaper", [])).orphaned) == 1
 
 
 @pytest.mark.spec("LEASE-14")
@@ -441,7 +441,7 @@ async def test_a_lapse_does_not_forget_a_cancel(store: Store) -> None:
     """The reaper sees the request in the claim it takes over, and the job ends canceled instead of running again."""
     job = await store.add()
     await store.take("w1")
-    await store.engine.alter(Selection((job,)), Cancel())
+    await store.engine.operator.alter(Selection((job,)), Cancel())
     store.pass_time(LEASE + 1)
     [taken] = await _reap(store)
     assert taken.cancel_requested
@@ -455,13 +455,13 @@ async def test_a_renewal_tells_who_was_asked_to_stop(store: Store) -> None:
     """Only the flagged one of the held jobs is named, again and again until it ends."""
     await store.insert(store.draft(), store.draft())
     one, two = await store.claim("w1", 2)
-    await store.engine.alter(Selection((one.id,)), Cancel())
+    await store.engine.operator.alter(Selection((one.id,)), Cancel())
     held = [(one.id, one.token), (two.id, two.token)]
     for _ in range(2):
-        renewal = await store.engine.renew("w1", held)
+        renewal = await store.engine.jobs.renew("w1", held)
         assert (renewal.canceling, renewal.lost) == ([(one.id, one.token)], [])
     assert await store.finish(one, Canceled()) is Verdict.APPLIED
-    renewal = await store.engine.renew("w1", held)
+    renewal = await store.engine.jobs.renew("w1", held)
     assert (renewal.canceling, renewal.lost) == ([], [(one.id, one.token)])
 
 
@@ -476,14 +476,14 @@ async def test_an_impossible_lease_is_refused_and_changes_nothing(store: Store, 
     """Neither a first renewal nor a later one takes it; the earlier lease stays."""
     for known in (False, True):
         with pytest.raises(InvalidInput) as refused:
-            await store.engine.renew("w1", [], lease=lease, first=True)
+            await store.engine.jobs.renew("w1", [], lease=lease, first=True)
         assert refused.value.field == "lease"
-        assert (await store.engine.renew("w1", [])).known is known
+        assert (await store.engine.jobs.renew("w1", [])).known is known
         if not known:
             await store.enlist("w1")
     await store.add()
     store.pass_time(LEASE)
-    [claim] = await store.engine.claim(Demand("w1", (("default", 1),)))
+    [claim] = await store.engine.jobs.claim(Demand("w1", (("default", 1),)))
     assert claim.worker == "w1"
 
 
@@ -492,7 +492,7 @@ async def test_the_longest_lease_is_taken(store: Store) -> None:
     """Ten years, and no other worker gets its jobs."""
     await store.add()
     await store.enlist("w1", LONGEST)
-    await store.engine.claim(Demand("w1", (("default", 1),)))
+    await store.engine.jobs.claim(Demand("w1", (("default", 1),)))
     store.pass_time(1_000 * LEASE)
     await store.enlist("w2")
-    assert await store.engine.reap("w2", 10) == []
+    assert await store.engine.jobs.reap("w2", 10) == []

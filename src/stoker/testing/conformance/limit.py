@@ -85,7 +85,7 @@ async def test_a_delayed_job_of_a_key_blocks_nobody(store: Store) -> None:
     await store.finish(await store.take(), Done())
     assert await store.status(soon[0]) is Status.DONE
     assert await store.claim() == []
-    assert (await store.engine.ahead([QUEUE])).wait == MINUTE
+    assert (await store.engine.jobs.ahead([QUEUE])).wait == MINUTE
     store.pass_time(MINUTE)
     assert ids(await store.claim()) == late
 
@@ -147,15 +147,15 @@ async def test_two_engines_and_fifty_claims_at_once_never_exceed_a_limit(store: 
         for round_ in range(3):
             demands = [Demand(f"w{n % 5}", ((QUEUE, n % 4 + 1),)) for n in range(50)]
             engines = (store.engine, twin)
-            found = await asyncio.gather(*(engines[n % 2].claim(demand) for n, demand in enumerate(demands)))
+            found = await asyncio.gather(*(engines[n % 2].jobs.claim(demand) for n, demand in enumerate(demands)))
             claims = [claim for one in found for claim in one]
             # A claim that met another one may have come back short: what is left is there for the next.
-            claims += await store.engine.claim(Demand("w0", ((QUEUE, 50),)))
+            claims += await store.engine.jobs.claim(Demand("w0", ((QUEUE, 50),)))
             assert len({claim.id for claim in claims}) == len(claims)
             counted = {key: sum(_key(claim) == key for claim in claims) for key in keys}
             assert counted == keys, round_
             verdicts = await asyncio.gather(
-                *(engines[n % 2].settle([conclude(one, Done())]) for n, one in enumerate(claims))
+                *(engines[n % 2].jobs.settle([conclude(one, Done())]) for n, one in enumerate(claims))
             )
             assert all(one.verdicts == [Verdict.APPLIED] for one in verdicts)
     finally:

@@ -23,26 +23,26 @@ async def test_an_operators_number_counts_for_all_keys_of_a_name(store: Store) -
     jobs = await store.insert(*(limited(store, key) for _ in range(3) for key in ("a", "b")))
     assert ids(await store.claim(n=9)) == jobs[:2]
     await store.quiet(QUEUE)
-    waiting = asyncio.create_task(store.engine.wait([QUEUE], ARRIVES))
+    waiting = asyncio.create_task(store.engine.jobs.wait([QUEUE], ARRIVES))
     await asyncio.sleep(0)
-    assert await store.engine.tune(QUEUE, Tuning(limits=(("api", 2),)))
+    assert await store.engine.control.tune(QUEUE, Tuning(limits=(("api", 2),)))
     assert await waiting == {QUEUE}
     second = await store.claim(n=9)
     assert ids(second) == jobs[2:4]
-    views = await store.engine.subqueues(QUEUE)
+    views = await store.engine.control.subqueues(QUEUE)
     assert [(one.name, one.running, one.most, one.pinned) for one in views] == [
         ("api/a", 2, 2, True),
         ("api/b", 2, 2, True),
     ]
     jobs += await store.insert(*(limited(store, "c", n=1) for _ in range(3)))
     assert ids(await store.claim(n=9)) == jobs[6:8]
-    assert await store.engine.tune(QUEUE, Tuning(limits=(("api", None),)))
-    assert not await store.engine.tune(QUEUE, Tuning(limits=(("api", None),)))
+    assert await store.engine.control.tune(QUEUE, Tuning(limits=(("api", None),)))
+    assert not await store.engine.control.tune(QUEUE, Tuning(limits=(("api", None),)))
     assert await store.claim(n=9) == []
     for claim in second:
         assert await store.finish(claim, Done()) is Verdict.APPLIED
     assert await store.claim(n=9) == []
-    [queue] = [one for one in await store.engine.queues() if one.name == QUEUE]
+    [queue] = [one for one in await store.engine.control.queues() if one.name == QUEUE]
     assert queue.limits == ()
 
 
@@ -77,12 +77,12 @@ async def test_a_replaced_job_has_the_limit_of_the_newer_draft(store: Store) -> 
     """Another key, no key, and where the store can another queue."""
     unique = Unique("u", mode="replace")
     first, full = await store.insert(limited(store, unique=unique), limited(store))
-    [receipt] = await store.engine.insert([limited(store, "b", unique=unique)])
+    [receipt] = await store.engine.jobs.insert([limited(store, "b", unique=unique)])
     assert (receipt.id, receipt.stored) == (first, Stored.REPLACED)
     assert ids(await store.claim(n=9)) == [first, full]
     assert await running(store) == {"api/a": 1, "api/b": 1}
     [third] = await store.insert(limited(store, "c", unique=Unique("v", mode="replace")))
-    [receipt] = await store.engine.insert([store.draft(unique=Unique("v", mode="replace"))])
+    [receipt] = await store.engine.jobs.insert([store.draft(unique=Unique("v", mode="replace"))])
     assert receipt.id == third
     assert ids(await store.claim(n=9)) == [third]
     assert "api/c" not in await running(store)
@@ -138,7 +138,7 @@ async def test_canceled_and_deleted_jobs_leave_their_key(store: Store) -> None:
     assert last.id == jobs[3]
     await store.finish(last, Done())
     assert await store.claim(n=9) == []
-    assert await store.engine.subqueues(QUEUE) == []
+    assert await store.engine.control.subqueues(QUEUE) == []
 
 
 @pytest.mark.core
@@ -153,12 +153,12 @@ async def test_a_job_of_a_transaction_counts_if_it_commits(store: Store) -> None
 
     with pytest.raises(Undone):
         async with engine.transaction() as tx:
-            await engine.insert([limited(store)], tx=tx)
+            await engine.jobs.insert([limited(store)], tx=tx)
             raise Undone
     assert await store.claim(n=9) == []
-    assert await store.engine.subqueues(QUEUE) == []
+    assert await store.engine.control.subqueues(QUEUE) == []
     async with engine.transaction() as tx:
-        [receipt] = await engine.insert([limited(store)], tx=tx)
+        [receipt] = await engine.jobs.insert([limited(store)], tx=tx)
         if Feature.BESIDE_TRANSACTIONS in engine.features:
             other = await store.insert(limited(store))
             claim = await store.take()

@@ -24,11 +24,11 @@ def ids(claims: Sequence[Claim]) -> list[JobId]:
 
 async def running(store: Store, queue: str = QUEUE) -> dict[str, int]:
     """What the store says runs in each subqueue of which something runs or waits."""
-    views = await store.engine.subqueues(queue)
+    views = await store.engine.control.subqueues(queue)
     return {one.name: one.running for one in views if one.running or one.due is not None}
 
 
 async def alter(store: Store, change: Any, *jobs: JobId) -> None:
     """Change jobs; every one of them must be changed or asked to stop."""
-    tally = await store.engine.alter(Selection(tuple(jobs)), change)
+    tally = await store.engine.operator.alter(Selection(tuple(jobs)), change)
     assert tally.changed + tally.cancel_requested == len(jobs)

@@ -55,7 +55,7 @@ async def test_a_held_slot_survives_hand_back_and_reap(store: Store) -> None:
     assert ids(await store.claim("w1", n=9)) == jobs[:1]
     store.pass_time(LEASE + 1)
     await store.enlist("w2")
-    [passed] = await store.engine.reap("w2", 9)
+    [passed] = await store.engine.jobs.reap("w2", 9)
     await store.finish(passed, Failed("broken", after=SECOND))
     assert await store.claim("w2", n=9) == []
     store.pass_time(SECOND)
@@ -111,7 +111,7 @@ async def test_a_newer_job_that_ends_or_replaces_a_holder_frees_its_slot(store: 
     unique = Unique("v", mode="replace")
     [fourth] = await store.insert(held(store, "b", unique=unique))
     await store.finish(await store.take(), Snoozed(HOUR))
-    [receipt] = await store.engine.insert([held(store, "c", unique=unique)])
+    [receipt] = await store.engine.jobs.insert([held(store, "c", unique=unique)])
     assert (receipt.id, receipt.stored) == (fourth, Stored.REPLACED)
     assert ids(await store.claim(n=9)) == [fourth]
     assert await running(store) == {"api/a": 1, "api/c": 1}
@@ -137,7 +137,7 @@ async def test_a_canceled_holder_that_comes_back_waits_for_its_turn(store: Store
     """The slot it kept went to another job when it was canceled."""
     jobs = await store.insert(held(store), held(store))
     await store.finish(await store.take(), Snoozed(SECOND))
-    tally = await store.engine.alter(Selection(tuple(jobs[:1])), Cancel())
+    tally = await store.engine.operator.alter(Selection(tuple(jobs[:1])), Cancel())
     other = await store.take()
     assert other.id == jobs[1]
     await alter(store, Restore(tally.former) if restored else Requeue(), jobs[0])
@@ -157,7 +157,7 @@ async def test_a_limit_that_a_newer_draft_brings_holds_no_slot_before_a_run(stor
     key = Unique("nightly", mode="replace")
     [job] = await store.insert(store.draft(unique=key))
     await store.finish(await store.take("w1"), outcome)
-    [receipt] = await store.engine.insert([held(store, unique=key)])
+    [receipt] = await store.engine.jobs.insert([held(store, unique=key)])
     assert (receipt.id, receipt.stored) == (job, Stored.REPLACED)
     assert await running(store) == {"api/a": 0}
     [other] = await store.insert(held(store, priority=-9))

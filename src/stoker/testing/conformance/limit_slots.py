@@ -82,7 +82,7 @@ async def test_a_reaped_claim_keeps_its_slot_until_it_ends(store: Store) -> None
     zombie = await store.take("w1")
     store.pass_time(LEASE + 1)
     await store.enlist("w2")
-    [passed] = await store.engine.reap("w2", 9)
+    [passed] = await store.engine.jobs.reap("w2", 9)
     assert passed.options.limit == zombie.options.limit
     assert await store.claim("w2", n=9) == []
     assert await store.finish(zombie, Done()) is Verdict.LOST
@@ -101,12 +101,12 @@ async def test_late_settlements_of_several_dead_workers_free_no_slot(store: Stor
     for worker in ("w2", "w3", "w4"):
         store.pass_time(LEASE + 1)
         await store.enlist(worker)
-        claims += await store.engine.reap(worker, 9)
+        claims += await store.engine.jobs.reap(worker, 9)
     *late, owned = claims
     demand = Demand("w4", ((QUEUE, 9),))
     outcomes: list[Outcome] = [Done(), Failed("late", retry=False), HandedBack()]
     for claim, outcome in zip(late, outcomes, strict=True):
-        settled = await store.engine.settle([conclude(claim, outcome)], demand=demand)
+        settled = await store.engine.jobs.settle([conclude(claim, outcome)], demand=demand)
         assert (settled.verdicts, settled.claims) == ([Verdict.LOST], [])
     assert await running(store) == {"api/a": 1}
     assert await store.finish(owned, Done()) is Verdict.APPLIED
@@ -131,11 +131,11 @@ async def test_a_repeated_settlement_frees_nothing_again(store: Store) -> None:
 async def test_a_paused_or_cooling_queue_keeps_its_slots(store: Store) -> None:
     await store.insert(*(limited(store, n=2) for _ in range(4)))
     first, second = await store.claim(n=2)
-    await store.engine.tune(QUEUE, Tuning(paused=True))
+    await store.engine.control.tune(QUEUE, Tuning(paused=True))
     assert await store.finish(first, Done()) is Verdict.APPLIED
     assert await store.claim(n=9) == []
     assert (await running(store))["api/a"] == 1
-    await store.engine.tune(QUEUE, Tuning(paused=False))
+    await store.engine.control.tune(QUEUE, Tuning(paused=False))
     assert len(await store.claim(n=9)) == 1
     assert await store.finish(second, Throttled(retry_after=MINUTE)) is Verdict.APPLIED
     assert await store.claim(n=9) == []
@@ -148,9 +148,9 @@ async def test_a_settlement_with_a_demand_takes_the_slot_it_freed(store: Store) 
     jobs = await store.insert(*(limited(store) for _ in range(3)))
     claim = await store.take()
     demand = Demand("w1", ((QUEUE, 5),))
-    settled = await store.engine.settle([conclude(claim, Done())], demand=demand)
+    settled = await store.engine.jobs.settle([conclude(claim, Done())], demand=demand)
     assert ids(settled.claims) == jobs[1:2]
-    settled = await store.engine.settle([conclude(settled.claims[0], Snoozed(HOUR))], demand=demand)
+    settled = await store.engine.jobs.settle([conclude(settled.claims[0], Snoozed(HOUR))], demand=demand)
     assert ids(settled.claims) == jobs[2:]
 
 
@@ -160,10 +160,10 @@ async def test_a_slot_that_is_freed_wakes_a_waiter(store: Store) -> None:
     """And nothing says that a worker must look before: a full key is no due job."""
     await store.insert(limited(store), limited(store))
     claim = await store.take()
-    assert await store.engine.ahead([QUEUE]) == Ahead(frozenset({QUEUE}), None)
+    assert await store.engine.jobs.ahead([QUEUE]) == Ahead(frozenset({QUEUE}), None)
     await store.quiet(QUEUE)
-    waiting = asyncio.create_task(store.engine.wait([QUEUE], ARRIVES))
+    waiting = asyncio.create_task(store.engine.jobs.wait([QUEUE], ARRIVES))
     await asyncio.sleep(0)
     await store.finish(claim, Done())
     assert await waiting == {QUEUE}
-    assert (await store.engine.ahead([QUEUE])).wait == 0
+    assert (await store.engine.jobs.ahead([QUEUE])).wait == 0

@@ -22,16 +22,16 @@ async def test_subqueues_name_what_runs_and_who_holds(store: Store) -> None:
     jobs = await store.insert(*(limited(store, key, 2) for key in ("a", "b") for _ in range(3)))
     await store.insert(limited(store, None, 1, name="late", delay=HOUR), store.draft())
     await store.claim(n=9)
-    views = await store.engine.subqueues(QUEUE)
+    views = await store.engine.control.subqueues(QUEUE)
     assert [msgspec.structs.replace(one, due=None) for one in views] == [
         SubqueueView(QUEUE, "api/a", "api", "a", 2, 2, holders=tuple(jobs[:2])),
         SubqueueView(QUEUE, "api/b", "api", "b", 2, 2, holders=tuple(jobs[3:5])),
         SubqueueView(QUEUE, "late", "late", None, 0, 1),
     ]
     assert [one.due for one in views] == [store.now(), store.now(), store.now() + HOUR]
-    assert [one.name for one in await store.engine.subqueues(QUEUE, after="api/a", limit=1)] == ["api/b"]
-    assert [one.name for one in await store.engine.subqueues(QUEUE, names=["late", "none"])] == ["late"]
-    assert await store.engine.subqueues("other") == []
+    assert [one.name for one in await store.engine.control.subqueues(QUEUE, after="api/a", limit=1)] == ["api/b"]
+    assert [one.name for one in await store.engine.control.subqueues(QUEUE, names=["late", "none"])] == ["late"]
+    assert await store.engine.control.subqueues("other") == []
 
 
 @pytest.mark.core
@@ -47,7 +47,7 @@ async def test_a_number_that_is_wrong_is_repaired_after_a_minute(store: Store, r
     assert await _recount(store) == ()
     store.pass_time(1)
     await store.quiet(QUEUE)
-    waiting = asyncio.create_task(store.engine.wait([QUEUE], ARRIVES))
+    waiting = asyncio.create_task(store.engine.jobs.wait([QUEUE], ARRIVES))
     await asyncio.sleep(0)
     assert await _recount(store) == (Repair(QUEUE, "api/a", 1, 0),)
     assert await waiting == {QUEUE}
@@ -89,7 +89,7 @@ async def _miscount(store: Store, request: pytest.FixtureRequest, name: str, run
 
 async def _recount(store: Store, limit: int = 9) -> tuple[Repair, ...]:
     """Sweep the limits alone."""
-    expired = await store.engine.expire(Retention(sweeps=frozenset({Sweep.LIMITS}), limit=limit))
+    expired = await store.engine.operator.expire(Retention(sweeps=frozenset({Sweep.LIMITS}), limit=limit))
     assert expired == Expired(repairs=expired.repairs)
     assert expired.limits == len(expired.repairs)
     return expired.repairs
@@ -103,7 +103,7 @@ async def test_counts_and_records_do_not_know_of_subqueues(store: Store) -> None
     jobs = await store.insert(*drafts)
     store.pass_time(SECOND)
     await store.claim(n=9)
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert await store.counts(QUEUE) == {Status.PENDING: 2, Status.RUNNING: 2}
     assert census.scheduled == {QUEUE: 1}
     assert census.oldest_ready == {QUEUE: store.now() - SECOND}
@@ -112,7 +112,9 @@ async def test_counts_and_records_do_not_know_of_subqueues(store: Store) -> None
     assert [job.options.limit for job in found] == [one.options.limit for one in drafts]
     assert [job.status for job in found] == [Status.RUNNING, Status.PENDING, Status.PENDING, Status.RUNNING]
     for queues in (frozenset[str](), frozenset({QUEUE})):
-        page = await store.engine.find(Query(order="due", queues=queues))
+        page = await store.engine.operator.find(Query(order="due", queues=queues))
         assert [job.id for job in page.jobs] == jobs[1:3]
-        page = await store.engine.find(Query(order="oldest", statuses=frozenset({Status.PENDING}), queues=queues))
+        page = await store.engine.operator.find(
+            Query(order="oldest", statuses=frozenset({Status.PENDING}), queues=queues)
+        )
         assert [job.id for job in page.jobs] == jobs[1:3]

@@ -22,7 +22,7 @@ def _note(
 
 
 async def _write(store: Store, *notes: Note) -> list[Verdict]:
-    return await store.engine.note(notes)
+    return await store.engine.jobs.note(notes)
 
 
 @pytest.mark.core
@@ -156,7 +156,7 @@ async def test_a_job_that_was_asked_to_stop_may_still_be_noted_on(store: Store) 
     """A handler that is stopping can still write notes; the request stays."""
     job = await store.add()
     claim = await store.take()
-    await store.engine.alter(Selection((job,)), Cancel())
+    await store.engine.operator.alter(Selection((job,)), Cancel())
     await _write(store, _note(claim, lines=("cleaning up",)))
     record = await store.job(job)
     assert (record.log, record.cancel_requested) == (("cleaning up",), True)

@@ -68,7 +68,7 @@ class Orders:
         return Wish(self.stream.name, self.consumer, worker, limit, terms)
 
     async def enlist(self, worker: str) -> None:
-        if not (await self.store.engine.renew(worker, [])).known:
+        if not (await self.store.engine.jobs.renew(worker, [])).known:
             await self.store.enlist(worker)
 
     async def ask(self, worker: str = "w1", limit: int = 10, terms: Terms = TERMS) -> Lease | Rest:
@@ -130,7 +130,7 @@ class Orders:
 
     async def woken(self) -> bool:
         """Was a waiter of the stream woken, or a wake-up remembered?"""
-        return bool(await self.store.engine.wait([topic(self.stream.name)], 0))
+        return bool(await self.store.engine.jobs.wait([topic(self.stream.name)], 0))
 
 
 def keys(messages: Lease | list[Message]) -> list[str]:
@@ -333,8 +333,8 @@ async def test_appends_jobs_and_settlements_commit_together(store: Store) -> Non
         try:
             async with store.engine.transaction() as tx:
                 await orders.add("a", tx=tx)
-                await store.engine.insert([draft], tx=tx)
-                settled = await store.engine.settle([conclude(claim, Done())], tx=tx)
+                await store.engine.jobs.insert([draft], tx=tx)
+                settled = await store.engine.jobs.settle([conclude(claim, Done())], tx=tx)
                 assert settled.verdicts == [Verdict.APPLIED]
                 if not keep:
                     raise _Trouble
@@ -400,7 +400,7 @@ async def test_a_commit_before_an_append_is_their_order(store: Store) -> None:
     orders = await Orders.begin(store)
     needs(store, Feature.BESIDE_TRANSACTIONS)
     async with store.engine.transaction() as tx:
-        await store.engine.insert([store.draft()], tx=tx)
+        await store.engine.jobs.insert([store.draft()], tx=tx)
         await orders.add("a")
         await orders.add("b", tx=tx)
     assert keys(await orders.drain()) == ["a", "b"]

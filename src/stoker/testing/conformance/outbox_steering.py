@@ -241,7 +241,7 @@ async def test_of_two_concurrent_receipts_one_is_new(store: Store) -> None:
             await asyncio.sleep(0)
             if fresh == [True]:
                 draft = store.draft(name)
-                await store.engine.insert([draft], tx=tx)
+                await store.engine.jobs.insert([draft], tx=tx)
         if fresh == [True]:
             handled.append(name)
 
@@ -260,10 +260,10 @@ async def test_received_ids_are_forgotten_when_their_time_has_passed(store: Stor
         await receive("short", [str(n) for n in range(5)], keep=SECOND, tx=tx)
         await receive("long", ["1"], keep=HOUR, tx=tx)
     store.pass_time(SECOND - 1)
-    assert (await store.engine.expire(Retention())).receipts == 0
+    assert (await store.engine.operator.expire(Retention())).receipts == 0
     store.pass_time(1)
-    assert (await store.engine.expire(Retention(limit=3))).receipts == 3
-    assert (await store.engine.expire(Retention(limit=3))).receipts == 2
+    assert (await store.engine.operator.expire(Retention(limit=3))).receipts == 3
+    assert (await store.engine.operator.expire(Retention(limit=3))).receipts == 2
     async with store.engine.transaction() as tx:
         assert await receive("short", ["1"], keep=HOUR, tx=tx) == [True]
         assert await receive("long", ["1"], keep=HOUR, tx=tx) == [False]
@@ -302,7 +302,7 @@ async def test_a_claim_is_held_while_it_is_its_workers(store: Store) -> None:
     async with store.engine.transaction() as tx:
         held = await outbox.hold(claim, tx=tx)
         assert held is not None
-        settled = await store.engine.settle([conclude(held, Done(b"1"))], tx=tx)
+        settled = await store.engine.jobs.settle([conclude(held, Done(b"1"))], tx=tx)
         assert settled.verdicts == [Verdict.APPLIED]
     assert await store.status(claim.id) is Status.DONE
     async with store.engine.transaction() as tx:
@@ -319,12 +319,12 @@ async def test_a_claim_that_is_lost_is_not_held(store: Store) -> None:
     claim = await store.take("w1")
     store.pass_time(LEASE + 1)
     await store.enlist("w2")
-    [reaped] = await store.engine.reap("w2", 10)
+    [reaped] = await store.engine.jobs.reap("w2", 10)
     draft = store.draft()
     async with store.engine.transaction() as tx:
         assert await outbox.hold(claim, tx=tx) is None
         assert await outbox.hold(reaped, tx=tx) is not None
-        await store.engine.insert([draft], tx=tx)
+        await store.engine.jobs.insert([draft], tx=tx)
     assert await store.status(draft.job_id) is Status.PENDING
     await store.finish(reaped, Done())
     async with store.engine.transaction() as tx:
@@ -337,12 +337,12 @@ async def test_a_held_claim_is_settled_last(store: Store) -> None:
     """With the commit, as by `settle`: result, retention of the queue, counters. Rolled back, it runs on."""
     needs(store, Feature.OUTBOX)
     outbox, result = outbox_of(store.engine), '"it\'s \\\\ é $1"'.encode()
-    await store.engine.tune("default", Tuning(keep_done=HOUR))
+    await store.engine.control.tune("default", Tuning(keep_done=HOUR))
     for ending in ("raises", "asked to cancel", "plain"):
         await store.add()
         claim = await store.take()
         if ending == "asked to cancel":
-            await store.engine.alter(Selection(ids=(claim.id,)), Cancel())
+            await store.engine.operator.alter(Selection(ids=(claim.id,)), Cancel())
         try:
             async with store.engine.transaction() as tx:
                 held = await outbox.hold(claim, tx=tx)
@@ -359,9 +359,9 @@ async def test_a_held_claim_is_settled_last(store: Store) -> None:
             ending == "asked to cancel",
         )
         assert (job.finished_at, job.expires_at) == (store.now(), store.now() + HOUR)
-        [verdict] = (await store.engine.settle([conclude(claim, Done(result))])).verdicts
+        [verdict] = (await store.engine.jobs.settle([conclude(claim, Done(result))])).verdicts
         assert verdict in (Verdict.REPEATED, Verdict.LOST)
-    counts = (await store.engine.census()).by_status("default")
+    counts = (await store.engine.operator.census()).by_status("default")
     assert (counts[Status.RUNNING], counts[Status.DONE]) == (1, 2)
 
 
@@ -378,13 +378,13 @@ async def test_a_held_claim_that_is_lost_is_not_settled(store: Store) -> None:
         async with store.engine.transaction() as tx:
             held = await outbox.hold(claim, tx=tx)
             assert held is not None
-            await store.engine.insert([draft], tx=tx)
+            await store.engine.jobs.insert([draft], tx=tx)
             await store.enlist("w2")
-            assert await store.engine.reap("w2", 10, dead=["w1"])
+            assert await store.engine.jobs.reap("w2", 10, dead=["w1"])
             if not await outbox.settle_last(conclude(held, Done()), tx=tx):
                 raise LostClaim("job")
     assert await store.status(claim.id) is Status.RUNNING
-    assert await store.engine.get([draft.job_id]) == [None]
+    assert await store.engine.operator.get([draft.job_id]) == [None]
 
 
 @pytest.mark.core
@@ -403,14 +403,14 @@ async def test_a_note_joins_the_transaction_that_holds_its_claim(store: Store) -
         async with store.engine.transaction() as tx:
             held = await outbox.hold(first, tx=tx)
             assert held is not None
-            assert await store.engine.note([note(held, 0.2)], tx=tx) == [Verdict.APPLIED]
+            assert await store.engine.jobs.note([note(held, 0.2)], tx=tx) == [Verdict.APPLIED]
             raise ZeroDivisionError
-    assert await store.engine.note([note(first, 0.3), note(other, 0.4)]) == [Verdict.APPLIED] * 2
+    assert await store.engine.jobs.note([note(first, 0.3), note(other, 0.4)]) == [Verdict.APPLIED] * 2
     async with store.engine.transaction() as tx:
         held = await outbox.hold(first, tx=tx)
         assert held is not None
-        assert await store.engine.note([note(held, 0.5)], tx=tx) == [Verdict.APPLIED]
-        await store.engine.settle([conclude(held, Done())], tx=tx)
+        assert await store.engine.jobs.note([note(held, 0.5)], tx=tx) == [Verdict.APPLIED]
+        await store.engine.jobs.settle([conclude(held, Done())], tx=tx)
     await store.finish(other, Done())
     jobs = [await store.job(claim.id) for claim in (first, other)]
     assert [(job.status, job.progress, job.log) for job in jobs] == [

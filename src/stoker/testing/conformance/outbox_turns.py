@@ -85,10 +85,10 @@ async def test_a_partition_is_free_when_its_worker_released_its_lease(store: Sto
     orders = await Orders.begin(store, partitions=2)
     await orders.add("a")
     await orders.lease("w1")
-    await store.engine.renew("w1", [], lease=0)
+    await store.engine.jobs.renew("w1", [], lease=0)
     assert (await orders.lease("w2")).cursor.holder == "w2"
     await orders.enlist("w3")
-    await store.engine.reap("w3", 10, dead=["w2"])
+    await store.engine.jobs.reap("w3", 10, dead=["w2"])
     assert (await orders.lease("w3")).cursor.holder == "w3"
 
 
@@ -178,9 +178,9 @@ async def test_a_stream_wakes_its_own_waiters_only(store: Store) -> None:
     orders = await Orders.begin(store)
     await store.add(queue="orders")
     assert not await orders.woken()
-    await store.engine.wait(["orders"], 0)
+    await store.engine.jobs.wait(["orders"], 0)
     await orders.add("a")
-    assert await store.engine.wait(["orders"], 0) == frozenset()
+    assert await store.engine.jobs.wait(["orders"], 0) == frozenset()
     assert await orders.woken()
 
 
@@ -390,7 +390,7 @@ async def test_a_stale_advance_in_a_transaction_leaves_the_rest_of_it_alone(stor
     draft = store.draft()
     async with store.engine.transaction() as tx:
         assert await orders.finish(stale, Rejected("bad"), tx=tx) == Advanced(applied=False)
-        await store.engine.insert([draft], tx=tx)
+        await store.engine.jobs.insert([draft], tx=tx)
     assert (await orders.cursor()).position == 0
     assert await orders.letters() == []
     assert not await store.gone(draft.job_id)

@@ -20,7 +20,7 @@ _NEVER = 0.04
 
 
 async def _queue(store: Store, name: str = QUEUE) -> Queue:
-    return next(queue for queue in await store.engine.queues() if queue.name == name)
+    return next(queue for queue in await store.engine.control.queues() if queue.name == name)
 
 
 async def _bucket(store: Store) -> Bucket:
@@ -30,7 +30,7 @@ async def _bucket(store: Store) -> Bucket:
 
 
 async def _rated(store: Store, rate: Rate, jobs: int = 20) -> None:
-    await store.engine.tune(QUEUE, Tuning(rate=rate))
+    await store.engine.control.tune(QUEUE, Tuning(rate=rate))
     await store.insert(*(store.draft() for _ in range(jobs)))
 
 
@@ -40,9 +40,9 @@ async def test_a_claim_takes_no_more_than_tokens(store: Store) -> None:
     """Of twenty jobs five start, in order, and exactly their tokens go; other queues are not limited."""
     jobs = await store.insert(*(store.draft(priority=n % 3) for n in range(20)))
     await store.insert(*(store.draft(queue="other") for _ in range(20)))
-    await store.engine.tune(QUEUE, Tuning(rate=Rate(5)))
+    await store.engine.control.tune(QUEUE, Tuning(rate=Rate(5)))
     await store.enlist("w1")
-    claims = await store.engine.claim(Demand("w1", ((QUEUE, 9), ("other", 9))))
+    claims = await store.engine.jobs.claim(Demand("w1", ((QUEUE, 9), ("other", 9))))
     assert [claim.queue for claim in claims] == [QUEUE] * 5 + ["other"] * 9
     assert [claim.id for claim in claims[:5]] == jobs[::3][:5]
     assert await _bucket(store) == Bucket(Rate(5), 0, store.now())
@@ -54,7 +54,7 @@ async def test_a_claim_takes_no_more_than_tokens(store: Store) -> None:
 @pytest.mark.spec("RATE-02")
 async def test_a_claim_takes_exactly_as_many_tokens_as_jobs(store: Store) -> None:
     """A claim that asks for many and finds two takes two tokens; one that finds none takes none."""
-    await store.engine.tune(QUEUE, Tuning(rate=Rate(10, per=60)))
+    await store.engine.control.tune(QUEUE, Tuning(rate=Rate(10, per=60)))
     assert await store.claim(n=9) == []
     assert await _bucket(store) == full(Rate(10, per=60), store.now())
     await store.insert(store.draft(), store.draft(), store.draft(delay=HOUR))
@@ -76,7 +76,7 @@ async def test_fifty_claims_at_once_start_as_many_jobs_as_there_are_tokens(store
             await store.enlist(f"w{worker}")
         demands = [Demand(f"w{n % 5}", ((QUEUE, n % 3 + 1),)) for n in range(50)]
         engines = (store.engine, twin)
-        found = await asyncio.gather(*(engines[n % 2].claim(demand) for n, demand in enumerate(demands)))
+        found = await asyncio.gather(*(engines[n % 2].jobs.claim(demand) for n, demand in enumerate(demands)))
     finally:
         await twin.close()
     ids = [claim.id for claims in found for claim in claims]
@@ -134,14 +134,14 @@ async def test_claims_follow_the_rule_book(store: Store, seed: int) -> None:
         store.pass_time(dice.choice([0, 1, SECOND // 3, SECOND, 9 * SECOND]))
         if dice.random() < 0.1:
             rate = dice.choice(rates)
-            await store.engine.tune(QUEUE, Tuning(rate=rate))
+            await store.engine.control.tune(QUEUE, Tuning(rate=rate))
             model = retuned(model, rate, store.now())
         demand = Demand("w1", ((QUEUE, dice.randint(1, 6)),))
         if held and dice.random() < 0.5:
-            settled = await store.engine.settle([conclude(held.pop(), Done())], demand=demand)
+            settled = await store.engine.jobs.settle([conclude(held.pop(), Done())], demand=demand)
             claims = settled.claims
         else:
-            claims = await store.engine.claim(demand)
+            claims = await store.engine.jobs.claim(demand)
         assert len(claims) == min(demand.queues[0][1], int(level(model, store.now())))
         if claims:
             model = take(model, len(claims), store.now())
@@ -156,13 +156,13 @@ async def test_claims_follow_the_rule_book(store: Store, seed: int) -> None:
 async def test_a_worker_sleeps_until_the_next_token(store: Store) -> None:
     """A queue with jobs and no token is not open, and the wait is exact; with a token it is open."""
     await _rated(store, Rate(2))
-    assert (await store.engine.ahead([QUEUE])).open == {QUEUE}
+    assert (await store.engine.jobs.ahead([QUEUE])).open == {QUEUE}
     await store.claim(n=9)
-    assert await store.engine.ahead([QUEUE, "other"]) == Ahead(frozenset({"other"}), SECOND // 2)
+    assert await store.engine.jobs.ahead([QUEUE, "other"]) == Ahead(frozenset({"other"}), SECOND // 2)
     store.pass_time(SECOND // 2 - 1)
-    assert await store.engine.ahead([QUEUE]) == Ahead(frozenset(), 1)
+    assert await store.engine.jobs.ahead([QUEUE]) == Ahead(frozenset(), 1)
     store.pass_time(1)
-    assert await store.engine.ahead([QUEUE]) == Ahead(frozenset({QUEUE}), 0)
+    assert await store.engine.jobs.ahead([QUEUE]) == Ahead(frozenset({QUEUE}), 0)
     assert len(await store.claim(n=9)) == 1
 
 
@@ -172,12 +172,12 @@ async def test_a_worker_without_jobs_waits_for_no_token(store: Store) -> None:
     """A job that is due after the next token sets the wait, no job sets none, and no wait is above a minute."""
     await _rated(store, Rate(1, per=10), jobs=1)
     await store.claim(n=9)
-    assert (await store.engine.ahead([QUEUE])).wait is None
+    assert (await store.engine.jobs.ahead([QUEUE])).wait is None
     await store.add(delay=HOUR)
-    assert (await store.engine.ahead([QUEUE])).wait == HOUR
-    await store.engine.tune(QUEUE, Tuning(rate=Rate(1, per=3600)))
+    assert (await store.engine.jobs.ahead([QUEUE])).wait == HOUR
+    await store.engine.control.tune(QUEUE, Tuning(rate=Rate(1, per=3600)))
     await store.add()
-    assert (await store.engine.ahead([QUEUE])).wait == LONGEST_SLEEP
+    assert (await store.engine.jobs.ahead([QUEUE])).wait == LONGEST_SLEEP
 
 
 @pytest.mark.core
@@ -185,10 +185,10 @@ async def test_a_worker_without_jobs_waits_for_no_token(store: Store) -> None:
 async def test_shut_gates_cost_no_token(store: Store) -> None:
     """Neither a worker without a lease nor a paused nor a cooling queue takes any."""
     await _rated(store, Rate(5, per=60))
-    assert await store.engine.claim(Demand("stranger", ((QUEUE, 5),))) == []
-    await store.engine.tune(QUEUE, Tuning(paused=True))
+    assert await store.engine.jobs.claim(Demand("stranger", ((QUEUE, 5),))) == []
+    await store.engine.control.tune(QUEUE, Tuning(paused=True))
     assert await store.claim(n=5) == []
-    await store.engine.tune(QUEUE, Tuning(paused=False))
+    await store.engine.control.tune(QUEUE, Tuning(paused=False))
     assert (await _bucket(store)).tokens == 5
     await store.finish(await store.take(), Throttled(SECOND))
     assert (await _bucket(store)).tokens == 4
@@ -208,7 +208,7 @@ async def test_a_job_that_is_handed_back_has_spent_its_token(store: Store) -> No
     assert await store.claim() == []
     store.pass_time(MINUTE)
     await store.enlist("reaper")
-    assert [claim.id for claim in await store.engine.reap("reaper", 9)] == [first.id]
+    assert [claim.id for claim in await store.engine.jobs.reap("reaper", 9)] == [first.id]
     assert (await _bucket(store)).tokens == 0
 
 
@@ -218,11 +218,11 @@ async def test_a_claim_behind_settlements_obeys_the_rate(store: Store) -> None:
     """Settlements apply; of what is asked for with them only what has a token comes."""
     await _rated(store, Rate(3, per=60))
     claims = await store.claim(n=2)
-    settled = await store.engine.settle(
+    settled = await store.engine.jobs.settle(
         [conclude(claim, Done()) for claim in claims], demand=Demand("w1", ((QUEUE, 5),))
     )
     assert len(settled.claims) == 1
-    settled = await store.engine.settle([conclude(settled.claims[0], Done())], demand=Demand("w1", ((QUEUE, 5),)))
+    settled = await store.engine.jobs.settle([conclude(settled.claims[0], Done())], demand=Demand("w1", ((QUEUE, 5),)))
     assert settled.claims == []
     assert await store.counts() == {Status.PENDING: 17, Status.DONE: 3}
     assert (await _bucket(store)).tokens == 0
@@ -234,11 +234,11 @@ async def test_another_rate_keeps_the_tokens_that_fit(store: Store) -> None:
     """A higher rate does not fill the bucket, a lower one cuts it, and without a rate everything starts."""
     await _rated(store, Rate(1, per=3600, burst=10), jobs=40)
     await store.claim(n=4)
-    await store.engine.tune(QUEUE, Tuning(rate=Rate(1, per=3600, burst=100)))
+    await store.engine.control.tune(QUEUE, Tuning(rate=Rate(1, per=3600, burst=100)))
     assert (await _bucket(store)).tokens == 6
-    await store.engine.tune(QUEUE, Tuning(rate=Rate(1, per=3600, burst=2)))
+    await store.engine.control.tune(QUEUE, Tuning(rate=Rate(1, per=3600, burst=2)))
     assert len(await store.claim(n=9)) == 2
-    await store.engine.tune(QUEUE, Tuning(clear=frozenset({"rate"})))
+    await store.engine.control.tune(QUEUE, Tuning(clear=frozenset({"rate"})))
     assert len(await store.claim(n=9)) == 9
     assert (await _queue(store)).rate is None
 
@@ -251,8 +251,8 @@ async def test_another_rate_wakes_a_waiter(store: Store) -> None:
     await store.claim(n=9)
     for tuning in (Tuning(rate=Rate(9, per=3600)), Tuning(clear=frozenset({"rate"}))):
         await store.quiet(QUEUE)
-        await store.engine.tune(QUEUE, tuning)
-        assert await store.engine.wait([QUEUE], ARRIVES) == {QUEUE}
+        await store.engine.control.tune(QUEUE, tuning)
+        assert await store.engine.jobs.wait([QUEUE], ARRIVES) == {QUEUE}
 
 
 @pytest.mark.spec("RATE-10")
@@ -263,12 +263,12 @@ async def test_a_rate_that_another_engine_sets_counts_at_once(store: Store) -> N
     twin = store.engine.for_loop()
     await twin.open()
     try:
-        await twin.tune(QUEUE, Tuning(rate=Rate(2, per=60)))
+        await twin.control.tune(QUEUE, Tuning(rate=Rate(2, per=60)))
         assert len(await store.claim(n=9)) == 2
-        assert await twin.claim(Demand("w1", ((QUEUE, 9),))) == []
-        await twin.tune(QUEUE, Tuning(clear=frozenset({"rate"})))
+        assert await twin.jobs.claim(Demand("w1", ((QUEUE, 9),))) == []
+        await twin.control.tune(QUEUE, Tuning(clear=frozenset({"rate"})))
         assert len(await store.claim(n=9)) == 9
-        await twin.tune(QUEUE, Tuning(rate=Rate(1, per=60)))
+        await twin.control.tune(QUEUE, Tuning(rate=Rate(1, per=60)))
         assert len(await store.claim(n=9)) == 1
     finally:
         await twin.close()
@@ -292,9 +292,9 @@ async def test_a_demand_over_rated_and_plain_queues_keeps_its_order_and_total(st
     for queue in ("a", "b", "c"):
         await store.insert(*(store.draft(queue=queue) for _ in range(9)))
     for queue in ("a", "c"):
-        await store.engine.tune(queue, Tuning(rate=Rate(2, per=60)))
+        await store.engine.control.tune(queue, Tuning(rate=Rate(2, per=60)))
     await store.enlist("w1")
-    claims = await store.engine.claim(Demand("w1", (("a", 5), ("b", 3), ("c", 5)), 6))
+    claims = await store.engine.jobs.claim(Demand("w1", (("a", 5), ("b", 3), ("c", 5)), 6))
     assert [claim.queue for claim in claims] == ["a", "a", "b", "b", "b", "c"]
-    claims = await store.engine.claim(Demand("w1", (("a", 5), ("c", 5), ("b", 5)), 6))
+    claims = await store.engine.jobs.claim(Demand("w1", (("a", 5), ("c", 5), ("b", 5)), 6))
     assert [claim.queue for claim in claims] == ["c", "b", "b", "b", "b", "b"]

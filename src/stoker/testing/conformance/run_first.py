@@ -26,7 +26,7 @@ async def _put_first(store: Store, *jobs: JobId) -> None:
 
 
 async def _tokens(store: Store) -> float:
-    [queue] = [one for one in await store.engine.queues() if one.name == QUEUE]
+    [queue] = [one for one in await store.engine.control.queues() if one.name == QUEUE]
     assert queue.bucket is not None
     return queue.bucket.tokens
 
@@ -66,7 +66,7 @@ async def test_only_a_waiting_job_is_put_first(store: Store) -> None:
 @pytest.mark.spec("FIRST-02")
 async def test_a_job_that_is_put_first_takes_one_token_ahead(store: Store) -> None:
     """It alone starts without a token, whatever is asked for; the next one waits until that token is paid back."""
-    await store.engine.tune(QUEUE, Tuning(rate=HOURLY))
+    await store.engine.control.tune(QUEUE, Tuning(rate=HOURLY))
     jobs = await store.insert(*(store.draft(priority=-5) for _ in range(5)))
     assert ids(await store.claim(n=9)) == jobs[:1]
     assert await store.claim(n=9) == []
@@ -89,14 +89,14 @@ async def test_a_job_that_is_put_first_takes_one_token_ahead(store: Store) -> No
 @pytest.mark.spec("FIRST-03")
 async def test_a_job_that_is_put_first_passes_no_pause_and_no_cool_down(store: Store) -> None:
     """Its queue hands out nothing; it is the first when the queue opens."""
-    await store.engine.tune(QUEUE, Tuning(rate=HOURLY))
+    await store.engine.control.tune(QUEUE, Tuning(rate=HOURLY))
     await store.insert(store.draft(), store.draft())
     job = await store.add()
     throttled = await store.take()
     await _put_first(store, job)
-    await store.engine.tune(QUEUE, Tuning(paused=True))
+    await store.engine.control.tune(QUEUE, Tuning(paused=True))
     assert await store.claim(n=9) == []
-    await store.engine.tune(QUEUE, Tuning(paused=False))
+    await store.engine.control.tune(QUEUE, Tuning(paused=False))
     await store.finish(throttled, Throttled(retry_after=MINUTE))
     assert await store.claim(n=9) == []
     store.pass_time(2 * MINUTE)
@@ -108,7 +108,7 @@ async def test_a_job_that_is_put_first_passes_no_pause_and_no_cool_down(store: S
 @pytest.mark.parametrize("fair", [False, True])
 async def test_a_job_that_is_put_first_passes_no_limit(store: Store, fair: bool) -> None:
     """While its key is full it waits, and lets others pass; with a free place it is first, also without a token."""
-    await store.engine.tune(QUEUE, Tuning(fair=fair, rate=Rate(1, per=3_600, burst=2)))
+    await store.engine.control.tune(QUEUE, Tuning(fair=fair, rate=Rate(1, per=3_600, burst=2)))
     [holder, waits, *others] = await store.insert(
         limited(store, "a"), limited(store, "a"), limited(store, "b"), limited(store, "c")
     )
@@ -127,7 +127,7 @@ async def test_a_job_that_is_put_first_passes_no_limit(store: Store, fair: bool)
 @pytest.mark.parametrize("tokens", [False, True])
 async def test_a_job_that_is_put_first_starts_before_all_tenants_of_a_fair_queue(store: Store, tokens: bool) -> None:
     """With and without a token; its tenant has had its turn then, and the others go on with theirs."""
-    await store.engine.tune(QUEUE, Tuning(fair=True, rate=Rate(1, per=3_600, burst=6)))
+    await store.engine.control.tune(QUEUE, Tuning(fair=True, rate=Rate(1, per=3_600, burst=6)))
     tenants = ("a", "b", "c")
     jobs = await store.insert(*(store.draft(tenant=tenants[n % 3]) for n in range(9)))
     assert ids(await store.claim(n=1)) == jobs[:1]
@@ -142,13 +142,13 @@ async def test_a_job_that_is_put_first_starts_before_all_tenants_of_a_fair_queue
 @pytest.mark.spec("FIRST-05")
 async def test_a_job_that_is_put_first_wakes_a_sleeper(store: Store) -> None:
     """Also where it was due already and waited for a token."""
-    await store.engine.tune(QUEUE, Tuning(rate=HOURLY))
+    await store.engine.control.tune(QUEUE, Tuning(rate=HOURLY))
     jobs = await store.insert(store.draft(), store.draft())
     await store.take()
     await store.quiet(QUEUE)
-    sleeper = asyncio.create_task(store.engine.wait([QUEUE], ARRIVES))
+    sleeper = asyncio.create_task(store.engine.jobs.wait([QUEUE], ARRIVES))
     await asyncio.sleep(0.01)
-    await store.engine.alter(Selection((jobs[1],)), RunNow(first=True))
+    await store.engine.operator.alter(Selection((jobs[1],)), RunNow(first=True))
     assert await asyncio.wait_for(sleeper, ARRIVES - 1) == {QUEUE}
 
 

@@ -43,19 +43,19 @@ def _hourly(name: str = "report", **more: Any) -> Schedule:
 
 
 async def _stored(store: Store, name: str = "report") -> Schedule:
-    [found] = [one for one in await store.engine.schedules() if one.name == name]
+    [found] = [one for one in await store.engine.schedules.read() if one.name == name]
     return found
 
 
 async def _put(store: Store, schedule: Schedule, **how: Any) -> Schedule:
-    found = await store.engine.put(schedule, **how)
+    found = await store.engine.schedules.put(schedule, **how)
     assert found is not None
     return found
 
 
 async def _fire(engine: Engine, schedule: Schedule, now: Instant) -> Fired:
     decision = tick(schedule, now)
-    return await engine.fire(decision, [draft_of(schedule, at) for at in decision.fires])
+    return await engine.schedules.fire(decision, [draft_of(schedule, at) for at in decision.fires])
 
 
 async def _seeded(store: Store, **more: Any) -> Schedule:
@@ -70,7 +70,7 @@ async def _seeded(store: Store, **more: Any) -> Schedule:
 
 
 async def _ids(store: Store) -> list[bytes]:
-    return [job.id for job in (await store.engine.find(Query(order="oldest", limit=1_000))).jobs]
+    return [job.id for job in (await store.engine.operator.find(Query(order="oldest", limit=1_000))).jobs]
 
 
 # --- storing ----------------------------------------------------------------------------------------------------
@@ -80,27 +80,27 @@ async def _ids(store: Store) -> list[bytes]:
 @pytest.mark.spec("SCHED-01")
 async def test_schedules_are_stored_and_listed_by_name(store: Store) -> None:
     """What is put is listed, stamped with the store's time, without a next fire; putting it again changes nothing."""
-    assert await store.engine.schedules() == []
+    assert await store.engine.schedules.read() == []
     for name in ("b", "a", "c"):
-        assert await store.engine.put(_hourly(name)) == _hourly(name, changed_at=store.now())
-    stored = await store.engine.schedules()
+        assert await store.engine.schedules.put(_hourly(name)) == _hourly(name, changed_at=store.now())
+    stored = await store.engine.schedules.read()
     assert stored == [_hourly(name, changed_at=store.now()) for name in ("a", "b", "c")]
     store.pass_time(SECOND)
-    await store.engine.put(_hourly("b"))
-    assert await store.engine.schedules() == stored
+    await store.engine.schedules.put(_hourly("b"))
+    assert await store.engine.schedules.read() == stored
 
 
 @pytest.mark.core
 @pytest.mark.spec("SCHED-01")
 async def test_schedules_are_dropped_once(store: Store) -> None:
     """Dropping returns whether there was one; a job that it made stays."""
-    assert not await store.engine.drop("report")
+    assert not await store.engine.schedules.drop("report")
     seeded = await _seeded(store)
     await _fire(store.engine, seeded, store.now())
     await _put(store, _hourly("other"))
-    assert await store.engine.drop("report")
-    assert not await store.engine.drop("report")
-    assert [one.name for one in await store.engine.schedules()] == ["other"]
+    assert await store.engine.schedules.drop("report")
+    assert not await store.engine.schedules.drop("report")
+    assert [one.name for one in await store.engine.schedules.read()] == ["other"]
     assert await store.counts() == {Status.PENDING: 1}
 
 
@@ -129,18 +129,20 @@ async def test_schedules_keep_their_whole_template(store: Store) -> None:
 @pytest.mark.spec("SCHED-02")
 async def test_schedules_are_edited_field_by_field(store: Store) -> None:
     """An edit changes what it names and marks the schedule; an edit of one that does not exist stores nothing."""
-    assert await store.engine.put(Edit(name="report", enabled=False)) is None
-    assert await store.engine.schedules() == []
+    assert await store.engine.schedules.put(Edit(name="report", enabled=False)) is None
+    assert await store.engine.schedules.read() == []
     seeded = await _seeded(store)
-    off = await store.engine.put(Edit(name="report", enabled=False))
+    off = await store.engine.schedules.put(Edit(name="report", enabled=False))
     assert off == replace(seeded, enabled=False, changed_at=store.now())
     store.pass_time(1)
-    changed = await store.engine.put(Edit(name="report", jitter=SECOND, template=replace(WORK, payload=b"[1]")))
+    changed = await store.engine.schedules.put(
+        Edit(name="report", jitter=SECOND, template=replace(WORK, payload=b"[1]"))
+    )
     assert changed is not None
     assert (changed.enabled, changed.jitter, changed.template.payload, changed.edited) == (False, SECOND, b"[1]", True)
     assert await _stored(store) == changed
     store.pass_time(1)
-    on = await store.engine.put(Edit(name="report", enabled=True))
+    on = await store.engine.schedules.put(Edit(name="report", enabled=True))
     assert on is not None
     assert on.next_fire is None, "switched on, it starts afresh"
 
@@ -153,8 +155,8 @@ async def test_schedules_that_operators_edited_are_kept_from_the_code(store: Sto
     seeded = await _seeded(store, source="code")
     followed = await _put(store, replace(code, jitter=SECOND), keep_edited=True)
     assert (followed.jitter, followed.next_fire, followed.edited) == (SECOND, seeded.next_fire, False)
-    edited = await store.engine.put(Edit(name="report", expression="30 * * * *"))
-    assert await store.engine.put(code, keep_edited=True) == edited
+    edited = await store.engine.schedules.put(Edit(name="report", expression="30 * * * *"))
+    assert await store.engine.schedules.put(code, keep_edited=True) == edited
     assert await _stored(store) == edited
     store.pass_time(SECOND)
     reset = await _put(store, code)
@@ -165,7 +167,7 @@ async def test_schedules_that_operators_edited_are_kept_from_the_code(store: Sto
 async def test_schedules_switched_off_stay_off_when_the_code_is_deployed(store: Store) -> None:
     """Switching off is no edit: the definition follows the code, and the switch stays."""
     await _put(store, _hourly(source="code"))
-    await store.engine.put(Edit(name="report", enabled=False))
+    await store.engine.schedules.put(Edit(name="report", enabled=False))
     store.pass_time(SECOND)
     found = await _put(store, _hourly(source="code", expression="30 * * * *"), keep_edited=True)
     assert (found.enabled, found.expression, found.edited) == (False, "30 * * * *", False)
@@ -180,20 +182,20 @@ async def test_schedules_switched_off_stay_off_when_the_code_is_deployed(store: 
 async def test_schedules_that_can_never_fire_are_refused(store: Store, wrong: dict[str, Any]) -> None:
     """`InvalidSchedule`, and nothing is stored: neither a new one nor an edit."""
     with pytest.raises(InvalidSchedule):
-        await store.engine.put(_hourly(**wrong))
-    assert await store.engine.schedules() == []
+        await store.engine.schedules.put(_hourly(**wrong))
+    assert await store.engine.schedules.read() == []
     before = await _put(store, _hourly())
     with pytest.raises(InvalidSchedule):
-        await store.engine.put(_hourly(**wrong))
+        await store.engine.schedules.put(_hourly(**wrong))
     with pytest.raises(InvalidSchedule):
-        await store.engine.put(Edit(name="report", **wrong))
-    assert await store.engine.schedules() == [before]
+        await store.engine.schedules.put(Edit(name="report", **wrong))
+    assert await store.engine.schedules.read() == [before]
 
 
 @pytest.mark.spec("SCHED-04")
 async def test_schedules_that_change_wake_the_tickers(store: Store) -> None:
     """A new or changed schedule wakes `CONTROL`; one that is stored again as it is does not."""
-    assert await store.engine.wait([CONTROL], 0) == frozenset()
+    assert await store.engine.jobs.wait([CONTROL], 0) == frozenset()
     for given, woken in (
         (_hourly(), True),
         (_hourly(), False),
@@ -201,8 +203,8 @@ async def test_schedules_that_change_wake_the_tickers(store: Store) -> None:
         (Edit(name="report", jitter=SECOND), False),
         (Edit(name="other", jitter=SECOND), False),
     ):
-        await store.engine.put(given)
-        assert bool(await store.engine.wait([CONTROL], 30 if woken else 0.05)) == woken
+        await store.engine.schedules.put(given)
+        assert bool(await store.engine.jobs.wait([CONTROL], 30 if woken else 0.05)) == woken
 
 
 @pytest.mark.spec("SCHED-02")
@@ -264,16 +266,16 @@ async def test_schedules_fire_a_job_and_move_on(store: Store) -> None:
     assert claim.options.metadata is not None
     assert claim.options.metadata[SCHEDULE] == "report"
     assert claim.options.metadata[OCCURRENCE].startswith("2027-01-15T")
-    assert (await store.engine.census()).totals["work"].enqueued == 1
+    assert (await store.engine.operator.census()).totals["work"].enqueued == 1
 
 
 @pytest.mark.spec("SCHED-06")
 async def test_schedules_wake_a_worker_of_the_queue(store: Store) -> None:
     """A job that is due wakes a waiter of its queue, as after an insert."""
     seeded = await _seeded(store, template=replace(WORK, queue="mail"))
-    assert await store.engine.wait(["mail"], 0) == frozenset()
+    assert await store.engine.jobs.wait(["mail"], 0) == frozenset()
     await _fire(store.engine, seeded, store.now())
-    assert await store.engine.wait(["mail"], 30) == {"mail"}
+    assert await store.engine.jobs.wait(["mail"], 30) == {"mail"}
 
 
 @pytest.mark.core
@@ -306,11 +308,11 @@ async def test_schedules_with_jitter_make_jobs_that_are_due_later(store: Store) 
 async def test_schedules_edited_meanwhile_do_not_fire(store: Store, meanwhile: Edit) -> None:
     """A tick that saw the schedule before the edit changes nothing."""
     seeded = await _seeded(store)
-    changed = await store.engine.put(meanwhile)
+    changed = await store.engine.schedules.put(meanwhile)
     assert changed is not None
     fired = await _fire(store.engine, seeded, store.now())
     assert (fired.applied, fired.schedule, fired.receipts) == (False, changed, ())
-    assert await store.engine.schedules() == [changed]
+    assert await store.engine.schedules.read() == [changed]
     assert await store.counts() == {}
 
 
@@ -325,18 +327,18 @@ async def test_schedules_do_not_fire_by_a_stale_or_early_tick(store: Store) -> N
     assert (early.applied, early.now) == (False, due - 1)
     ahead = await _fire(store.engine, seeded, due + DAY)
     assert not ahead.applied
-    assert await store.engine.schedules() == [seeded]
+    assert await store.engine.schedules.read() == [seeded]
     store.clock.set(due)
     assert (await _fire(store.engine, seeded, due)).applied
-    after = await store.engine.schedules()
+    after = await store.engine.schedules.read()
     assert not (await _fire(store.engine, seeded, due)).applied
-    assert await store.engine.schedules() == after
+    assert await store.engine.schedules.read() == after
     assert await store.counts() == {Status.PENDING: 1}
-    await store.engine.drop("report")
+    await store.engine.schedules.drop("report")
     store.pass_time(HOUR)
     gone = await _fire(store.engine, after[0], store.now())
     assert (gone.applied, gone.schedule) == (False, None)
-    assert await store.engine.schedules() == []
+    assert await store.engine.schedules.read() == []
     assert await store.counts() == {Status.PENDING: 1}
 
 
@@ -345,11 +347,11 @@ async def test_schedules_made_anew_are_not_fired_by_an_old_tick(store: Store) ->
     """Dropped and stored again, it is another schedule."""
     old = await _put(store, _hourly())
     seed = tick(old, store.now())
-    await store.engine.drop("report")
+    await store.engine.schedules.drop("report")
     store.pass_time(1)
     new = await _put(store, _hourly())
-    assert not (await store.engine.fire(seed)).applied
-    assert await store.engine.schedules() == [new]
+    assert not (await store.engine.schedules.fire(seed)).applied
+    assert await store.engine.schedules.read() == [new]
 
 
 @pytest.mark.core
@@ -394,9 +396,9 @@ async def test_schedules_put_back_by_a_restored_backup_make_no_second_job(store:
     now = store.now()
     await _fire(store.engine, seeded, now)
     await store.finish(await store.take(), Done())
-    await store.engine.drop("report")
+    await store.engine.schedules.drop("report")
     again = await _put(store, _hourly())
-    assert (await store.engine.fire(replace(tick(again, now - 1), at=now))).applied
+    assert (await store.engine.schedules.fire(replace(tick(again, now - 1), at=now))).applied
     restored = await _stored(store)
     assert restored.next_fire == now
     fired = await _fire(store.engine, restored, now)
@@ -435,7 +437,7 @@ async def test_schedules_due_at_once_are_fired_each_by_itself(store: Store, over
     for name in names:
         await _put(store, _hourly(name, overlap=overlap))
     now = store.now()
-    seeds = await asyncio.gather(*(_fire(store.engine, one, now) for one in await store.engine.schedules()))
+    seeds = await asyncio.gather(*(_fire(store.engine, one, now) for one in await store.engine.schedules.read()))
     seeded = {one.schedule.name: one.schedule for one in seeds if one.schedule is not None}
     assert sorted(seeded) == names
     at = min(one.next_fire or 0 for one in seeded.values())
@@ -445,7 +447,7 @@ async def test_schedules_due_at_once_are_fired_each_by_itself(store: Store, over
     fired = await asyncio.gather(*(_fire(store.engine, seeded[name], at) for name in calls))
     applied = Counter(name for name, one in zip(calls, fired, strict=True) if one.applied)
     assert applied == Counter(names)
-    after = {one.name: one for one in await store.engine.schedules()}
+    after = {one.name: one for one in await store.engine.schedules.read()}
     assert {name for name, one in after.items() if one.last_status is Action.FAIL} == {"s07"}
     assert {one.next_fire for one in after.values()} == {at + HOUR}
     assert await _ids(store) == sorted(ids.occurrence(name, at) for name in names)
@@ -494,7 +496,7 @@ async def test_schedules_go_on_after_a_job_that_could_not_be_stored(store: Store
     """The reason is the last error, the occurrence is not repeated, the next fire that works clears it."""
     seeded = await _seeded(store)
     now = store.now()
-    fired = await store.engine.fire(failed(tick(seeded, now), "no room"))
+    fired = await store.engine.schedules.fire(failed(tick(seeded, now), "no room"))
     assert fired.applied
     moved = await _stored(store)
     assert (moved.enabled, moved.last_error, moved.last_status, moved.missed) == (True, "no room", Action.FAIL, 1)
@@ -513,7 +515,7 @@ async def test_schedules_that_cannot_be_read_are_disabled_alone(store: Store) ->
     other = await _put(store, _hourly("other"))
     seeded = await _seeded(store)
     disable = replace(tick(seeded, store.now()), action=Action.DISABLE, next_fire=None, fires=(), error="unknown zone")
-    assert (await store.engine.fire(disable)).applied
+    assert (await store.engine.schedules.fire(disable)).applied
     found = await _stored(store)
     assert (found.enabled, found.last_error, found.last_status) == (False, "unknown zone", Action.DISABLE)
     assert await _stored(store, "other") == other
@@ -526,10 +528,10 @@ async def test_schedules_need_a_draft_for_each_instant(store: Store) -> None:
     seeded = await _seeded(store)
     decision = tick(seeded, store.now())
     with pytest.raises(InvalidInput, match="drafts"):
-        await store.engine.fire(decision)
+        await store.engine.schedules.fire(decision)
     with pytest.raises(InvalidInput, match="drafts"):
-        await store.engine.fire(decision, [draft_of(seeded, store.now())] * 2)
-    assert await store.engine.schedules() == [seeded]
+        await store.engine.schedules.fire(decision, [draft_of(seeded, store.now())] * 2)
+    assert await store.engine.schedules.read() == [seeded]
     assert await store.counts() == {}
 
 
@@ -538,16 +540,16 @@ async def test_schedules_need_a_draft_for_each_instant(store: Store) -> None:
 async def test_schedules_change_their_queue(store: Store) -> None:
     """An edit of the queue keeps the next fire, and the next job goes to the new one."""
     seeded = await _seeded(store, template=replace(WORK, queue="red"))
-    await store.engine.put(Edit(name="report", template=replace(WORK, queue="blue")))
+    await store.engine.schedules.put(Edit(name="report", template=replace(WORK, queue="blue")))
     moved = await _stored(store)
     assert (moved.next_fire, moved.enabled, moved.template.queue) == (seeded.next_fire, True, "blue")
-    assert [one.name for one in await store.engine.schedules()] == ["report"]
+    assert [one.name for one in await store.engine.schedules.read()] == ["report"]
     stale: Tick = tick(seeded, store.now())
-    assert not (await store.engine.fire(stale, [draft_of(seeded, store.now())])).applied
+    assert not (await store.engine.schedules.fire(stale, [draft_of(seeded, store.now())])).applied
     assert (await _fire(store.engine, moved, store.now())).applied
     assert (await store.take(queue="blue")).id == ids.occurrence("report", store.now())
     assert await store.counts("red") == {}
     back = await _put(store, _hourly(template=replace(WORK, queue="red")))
-    assert await store.engine.schedules() == [back]
-    assert await store.engine.drop("report")
-    assert await store.engine.schedules() == []
+    assert await store.engine.schedules.read() == [back]
+    assert await store.engine.schedules.drop("report")
+    assert await store.engine.schedules.read() == []

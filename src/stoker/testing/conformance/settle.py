@@ -38,7 +38,7 @@ _ODD_TEXT = "Traceback:\n\tboom ' \" \\ % {} é 日本 🧨"
 
 
 async def _requeue(store: Store, job: bytes) -> None:
-    tally = await store.engine.alter(Selection((job,)), Requeue())
+    tally = await store.engine.operator.alter(Selection((job,)), Requeue())
     assert tally.changed == 1
 
 
@@ -95,7 +95,7 @@ async def test_a_result_that_cannot_be_kept_is_flagged_after_a_requeue(store: St
     jobs = [await store.add(attempts=1) for _ in range(2)]
     for claim in await store.claim(n=2):
         await store.settle(conclude(claim, Failed("boom"), metadata={"exec_note": "first"}))
-    assert (await store.engine.alter(Selection(tuple(jobs)), Requeue())).changed == 2
+    assert (await store.engine.operator.alter(Selection(tuple(jobs)), Requeue())).changed == 2
     refused, null = await store.claim(n=2)
     await store.settle(conclude(refused, Done(None, "is no JSON")), conclude(null, Done()))
     assert (await store.job(refused.id)).metadata == {"exec_note": "first", RESULT_WARNING: "is no JSON"}
@@ -151,7 +151,7 @@ async def test_every_other_end_is_kept_by_the_queues_word(store: Store, outcome:
 @pytest.mark.spec("SETTLE-03")
 async def test_a_tuned_retention_is_used_for_the_next_finish(store: Store) -> None:
     """Expiry follows the queue's settings at the moment of the finish."""
-    await store.engine.tune("default", Tuning(keep_done=HOUR, keep_dead=2 * HOUR))
+    await store.engine.control.tune("default", Tuning(keep_done=HOUR, keep_dead=2 * HOUR))
     done, dead = await store.insert(store.draft(), store.draft())
     await store.finish(await store.take(), Done())
     await store.finish(await store.take(), Rejected("no"))
@@ -204,7 +204,7 @@ async def test_the_longest_delay_is_a_delay(store: Store) -> None:
 @pytest.mark.spec("SETTLE-04", "RETRY-05")
 async def test_the_jobs_own_backoff_decides_the_wait(store: Store) -> None:
     """A strategy stored with the job is asked before the queue's curve."""
-    await store.engine.tune("default", Tuning(curve=Curve(on=True, base=HOUR, max=DAY)))
+    await store.engine.control.tune("default", Tuning(curve=Curve(on=True, base=HOUR, max=DAY)))
     job = await store.add(options=Options(backoff=Fixed(7)))
     await store.finish(await store.take(), Failed("boom"))
     assert (await store.job(job)).scheduled_at == store.now() + 7 * SECOND
@@ -213,7 +213,7 @@ async def test_the_jobs_own_backoff_decides_the_wait(store: Store) -> None:
 @pytest.mark.spec("SETTLE-04", "RETRY-05")
 async def test_the_queues_curve_decides_when_the_job_has_no_opinion(store: Store) -> None:
     """With a curve that is on, the first failure waits twice the base, the second four times."""
-    await store.engine.tune("default", Tuning(curve=Curve(on=True, base=10 * SECOND, max=HOUR)))
+    await store.engine.control.tune("default", Tuning(curve=Curve(on=True, base=10 * SECOND, max=HOUR)))
     job = await store.add()
     for delay in (20 * SECOND, 40 * SECOND):
         await store.finish(await store.take(), Failed("boom"))
@@ -360,7 +360,7 @@ async def test_a_job_handed_back_keeps_its_place_and_the_lag_of_its_queue(store:
         assert [claim.id for claim in claims] == early
         assert set(await store.settle(*(conclude(claim, HandedBack()) for claim in claims))) == {Verdict.APPLIED}
         assert [(await store.job(job)).scheduled_at for job in early] == [since] * 3
-        assert (await store.engine.census()).oldest_ready == {"default": since}
+        assert (await store.engine.operator.census()).oldest_ready == {"default": since}
     assert [claim.id for claim in await store.claim("w3", 3)] == early
 
 
@@ -373,7 +373,7 @@ async def test_a_retry_and_an_orphan_handed_back_keep_their_scheduled_time(store
     store.pass_time(HOUR)
     await store.take("w1")
     store.pass_time(ORPHANED_AFTER + SECOND)
-    [orphan] = (await store.engine.renew("w1", [])).orphaned
+    [orphan] = (await store.engine.jobs.renew("w1", [])).orphaned
     assert await store.finish(orphan, HandedBack()) is Verdict.APPLIED
     record = await store.job(job)
     assert (record.status, record.attempts, record.scheduled_at) == (Status.PENDING, 1, due)
@@ -387,7 +387,7 @@ async def test_a_job_handed_back_by_a_reaper_keeps_its_scheduled_time(store: Sto
     await store.take("dead")
     await store.enlist("heir")
     store.pass_time(SECOND)
-    [claim] = await store.engine.reap("heir", 1, dead=["dead"])
+    [claim] = await store.engine.jobs.reap("heir", 1, dead=["dead"])
     assert await store.finish(claim, HandedBack()) is Verdict.APPLIED
     assert (await store.job(job)).scheduled_at == since
     assert (await store.take("next")).id == job
@@ -572,7 +572,7 @@ async def _runs(store: Store, job: bytes, end: str) -> int:
         assert claim.attempt - claim.base == runs
         if end == "lapse":
             store.pass_time(LEASE + 1)
-            [claim] = await store.engine.reap(await store.enlist(f"reaper-{runs}"), 10)
+            [claim] = await store.engine.jobs.reap(await store.enlist(f"reaper-{runs}"), 10)
         outcome: dict[str, Outcome] = {
             "failure": Failed("boom", after=0),
             "timeout": TimedOut(SECOND),
@@ -619,7 +619,7 @@ async def test_a_discarded_job_can_be_brought_back(store: Store) -> None:
     """Requeueing works from the discarded status as well, and the job runs again."""
     job = await store.add(attempts=1)
     await store.finish(await store.take(), Failed("boom"))
-    await store.engine.alter(Selection((job,)), Discard())
+    await store.engine.operator.alter(Selection((job,)), Discard())
     assert await store.status(job) is Status.DISCARDED
     await _requeue(store, job)
     claim = await store.take()
@@ -652,4 +652,4 @@ async def test_success_clears_the_last_error(store: Store, metadata: dict[str, s
     assert await store.settle(conclude(claim, Done(), metadata=metadata)) == [Verdict.APPLIED]
     record = await store.job(job)
     assert (record.last_error, [failure.error for failure in record.history]) == (None, ["boom"])
-    assert (await store.engine.find(Query(text="boom"))).jobs == []
+    assert (await store.engine.operator.find(Query(text="boom"))).jobs == []

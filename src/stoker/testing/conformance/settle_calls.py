@@ -54,7 +54,7 @@ async def test_verdicts_come_in_order_and_independently(store: Store) -> None:
 @pytest.mark.spec("SETTLE-11")
 async def test_settling_nothing_answers_nothing(store: Store) -> None:
     """An empty call has no verdicts and no claims."""
-    settled = await store.engine.settle([])
+    settled = await store.engine.jobs.settle([])
     assert (settled.verdicts, settled.claims) == ([], [])
 
 
@@ -84,13 +84,13 @@ async def test_totals_tell_what_became_of_a_kind(store: Store) -> None:
     claims = await store.claim(n=4)
     await store.finish(claims[1], Failed("try again", after=MINUTE))
     await store.finish(claims[2], Rejected("for good"))
-    totals = (await store.engine.census()).totals["mail"]
+    totals = (await store.engine.operator.census()).totals["mail"]
     assert (totals.enqueued, totals.completed, totals.retried, totals.failed) == (4, 0, 1, 1)
     assert totals.last_error == "for good"
     await store.finish(claims[3], Canceled())
     await store.finish(claims[0], Done())
     await store.finish(claims[0], Done())
-    totals = (await store.engine.census()).totals["mail"]
+    totals = (await store.engine.operator.census()).totals["mail"]
     assert (totals.completed, totals.retried, totals.failed, totals.canceled) == (1, 1, 1, 1)
     assert totals.last_error is None
 
@@ -104,7 +104,7 @@ async def test_a_settlement_cannot_ask_for_an_impossible_status(store: Store, st
     before = await store.snapshot([good.id, bad.id])
     wrong = msgspec.structs.replace(conclude(bad, Done()), status=status)
     with pytest.raises(InvalidTransition, match=f"running to {status}"):
-        await store.engine.settle([conclude(good, Done()), wrong])
+        await store.engine.jobs.settle([conclude(good, Done()), wrong])
     assert await store.snapshot([good.id, bad.id]) == before
 
 
@@ -194,7 +194,7 @@ async def test_settling_and_claiming_share_a_call(store: Store) -> None:
     """With a demand the same call ends one batch and returns the next."""
     ids = await store.insert(*(store.draft() for _ in range(3)))
     first = await store.take()
-    settled = await store.engine.settle([conclude(first, Done())], demand=Demand("w1", (("default", 5),)))
+    settled = await store.engine.jobs.settle([conclude(first, Done())], demand=Demand("w1", (("default", 5),)))
     assert settled.verdicts == [Verdict.APPLIED]
     assert [claim.id for claim in settled.claims] == ids[1:]
     assert await store.counts() == {Status.DONE: 1, Status.RUNNING: 2}
@@ -208,7 +208,7 @@ async def test_the_claim_sees_what_the_same_call_put_back(store: Store) -> None:
     await store.insert(store.draft(), store.draft("parent", priority=1))
     back, parent = await store.claim(n=2)
     child = store.draft("child", priority=2)
-    settled = await store.engine.settle(
+    settled = await store.engine.jobs.settle(
         [conclude(back, HandedBack()), conclude(parent, Done(followups=(child,)))],
         demand=Demand("w1", (("default", 5),)),
     )
@@ -222,7 +222,7 @@ async def test_a_demand_without_settlements_is_a_claim(store: Store) -> None:
     """An empty batch with a demand only claims."""
     job = await store.add()
     await store.enlist("w1")
-    settled = await store.engine.settle([], demand=Demand("w1", (("default", 1),)))
+    settled = await store.engine.jobs.settle([], demand=Demand("w1", (("default", 1),)))
     assert (settled.verdicts, [claim.id for claim in settled.claims]) == ([], [job])
 
 
@@ -232,7 +232,7 @@ async def test_without_a_lease_the_same_call_settles_but_claims_nothing(store: S
     await store.insert(store.draft(), store.draft())
     claim = await store.take()
     store.pass_time(LEASE + 1)
-    settled = await store.engine.settle([conclude(claim, Done())], demand=Demand("w1", (("default", 1),)))
+    settled = await store.engine.jobs.settle([conclude(claim, Done())], demand=Demand("w1", (("default", 1),)))
     assert (settled.verdicts, settled.claims) == ([Verdict.APPLIED], [])
 
 
@@ -241,7 +241,7 @@ async def test_a_throttle_shuts_the_queue_for_the_claim_of_the_same_call(store: 
     """The cool-down a settlement opened is already shut for the claim that follows it."""
     await store.insert(store.draft(), store.draft(), store.draft(queue="other"))
     claim = await store.take()
-    settled = await store.engine.settle(
+    settled = await store.engine.jobs.settle(
         [conclude(claim, Throttled())], demand=Demand("w1", (("default", 5), ("other", 5)))
     )
     assert [claim.queue for claim in settled.claims] == ["other"]
@@ -259,7 +259,7 @@ async def test_an_open_transaction_holds_up_only_settlements_that_need_its_key(s
     settlements = [conclude(claim, Done(followups=child.get(place, ()))) for place, claim in enumerate(claims)]
     with pytest.raises(_RolledBack):
         async with store.engine.transaction() as tx:
-            await store.engine.insert([store.draft("child", unique=Unique("k"))], tx=tx)
+            await store.engine.jobs.insert([store.draft("child", unique=Unique("k"))], tx=tx)
             verdicts = await store.settle(*settlements)
             held = [place for place, verdict in enumerate(verdicts) if verdict is Verdict.HELD]
             assert set(held) <= {1, 3}

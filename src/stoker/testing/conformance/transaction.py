@@ -20,7 +20,7 @@ class _Trouble(Exception):
 
 async def _woken(store: Store) -> bool:
     """Was a waiter of the queue woken, or a wake-up remembered?"""
-    return bool(await store.engine.wait([QUEUE], 0))
+    return bool(await store.engine.jobs.wait([QUEUE], 0))
 
 
 @pytest.mark.core
@@ -30,7 +30,7 @@ async def test_a_committed_insert_exists(store: Store) -> None:
     needs(store, Feature.OWN_TRANSACTION)
     draft = store.draft()
     async with store.engine.transaction() as tx:
-        assert await store.engine.insert([draft], tx=tx) == [Receipt(draft.job_id, Stored.INSERTED)]
+        assert await store.engine.jobs.insert([draft], tx=tx) == [Receipt(draft.job_id, Stored.INSERTED)]
     assert await store.status(draft.job_id) is Status.PENDING
     assert await store.counts() == {Status.PENDING: 1}
     assert await _woken(store)
@@ -45,13 +45,13 @@ async def test_a_rolled_back_insert_never_happened(store: Store) -> None:
     drafts = [store.draft(), store.draft(unique=Unique("k"))]
     with pytest.raises(_Trouble):
         async with store.engine.transaction() as tx:
-            await store.engine.insert(drafts, tx=tx)
+            await store.engine.jobs.insert(drafts, tx=tx)
             raise _Trouble
-    assert await store.engine.get([draft.job_id for draft in drafts]) == [None, None]
+    assert await store.engine.operator.get([draft.job_id for draft in drafts]) == [None, None]
     assert await store.counts() == {}
-    assert (await store.engine.census()).totals == {}
+    assert (await store.engine.operator.census()).totals == {}
     assert not await _woken(store)
-    assert (await store.engine.insert([store.draft(unique=Unique("k"))]))[0].stored is Stored.INSERTED
+    assert (await store.engine.jobs.insert([store.draft(unique=Unique("k"))]))[0].stored is Stored.INSERTED
 
 
 @pytest.mark.spec("TX-02")
@@ -64,8 +64,8 @@ async def test_a_rollback_restores_what_inserts_had_changed(store: Store) -> Non
     before = await store.snapshot([weak, pending])
     with pytest.raises(_Trouble):
         async with store.engine.transaction() as tx:
-            await store.engine.insert([store.draft(unique=Unique("weak"))], tx=tx)
-            await store.engine.insert([store.draft(unique=Unique("pending", mode="replace"), payload=b"2")], tx=tx)
+            await store.engine.jobs.insert([store.draft(unique=Unique("weak"))], tx=tx)
+            await store.engine.jobs.insert([store.draft(unique=Unique("pending", mode="replace"), payload=b"2")], tx=tx)
             raise _Trouble
     assert await store.snapshot([weak, pending]) == before
 
@@ -81,11 +81,11 @@ async def test_a_settlement_joins_the_transaction(store: Store) -> None:
     before = await store.snapshot([job])
     with pytest.raises(_Trouble):
         async with store.engine.transaction() as tx:
-            assert (await store.engine.settle([settlement], tx=tx)).verdicts == [Verdict.APPLIED]
+            assert (await store.engine.jobs.settle([settlement], tx=tx)).verdicts == [Verdict.APPLIED]
             raise _Trouble
     assert await store.snapshot([job]) == before
     async with store.engine.transaction() as tx:
-        assert (await store.engine.settle([settlement], tx=tx)).verdicts == [Verdict.APPLIED]
+        assert (await store.engine.jobs.settle([settlement], tx=tx)).verdicts == [Verdict.APPLIED]
     assert await store.status(job) is Status.DONE
     assert await store.counts() == {Status.DONE: 1, Status.PENDING: 1}
 
@@ -99,8 +99,8 @@ async def test_the_fence_holds_inside_a_transaction(store: Store) -> None:
     await store.finish(claim, Failed("boom", after=HOUR))
     other = store.draft()
     async with store.engine.transaction() as tx:
-        verdicts = (await store.engine.settle([conclude(claim, Done())], tx=tx)).verdicts
-        await store.engine.insert([other], tx=tx)
+        verdicts = (await store.engine.jobs.settle([conclude(claim, Done())], tx=tx)).verdicts
+        await store.engine.jobs.insert([other], tx=tx)
     assert verdicts[0] in {Verdict.LOST, Verdict.REPEATED}
     assert await store.status(claim.id) is Status.RETRYING
     assert await store.status(other.job_id) is Status.PENDING
@@ -114,9 +114,9 @@ async def test_several_calls_commit_together(store: Store) -> None:
     claim = await store.take()
     first, second = store.draft(unique=Unique("k")), store.draft(unique=Unique("k"))
     async with store.engine.transaction() as tx:
-        await store.engine.insert([first], tx=tx)
-        await store.engine.settle([conclude(claim, Done())], tx=tx)
-        assert await store.engine.insert([second], tx=tx) == [Receipt(first.job_id, Stored.EXISTING)]
+        await store.engine.jobs.insert([first], tx=tx)
+        await store.engine.jobs.settle([conclude(claim, Done())], tx=tx)
+        assert await store.engine.jobs.insert([second], tx=tx) == [Receipt(first.job_id, Stored.EXISTING)]
     assert await store.counts() == {Status.DONE: 1, Status.PENDING: 1}
 
 
@@ -127,11 +127,11 @@ async def test_a_refused_call_inside_a_transaction_leaves_the_others(store: Stor
     holder = await store.add(unique=Unique("k"))
     first, refused, last = store.draft(), store.draft(), store.draft()
     async with store.engine.transaction() as tx:
-        await store.engine.insert([first], tx=tx)
+        await store.engine.jobs.insert([first], tx=tx)
         with pytest.raises(Duplicate):
-            await store.engine.insert([refused, store.draft(unique=Unique("k", mode="raise"))], tx=tx)
-        await store.engine.insert([last], tx=tx)
-    records = await store.engine.get([holder, first.job_id, refused.job_id, last.job_id])
+            await store.engine.jobs.insert([refused, store.draft(unique=Unique("k", mode="raise"))], tx=tx)
+        await store.engine.jobs.insert([last], tx=tx)
+    records = await store.engine.operator.get([holder, first.job_id, refused.job_id, last.job_id])
     assert [record is not None for record in records] == [True, True, False, True]
 
 
@@ -140,7 +140,7 @@ async def test_an_empty_transaction_is_harmless(store: Store) -> None:
     """Nothing in, nothing out, no waiter woken."""
     needs(store, Feature.OWN_TRANSACTION)
     async with store.engine.transaction() as tx:
-        assert await store.engine.insert([], tx=tx) == []
+        assert await store.engine.jobs.insert([], tx=tx) == []
     assert await store.counts() == {}
     assert not await _woken(store)
 
@@ -154,9 +154,9 @@ async def test_a_foreign_handle_is_refused(store: Store) -> None:
     draft = store.draft()
     before = await store.snapshot([claim.id])
     with pytest.raises(EngineRefused, match="object"):
-        await store.engine.insert([draft], tx=object())
+        await store.engine.jobs.insert([draft], tx=object())
     with pytest.raises(EngineRefused, match="object"):
-        await store.engine.settle([conclude(claim, Done())], tx=object())
+        await store.engine.jobs.settle([conclude(claim, Done())], tx=object())
     assert await store.gone(draft.job_id)
     assert await store.snapshot([claim.id]) == before
 
@@ -166,10 +166,10 @@ async def test_a_transaction_that_is_over_is_refused(store: Store) -> None:
     """A handle kept beyond its block stores nothing."""
     needs(store, Feature.OWN_TRANSACTION)
     async with store.engine.transaction() as tx:
-        await store.engine.insert([store.draft()], tx=tx)
+        await store.engine.jobs.insert([store.draft()], tx=tx)
     late = store.draft()
     with pytest.raises(StokerError):
-        await store.engine.insert([late], tx=tx)
+        await store.engine.jobs.insert([late], tx=tx)
     assert await store.gone(late.job_id)
 
 
@@ -180,7 +180,7 @@ async def test_the_store_works_on_after_a_rollback(store: Store) -> None:
     for _ in range(3):
         with pytest.raises(_Trouble):
             async with store.engine.transaction() as tx:
-                await store.engine.insert([store.draft()], tx=tx)
+                await store.engine.jobs.insert([store.draft()], tx=tx)
                 raise _Trouble
     job = await store.add()
     assert await store.finish(await store.take(), Done()) is Verdict.APPLIED

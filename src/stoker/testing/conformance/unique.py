@@ -27,7 +27,7 @@ async def _waiting(store: Store, *, hold: Hold = "active", after: int = HOUR) ->
 
 async def _put(store: Store, **options: object) -> Receipt:
     """Insert one draft with key k, or as given; return its receipt."""
-    [receipt] = await store.engine.insert([store.draft(**{"unique": Unique("k"), **options})])  # type: ignore[arg-type]
+    [receipt] = await store.engine.jobs.insert([store.draft(**{"unique": Unique("k"), **options})])  # type: ignore[arg-type]
     return receipt
 
 
@@ -41,7 +41,7 @@ async def test_a_taken_key_answers_with_its_holder(store: Store) -> None:
     holder = await store.add(unique=Unique("k"), payload=b"1")
     before = await store.snapshot([holder])
     newcomer = store.draft(unique=Unique("k"), payload=b"2")
-    assert await store.engine.insert([newcomer]) == [Receipt(holder, Stored.EXISTING)]
+    assert await store.engine.jobs.insert([newcomer]) == [Receipt(holder, Stored.EXISTING)]
     assert await store.snapshot([holder]) == before
     assert await store.gone(newcomer.job_id)
 
@@ -78,9 +78,9 @@ async def test_a_key_is_free_after_its_job_ended(store: Store, end: str) -> None
     """Done, dead, canceled and deleted jobs hold nothing."""
     job = await store.add(unique=Unique("k"), options=Options(keep=0 if "success" in end else None))
     if end == "canceled before":
-        await store.engine.alter(Selection((job,)), Cancel())
+        await store.engine.operator.alter(Selection((job,)), Cancel())
     elif end == "deleted":
-        await store.engine.alter(Selection((job,)), Delete())
+        await store.engine.operator.alter(Selection((job,)), Delete())
     else:
         claim = await store.take()
         ends: dict[str, Outcome] = {"dead": Rejected("no"), "canceled": Canceled()}
@@ -96,7 +96,7 @@ async def test_a_forced_cancel_frees_the_key(store: Store) -> None:
     """A running job that loses its claim by force lets go of its key at once."""
     job = await store.add(unique=Unique("k"))
     await store.take()
-    await store.engine.alter(Selection((job,)), Cancel(force=True))
+    await store.engine.operator.alter(Selection((job,)), Cancel(force=True))
     assert (await _put(store)).stored is Stored.INSERTED
 
 
@@ -144,16 +144,16 @@ async def test_scopes_never_collide(store: Store) -> None:
         store.draft("global", unique=Unique("k")),
         store.draft("work", unique=Unique("work/k")),
     ]
-    assert [receipt.stored for receipt in await store.engine.insert(drafts)] == [Stored.INSERTED] * 7
+    assert [receipt.stored for receipt in await store.engine.jobs.insert(drafts)] == [Stored.INSERTED] * 7
 
 
 @pytest.mark.spec("KEY-03")
 async def test_keys_are_compared_exactly(store: Store) -> None:
     """Case, spaces and composed characters make different keys."""
     keys = ["k", "K", "k ", " k", "é", "e\u0301", "%", "_", "\u2028", "k" * 512]
-    receipts = await store.engine.insert([store.draft(unique=Unique(key)) for key in keys])
+    receipts = await store.engine.jobs.insert([store.draft(unique=Unique(key)) for key in keys])
     assert [receipt.stored for receipt in receipts] == [Stored.INSERTED] * len(keys)
-    again = await store.engine.insert([store.draft(unique=Unique(key)) for key in keys])
+    again = await store.engine.jobs.insert([store.draft(unique=Unique(key)) for key in keys])
     assert again == [Receipt(receipt.id, Stored.EXISTING) for receipt in receipts]
 
 
@@ -170,7 +170,7 @@ async def test_replacing_overwrites_a_pending_job_and_keeps_its_id(store: Store)
     newcomer = Draft(
         store.mint(), "two", b"[2]", "mail", -5, 0, None, 9, unique, "b", Options(timeout=SECOND, metadata={"x": "y"})
     )
-    assert await store.engine.insert([newcomer]) == [Receipt(holder, Stored.REPLACED)]
+    assert await store.engine.jobs.insert([newcomer]) == [Receipt(holder, Stored.REPLACED)]
     assert await store.gone(newcomer.job_id)
     record = await store.job(holder)
     assert (record.kind, record.payload, record.queue, record.priority) == ("two", b"[2]", "mail", -5)
@@ -187,7 +187,7 @@ async def test_replacing_moves_the_counts(store: Store) -> None:
     needs(store, Feature.KEYS_ACROSS_QUEUES)
     await store.add("one", queue="a", unique=Unique("k", scope="global"))
     await _put(store, kind="two", queue="b", unique=Unique("k", scope="global", mode="replace"))
-    census = await store.engine.census()
+    census = await store.engine.operator.census()
     assert [(count.queue, count.kind, count.status, count.n) for count in census.counts] == [
         ("b", "two", Status.PENDING, 1)
     ]
@@ -243,7 +243,7 @@ async def test_a_refusing_draft_names_the_holder_and_stores_nothing(store: Store
     before = await store.snapshot([holder])
     bystander = store.draft()
     with pytest.raises(Duplicate, match="k") as refused:
-        await store.engine.insert([bystander, store.draft(unique=Unique("k", mode="raise"))])
+        await store.engine.jobs.insert([bystander, store.draft(unique=Unique("k", mode="raise"))])
     assert refused.value.holder == holder
     assert await store.gone(bystander.job_id)
     assert await store.snapshot([holder]) == before
@@ -264,9 +264,9 @@ async def test_a_refused_batch_undoes_supersedes_and_replacements(store: Store) 
         store.draft(unique=Unique("h", mode="raise")),
     ]
     with pytest.raises(Duplicate):
-        await store.engine.insert(drafts)
+        await store.engine.jobs.insert(drafts)
     assert await store.snapshot([weak, replaced, held]) == before
-    assert await store.engine.get([draft.job_id for draft in drafts]) == [None] * 4
+    assert await store.engine.operator.get([draft.job_id for draft in drafts]) == [None] * 4
     assert (await _put(store, unique=Unique("free"))).stored is Stored.INSERTED
 
 
@@ -289,7 +289,7 @@ async def test_a_running_holder_refuses_too(store: Store) -> None:
 async def test_drafts_of_one_call_meet_each_other(store: Store) -> None:
     """The first draft with a key takes it; the next one of the same call gets the first one's id."""
     one, two, other = store.draft(unique=Unique("k")), store.draft(unique=Unique("k")), store.draft()
-    assert await store.engine.insert([one, two, other]) == [
+    assert await store.engine.jobs.insert([one, two, other]) == [
         Receipt(one.job_id, Stored.INSERTED),
         Receipt(one.job_id, Stored.EXISTING),
         Receipt(other.job_id, Stored.INSERTED),
@@ -302,7 +302,7 @@ async def test_a_draft_may_replace_one_of_its_own_call(store: Store) -> None:
     """The last draft of a batch for a replaceable key is what is stored, under the first id."""
     unique = Unique("k", mode="replace")
     one, two, three = (store.draft(unique=unique, payload=payload) for payload in (b"1", b"2", b"3"))
-    assert await store.engine.insert([one, two, three]) == [
+    assert await store.engine.jobs.insert([one, two, three]) == [
         Receipt(one.job_id, Stored.INSERTED),
         Receipt(one.job_id, Stored.REPLACED),
         Receipt(one.job_id, Stored.REPLACED),
@@ -317,11 +317,11 @@ async def test_a_draft_may_replace_one_of_its_own_call(store: Store) -> None:
 async def test_a_call_may_repeat_a_draft_and_meet_its_job(store: Store, waits: bool) -> None:
     """One draft names a stored job by its id, another one by its key: the second replaces or supersedes the first."""
     job = store.draft(unique=Unique("k"))
-    await store.engine.insert([job])
+    await store.engine.jobs.insert([job])
     if waits:
         assert await store.finish(await store.take(), Failed("boom", after=HOUR)) is Verdict.APPLIED
     other = store.draft(unique=Unique("k", mode="replace"), payload=b"2")
-    again, met = await store.engine.insert([job, other])
+    again, met = await store.engine.jobs.insert([job, other])
     assert again == Receipt(job.job_id, Stored.EXISTING)
     if waits:
         assert met == Receipt(other.job_id, Stored.INSERTED, job.job_id)
@@ -336,7 +336,7 @@ async def test_a_call_that_refuses_itself_stores_nothing(store: Store) -> None:
     """Two refusing drafts with one key in one call are a Duplicate, and the key stays free."""
     one, two = (store.draft(unique=Unique("k", mode="raise")) for _ in range(2))
     with pytest.raises(Duplicate):
-        await store.engine.insert([one, two])
+        await store.engine.jobs.insert([one, two])
     assert await store.counts() == {}
     assert (await _put(store)).stored is Stored.INSERTED
 
@@ -352,7 +352,7 @@ async def test_a_newcomer_supersedes_a_job_that_waits_for_its_retry(store: Store
     old = await _waiting(store)
     store.pass_time(SECOND)
     newcomer = store.draft(unique=Unique("k", mode=mode), delay=HOUR)
-    assert await store.engine.insert([newcomer]) == [Receipt(newcomer.job_id, Stored.INSERTED, old)]
+    assert await store.engine.jobs.insert([newcomer]) == [Receipt(newcomer.job_id, Stored.INSERTED, old)]
     record = await store.job(old)
     assert (record.status, record.last_error, record.worker) == (Status.DEAD, SUPERSEDED, None)
     assert (record.finished_at, record.expires_at) == (store.now(), store.now() + KEEP_DEAD)
@@ -445,7 +445,7 @@ async def test_requeueing_a_job_whose_key_is_held_is_blocked(store: Store) -> No
     await _put(store)
     for _ in range(2):
         before = await store.snapshot([dead])
-        tally = await store.engine.alter(Selection((dead,)), Requeue())
+        tally = await store.engine.operator.alter(Selection((dead,)), Requeue())
         assert (tally.changed, tally.blocked) == (0, 1)
         assert await store.snapshot([dead]) == before
         await store.claim()
@@ -458,7 +458,7 @@ async def test_requeueing_a_superseded_job_supersedes_in_turn(store: Store) -> N
     first = await _waiting(store, after=MINUTE)
     second = (await _put(store)).id
     await store.finish(await store.take(), Failed("boom", after=MINUTE))
-    assert (await store.engine.alter(Selection((first,)), Requeue())).changed == 1
+    assert (await store.engine.operator.alter(Selection((first,)), Requeue())).changed == 1
     assert await store.status(second) is Status.DEAD
     bystander = await store.add()
     store.pass_time(HOUR)
@@ -472,7 +472,7 @@ async def test_requeueing_against_a_key_held_through_retries_is_blocked(store: S
     dead = await store.add(unique=Unique("k", hold="retrying"))
     await store.finish(await store.take(), Rejected("no"))
     holder = await _waiting(store, hold="retrying")
-    assert (await store.engine.alter(Selection((dead,)), Requeue())).blocked == 1
+    assert (await store.engine.operator.alter(Selection((dead,)), Requeue())).blocked == 1
     assert (await store.status(dead), await store.status(holder)) == (Status.DEAD, Status.RETRYING)
 
 
@@ -483,7 +483,7 @@ async def test_of_dead_jobs_with_one_key_only_one_comes_back(store: Store) -> No
     for unique in (Unique("k"), Unique("k"), None, Unique("k")):
         dead.append(await store.add(unique=unique))
         await store.finish(await store.take(), Rejected("no"))
-    tally = await store.engine.alter(Selection(tuple(dead)), Requeue())
+    tally = await store.engine.operator.alter(Selection(tuple(dead)), Requeue())
     assert (tally.changed, tally.blocked) == (2, 2)
     assert await store.counts() == {Status.PENDING: 2, Status.DEAD: 2}
     assert [claim.id for claim in await store.claim(n=10)] == [dead[0], dead[2]]
@@ -494,7 +494,7 @@ async def test_of_dead_jobs_with_one_key_only_one_comes_back(store: Store) -> No
 async def test_requeueing_a_waiting_job_makes_its_key_strong(store: Store, hold: Hold) -> None:
     """A job does not block itself; once an operator made it pending it is not superseded any more."""
     job = await _waiting(store, hold=hold)
-    tally = await store.engine.alter(Selection((job,)), Requeue())
+    tally = await store.engine.operator.alter(Selection((job,)), Requeue())
     assert (tally.changed, tally.blocked) == (1, 0)
     record = await store.job(job)
     assert (record.status, record.last_error, len(record.history)) == (Status.PENDING, "boom", 1)
@@ -508,7 +508,7 @@ async def test_cloning_a_job_whose_key_is_held_is_blocked(store: Store) -> None:
     await store.finish(await store.take(), Rejected("no"))
     await _put(store)
     copy = store.mint()
-    tally = await store.engine.alter(Selection((dead,)), Clone((copy,)))
+    tally = await store.engine.operator.alter(Selection((dead,)), Clone((copy,)))
     assert (tally.changed, tally.blocked, tally.created) == (0, 1, ())
     assert await store.gone(copy)
     assert await store.status(dead) is Status.DEAD
@@ -530,8 +530,8 @@ async def test_at_most_one_active_job_per_key_over_a_long_life(store: Store) -> 
                     await store.finish(claim, Failed("boom", after=SECOND))
             case _:
                 store.pass_time(2 * SECOND)
-                await store.engine.alter(Selection((ids[turn % len(ids)],)), Requeue())
-        records = [job for job in await store.engine.get(sorted(set(ids))) if job is not None]
+                await store.engine.operator.alter(Selection((ids[turn % len(ids)],)), Requeue())
+        records = [job for job in await store.engine.operator.get(sorted(set(ids))) if job is not None]
         active = [job for job in records if job.status in {Status.PENDING, Status.RUNNING, Status.RETRYING}]
         assert len(active) <= 1
 

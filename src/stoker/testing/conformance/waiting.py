@@ -32,7 +32,7 @@ async def test_wait_without_a_wake_times_out(store: Store) -> None:
     """Without a wake-up the result is empty, and time really passed."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    assert await store.engine.wait(["mail"], _NEVER) == frozenset()
+    assert await store.engine.jobs.wait(["mail"], _NEVER) == frozenset()
     assert loop.time() - began >= _NEVER * 0.9
 
 
@@ -40,9 +40,9 @@ async def test_wait_without_a_wake_times_out(store: Store) -> None:
 @pytest.mark.spec("WAKE-01")
 async def test_wait_ends_when_woken(store: Store) -> None:
     """A sleeper is released by the wake-up, long before its timeout, and gets the topic."""
-    sleeper = asyncio.create_task(store.engine.wait(["mail", "post"], ARRIVES))
+    sleeper = asyncio.create_task(store.engine.jobs.wait(["mail", "post"], ARRIVES))
     await asyncio.sleep(0.01)
-    await store.engine.wake(["post"])
+    await store.engine.jobs.wake(["post"])
     assert await asyncio.wait_for(sleeper, ARRIVES - 1) == {"post"}
 
 
@@ -50,48 +50,48 @@ async def test_wait_ends_when_woken(store: Store) -> None:
 @pytest.mark.spec("WAKE-02")
 async def test_wake_without_a_waiter_is_remembered_once(store: Store) -> None:
     """After any number of wake-ups the next wait returns at once, and the one after it sleeps."""
-    await store.engine.wake(["mail"])
-    await store.engine.wake(["mail"])
-    assert await store.engine.wait(["mail"], ARRIVES) == {"mail"}
-    assert await store.engine.wait(["mail"], _NEVER) == frozenset()
+    await store.engine.jobs.wake(["mail"])
+    await store.engine.jobs.wake(["mail"])
+    assert await store.engine.jobs.wait(["mail"], ARRIVES) == {"mail"}
+    assert await store.engine.jobs.wait(["mail"], _NEVER) == frozenset()
 
 
 @pytest.mark.core
 @pytest.mark.spec("WAKE-03")
 async def test_wake_is_per_topic(store: Store) -> None:
     """Waking one queue neither releases the sleepers of another nor is used up by them."""
-    await store.engine.wake(["mail"])
-    assert await store.engine.wait(["post"], _NEVER) == frozenset()
-    assert await store.engine.wait(["post", "mail"], ARRIVES) == {"mail"}
+    await store.engine.jobs.wake(["mail"])
+    assert await store.engine.jobs.wait(["post"], _NEVER) == frozenset()
+    assert await store.engine.jobs.wait(["post", "mail"], ARRIVES) == {"mail"}
 
 
 @pytest.mark.core
 @pytest.mark.spec("WAKE-04")
 async def test_wake_releases_one_waiter(store: Store) -> None:
     """Of three sleepers on a queue one wake-up releases one, and nothing is left over for later."""
-    sleepers = [asyncio.create_task(store.engine.wait(["mail"], ARRIVES)) for _ in range(3)]
+    sleepers = [asyncio.create_task(store.engine.jobs.wait(["mail"], ARRIVES)) for _ in range(3)]
     await asyncio.sleep(0.05)
-    await store.engine.wake(["mail"])
+    await store.engine.jobs.wake(["mail"])
     [woken], asleep = await asyncio.wait(sleepers, timeout=ARRIVES, return_when=asyncio.FIRST_COMPLETED)
     assert woken.result() == {"mail"}
     assert (await asyncio.wait(asleep, timeout=_NEVER))[0] == set()
     for sleeper in asleep:
         sleeper.cancel()
     await asyncio.wait(asleep)
-    assert await store.engine.wait(["mail"], _NEVER) == frozenset()
+    assert await store.engine.jobs.wait(["mail"], _NEVER) == frozenset()
 
 
 @pytest.mark.spec("WAKE-04")
 async def test_wake_is_not_swallowed_by_a_waiter_that_left(store: Store) -> None:
     """A sleeper that timed out or was canceled does not take a later wake-up along."""
-    await store.engine.wait(["mail"], 0.01)
-    left = asyncio.create_task(store.engine.wait(["mail"], ARRIVES))
+    await store.engine.jobs.wait(["mail"], 0.01)
+    left = asyncio.create_task(store.engine.jobs.wait(["mail"], ARRIVES))
     await asyncio.sleep(0.01)
     left.cancel()
     with pytest.raises(asyncio.CancelledError):
         await left
-    await store.engine.wake(["mail"])
-    assert await store.engine.wait(["mail"], ARRIVES) == {"mail"}
+    await store.engine.jobs.wake(["mail"])
+    assert await store.engine.jobs.wait(["mail"], ARRIVES) == {"mail"}
 
 
 @pytest.mark.core
@@ -104,10 +104,10 @@ async def test_wake_by_insert_reaches_the_queues_with_new_due_jobs(store: Store)
         store.draft(queue="later", delay=HOUR),
         store.draft(queue="post"),
     )
-    assert await store.engine.wait(["mail"], ARRIVES) == {"mail"}
-    assert await store.engine.wait(["mail"], _NEVER) == frozenset()
-    assert await store.engine.wait(["later"], _NEVER) == frozenset()
-    assert await store.engine.wait(["post"], ARRIVES) == {"post"}
+    assert await store.engine.jobs.wait(["mail"], ARRIVES) == {"mail"}
+    assert await store.engine.jobs.wait(["mail"], _NEVER) == frozenset()
+    assert await store.engine.jobs.wait(["later"], _NEVER) == frozenset()
+    assert await store.engine.jobs.wait(["post"], ARRIVES) == {"post"}
 
 
 @pytest.mark.core
@@ -119,14 +119,14 @@ async def test_wake_by_insert_needs_a_new_job(store: Store) -> None:
     await store.quiet("mail")
     await store.add(unique=Unique("k"), queue="mail")
     await store.insert(draft)
-    assert await store.engine.wait(["mail"], _NEVER) == frozenset()
+    assert await store.engine.jobs.wait(["mail"], _NEVER) == frozenset()
 
 
 @pytest.mark.spec("WAKE-05")
 async def test_wake_sent_while_no_worker_waits_reaches_the_next_waiter(store: Store) -> None:
     """A job stored while there is no waiter is not missed."""
     await store.add(queue="mail")
-    assert await store.engine.wait(["mail"], ARRIVES) == {"mail"}
+    assert await store.engine.jobs.wait(["mail"], ARRIVES) == {"mail"}
 
 
 @pytest.mark.spec("WAKE-06")
@@ -134,9 +134,9 @@ async def test_wake_by_run_now_reaches_a_sleeper(store: Store) -> None:
     """A sleeper is released when a scheduled job of its queue is made due."""
     job = await store.add(queue="mail", delay=HOUR)
     await store.quiet("mail")
-    sleeper = asyncio.create_task(store.engine.wait(["mail"], ARRIVES))
+    sleeper = asyncio.create_task(store.engine.jobs.wait(["mail"], ARRIVES))
     await asyncio.sleep(0.01)
-    await store.engine.alter(Selection((job,)), RunNow())
+    await store.engine.operator.alter(Selection((job,)), RunNow())
     assert await asyncio.wait_for(sleeper, ARRIVES - 1) == {"mail"}
 
 
@@ -151,9 +151,9 @@ async def test_wake_of_control_reaches_every_engine(store: Store) -> None:
         job = await store.add()
         await store.take()
         engines = [store.engine, *twins]
-        sleepers = [asyncio.create_task(engine.wait([CONTROL], ARRIVES)) for engine in engines]
+        sleepers = [asyncio.create_task(engine.jobs.wait([CONTROL], ARRIVES)) for engine in engines]
         await asyncio.sleep(0.05)
-        await store.engine.alter(Selection((job,)), Cancel())
+        await store.engine.operator.alter(Selection((job,)), Cancel())
         assert await asyncio.wait_for(asyncio.gather(*sleepers), ARRIVES - 1) == [{CONTROL}] * 3
     finally:
         for twin in twins:
@@ -168,11 +168,11 @@ async def test_wake_of_control_is_remembered_by_each_listener(store: Store) -> N
     await twin.open()
     try:
         for engine in (store.engine, twin):
-            assert await engine.wait([CONTROL], 0.01) == frozenset()
-        await store.engine.wake([CONTROL])
+            assert await engine.jobs.wait([CONTROL], 0.01) == frozenset()
+        await store.engine.jobs.wake([CONTROL])
         for engine in (store.engine, twin):
-            assert await engine.wait([CONTROL], ARRIVES) == {CONTROL}
-            assert await engine.wait([CONTROL], _NEVER) == frozenset()
+            assert await engine.jobs.wait([CONTROL], ARRIVES) == {CONTROL}
+            assert await engine.jobs.wait([CONTROL], _NEVER) == frozenset()
     finally:
         await twin.close()
 
@@ -182,8 +182,8 @@ async def test_wake_of_control_is_spared_when_nothing_runs(store: Store) -> None
     """Canceling a job that only waits asks no keeper to look."""
     job = await store.add()
     await store.quiet(CONTROL)
-    await store.engine.alter(Selection((job,)), Cancel())
-    assert await store.engine.wait([CONTROL], _NEVER) == frozenset()
+    await store.engine.operator.alter(Selection((job,)), Cancel())
+    assert await store.engine.jobs.wait([CONTROL], _NEVER) == frozenset()
 
 
 # --- how long to sleep ------------------------------------------------------------------------------------------
@@ -199,15 +199,15 @@ async def test_a_worker_may_sleep_until_the_next_job_is_due(store: Store) -> Non
         store.draft(queue="post", delay=5 * SECOND),
         store.draft(queue="other", delay=SECOND),
     )
-    assert await store.engine.ahead(["mail"]) == Ahead(frozenset({"mail"}), MINUTE)
-    assert await store.engine.ahead(["mail", "post"]) == Ahead(frozenset({"mail", "post"}), 5 * SECOND)
+    assert await store.engine.jobs.ahead(["mail"]) == Ahead(frozenset({"mail"}), MINUTE)
+    assert await store.engine.jobs.ahead(["mail", "post"]) == Ahead(frozenset({"mail", "post"}), 5 * SECOND)
     store.pass_time(5 * SECOND - 1)
-    assert (await store.engine.ahead(["mail", "post"])).wait == 1
+    assert (await store.engine.jobs.ahead(["mail", "post"])).wait == 1
     assert await store.claim(queue="post") == []
     store.pass_time(1)
-    assert await store.engine.ahead(["mail", "post"]) == Ahead(frozenset({"mail", "post"}), 0, 55 * SECOND)
+    assert await store.engine.jobs.ahead(["mail", "post"]) == Ahead(frozenset({"mail", "post"}), 0, 55 * SECOND)
     assert len(await store.claim(queue="post")) == 1
-    assert (await store.engine.ahead(["mail", "post"])).wait == 55 * SECOND
+    assert (await store.engine.jobs.ahead(["mail", "post"])).wait == 55 * SECOND
 
 
 @pytest.mark.core
@@ -217,7 +217,7 @@ async def test_a_worker_may_sleep_until_a_job_comes_back(store: Store, outcome: 
     """A retry, a snooze and a throttle each set when the next job can be taken."""
     await store.add()
     await store.finish(await store.take(), outcome)
-    assert (await store.engine.ahead([QUEUE])).wait == 3 * SECOND
+    assert (await store.engine.jobs.ahead([QUEUE])).wait == 3 * SECOND
     store.pass_time(3 * SECOND)
     assert len(await store.claim()) == 1
 
@@ -227,8 +227,8 @@ async def test_a_worker_may_sleep_until_a_job_comes_back(store: Store, outcome: 
 async def test_a_worker_of_nothing_sleeps_until_it_is_woken(store: Store) -> None:
     """Empty queues, queues that were never used, and no queues at all have no time, and are open."""
     await store.finish(await _taken(store), Done())
-    assert await store.engine.ahead([QUEUE, "unheard.of"]) == Ahead(frozenset({QUEUE, "unheard.of"}), None)
-    assert await store.engine.ahead([]) == Ahead(frozenset(), None)
+    assert await store.engine.jobs.ahead([QUEUE, "unheard.of"]) == Ahead(frozenset({QUEUE, "unheard.of"}), None)
+    assert await store.engine.jobs.ahead([]) == Ahead(frozenset(), None)
 
 
 @pytest.mark.core
@@ -237,9 +237,9 @@ async def test_a_cooling_queue_is_slept_over_until_its_deadline(store: Store) ->
     """Jobs that are due inside the window are no reason to wake; the deadline is, and then the jobs are there."""
     await store.insert(store.draft(), store.draft())
     await store.finish(await store.take(), Throttled(20 * SECOND))
-    assert await store.engine.ahead([QUEUE, "other"]) == Ahead(frozenset({"other"}), 20 * SECOND)
+    assert await store.engine.jobs.ahead([QUEUE, "other"]) == Ahead(frozenset({"other"}), 20 * SECOND)
     store.pass_time(20 * SECOND)
-    assert (await store.engine.ahead([QUEUE])).open == {QUEUE}
+    assert (await store.engine.jobs.ahead([QUEUE])).open == {QUEUE}
     assert len(await store.claim(n=5)) == 2
 
 
@@ -248,14 +248,14 @@ async def test_a_cooling_queue_is_slept_over_until_its_deadline(store: Store) ->
 async def test_a_paused_queue_is_slept_over_until_it_is_resumed(store: Store) -> None:
     """Neither its due jobs nor its later ones wake a worker; resuming does, at once."""
     await store.insert(store.draft(queue="mail"), store.draft(queue="mail", delay=MINUTE))
-    await store.engine.tune("mail", Tuning(paused=True))
+    await store.engine.control.tune("mail", Tuning(paused=True))
     await store.quiet("mail")
-    assert await store.engine.ahead(["mail"]) == Ahead(frozenset(), None)
-    sleeper = asyncio.create_task(store.engine.wait(["mail"], ARRIVES))
+    assert await store.engine.jobs.ahead(["mail"]) == Ahead(frozenset(), None)
+    sleeper = asyncio.create_task(store.engine.jobs.wait(["mail"], ARRIVES))
     await asyncio.sleep(0.01)
-    await store.engine.tune("mail", Tuning(paused=False))
+    await store.engine.control.tune("mail", Tuning(paused=False))
     assert await asyncio.wait_for(sleeper, ARRIVES - 1) == {"mail"}
-    assert await store.engine.ahead(["mail"]) == Ahead(frozenset({"mail"}), 0)
+    assert await store.engine.jobs.ahead(["mail"]) == Ahead(frozenset({"mail"}), 0)
 
 
 @pytest.mark.core
@@ -264,17 +264,17 @@ async def test_a_job_that_is_due_soon_moves_the_alarm_of_a_sleeper(store: Store)
     """A worker that waits for a later job is woken by an earlier one, also of another process, and gets its time."""
     await store.add(queue="mail", delay=HOUR)
     await store.quiet("mail")
-    assert (await store.engine.ahead(["mail"])).wait == HOUR
-    sleeper = asyncio.create_task(store.engine.wait(["mail"], ARRIVES))
+    assert (await store.engine.jobs.ahead(["mail"])).wait == HOUR
+    sleeper = asyncio.create_task(store.engine.jobs.wait(["mail"], ARRIVES))
     await asyncio.sleep(0.05)
     twin = store.engine.for_loop()
     await twin.open()
     try:
-        await twin.insert([store.draft(queue="mail", delay=SOON)])
+        await twin.jobs.insert([store.draft(queue="mail", delay=SOON)])
         assert await asyncio.wait_for(sleeper, ARRIVES - 1) == {"mail"}
     finally:
         await twin.close()
-    assert (await store.engine.ahead(["mail"])).wait == SOON
+    assert (await store.engine.jobs.ahead(["mail"])).wait == SOON
 
 
 @pytest.mark.spec("WAKE-10")
@@ -282,4 +282,4 @@ async def test_a_job_that_is_due_later_wakes_no_waiter(store: Store) -> None:
     """One microsecond beyond what a worker looks ahead no wake-up is spent."""
     await store.insert(*(store.draft(queue="mail", delay=SOON + 1) for _ in range(3)))
     await store.add(queue="mail", at=store.now() + HOUR)
-    assert await store.engine.wait(["mail"], _NEVER) == frozenset()
+    assert await store.engine.jobs.wait(["mail"], _NEVER) == frozenset()

@@ -50,7 +50,7 @@ async def _drain(visit: Visit) -> Done | Response:
 async def _rate_of(visit: Visit, name: str) -> Rate:
     needs_everything(visit)
     engine = await visit.board.store.engine()
-    found = next((one for one in await engine.budgets() if one.name == name), None)
+    found = next((one for one in await engine.control.budgets() if one.name == name), None)
     if found is None:
         raise NotFound(f"There is no budget {name}.")
     return found.bucket.rate
@@ -76,7 +76,7 @@ async def _reach(visit: Visit, queue: str, limit: str, n: int) -> Question:
     """What another number starts: as many more jobs of each full key as wait and have room then."""
     engine = await visit.board.store.engine()
     now = await engine.now()
-    keys = await engine.subqueues(queue, limit=LARGEST_PAGE)
+    keys = await engine.control.subqueues(queue, limit=LARGEST_PAGE)
     full = [one for one in keys if one.limit == limit and one.full and one.due is not None and one.due <= now]
     least = "at least " if len(keys) == LARGEST_PAGE else ""
     start = f"{least}{count(len(full), 'key')} {'is' if len(full) == 1 else 'are'} full with jobs that wait"

@@ -51,7 +51,7 @@ async def run(verb: str, visit: Visit) -> Response:
     form = await visit.board.form(visit)
     check_queue(visit, name)
     engine = await visit.board.store.engine()
-    before = next((one for one in await engine.queues() if one.name == name), Queue(name=name))
+    before = next((one for one in await engine.control.queues() if one.name == name), Queue(name=name))
     back = come_from(visit, form.get("next"), f"queues/{quote(name, safe='')}")
     return answer(visit, await VERBS[verb](QueueForm(visit, form, before, back)), back)
 
@@ -83,7 +83,7 @@ async def _reopen(queue: QueueForm) -> Done | Response:
 async def _asked(queue: QueueForm, verb: str, title: str, yes: str, no: str) -> Response:
     """Ask before what was meant for one job reaches all of its queue, with the number of those that start."""
     engine = await queue.visit.board.store.engine()
-    due = (await engine.census()).ready(queue.name)
+    due = (await engine.operator.census()).ready(queue.name)
     start = "1 due job of it starts" if due == 1 else f"{due:,} due jobs of it start"
     rate = "" if queue.before.bucket is None else ", at its rate"
     question = Question(title, f"{start} as workers are free{rate}, not this one alone.", yes, no)

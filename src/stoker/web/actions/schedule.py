@@ -41,7 +41,7 @@ async def run(verb: str, visit: Visit) -> Response:
     name = visit.request.path_params["name"]
     form = await visit.board.form(visit)
     engine = await visit.board.store.engine()
-    before = next((one for one in await engine.schedules() if one.name == name), None)
+    before = next((one for one in await engine.schedules.read() if one.name == name), None)
     if before is None:
         raise NotFound(f"There is no schedule {name}.")
     check_queue(visit, before.template.queue)

@@ -281,7 +281,7 @@ async def _check_quotas(visit: Visit, queue: str) -> None:
 async def act_on_many(visit: Visit, given: BulkBody) -> TallyView:
     """Act on the jobs of a list."""
     engine = await visit.board.store.engine()
-    for job in await engine.get([ids.parse(one) for one in given.ids]):
+    for job in await engine.operator.get([ids.parse(one) for one in given.ids]):
         if job is not None:
             shared.check_queue(visit, job.queue)
     done = await pages.act(visit, given.action, given.ids, needs(visit, given))
@@ -435,7 +435,7 @@ async def group(visit: Visit) -> GroupView:
         wanted = ids.parse(place(visit, "id"))
     except ValueError:
         raise NotFound("No group has this id.") from None
-    [found] = await (await visit.board.store.engine()).groups([wanted])
+    [found] = await (await visit.board.store.engine()).groups.get([wanted])
     if found is None:
         raise NotFound("No group has this id. It may have expired.")
     return group_view(found)

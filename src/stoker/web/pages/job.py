@@ -76,13 +76,13 @@ async def _others(engine: Engine, kind: str, census: Census) -> Page:
     """The latest runs of a kind. A rare kind is looked for further back while there are more, but not for long."""
     # Finished jobs are one list; a walk over all jobs would pass a whole backlog before it meets a run.
     query = Query(kinds=frozenset({kind}), statuses=FINISHED, limit=OTHERS)
-    found = await engine.find(query)
+    found = await engine.operator.find(query)
     there = sum(one.n for one in census.counts if one.kind == kind and one.status in FINISHED)
     for _ in range(FURTHER):
         if len(found.jobs) >= min(OTHERS, there) or found.cursor is None:
             break
         rest = OTHERS - len(found.jobs)
-        more = await engine.find(msgspec.structs.replace(query, limit=rest, cursor=found.cursor))
+        more = await engine.operator.find(msgspec.structs.replace(query, limit=rest, cursor=found.cursor))
         found = Page([*found.jobs, *more.jobs], more.cursor, found.scanned + more.scanned)
     return found
 

@@ -47,7 +47,7 @@ def named(visit: Visit) -> bytes:
 async def stored(visit: Visit) -> Job:
     """The record that the address names."""
     engine = await visit.board.store.engine()
-    [found] = await engine.get([named(visit)])
+    [found] = await engine.operator.get([named(visit)])
     if found is None:
         raise NotFound(DEAD_END)
     return found
@@ -70,22 +70,22 @@ def wants(visit: Visit) -> list[Want]:
 
 
 async def _facts_of(engine: Engine, id_: bytes) -> tuple[Facts | None, int]:
-    [job] = await engine.get([id_])
+    [job] = await engine.operator.get([id_])
     if job is None:
         return None, 1
-    events = await engine.events(window_of(job, 1_000))
+    events = await engine.timeline.events(window_of(job, 1_000))
     group, subqueue, relatives, calls = None, None, dict[bytes, Job](), 2
     if job.options.group is not None:
-        [group] = await engine.groups([job.options.group])
+        [group] = await engine.groups.get([job.options.group])
         calls += 1
     if job.options.limit is not None:
-        found = await engine.subqueues(job.queue, names=[job.options.limit.subqueue])
+        found = await engine.control.subqueues(job.queue, names=[job.options.limit.subqueue])
         subqueue, calls = next(iter(found), None), calls + 1
     budgets: Sequence[Budget] = ()
     if job.metadata.get(HELD_BY):
-        budgets, calls = await engine.budgets(), calls + 1
+        budgets, calls = await engine.control.budgets(), calls + 1
     if near := _near(job, group):
-        relatives = {one.id: one for one in await engine.get(near) if one is not None}
+        relatives = {one.id: one for one in await engine.operator.get(near) if one is not None}
         calls += 1
     return Facts(job, events, group, subqueue, relatives, budgets=budgets), calls
 

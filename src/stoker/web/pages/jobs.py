@@ -159,7 +159,7 @@ def wants(visit: Visit) -> list[Want]:
             query = None
         if query is None:
             return [], 0
-        return [job.id for job in (await engine.find(query)).jobs], 1
+        return [job.id for job in (await engine.operator.find(query)).jobs], 1
 
     return [Want(("newest", text), read)]
 

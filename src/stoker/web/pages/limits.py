@@ -48,16 +48,18 @@ def wants(visit: Visit) -> list[Want]:
 
     async def read(engine: Engine) -> tuple[Taken, int]:
         if wanted:
-            keys: Sequence[SubqueueView] = await engine.subqueues(wanted, after=after, limit=SHOWN)
+            keys: Sequence[SubqueueView] = await engine.control.subqueues(wanted, after=after, limit=SHOWN)
             more = keys[-1].name if len(keys) == SHOWN else None
-            return Taken(await engine.now(), await engine.budgets(), keys, more), 3
+            return Taken(await engine.now(), await engine.control.budgets(), keys, more), 3
         held = await _held(engine)
         behind = sorted(name for name in held if after is None or name > after)
         shown = behind[:QUEUES]
-        keys_of, calls = await turns.read(shown, lambda name: engine.subqueues(name, names=held[name], limit=SHOWN))
+        keys_of, calls = await turns.read(
+            shown, lambda name: engine.control.subqueues(name, names=held[name], limit=SHOWN)
+        )
         found = [key for name in shown for key in keys_of[name]]
         more = shown[-1] if len(behind) > QUEUES else None
-        return Taken(await engine.now(), await engine.budgets(), found, more), 4 + calls
+        return Taken(await engine.now(), await engine.control.budgets(), found, more), 4 + calls
 
     return [Want(("limits", wanted, after), read)]
 
@@ -69,7 +71,7 @@ async def _held(engine: Engine) -> dict[str, list[str]]:
     """
     held: dict[str, Counter[str]] = {}
     for status in (Status.RUNNING, Status.RETRYING):
-        for job in (await engine.find(Query(statuses=frozenset({status}), limit=HOLDERS))).jobs:
+        for job in (await engine.operator.find(Query(statuses=frozenset({status}), limit=HOLDERS))).jobs:
             slot = job.options.limit
             if slot is not None and (status is Status.RUNNING or slot.hold == "retrying"):
                 held.setdefault(job.queue, Counter())[slot.subqueue] += 1

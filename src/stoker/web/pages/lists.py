@@ -40,7 +40,7 @@ def kinds_wants(visit: Visit) -> list[Want]:
         scheduled = sum((hub.last or await hub.reading()).census.scheduled.values())
         if not 0 < scheduled <= COUNTED:
             return None if scheduled else Counter(), 0
-        page = await engine.find(Query(statuses=frozenset({Status.PENDING}), due="later", limit=COUNTED))
+        page = await engine.operator.find(Query(statuses=frozenset({Status.PENDING}), due="later", limit=COUNTED))
         return Counter(job.kind for job in page.jobs) if page.cursor is None else None, 1
 
     return [Want("later", read)]
@@ -97,7 +97,7 @@ def kinds_context(visit: Visit, reading: Reading, later: Counter[str] | None) ->
 
 
 async def _running(engine: Engine) -> tuple[list[Job], int]:
-    return list((await engine.find(Query(statuses=frozenset({Status.RUNNING}), limit=1_000))).jobs), 1
+    return list((await engine.operator.find(Query(statuses=frozenset({Status.RUNNING}), limit=1_000))).jobs), 1
 
 
 def workers_wants(_: Visit) -> list[Want]:

@@ -192,7 +192,7 @@ async def _count(visit: Visit, reading: Reading, text: str, chosen: list[str], c
     if chosen:
         if len(chosen) > LARGEST_SELECTION:
             raise InvalidInput("id", f"{len(chosen)} ids", f"must be {LARGEST_SELECTION:,} at most; use a filter")
-        there = [job for job in await engine.get([ids.parse(one) for one in chosen]) if job is not None]
+        there = [job for job in await engine.operator.get([ids.parse(one) for one in chosen]) if job is not None]
         found = Counted(Counter(job.status for job in there), True, queues=_queues_of(there, change))
         return await _with_keys(engine, found, there, True, change)
     wanted = Filter.parse(text)
@@ -231,7 +231,7 @@ async def _walked(engine: Engine, query: Query, most: int) -> tuple[list[Job], b
     found: list[Job] = []
     at = query.ended_by
     while len(found) < most:
-        page = await engine.find(query)
+        page = await engine.operator.find(query)
         found += [job for job in page.jobs if at is None or matched_at(job, query, at)]
         if page.cursor is None:
             return found, True
@@ -321,7 +321,7 @@ async def _on_selection(visit: Visit, form: Form, do: str, chosen: list[str]) ->
     if len(chosen) > LARGEST_SELECTION:
         raise InvalidInput("id", f"{len(chosen)} ids", f"must be {LARGEST_SELECTION:,} at most; use a filter")
     engine = await visit.board.store.engine()
-    before = await engine.get([ids.parse(one) for one in chosen])
+    before = await engine.operator.get([ids.parse(one) for one in chosen])
     for job in before:
         if job is not None:
             shared.check_queue(visit, job.queue)

@@ -45,7 +45,7 @@ async def show(visit: Visit) -> Response:
     groups, looked = await trouble(visit)
     running: Sequence[Job] = ()
     if reading.census.by_status()[Status.RUNNING]:
-        running = (await engine.find(Query(statuses=RUNNING, order="oldest", limit=LATEST))).jobs
+        running = (await engine.operator.find(Query(statuses=RUNNING, order="oldest", limit=LATEST))).jobs
     context = _context(visit, reading, rows) | {
         "charts": charts.context(charts.series(points, drawn, times), drawn, visit, times),
         "groups": groups,
@@ -90,7 +90,7 @@ async def points_json(visit: Visit) -> Response:
     drawn = charts.range_of(visit, reading.census.at)
     engine = await visit.board.store.engine()
     asked = charts.asked(visit.parameter("queue"))
-    points = await engine.points(drawn.since, drawn.until - 1, *asked, width=drawn.merging)
+    points = await engine.timeline.points(drawn.since, drawn.until - 1, *asked, width=drawn.merging)
     times = "processing" if visit.parameter("times") == "processing" else "total"
     return JSONResponse(charts.as_json(charts.series(points, drawn, times), visit.parameter("look")))
 

@@ -72,7 +72,7 @@ async def one(visit: Visit) -> Response:
     context = one_context(visit, reading) | ({} if known else {"live_url": ""})
     drawn = charts.range_of(visit, reading.census.at)
     engine = await visit.board.store.engine()
-    points = await engine.points(drawn.since, drawn.until - 1, *charts.asked(name), width=drawn.merging)
+    points = await engine.timeline.points(drawn.since, drawn.until - 1, *charts.asked(name), width=drawn.merging)
     times = "processing" if visit.parameter("times") == "processing" else "total"
     groups, looked = await trouble(visit, name)
     plain = Queue(name=name, keep_done=engine.keep_done)

@@ -37,9 +37,9 @@ def wants(_: Visit) -> list[Want]:
     """Every schedule, and what became of the last job of each."""
 
     async def read(engine: Engine) -> tuple[tuple[list[Schedule], dict[bytes, Status]], int]:
-        found = await engine.schedules()
+        found = await engine.schedules.read()
         last = [ids.occurrence(one.name, one.last_fire) for one in found if one.last_fire is not None][:1_000]
-        outcomes = {job.id: job.status for job in await engine.get(last) if job is not None} if last else {}
+        outcomes = {job.id: job.status for job in await engine.operator.get(last) if job is not None} if last else {}
         return (found, outcomes), 2 if last else 1
 
     return [Want("schedules", read)]
@@ -145,7 +145,7 @@ async def page(visit: Visit, mistake: str = "", given: Form | None = None) -> Re
     reading = await visit.board.hub.reading()
     engine = await visit.board.store.engine()
     now = reading.census.at
-    made = await engine.find(Query(kinds=frozenset({found.template.kind}), limit=200))
+    made = await engine.operator.find(Query(kinds=frozenset({found.template.kind}), limit=200))
     own = [job for job in made.jobs if _made_by(job.metadata, job.options.metadata, found.name)][:SHOWN_JOBS]
     fields = _typed(found) if given is None else _fields(given)
     context = view.common(visit, "schedules", found.name, shared.found(visit, reading)) | {
@@ -170,7 +170,7 @@ async def named(visit: Visit) -> Schedule:
     """The schedule that the address names."""
     name = visit.request.path_params["name"]
     engine = await visit.board.store.engine()
-    found = next((one for one in await engine.schedules() if one.name == name), None)
+    found = next((one for one in await engine.schedules.read() if one.name == name), None)
     if found is None:
         raise NotFound(f"There is no schedule {name}.")
     return found
