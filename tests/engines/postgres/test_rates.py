@@ -17,7 +17,8 @@ from stoker.engines.sql.exchanges import Row
 from stoker.model.control import Tuning
 from stoker.model.errors import EngineUnavailable
 from stoker.model.ids import Mint
-from stoker.model.job import Claim, Demand, Draft
+from stoker.model.job import Claim, Demand, Draft, Status
+from stoker.model.query import Query, RunNow, Selection
 from stoker.model.throttle import Rate
 
 pytestmark = pytest.mark.engine("postgres")
@@ -43,7 +44,7 @@ def sent(engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     run, command = Connection.run, Connection.command
 
     async def counted(self: Connection, text: str, values: Sequence[Any], patience: float) -> list[Row]:
-        found.append(names[text])
+        found.append(names.get(text, "several in one"))
         return await run(self, text, values, patience)
 
     async def told(self: Connection, text: str, patience: float) -> None:
@@ -82,6 +83,11 @@ async def test_a_claim_from_plain_queues_is_one_statement(engine: PostgresEngine
     sent.clear()
     assert await take(engine, "rated") == []
     assert sent == ["BEGIN", "queue_claim", "COMMIT"]
+    page = await engine.operator.find(Query(queues=frozenset({"rated"}), statuses=frozenset({Status.PENDING}), limit=1))
+    await engine.operator.alter(Selection(ids=(page.jobs[0].id,)), RunNow(first=True))
+    sent.clear()
+    assert [one.id for one in await take(engine, "rated")] == [page.jobs[0].id]
+    assert sent == rated
 
 
 @pytest.mark.spec("RATE-14")

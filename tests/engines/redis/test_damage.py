@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.engines.base import CORRUPT, PLACELESS
+from stoker.engines.redis.record_format import OFFSET
 from stoker.model.control import Tuning
 from stoker.model.groups import into_group, new_group
 from stoker.model.ids import JobId, text
@@ -76,14 +77,17 @@ def keys_of(claims: Sequence[Claim]) -> list[str | None]:
 
 # --- a foreign member of a waiting set ----------------------------------------------------------------------------
 
+USUAL = OFFSET.to_bytes(2)
+"""The priority of a plain job, as an entry begins with it: damage there is met by the next claim."""
+
 FOREIGN = {
     "empty": b"",
     "short": b"x",
-    "no due time": b"\x03\xe8\x00",
+    "no due time": USUAL + b"\x00",
     "text": b"a member of another program",
     "as long as an entry": b"abcdefghijklmnopqrstuvwxyz",
     "behind every priority": b"\xff\xff" + b"\xff" * 24,
-    "two ids and a rest": b"\x03\xe8" + b"\x00" * 41,
+    "two ids and a rest": USUAL + b"\x00" * 41,
 }
 
 

@@ -223,12 +223,13 @@ class Claimer:
             if next(tries):
                 cursor.forget()  # it moved behind jobs that the rollback put back
             run = partial(connection.run, patience=store.options.patience)
-            stored = Queue(name=queue) if row[1] is None else read_queue(row[1:])
+            _, first_waits, *settings = row
+            stored = Queue(name=queue) if settings[0] is None else read_queue(tuple(settings))
             if stored.bucket is None:
                 self._rated.discard(queue)
                 raise _RateChanged
             starts = stored.starts(n, unit.now)
-            if starts.n <= 0:
+            if starts.n <= 0 or (starts.first_only and not first_waits):
                 return []
 
             async def claim(values: Row, extra: float) -> list[Row]:

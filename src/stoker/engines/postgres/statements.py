@@ -14,6 +14,7 @@ from stoker.engines.postgres.columns import GENERATED
 from stoker.engines.sql import migrations
 from stoker.engines.sql.statements import Statements
 from stoker.model.errors import InvalidOption
+from stoker.model.job import FIRST
 
 DEFAULT_SCHEMA = "stoker"
 STATEMENTS = Statements("stoker.engines.postgres")
@@ -52,9 +53,14 @@ locked them. $8: subqueues served one more claim."""
 
 STATEMENTS["queue_claim"] = f"""
 WITH t AS MATERIALIZED (SELECT stoker.clock() AS now, set_config('lock_timeout', $2::text, true) AS hasty)
-SELECT t.now, q.* FROM t LEFT JOIN LATERAL ({STATEMENTS["queue_hold"]}) AS q ON t.hasty IS NOT NULL
+SELECT t.now, EXISTS (SELECT 1 FROM stoker.ready AS r WHERE r.queue = $1 AND r.priority = {FIRST}), q.*
+FROM t LEFT JOIN LATERAL ({STATEMENTS["queue_hold"]}) AS q ON t.hasty IS NOT NULL
 """
-"""The clock and a queue's held row, nulls where there is none. It waits at most $2 milliseconds for the row."""
+"""The clock, whether a job waits that an operator put first, and a queue's held row, nulls where there is none.
+
+It waits at most $2 milliseconds for the row. A job that was put first during this wait is not seen; the wake-up of its
+commit leads to another claim.
+"""
 
 STATEMENTS["letters_lock"] = STATEMENTS["letters"].replace("LIMIT $13::int\n)", "LIMIT $13::int FOR UPDATE\n)")
 """Locks the letters that a user changes."""
