@@ -493,7 +493,7 @@ def test_a_purge_counts_and_asks(url: str) -> None:
     counted = call("queues", "purge", "mail", "--status", "dead", "--older-than", "0s", "--dry-run").stdout
     assert counted == "2 dead jobs of queue mail ended over 0s ago. Nothing was removed.\n"
     assert "say --yes" in call("queues", "purge", "--older-than", "0s", code=2).output
-    assert call("queues", "purge", "--older-than", "0s", "--yes").stdout == "removed 1 done jobs of all queues\n"
+    assert call("queues", "purge", "--older-than", "0s", "--yes").stdout == "removed 1 done job of all queues\n"
     assert json.loads(call("queues", "purge", "mail", "--older-than", "1d", "--json").stdout)["removed"] == 0
 
 

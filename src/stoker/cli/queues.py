@@ -32,6 +32,7 @@ from stoker.cli.store import (
     show,
 )
 from stoker.cli.text import one_line, say
+from stoker.model import words
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.job import FINISHED
 from stoker.model.time import SECOND, moment, span
@@ -251,4 +252,4 @@ def purge(
 
     removed = ask(path, url, call)
     if removed is not None:
-        said(f"removed {removed:,} {status} jobs of {where}", as_json, removed=removed)
+        said(f"removed {words.count(removed, f'{status} job')} of {where}", as_json, removed=removed)

@@ -16,6 +16,7 @@ from stoker.cli.queues import COLUMNS, row
 from stoker.cli.store import aimed, ask, objects, on_store, on_target, said, show
 from stoker.cli.text import say
 from stoker.engines.base import Description
+from stoker.model import words
 from stoker.model.derived import error_line
 from stoker.model.errors import NotFound, shown
 from stoker.model.time import moment
@@ -49,7 +50,7 @@ def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str |
         say()
         show(COLUMNS, [row(view) for view in found.queues])
         running = sum(one.state == "running" for one in found.workers)
-        say(f"\n{running} workers at work, {len(found.workers) - running} silent or stopped")
+        say(f"\n{words.count(running, 'worker')} at work, {len(found.workers) - running} silent or stopped")
         _wrong(failures)
         for note in store.warnings:
             say(f"note: {note}")

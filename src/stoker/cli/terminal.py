@@ -26,6 +26,7 @@ from stoker.admin.overview import Overview
 from stoker.cli.queues import flow, short_state, state
 from stoker.cli.store import ago, length
 from stoker.cli.text import one_line, safe
+from stoker.model import words
 from stoker.model.errors import StokerError
 from stoker.model.time import moment
 from stoker.model.words import count
@@ -213,7 +214,7 @@ class Top(App[None]):
             text.append("  held", style="reverse")
         text.append(f"  {found.at:%H:%M:%S} UTC\n", style="dim")
         text.append(f"{counts['ready']:,} ready · {counts['running']:,} running · {counts['retrying']:,} retrying · ")
-        text.append(f"{counts['dead']:,} dead · {at_work} workers · ")
+        text.append(f"{counts['dead']:,} dead · {words.count(at_work, 'worker')} · ")
         text.append(f"{flows.enqueued / flows.minutes:,.0f}/min in, {flows.completed / flows.minutes:,.0f}/min out")
         return text
 

@@ -23,6 +23,7 @@ from stoker.block import Block
 from stoker.codec.error_text import one_line
 from stoker.engines.base import Outbox as Streams
 from stoker.executors.threads import Threads
+from stoker.model import words
 from stoker.model.errors import AWAY, EngineRefused, InvalidInput, NotFound, StokerError
 from stoker.model.outbox import stream as stored
 from stoker.model.outbox.cursor import Lease, Wish, attempts_seen, deadline, remaining
@@ -236,19 +237,19 @@ class Lanes:
         if not advanced.applied:
             logger.warning(
                 "%r lost the lease of partition %d before its outcome was stored: nothing of the outcome is, and the "
-                "%d messages of the turn are delivered again. Give deliver() a longer lease= if that happens often.",
+                "turn is delivered again (%s). Give deliver() a longer lease= if that happens often.",
                 self,
                 advance.partition,
-                len(turn.lease.messages),
+                words.count(len(turn.lease.messages), "message"),
             )
             return
         self.counts[advance.ending] += 1
         if advance.letters:
             first = advance.letters[0]
             logger.warning(
-                "%r: %d messages in partition %d became letters, from message %d on (key %s): %s",
+                "%r: %s in partition %d, from message %d on (key %s): %s",
                 self,
-                len(advance.letters),
+                words.count(len(advance.letters), "new letter"),
                 first.partition,
                 first.number,
                 one_line(first.key),
