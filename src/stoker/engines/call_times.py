@@ -43,11 +43,14 @@ class CallTimes:
         return found
 
 
-def timed(*, write: bool) -> Callable[[Method[P, T]], Method[P, T]]:
-    """Measure a method of an engine, also when it raises, into the engine's `call_times`."""
+def timed(*, write: bool, name: str | None = None) -> Callable[[Method[P, T]], Method[P, T]]:
+    """Measure a method of a facet, also when it raises, into its `call_times`.
+
+    `name` is what the call is reported as where the method's own name would not say what it is about.
+    """
 
     def around(method: Method[P, T]) -> Method[P, T]:
-        name = method.__name__
+        called = name or method.__name__
 
         @functools.wraps(method)
         async def sampled(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -55,8 +58,8 @@ def timed(*, write: bool) -> Callable[[Method[P, T]], Method[P, T]]:
             try:
                 return await method(*args, **kwargs)
             finally:
-                engine: Any = args[0]
-                engine.call_times.add((time.perf_counter_ns() - began) // 1000, name, write=write)
+                facet: Any = args[0]
+                facet.call_times.add((time.perf_counter_ns() - began) // 1000, called, write=write)
 
         return sampled
 

@@ -1,12 +1,30 @@
-"""The facets of an engine whose methods stand on one object."""
+"""What the facets of an engine have in common: its store, and the durations of its calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from stoker.engines.base import Audit, Control, Documents, Groups, Jobs, Operator, Outbox, Schedules, Timeline
+from stoker.engines.call_times import CallTimes
+
+
+class Measured(Protocol):
+    """A store that keeps the durations of calls."""
+
+    call_times: CallTimes
+
+
+S = TypeVar("S", bound=Measured)
+
+
+class Facet(Generic[S]):
+    """A facet of an engine, or a part of one: methods on the engine's store, measured by `timed`."""
+
+    def __init__(self, store: S) -> None:
+        self._store = store
+        self.call_times = store.call_times
 
 
 class _Names:
