@@ -301,7 +301,7 @@ def _find_more(small: Small, *pages: Page) -> None:
     small.do(small.app.enqueue(small.app.draft("send", queue="nobody")))
     for page in pages:
         notice = page.locator("#news button")
-        expect(notice).to_have_text("nobody has 1 ready job and no worker")
+        expect(notice).to_have_text("No worker is at work")
         expect(page.locator("h1")).to_have_text("One thing needs you")
         rows = page.locator("#live_issues li")
         expect(rows).to_have_count(1)

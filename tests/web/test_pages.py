@@ -101,6 +101,15 @@ async def test_the_title_is_the_verdict_and_changes_with_the_store(
     assert "fra-1 / 2201 was last seen 17.0 s ago" in text(silent)
 
 
+@pytest.mark.spec("WEB-02")
+async def test_no_queue_keeps_up_without_a_worker(app: Stoker, client: Client) -> None:
+    for queue in ("default", "mail"):
+        await enqueue(app, queue=queue)
+    page = text(await client.get("/"))
+    assert "No worker is at work" in page
+    assert "keep up" not in page
+
+
 @pytest.mark.spec("WEB-03")
 async def test_every_figure_of_the_overview_is_a_link(app: Stoker, client: Client, clock: VirtualClock) -> None:
     await lively(app, clock)

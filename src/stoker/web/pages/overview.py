@@ -109,7 +109,8 @@ def first_run(visit: Visit, reading: Reading) -> dict[str, Any]:
 
 def _calm(found: list[Finding], rows: Sequence[shared.QueueRow], reading: Reading) -> str:
     troubled = {one.name for one in found if one.noun == "queue"}
-    others = [row for row in rows if row.name not in troubled and not row.paused]
+    stands_still = any(one.noun == "worker" and not one.name for one in found)  # then no queue keeps up
+    others = [row for row in rows if row.name not in troubled and not row.paused and not stands_still]
     longest = max((row.lag for row in others if row.ready), default=None)
     waited = "nothing that is due waits" if longest is None else f"nothing has waited longer than {span(longest)}"
     if any(one.tone != "plain" for one in found):

@@ -93,6 +93,7 @@ def issue(visit: Visit, one: Finding) -> dict[str, str]:
     }
     return {
         "tone": one.tone,
+        "about": one.noun,
         "name": one.name,
         "text": one.text,
         "detail": one.detail,

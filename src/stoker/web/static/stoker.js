@@ -196,7 +196,8 @@
   const still = (row) => row.matches(":hover, :focus-within, .sel") || row.querySelector("details[open] form, input:checked");
   const owed = new Map();
   function morph(old, fresh) {
-    if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) return old.replaceWith(fresh), true;
+    const other = old.dataset?.about !== fresh.dataset?.about; // another finding in the same place
+    if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName || other) return old.replaceWith(fresh), true;
     if (old.nodeType !== Node.ELEMENT_NODE) {
       if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
       return true;
@@ -245,14 +246,13 @@
     return fits;
   }
   function notice(old, part) {
-    const about = (item) => item.querySelector(".name")?.textContent ?? item.textContent;
-    const known = new Set(all("li", old).map(about));
-    const told = all("li", part).filter((item) => !known.has(about(item)));
+    const known = new Set(all("li", old).map((item) => item.dataset.about));
+    const told = all("li", part).filter((item) => !known.has(item.dataset.about));
     const button = document.createElement("button");
     button.className = "btn sm";
     button.type = "button";
     const sentence = told[0]?.querySelector("div").cloneNode(true);
-    sentence?.querySelector("p")?.remove();
+    sentence?.querySelectorAll("p, .fix").forEach((more) => more.remove());
     button.textContent = told.length > 1 ? `${told.length} new findings` : (sentence?.textContent.trim() ?? "Findings changed");
     button.addEventListener("click", () => {
       news.replaceChildren();
