@@ -185,13 +185,15 @@ async def test_a_queue_is_shown_with_what_goes_through_it(admin: Admin, app: Sto
         Point("mail", "completed", minute, 15),
         Point("mail", "total", minute, 15, 60e6, 2e6, 5e6, 9e6, 9e6),
         Point("mail", "completed", minute - 20 * MINUTE, 1_000),
+        *(Point("", "counted", minute - n * MINUTE, 1) for n in range(3)),
     ]
     await engine.timeline.record([], points, now=clock())
     await present(app, "mail")
     view = await admin.queues.get("mail")
     assert (view.ready, view.scheduled, view.workers, view.slots) == (1, 2, 1, 5)
     assert (view.lag, view.flow.completed, view.flow.growing) == (timedelta(minutes=20), 15, True)
-    assert view.clear_in == timedelta(minutes=1)
+    assert view.flow.minutes == 3, "the other twelve were not counted"
+    assert view.clear_in == timedelta(seconds=12)
     assert view.total is not None
     assert (view.total.p50, view.total.p95, view.total.p99, view.processing) == (2.0, 5.0, 9.0, None)
     with pytest.raises(NotFound, match="Did you mean mail"):

@@ -276,6 +276,12 @@ def test_the_status_names_what_needs_attention(url: str, monkeypatch: pytest.Mon
     assert call("workers").stdout.splitlines()[0].startswith("worker\thost")
 
 
+@pytest.mark.spec("NEED-18")
+def test_rates_that_are_not_counted_yet_are_a_dash(url: str) -> None:
+    head, row = (line.split("\t") for line in call("queues", "list").stdout.splitlines())
+    assert [row[head.index(name)] for name in ("in/min", "out/min")] == ["–", "–"]
+
+
 @pytest.mark.spec("EXPLAIN-08")
 def test_an_action_says_that_the_queue_is_paused(url: str) -> None:
     call("queues", "pause", "mail")

@@ -61,6 +61,8 @@ def test_a_queue_is_clear_after_what_waits_at_the_rate_of_the_last_minutes() -> 
     assert Flow(minutes=15, completed=150).clear_in(20) == 2 * MINUTE
     assert Flow(minutes=15).clear_in(20) is None
     assert Flow(minutes=15).clear_in(0) == 0
+    assert Flow(minutes=0, completed=3).clear_in(20) is None, "no minute was counted yet"
+    assert (Flow(minutes=0).per_minute(3), Flow(minutes=2).per_minute(3)) == (None, 1.5)
     assert Flow(minutes=15, enqueued=10, completed=7, failed=2).growing
     assert not Flow(minutes=15, enqueued=10, completed=8, failed=2).growing
 

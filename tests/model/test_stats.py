@@ -14,6 +14,7 @@ from stoker.model.job import Status
 from stoker.model.query import Census, Count
 from stoker.model.stats import (
     BUCKET,
+    COUNTED,
     COUNTS,
     METRICS,
     MOST_BUCKETS,
@@ -21,6 +22,7 @@ from stoker.model.stats import (
     TOGETHER,
     closed_buckets,
     coarsen,
+    counted_minutes,
     depths,
     measured,
     news,
@@ -94,7 +96,7 @@ def test_a_minute_rolls_up_to_counts_and_measured_times_without_zeros() -> None:
         *counts({"retried": 3}),
         Point("mail", "total", START, 100, 5_050 * SECOND, 50 * SECOND, 95 * SECOND, 99 * SECOND, 100 * SECOND),
     ]
-    assert roll_up(START, [], []) == []
+    assert roll_up(START, [], []) == [Point("", COUNTED, START, 1)], "that nothing happened is known"
 
 
 @pytest.mark.spec("STATS-08")
@@ -112,7 +114,9 @@ def test_all_queues_together_have_sums_and_exact_percentiles() -> None:
         *counts({"all_enqueued": 2, "all_failed": 4}, queue=""),
         Point("", "all_processing", START, 100, 4_060, 1, 100, 100, 100),
         Point("", "all_total", START, 100, 40_600, 10, 1_000, 1_000, 1_000),
+        Point("", COUNTED, START, 1),
     ]
+    assert counted_minutes(together) == 1
     assert set(TOGETHER) < set(METRICS)
     assert {of_all(metric) for metric in (*COUNTS, *TIMES)} == set(TOGETHER)
 

@@ -11,6 +11,9 @@ import pytest
 
 from stoker.admin import Admin
 from stoker.app import Stoker
+from stoker.model.events import Point
+from stoker.model.job import Status
+from stoker.model.stats import roll_up
 from stoker.model.time import MINUTE
 from stoker.testing.clock import VirtualClock
 from tests.harness.letters import letters
@@ -74,3 +77,19 @@ async def test_a_finding_is_gone_with_the_action_that_ends_it(app: Stoker, clien
     assert "was last seen" in page
     await client.post("/workers/w/take-back", {"sure": "yes"})
     assert "was last seen" not in text(await client.get("/"))
+
+
+@pytest.mark.spec("NEED-18")
+async def test_what_is_not_counted_yet_is_not_shown_as_zero(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    clock.advance(timedelta(hours=1))
+    await enqueue(app)
+    await end(app, await claim(app), Status.DONE, None)
+    assert "not counted yet" in text(await client.get("/"))
+    engine, minute = await app.engine(), clock() // MINUTE * MINUTE - MINUTE
+    await engine.timeline.record([], roll_up(minute - MINUTE, [], []), now=clock())
+    client.board.hub.forget()
+    assert "nothing comes in" in text(await client.get("/"))
+    found = (await client.get("/points.json?look=throughput")).json()
+    assert [column[-2:] for column in found[1:]] == [[0, None], [0, None]], "the newest minute is not counted yet"
+    await engine.timeline.record([], [*roll_up(minute, [], []), Point("", "all_completed", minute, 3)], now=clock())
+    assert (await client.get("/points.json?look=throughput")).json()[1][-2:] == [0, 3]

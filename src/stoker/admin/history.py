@@ -15,7 +15,18 @@ from stoker.model.errors import InvalidInput
 from stoker.model.events import EventType, Point, Window
 from stoker.model.job import Status
 from stoker.model.query import LARGEST_PAGE, Query
-from stoker.model.stats import BUCKET, METRICS, MOST_BUCKETS, OF_ALL, STORE, TIMES, TOGETHER, of_all, width_for
+from stoker.model.stats import (
+    BUCKET,
+    METRICS,
+    MOST_BUCKETS,
+    OF_ALL,
+    STORE,
+    TIMES,
+    TOGETHER,
+    counted_minutes,
+    of_all,
+    width_for,
+)
 from stoker.model.time import MINUTE, Instant, Seconds, Span, instant, moment, span
 
 RECENT = 15
@@ -166,8 +177,9 @@ def _point(one: Point, scale: float) -> SeriesPoint:
     )
 
 
-def flows(points: Sequence[Point], since: Instant, minutes: int) -> dict[str, Flow]:
-    """What went in and out of each queue, from points of so many minutes."""
+def flows(points: Sequence[Point], since: Instant) -> dict[str, Flow]:
+    """What went in and out of each queue, in the minutes that were counted."""
+    minutes = counted_minutes(one for one in points if one.bucket >= since)
     sums: dict[str, dict[str, int]] = {}
     for one in points:
         if one.bucket >= since and one.metric in _FLOWS:

@@ -32,7 +32,7 @@ from stoker.admin.bulk import (
     question_of,
 )
 from stoker.admin.details import EventView, JobDetail, detail, event_view
-from stoker.admin.history import RECENT, closed, flows
+from stoker.admin.history import closed, flows
 from stoker.admin.search import search
 from stoker.codec.signature import encode_payload
 from stoker.engines.base import CORRUPT, Engine
@@ -66,6 +66,7 @@ from stoker.model.query import (
     write_cursor,
 )
 from stoker.model.redact import EVERYTHING_SHOWN, with_secrets
+from stoker.model.stats import COUNTED, OF_ALL
 from stoker.model.subqueues import before_in_round, position
 from stoker.model.time import SECOND, Instant, Seconds, instant, moment, span
 from stoker.options import CallOptions
@@ -208,8 +209,9 @@ class JobsAdmin(Noun):
         if found.options.group is not None:
             [group] = await engine.groups.get([found.options.group])
         since, until = closed(census.at)
-        points = await engine.timeline.points(since, until, [EventType.COMPLETED.value], frozenset({found.queue}))
-        flow = flows(points, since, RECENT).get(found.queue)
+        metrics = [EventType.COMPLETED.value, COUNTED]
+        points = await engine.timeline.points(since, until, metrics, OF_ALL | {found.queue})
+        flow = flows(points, since).get(found.queue)
         unreadable = found.metadata.get(CORRUPT)
         seen = self._asking.redact.job(found)
         subqueue = None

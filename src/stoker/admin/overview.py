@@ -16,6 +16,7 @@ from stoker.admin.workers import WorkerView, worker_views
 from stoker.model.derived import Flow
 from stoker.model.findings import Finding, findings, verdict
 from stoker.model.job import Status
+from stoker.model.stats import counted_minutes
 from stoker.model.time import MINUTE, Seconds, moment, span
 
 
@@ -23,7 +24,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Everything on the first page and in `stoker status`, read at one time.
 
     `verdict` is the title over `findings`. `counts` holds jobs by status, with `ready` and `scheduled` as the parts of
-    pending. `flow` is what went in and out of all queues in the closed minutes of the window.
+    pending. `flow` is what went in and out of all queues in the closed minutes of the window that were counted.
     """
 
     at: datetime
@@ -60,7 +61,7 @@ async def overview(asking: Asking, window: Seconds = 3600) -> Overview:
     points = await engine.timeline.points(since, until, MEASURED, width=minutes * MINUTE)
     queues, presences = await engine.control.queues(), await engine.control.workers()
     found = findings(await situation(engine, asking.app, asking.redact, census, queues, presences))
-    shown = views(census, queues, presences, points, minutes)
+    shown = views(census, queues, presences, points)
     counts = {status.value: n for status, n in census.by_status().items()}
     scheduled = sum(census.scheduled.values())
     return Overview(
@@ -69,7 +70,7 @@ async def overview(asking: Asking, window: Seconds = 3600) -> Overview:
         verdict=verdict(found),
         findings=found,
         counts={"ready": counts[Status.PENDING] - scheduled, "scheduled": scheduled, **counts},
-        flow=_sum(shown, minutes),
+        flow=_sum(shown, counted_minutes(points)),
         queues=shown,
         workers=worker_views(presences, census.at),
         kinds=kind_views(census, presences, asking.app.tasks, asking.redact),

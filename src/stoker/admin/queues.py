@@ -18,12 +18,12 @@ from stoker.model.explain import notes
 from stoker.model.filter import Filter
 from stoker.model.job import FINISHED, Status, check_name
 from stoker.model.query import Census
-from stoker.model.stats import COUNTS, TIMES
+from stoker.model.stats import COUNTED, COUNTS, TIMES, counted_minutes
 from stoker.model.throttle import Rate
 from stoker.model.time import MINUTE, Instant, Seconds, Span, instant, moment, span
 from stoker.records import Curve, curve_of
 
-MEASURED = (*sorted(COUNTS), *TIMES)
+MEASURED = (*sorted(COUNTS), *TIMES, COUNTED)
 """The metrics behind the figures of a queue."""
 
 
@@ -38,9 +38,9 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     """A queue at one instant: counts, how long its oldest due job waits, its slots, and why it hands out nothing.
 
-    `flow` is what went in and out in the closed minutes that were asked for; at that rate its due jobs are done after
-    `clear_in` (None: nothing ran, or it is paused). `processing` and `total` are times of completed jobs. `curve` has
-    the waits before retries and after throttles (None: those of jobs and of the app).
+    `flow` is what went in and out in the closed minutes that were asked for and counted; at that rate its due jobs are
+    done after `clear_in` (None: nothing ran, or it is paused). `processing` and `total` are times of completed jobs.
+    `curve` has the waits before retries and after throttles (None: those of jobs and of the app).
     """
 
     name: str
@@ -74,12 +74,12 @@ class QueuesAdmin(Noun):
     """Questions about queues, and their settings."""
 
     async def list(self) -> list[QueueView]:
-        """Every queue that was used, tuned or served, by name, with what went through in the last 15 minutes."""
+        """Every queue that was used, tuned or served, by name, with what went through in the last 15 closed minutes."""
         engine = await self._asking.engine()
         census = await engine.operator.census()
         since, until = closed(census.at)
         points = await engine.timeline.points(since, until, MEASURED, width=RECENT * MINUTE)
-        return views(census, await engine.control.queues(), await engine.control.workers(), points, RECENT)
+        return views(census, await engine.control.queues(), await engine.control.workers(), points)
 
     async def get(self, name: str) -> QueueView:
         """One queue, with zeros where only a schedule or a task of the app names it. Raises `NotFound`."""
@@ -89,7 +89,7 @@ class QueuesAdmin(Noun):
         engine = await self._asking.engine()
         census = await engine.operator.census()
         await self._asking.known_queue(name, census, "")
-        return _view(census, Queue(name=name, keep_done=engine.keep_done), [], _Sums(), RECENT)
+        return _view(census, Queue(name=name, keep_done=engine.keep_done), [], _Sums(), 0)
 
     async def notes(self, names: Collection[str]) -> Sequence[str]:
         """What keeps the jobs of these queues from running once an action has made them ready, in sentences."""
@@ -167,9 +167,10 @@ def purged(name: str | None, status: str, older_than: Span, now: Instant) -> Fil
 
 
 def views(
-    census: Census, queues: Sequence[Queue], presences: Sequence[Presence], points: Sequence[Point], minutes: int
+    census: Census, queues: Sequence[Queue], presences: Sequence[Presence], points: Sequence[Point]
 ) -> list[QueueView]:
-    """All queues with their counts, settings and workers, and what `minutes` of points say about them."""
+    """All queues with their counts, settings and workers, and what the points of some minutes say about them."""
+    minutes = counted_minutes(points)
     settings = {queue.name: queue for queue in queues}
     present = live(presences, census.at)
     served: dict[str, list[int]] = {}

@@ -34,8 +34,10 @@ from stoker.cli.store import (
 from stoker.cli.text import one_line, say
 from stoker.model import words
 from stoker.model.control import SETTINGS, Tuning
+from stoker.model.derived import Flow
 from stoker.model.job import FINISHED
 from stoker.model.time import SECOND, moment, span
+from stoker.model.words import UNKNOWN
 
 COLUMNS = ("queue", "ready", "scheduled", "running", "retrying", "dead", "oldest waits", "workers", "slots", "state")
 FLOW = ("in/min", "out/min", "clear in", "95 % done in")
@@ -50,7 +52,7 @@ def queues() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
-    """List queues with their counts, and what went through them in the last 15 minutes."""
+    """List queues with their counts, and what went through them in the last 15 closed minutes."""
     found = ask(path, url, lambda admin: admin.queues.list())
     if as_json:
         objects(found)
@@ -67,12 +69,17 @@ def row(view: QueueView) -> tuple[Any, ...]:
 
 def flow(view: QueueView) -> tuple[str, ...]:
     """Jobs per minute in and out, how soon the queue is clear, and how long jobs take."""
-    minutes = view.flow.minutes
     clear = "" if view.clear_in is None or not view.ready else length(view.clear_in)
     if view.ready and view.flow.growing:
         clear = "growing"
     total = "" if view.total is None else f"{view.total.p95:.2f} s"
-    return f"{view.flow.enqueued / minutes:.1f}", f"{view.flow.completed / minutes:.1f}", clear, total
+    return _rate(view.flow, view.flow.enqueued), _rate(view.flow, view.flow.completed), clear, total
+
+
+def _rate(flow: Flow, n: int) -> str:
+    """So many a minute; a dash where no minute was counted yet."""
+    found = flow.per_minute(n)
+    return UNKNOWN if found is None else f"{found:.1f}"
 
 
 def state(view: QueueView) -> str:

@@ -144,7 +144,7 @@ def kinds(as_json: bool, path: str | None, url: str | None) -> None:
     if as_json:
         objects(found)
         return
-    columns = ("kind", "pending", "running", "retrying", "dead", "completed", "died", "worker", "last error")
+    columns = ("kind", "pending", "running", "retrying", "dead", "completed", "deaths", "worker", "last error")
     show(
         columns,
         [

@@ -215,7 +215,9 @@ class Top(App[None]):
         text.append(f"  {found.at:%H:%M:%S} UTC\n", style="dim")
         text.append(f"{counts['ready']:,} ready · {counts['running']:,} running · {counts['retrying']:,} retrying · ")
         text.append(f"{counts['dead']:,} dead · {words.count(at_work, 'worker')} · ")
-        text.append(f"{flows.enqueued / flows.minutes:,.0f}/min in, {flows.completed / flows.minutes:,.0f}/min out")
+        came, went = flows.per_minute(flows.enqueued), flows.per_minute(flows.completed)
+        rates = "rates are not counted yet" if came is None else f"{came:,.0f}/min in, {went:,.0f}/min out"
+        text.append(rates)
         return text
 
     def _fill(self, columns: tuple[str, ...], rows: list[tuple[str, tuple[Any, ...]]]) -> None:

@@ -44,7 +44,7 @@ def runs_long(job: Job, now: Instant) -> bool:
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """What went in and out of a queue during some closed minutes."""
+    """What went in and out of a queue during some closed minutes that were counted; none: nothing is known yet."""
 
     minutes: int
     enqueued: int = 0
@@ -58,10 +58,14 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
         return self.enqueued > self.completed + self.failed
 
     def clear_in(self, ready: int) -> Span | None:
-        """How long the due jobs take at this rate; None: nothing ran."""
+        """How long the due jobs take at this rate; None: nothing ran, or it is not counted yet."""
         if not ready:
             return 0
-        return None if not self.completed else ready * self.minutes * MINUTE // self.completed
+        return None if not self.completed or not self.minutes else ready * self.minutes * MINUTE // self.completed
+
+    def per_minute(self, n: int) -> float | None:
+        """So many of them, by the minute; None: no minute was counted yet."""
+        return n / self.minutes if self.minutes else None
 
 
 # --- streams --------------------------------------------------------------------------------------------------------

@@ -54,7 +54,10 @@ TOGETHER: Final = tuple(of_all(metric) for metric in (*sorted(COUNTS), *TIMES))
 OF_ALL: Final = frozenset({""})
 """Under which queue points of all queues together, and of the store, are stored."""
 
-HAPPENED: Final = (*sorted(COUNTS), *TIMES, *TOGETHER)
+COUNTED = "counted"
+"""Says of a minute that it was rolled up, also if nothing happened in it; its queue is the empty text."""
+
+HAPPENED: Final = (*sorted(COUNTS), *TIMES, *TOGETHER, COUNTED)
 """What is computed from events."""
 
 METRICS: Final = (*HAPPENED, *DEPTHS, *STORE)
@@ -83,13 +86,14 @@ def closed_buckets(now: Instant, count: int = LOOK_BACK) -> list[Instant]:
 def roll_up(start: Instant, counts: Iterable[EventCount], latencies: Iterable[Latency]) -> list[Point]:
     """The points of the minute that begins at `start`, from what happened in it; what would be zero is left out.
 
-    Those of each queue, and those of all queues together, whose percentiles are exact too.
+    Those of each queue, and those of all queues together, whose percentiles are exact too; and that it was counted.
     """
     points = [Point(one.queue, one.type.value, start, one.n) for one in counts if one.type in COUNTS and one.n]
     sums: Counter[str] = Counter()
     for point in points:
         sums[of_all(point.metric)] += point.count
     points += [Point("", name, start, n) for name, n in sums.items()]
+    points.append(Point("", COUNTED, start, 1))
     queues: defaultdict[str, tuple[list[Span], list[Span]]] = defaultdict(lambda: ([], []))
     for one in latencies:
         processing, total = queues[one.queue]
@@ -99,6 +103,11 @@ def roll_up(start: Instant, counts: Iterable[EventCount], latencies: Iterable[La
         points += [measured(queue, name, start, part) for queue, part in zip(queues, spans, strict=True)]
         points.append(measured("", of_all(name), start, [*chain.from_iterable(spans)]))
     return sorted(points, key=_place)
+
+
+def counted_minutes(points: Iterable[Point]) -> int:
+    """How many of the minutes that points were read of were rolled up."""
+    return sum(one.count for one in points if one.metric == COUNTED)
 
 
 def news(computed: Iterable[Point], stored: Iterable[Point]) -> list[Point]:

@@ -39,7 +39,7 @@ from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.events import Point
 from stoker.model.job import Job
 from stoker.model.redact import Redaction
-from stoker.model.stats import OF_ALL
+from stoker.model.stats import COUNTED, OF_ALL
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant
 from stoker.web import charts, problems, sign_in
 from stoker.web.auth import LOOPBACK_NAMES, Auth, Key, Open, Tokens, ask, came_through_a_proxy
@@ -216,7 +216,7 @@ class Dashboard:
     async def points(self, drawn: charts.Range, now: Instant, queues: Iterable[str]) -> Sequence[Point]:
         """The points of all queues together over a range, read in one call with the bars of the queues given."""
         engine = await self.store.engine()
-        metrics, named = (*charts.TOGETHER, *COMPLETED), frozenset(queues)
+        metrics, named = (*charts.TOGETHER, COUNTED, *COMPLETED), frozenset(queues)
         found = await engine.timeline.points(drawn.since, drawn.until - 1, metrics, OF_ALL | named, width=drawn.merging)
         self._keep_sparks(drawn, named, [one for one in found if one.queue])
         together = [one for one in found if not one.queue]

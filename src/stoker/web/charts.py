@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
-from stoker.model.stats import BUCKET, OF_ALL, of_all, width_for
+from stoker.model.stats import BUCKET, COUNTED, OF_ALL, of_all, width_for
 from stoker.model.time import DAY, HOUR, LATEST, MINUTE, SECOND, Instant, Span, instant, moment
 from stoker.model.words import span
 from stoker.web.marks import nice_top
@@ -120,19 +120,23 @@ class Series(NamedTuple):
 
 def asked(queue: str | None) -> tuple[tuple[str, ...], frozenset[str]]:
     """The metrics and queues whose points the charts of a queue, or of all queues together, are drawn from."""
-    return (METRICS, frozenset({queue})) if queue else (TOGETHER, OF_ALL)
+    return ((*METRICS, COUNTED), OF_ALL | {queue}) if queue else ((*TOGETHER, COUNTED), OF_ALL)
 
 
 def series(points: Iterable[Point], drawn: Range, times: str = "total") -> Series:
     """The points of a queue, or of all queues together, bucket by bucket.
 
-    Of points of one bucket counts add up, medians are weighted by count, of p95 and p99 the worst one counts.
+    Of points of one bucket counts add up, medians are weighted by count, of p95 and p99 the worst one counts. Behind
+    the last minute that was counted nothing is known: the newest one is counted some seconds after it has closed.
     """
     at, since, until, width = drawn.buckets, drawn.since, drawn.until, drawn.width
     counts = {metric: [0.0] * len(at) for metric in ("completed", "enqueued", "failed", times)}
     middle, p95, p99 = ([0.0] * len(at) for _ in range(3))
+    known = 0
     for one in points:
         metric = _NAMED.get(one.metric, "")
+        if one.metric == COUNTED and since <= one.bucket < until:
+            known = max(known, (one.bucket - since) // width + 1)
         found = counts.get(metric)
         if found is None or not since <= one.bucket < until:
             continue
@@ -143,15 +147,20 @@ def series(points: Iterable[Point], drawn: Range, times: str = "total") -> Serie
             p95[place] = max(p95[place], one.p95)
             p99[place] = max(p99[place], one.p99)
     per, ended = MINUTE / width, counts[times]
+    last = max((n + 1 for values in counts.values() for n, value in enumerate(values) if value), default=0)
+    known = max(known, last) if known else len(at)
+
+    def counted(name: str, scale: float) -> list[float | None]:
+        return [n * scale if place < known else None for place, n in enumerate(counts[name])]
 
     def timed(values: list[float]) -> list[float | None]:
         return [value / SECOND if n else None for value, n in zip(values, ended, strict=True)]
 
     return Series(
         at,
-        [n * per for n in counts["completed"]],
-        [n * per for n in counts["enqueued"]],
-        list[float | None](counts["failed"]),
+        counted("completed", per),
+        counted("enqueued", per),
+        counted("failed", 1),
         timed([value / max(n, 1) for value, n in zip(middle, ended, strict=True)]),
         timed(p95),
         timed(p99),
@@ -167,9 +176,14 @@ def sparks(points: Iterable[Point], drawn: Range) -> dict[str, Sequence[float]]:
     return dict(found)
 
 
-def newest_flow(points: Sequence[Point], drawn: Range, since: Instant) -> PerMinute:
-    """What went in and out of all queues in the newest bucket that has points and ends after `since`."""
-    newest = max((one.bucket for one in points if one.bucket + drawn.width > since), default=-1)
+def newest_flow(points: Sequence[Point], drawn: Range, since: Instant) -> PerMinute | None:
+    """What went in and out of all queues in the newest bucket that has points and ends after `since`.
+
+    None: no minute of that time was counted yet.
+    """
+    newest = max((one.bucket for one in points if one.bucket + drawn.width > since), default=None)
+    if newest is None:
+        return None
     counts = {_NAMED.get(one.metric): one.count for one in points if one.bucket == newest}
     return PerMinute(*(counts.get(name, 0) * MINUTE / drawn.width for name in PerMinute._fields))
 

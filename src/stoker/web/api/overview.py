@@ -81,7 +81,9 @@ class OverviewRecord(Struct, kw_only=True):
 
 
 class PointsRecord(Struct, kw_only=True):
-    """Per minute: jobs enqueued, completed and dead; seconds from enqueue to done. Null where nothing ended.
+    """Per minute: jobs enqueued, completed and dead; seconds from enqueue to done.
+
+    Null where nothing ended, and for minutes that are not counted yet.
 
     `hint` is about a queue that is not known.
     """

@@ -131,9 +131,7 @@ def _tiles(visit: Visit, reading: Reading, rows: Sequence[shared.QueueRow]) -> d
     deaths = hub.slowly.deaths
     return {
         "completed": None if flow is None else flow.completed,
-        "completed_note": (
-            f"{share(flow.completed, flow.enqueued)} of what comes in" if flow and flow.enqueued else "nothing comes in"
-        ),
+        "completed_note": _comes_in(flow),
         "ready": sum(row.ready for row in rows),
         "lag": max((row.lag for row in waiting), default=None),
         "late": any(row.late for row in waiting),
@@ -146,6 +144,12 @@ def _tiles(visit: Visit, reading: Reading, rows: Sequence[shared.QueueRow]) -> d
         "dead": counts[Status.DEAD],
         "dead_note": deaths.figure,
     }
+
+
+def _comes_in(flow: charts.PerMinute | None) -> str:
+    if flow is None:
+        return "not counted yet"
+    return f"{share(flow.completed, flow.enqueued)} of what comes in" if flow.enqueued else "nothing comes in"
 
 
 def _longest(jobs: Sequence[Job], reading: Reading) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from stoker.admin.history import RECENT
 from stoker.admin.queues import QueueView, views
 from stoker.model.control import Queue, live
 from stoker.model.derived import ErrorGroup
@@ -121,7 +120,7 @@ def queue_rows(visit: Visit, reading: Reading, points: Sequence[Point] = ()) -> 
             path=quote(one.name, safe=""),
             quoted=quoted(one.name),
         )
-        for one in views(reading.census, reading.queues, reading.presences, points, RECENT)
+        for one in views(reading.census, reading.queues, reading.presences, points)
     ]
     return sorted(rows, key=lambda row: (row.paused, -row.lag if row.ready else row.lag * 0, row.name))
 
