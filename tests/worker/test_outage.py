@@ -185,7 +185,7 @@ async def test_a_stop_during_an_outage_ends_and_what_was_not_written_runs_again(
     weather.away = True
     await asyncio.wait_for(worker.stop(0), PATIENCE)
     assert worker.state == "stopped"
-    assert "could not be written before the end; their jobs will run again" in caplog.text
+    assert "1 outcome not written before the end: the jobs run again" in caplog.text
     weather.away = False
     assert (await job.refresh()).status is Status.RUNNING
     async with working(app, lease=1):

@@ -60,7 +60,7 @@ def test_quiet_claims_nothing_more_but_finishes(scene: Scene) -> None:
         until(lambda: scene.marks("start"))
         command.send(signal.SIGTSTP)
         until(lambda: not scene.ready_file.exists())
-        until(lambda: "quiet: nothing more is claimed, 1 running" in command.log)
+        until(lambda: "quiet: nothing more is claimed, with 1 running job" in command.log)
         scene.enqueue("quick", {"n": 1})
         flag.touch()
         until(lambda: scene.marks("end"))
