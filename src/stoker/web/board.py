@@ -162,7 +162,6 @@ class Dashboard:
         self.color = color
         self.read_only = read_only
         self.limits = limits or Limits()
-        self.late_after = late_after
         self.redact = redact or Redaction()
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         if isinstance(self.auth, Open):
@@ -550,8 +549,8 @@ def dashboard(
     for this machine only. With a function, a browser that it does not know is sent to `login_url`, where your app signs
     people in, with the address it came for as `next`; without `login_url` it gets a page that says so.
     `env` and `color` name the environment on every page. `read_only` refuses every change. `hosts` are the names it
-    answers under; None leaves that to the app around it. A queue whose oldest due job waits longer than `late_after`
-    seconds is falling behind. `redact` says which names make a value secret.
+    answers under; None leaves that to the app around it. A queue is falling behind when its oldest due job waits
+    longer than `late_after` seconds, and than is usual in it. `redact` says which names make a value secret.
     """
     return Dashboard(
         jobs,
