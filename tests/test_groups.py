@@ -21,8 +21,8 @@ from stoker.model.time import DAY, HOUR, SECOND
 from stoker.records import Progress
 from stoker.services import ServiceContext
 from stoker.testing.clock import VirtualClock
-from stoker.worker import group_sweeper
-from stoker.worker.group_sweeper import GroupSweeper
+from stoker.worker import janitor
+from stoker.worker.janitor import GroupSweeper
 from tests.harness.apps import PATIENCE, drain, until, working
 
 
@@ -320,7 +320,7 @@ def test_groups_work_without_a_loop() -> None:
 @pytest.mark.spec("GROUP-26")
 async def test_the_sweeper_says_nothing_of_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store loop does; the sweeper sweeps again when the store is back."""
-    monkeypatch.setattr(group_sweeper, "PAUSE", 0.001)
+    monkeypatch.setattr(janitor, "GROUPS_EVERY", 0.001)
     calls: list[int] = []
     back = asyncio.Event()
 
@@ -388,7 +388,7 @@ async def test_a_group_is_kept_as_long_as_the_app_keeps_what_is_done(clock: Virt
 async def test_the_sweeper_abandons_what_stayed_unsealed(
     timed_jobs: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(group_sweeper, "PAUSE", 0.001)
+    monkeypatch.setattr(janitor, "GROUPS_EVERY", 0.001)
     tasks = Tasks(timed_jobs)
     new = timed_jobs.group(on_failure=tasks.report.draft("failure"))
     group = await new.__aenter__()

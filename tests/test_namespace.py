@@ -103,7 +103,7 @@ async def test_two_workers_with_different_functions_under_one_kind_both_say_so_o
         for worker in (one, two):
             await worker.maintenance.show_and_tune()
         for worker in (one, two, one, two):
-            await worker.maintenance.advice.look()
+            await worker.maintenance.warnings.look()
         here, there = (app.tasks["send"].path for app in (shop, billing))
         assert [(f"{here} here" in line, f"{there} here" in line) for line in _told(caplog)] == [
             (True, False),

@@ -28,7 +28,7 @@ def test_model_may_use_its_two_libraries(tmp_path: Path, source: str) -> None:
     assert complaints(tmp_path, "model/job.py", source) == []
 
 
-@pytest.mark.parametrize("file", ["app.py", "engines/redis/jobs.py", "worker/lease_keeper.py", "connection.py"])
+@pytest.mark.parametrize("file", ["app.py", "engines/redis/jobs.py", "worker/lease.py", "connection.py"])
 def test_a_driver_outside_connection_is_found_even_inside_a_function(tmp_path: Path, file: str) -> None:
     [complaint] = complaints(tmp_path, file, "def f() -> None:\n    import redis.asyncio\n")
     assert complaint == f"stoker/{file}:2: driver redis belongs into an engine's connection.py"

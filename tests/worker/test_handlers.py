@@ -1007,8 +1007,8 @@ async def test_metadata_that_is_too_large_is_not_stored_while_its_run_goes_on(
             while (await handle.refresh()).metadata != {"exec_page": "1"}:
                 await asyncio.sleep(0.01)
         steps[0].set()
-        await until(lambda: any(len(own["page"]) > 1 for own in worker.notes.gathered.values()))
-        await worker.notes.write()
+        await until(lambda: any(len(own["page"]) > 1 for own in worker.progress.gathered.values()))
+        await worker.progress.write()
         assert (await handle.refresh()).metadata == {"exec_page": "1"}
         steps[1].set()
         await handle.result(PATIENCE)

@@ -441,7 +441,7 @@ async def test_no_task_is_made_per_job(jobs: Stoker) -> None:
     assert max(seen) - before <= 4 + 5 + 3 + 3
     await until(lambda: not any(task.get_name().startswith("stoker-slot") for task in asyncio.all_tasks()))
     assert (worker.claims.tokens, worker.running_jobs.runs, len(worker.outcomes)) == ({}, {}, 0)
-    assert not worker.notes.waiting
+    assert not worker.progress.waiting
 
 
 @pytest.mark.spec("WORKER-19")

@@ -19,7 +19,7 @@ from stoker.engines.sqlite import SqliteEngine
 from stoker.model.errors import EngineUnavailable
 from stoker.model.events import Transition, Window
 from stoker.model.job import Status
-from stoker.worker import Worker, lease_keeper, store_loop
+from stoker.worker import Worker, lease, store_loop
 from tests.harness.apps import ENGINES, PATIENCE, becomes, drain, until, working
 
 CALLS = ("insert", "claim", "settle", "renew", "note", "reap", "beat", "record", "expire")
@@ -223,7 +223,7 @@ async def test_a_stop_in_the_middle_of_a_call_does_not_lose_its_answer(app: Stok
 async def test_the_expelled_worker_survives_an_outage_too(
     app: Stoker, weather: Weather, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease_keeper, "AGAIN_AFTER", 0.05)
+    monkeypatch.setattr(lease, "AGAIN_AFTER", 0.05)
     app.task(name="work")(lambda: 5)
     engine = await app.engine()
     async with working(app) as worker:

@@ -13,7 +13,7 @@ from stoker.app import Stoker
 from stoker.handle import JobHandle
 from stoker.model.control import Tuning
 from stoker.worker import Worker
-from stoker.worker.presence import version
+from stoker.worker.state import version
 from tests.harness.apps import PATIENCE, drain, working
 
 
@@ -60,8 +60,8 @@ async def test_a_queue_without_workers_is_named_once(jobs: Stoker, caplog: pytes
     async with working(jobs, ["default"]) as worker:
         await work.using(queue="maill").enqueue()
         await work.using(queue="later", delay=60).enqueue()
-        await worker.maintenance.advice.look()
-        await worker.maintenance.advice.look()
+        await worker.maintenance.warnings.look()
+        await worker.maintenance.warnings.look()
         assert told(caplog) == ["queue 'maill' has 1 due job and no worker serves it: start one with -q maill"]
 
 
@@ -77,16 +77,16 @@ async def test_a_limited_queue_without_workers_is_named_until_it_is_served(
     jobs.queue("off", workers=0)
     async with working(jobs, ["default"]) as worker:
         await worker.maintenance.show_and_tune()
-        await worker.maintenance.advice.look()
-        await worker.maintenance.advice.look()
+        await worker.maintenance.warnings.look()
+        await worker.maintenance.warnings.look()
         text = "queue 'reports' is limited to 3 slots and no worker serves it: start one with -q reports, "
         text += "or clear the limit"
         assert told(caplog) == [text]
         caplog.clear()
         async with working(jobs, ["default", "reports"]) as other:
             await other.maintenance.show_and_tune()
-            await worker.maintenance.advice.look()
-        await worker.maintenance.advice.look()
+            await worker.maintenance.warnings.look()
+        await worker.maintenance.warnings.look()
         assert text in told(caplog)
 
 

@@ -1,7 +1,9 @@
-"""The janitor: a service that removes what is past its retention, and counts the slots of full keys again.
+"""The janitor and the group sweeper: services that remove and close what would stay for ever.
 
-Jobs, events, points, presences, locks, received ids, audit entries, limits and operations are swept one after the
-other, each for itself; groups have a sweeper of their own (`group_sweeper.py`).
+The janitor sweeps jobs, events, points, presences, locks, received ids, audit entries, limits and operations that are
+past their retention, one after the other, each for itself, and counts the slots of full keys again. The group sweeper
+closes groups whose last member was ended by a process that died right after, abandons those that their maker left
+unsealed, and removes those past their retention.
 """
 
 from __future__ import annotations
@@ -101,3 +103,31 @@ def _log_failures(failed: dict[Sweep, Exception], *, away: bool) -> None:
             error,
             exc_info=None if isinstance(error, StokerError) else error,
         )
+
+
+GROUPS_EVERY = 1.0
+"""Seconds between two sweeps of groups, on average: as long may a closing be late that a dead process did not do."""
+
+MOST_GROUPS = 1_000
+"""Groups of each sort in one sweep."""
+
+
+class GroupSweeper:
+    """Sweeps every second; a random pause keeps workers from sweeping in step."""
+
+    name = "groups"
+
+    async def run(self, context: ServiceContext) -> None:
+        """Sweep again and again."""
+        while True:
+            await asyncio.sleep(GROUPS_EVERY * (0.5 + random()))
+            try:
+                swept = await context.engine.groups.sweep(MOST_GROUPS)
+            except AWAY:  # the store loop logs that once; the next sweep comes in a second
+                continue
+            if swept.abandoned:
+                logger.warning(
+                    "abandoned %s not sealed within an hour, because the maker raised or died. A job of on_failure is "
+                    "stored when all members are finished",
+                    count(swept.abandoned, "group"),
+                )

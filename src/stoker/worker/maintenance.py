@@ -28,13 +28,13 @@ from stoker.worker.running import jobs_of
 
 if TYPE_CHECKING:
     from stoker.settings import WorkerSettings
-    from stoker.worker.advice import Advice
     from stoker.worker.due_timer import DueTimer
+    from stoker.worker.event_publisher import EventPublisher
     from stoker.worker.failures import FailureLog
     from stoker.worker.fetcher import Fetcher, QueueLimits
-    from stoker.worker.notes import Notes
-    from stoker.worker.publisher import Publisher
+    from stoker.worker.progress_buffer import ProgressBuffer
     from stoker.worker.running import RunningJobs
+    from stoker.worker.startup_warnings import StartupWarnings
     from stoker.worker.state import WorkerState
     from stoker.worker.store_loop import StoreLoop
 
@@ -157,10 +157,10 @@ class Maintenance:
         store_loop: StoreLoop,
         due_timer: DueTimer,
         running_jobs: RunningJobs,
-        notes: Notes,
-        publisher: Publisher,
+        progress: ProgressBuffer,
+        publisher: EventPublisher,
         failures: FailureLog,
-        advice: Advice,
+        warnings: StartupWarnings,
         rules_of: RulesOf,
         presence: Callable[[], Presence],
         keep: Span | None,
@@ -174,7 +174,7 @@ class Maintenance:
         self._store_loop = store_loop
         self._due_timer = due_timer
         self._running_jobs = running_jobs
-        self._notes = notes
+        self._progress = progress
         self._publisher = publisher
         self._failures = failures
         self._rules_of = rules_of
@@ -186,7 +186,7 @@ class Maintenance:
         self._warned: set[JobId] = set()
         self._told = dict(state.counts)
         self._entangled: set[tuple[str, str]] = set()
-        self.advice = advice
+        self.warnings = warnings
 
     async def listen(self) -> None:
         """Ask for jobs after a wake-up and at every poll: a lost wake-up delays a job by one poll at most.
@@ -239,8 +239,8 @@ class Maintenance:
         tick = 0
         while True:
             try:
-                self._notes.gather([slot.context for slot in self._running_jobs.slots() if slot.context is not None])
-                await self._notes.write()
+                self._progress.gather([slot.context for slot in self._running_jobs.slots() if slot.context is not None])
+                await self._progress.write()
                 self._store_loop.hand_back(self._fetcher.stale())
                 self._name_long_runs()
                 await self._name_deadlocks()
@@ -251,7 +251,7 @@ class Maintenance:
                 if tick % 2 == 0:
                     await self._publisher.flush()
                 if tick % LOOK_FOR_UNSERVED == FIRST_LOOK:
-                    await self.advice.look()
+                    await self.warnings.look()
                 if tick % TELL_COUNTS == TELL_COUNTS - 1:
                     self._tell_counts()
             except StokerError as error:
@@ -274,7 +274,7 @@ class Maintenance:
         await self._engine.control.beat(self._presence())
         served = {queue for lane in self._fetcher.lanes for queue in lane.queues}
         every = await self._engine.control.queues()
-        self.advice.learn(every)
+        self.warnings.learn(every)
         queues = [queue for queue in every if queue.name in served]
         if self._keep is not None:
             own = {queue.name for queue in queues if queue.keep_done != self._engine.keep_done}

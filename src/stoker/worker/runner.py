@@ -44,11 +44,11 @@ from stoker.worker.running import Slot
 
 if TYPE_CHECKING:
     from stoker.worker.failures import FailureLog
-    from stoker.worker.lease_reports import LeaseReports
-    from stoker.worker.plans import Plan, Plans
+    from stoker.worker.lease import LeaseReports
     from stoker.worker.running import RunningJobs
     from stoker.worker.state import HeldClaims, WorkerState
     from stoker.worker.store_loop import OutcomeBuffer, StoreLoop
+    from stoker.worker.task_runners import TaskRunner, TaskRunners
 
 QUANTUM = 0.002
 """Seconds a slot may run jobs that never suspend before it yields to the event loop."""
@@ -64,7 +64,7 @@ class Runner:
     def __init__(
         self,
         state: WorkerState,
-        plans: Plans,
+        task_runners: TaskRunners,
         runtime: Runtime,
         *,
         claims: HeldClaims,
@@ -78,7 +78,7 @@ class Runner:
         recorder: Recorder | None = None,
     ) -> None:
         self._state = state
-        self._plans = plans
+        self._task_runners = task_runners
         self._runtime = runtime
         self._claims = claims
         self._running_jobs = running_jobs
@@ -138,18 +138,18 @@ class Runner:
         options = claim.options
         if options.expires is not None and expired(claim):
             return conclude(claim, Expired())
-        plan = self._plans.get(claim.kind)
-        if plan is None:
+        runner = self._task_runners.get(claim.kind)
+        if runner is None:
             return self._unfit(claim, None)
         try:
-            call = plan.task.signature.decode(claim.payload)
+            call = runner.task.signature.decode(claim.payload)
         except InvalidPayload as error:
             return self._unfit(claim, error)
-        limit = plan.limit if options.timeout is None else options.timeout / SECOND
+        limit = runner.limit if options.timeout is None else options.timeout / SECOND
         context = Context(claim, self._runtime, call, limit)
-        run, slot.on_loop = plan.call, plan.on_loop
+        run, slot.on_loop = runner.call, runner.on_loop
         if (claim.crashes or options.isolation) and slot.on_loop and is_suspect(claim):
-            apart = plan.apart(claim)
+            apart = runner.apart(claim)
             if apart is not None:
                 run, slot.on_loop = apart, False
         slot.context, slot.cause, slot.tries = context, None, 0
@@ -158,17 +158,17 @@ class Runner:
         if limit is not None and context.began + limit < running_jobs.timer_at:
             running_jobs.set_timer(context.began + limit)
         variables = copy_context()
-        rules = plan.rules
+        rules = runner.rules
         outcome: Outcome
         try:
             steps, value = variables.run(begin, run, context)
             if steps is not None:
                 lane.wake_slot()
                 value = await InOwnContext(steps, value, variables)
-            outcome = outcome_of_result(plan.task, value, context)
+            outcome = outcome_of_result(runner.task, value, context)
         except BaseException as error:  # noqa: BLE001 - no handler may end the worker
             self._raised(context, error)
-            outcome = self._outcome(error, slot, plan, context)
+            outcome = self._outcome(error, slot, runner, context)
             rules = msgspec.structs.replace(rules, roll=random())
         finally:
             if running_jobs.runs.get(claim.id) is slot:  # else it was abandoned, and the job may be running again
@@ -208,11 +208,11 @@ class Runner:
         settlement = self._traced(context, settlement)
         self._store_loop.finished(context.claim, settlement, last=True)
 
-    def _outcome(self, error: BaseException, slot: Slot, plan: Plan, context: Context) -> Outcome:
+    def _outcome(self, error: BaseException, slot: Slot, runner: TaskRunner, context: Context) -> Outcome:
         cause = slot.cause_of(context)
         if cause is None and self._ends():
             cause = Cause.SHUTDOWN
-        outcome = outcome_of_error(error, plan.task, cause, context.limit, round(context.elapsed * SECOND))
+        outcome = outcome_of_error(error, runner.task, cause, context.limit, round(context.elapsed * SECOND))
         self._failures.judged(context.claim, outcome)
         if isinstance(outcome, Canceled) and context.cancel.reason is not None:
             return Canceled(context.cancel.reason)
@@ -222,7 +222,7 @@ class Runner:
 
     def _unfit(self, claim: Claim, error: InvalidPayload | None) -> Settlement:
         outcome = outcome_of_unfit(claim, error)
-        settlement = conclude(claim, outcome, self._plans.unknown_rules)
+        settlement = conclude(claim, outcome, self._task_runners.unknown_rules)
         if settlement.status is Status.PENDING:
             self._failures.put_back(claim, outcome.why, settlement)
         return settlement

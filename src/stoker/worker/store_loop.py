@@ -28,10 +28,10 @@ from stoker.worker.rejected_outcomes import RejectedOutcomes
 if TYPE_CHECKING:
     from stoker.engines.base import Engine
     from stoker.worker.due_timer import DueTimer
+    from stoker.worker.event_publisher import EventPublisher
     from stoker.worker.failures import FailureLog
-    from stoker.worker.notes import Notes
     from stoker.worker.outage import Outage
-    from stoker.worker.publisher import Publisher
+    from stoker.worker.progress_buffer import ProgressBuffer
     from stoker.worker.state import HeldClaims, WorkerState
 
 
@@ -114,8 +114,8 @@ class StoreLoop:
         outcomes: OutcomeBuffer,
         *,
         claims: HeldClaims,
-        notes: Notes,
-        publisher: Publisher,
+        progress: ProgressBuffer,
+        publisher: EventPublisher,
         due_timer: DueTimer,
         failures: FailureLog,
         outage: Outage,
@@ -125,7 +125,7 @@ class StoreLoop:
         self._fetcher = fetcher
         self._outcomes = outcomes
         self._claims = claims
-        self._notes = notes
+        self._progress = progress
         self._publisher = publisher
         self._due_timer = due_timer
         self._failures = failures
@@ -261,8 +261,8 @@ class StoreLoop:
         self.asking += asked is not None
         try:
             if settlements:
-                if self._notes.waiting:
-                    await self._notes.write(claims)
+                if self._progress.waiting:
+                    await self._progress.write(claims)
                 return await self.engine.jobs.settle(settlements, demand=demand)
             assert demand is not None
             return Settled([], await self.engine.jobs.claim(demand))

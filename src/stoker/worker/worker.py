@@ -33,27 +33,23 @@ from stoker.model.time import SECOND, Span
 from stoker.model.words import count
 from stoker.services import ServiceContext, UnderWay
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
-from stoker.worker.advice import Advice
-from stoker.worker.chunk_runner import ChunkRunner
-from stoker.worker.chunks import ChunkLane, ChunkQueue, chunk_queues
+from stoker.worker.chunks import ChunkLane, ChunkQueue, ChunkRunner, chunk_queues
 from stoker.worker.due_timer import DueTimer
+from stoker.worker.event_publisher import EventPublisher
 from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Lane, Order, QueueLimits
-from stoker.worker.group_sweeper import GroupSweeper
-from stoker.worker.janitor import Janitor
-from stoker.worker.lease_keeper import LeaseKeeper
-from stoker.worker.lease_reports import LeaseReports
+from stoker.worker.janitor import GroupSweeper, Janitor
+from stoker.worker.lease import LeaseKeeper, LeaseReports
 from stoker.worker.maintenance import Maintenance, keep_running
-from stoker.worker.notes import Notes
 from stoker.worker.outage import Outage
-from stoker.worker.plans import Plans
-from stoker.worker.presence import presence, version
-from stoker.worker.publisher import Publisher
+from stoker.worker.progress_buffer import ProgressBuffer
 from stoker.worker.rollup import RollUp
 from stoker.worker.running import Ended, RunningJobs
 from stoker.worker.schedules import Ticker
-from stoker.worker.state import HeldClaims, WorkerState
+from stoker.worker.startup_warnings import StartupWarnings
+from stoker.worker.state import HeldClaims, WorkerState, presence, version
 from stoker.worker.store_loop import OutcomeBuffer, StoreLoop
+from stoker.worker.task_runners import TaskRunners
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -244,7 +240,7 @@ class Worker:
         )
         notices.log_kept(self.engine.where)
         with suppress(StokerError):  # advice only: a store that is away is noticed elsewhere
-            await self.maintenance.advice.look_at_start()
+            await self.maintenance.warnings.look_at_start()
         if self._stop_asked:
             self.ask_stop()
 
@@ -284,17 +280,17 @@ class Worker:
     def _make_parts(self) -> None:
         """Make the parts that need the engine, each with what it uses."""
         engine, state, fetcher, keeps = self.engine, self._state, self.fetcher, dict[str, Span]()
-        self.notes = Notes(engine)
+        self.progress = ProgressBuffer(engine)
         self.due_timer = DueTimer(engine, fetcher, self.settings.poll / SECOND)
-        self.plans = Plans(self.app, self.executors, self.settings.unknown_task_grace, keeps)
-        publisher = Publisher(engine, self.app.timeline, self.app.listeners)
+        self.task_runners = TaskRunners(self.app, self.executors, self.settings.unknown_task_grace, keeps)
+        publisher = EventPublisher(engine, self.app.timeline, self.app.listeners)
         self.store_loop = StoreLoop(
             engine,
             state,
             fetcher,
             self.outcomes,
             claims=self.claims,
-            notes=self.notes,
+            progress=self.progress,
             publisher=publisher,
             due_timer=self.due_timer,
             failures=self.failures,
@@ -304,7 +300,7 @@ class Worker:
         self.lease_reports = LeaseReports(state, self.claims, self.running_jobs, fetcher, self.store_loop, self.outage)
         self.runner = ChunkRunner(
             state,
-            self.plans,
+            self.task_runners,
             runtime=self,
             claims=self.claims,
             running_jobs=self.running_jobs,
@@ -325,11 +321,11 @@ class Worker:
             store_loop=self.store_loop,
             due_timer=self.due_timer,
             running_jobs=self.running_jobs,
-            notes=self.notes,
+            progress=self.progress,
             publisher=publisher,
             failures=self.failures,
-            advice=Advice(self.app, engine, self.lanes),
-            rules_of=self.plans.rules_of,
+            warnings=StartupWarnings(self.app, engine, self.lanes),
+            rules_of=self.task_runners.rules_of,
             presence=lambda: presence(self),
             keep=self.app.defaults.keep,
             keeps=keeps,
@@ -448,7 +444,7 @@ class Worker:
             await asyncio.wait(left, timeout=0.5)
         await asyncio.gather(*self._loops[1:], return_exceptions=True)
         try:
-            for step in (self._finish, self.notes.write, self.lease_keeper.stop, self._leave):
+            for step in (self._finish, self.progress.write, self.lease_keeper.stop, self._leave):
                 try:
                     await step()
                 except StokerError as error:
@@ -518,23 +514,23 @@ class Worker:
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         """Keep progress and log lines of a handler until they are written."""
-        self.notes.put(claim, progress, lines)
+        self.progress.put(claim, progress, lines)
 
     def withhold_notes(self, claim: Claim) -> None:
         """Leave to a block what the run notes."""
-        self.notes.withhold(claim)
+        self.progress.withhold(claim)
 
     def take_note(self, claim: Claim) -> Note | None:
         """Return what the run has noted and is not written."""
-        return self.notes.take(claim)
+        return self.progress.take(claim)
 
     def release_notes(self, claim: Claim) -> None:
         """Go on to write what the run notes."""
-        self.notes.release(claim)
+        self.progress.release(claim)
 
     def rules_of(self, kind: str) -> Rules:
         """Return the rules by which jobs of this kind are settled."""
-        return self.plans.rules_of(kind)
+        return self.task_runners.rules_of(kind)
 
     def settled(self, claim: Claim, settlement: Settlement) -> None:
         """Note that a block has settled a running job: a renewal must not take it for lost, and callers wait for it."""

@@ -12,7 +12,7 @@ from stoker.model.control import Presence, Queue, clashes
 from stoker.model.explain import limits_unserved, unserved
 from stoker.model.job import ACTIVE
 from stoker.model.words import count
-from stoker.worker import presence
+from stoker.worker.state import kinds
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("stoker.worker")
 
 
-class Advice:
+class StartupWarnings:
     """Looks at the app, the queues and the workers of one store; each warning is given once."""
 
     def __init__(self, app: Stoker, engine: Engine, lanes: Sequence[Lane]) -> None:
@@ -59,7 +59,7 @@ class Advice:
         self._named = {*found, *idle}
 
     def _name_clashes(self, presences: Sequence[Presence]) -> None:
-        for clash in clashes(presence.kinds(self._app), presences):
+        for clash in clashes(kinds(self._app), presences):
             if (clash.kind, clash.there) not in self._clashed:
                 self._clashed.add((clash.kind, clash.there))
                 logger.warning(

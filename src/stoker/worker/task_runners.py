@@ -22,7 +22,7 @@ logger = logging.getLogger("stoker.worker")
 HandlerCall: TypeAlias = Callable[[Context], Awaitable[Any]]
 
 
-class Plan:
+class TaskRunner:
     """How to run jobs of one kind, worked out once: handler with middleware, time limit, rules."""
 
     __slots__ = ("_app", "_executors", "call", "limit", "on_loop", "rules", "task")
@@ -83,8 +83,8 @@ def _in_list(call: HandlerCall) -> HandlerCall:
     return in_list
 
 
-class Plans:
-    """The plans by kind, each made when its first job comes.
+class TaskRunners:
+    """The task runners by kind, each made when its first job comes.
 
     `keeps`: the app's retention by queue; the worker fills it in when it reads the settings of its queues.
     """
@@ -94,17 +94,17 @@ class Plans:
         self._executors = executors
         self._grace = unfit_grace
         self._keeps = keeps
-        self._made: dict[str, Plan] = {}
+        self._made: dict[str, TaskRunner] = {}
         self.unknown_rules = Rules(default=app.backoff, unfit_grace=unfit_grace)
 
-    def get(self, kind: str) -> Plan | None:
-        """Return the plan of a kind; None if this worker has no such task."""
-        plan = self._made.get(kind)
-        if plan is None and (task := self._app.find_task(kind)) is not None:
-            plan = self._made[kind] = Plan(self._app, task, self._executors, self._grace, self._keeps)
-        return plan
+    def get(self, kind: str) -> TaskRunner | None:
+        """Return the runner of a kind; None if this worker has no such task."""
+        runner = self._made.get(kind)
+        if runner is None and (task := self._app.find_task(kind)) is not None:
+            runner = self._made[kind] = TaskRunner(self._app, task, self._executors, self._grace, self._keeps)
+        return runner
 
     def rules_of(self, kind: str) -> Rules:
         """Return the rules for jobs of this kind; the app's defaults for an unknown kind."""
-        plan = self.get(kind)
-        return self.unknown_rules if plan is None else plan.rules
+        runner = self.get(kind)
+        return self.unknown_rules if runner is None else runner.rules

@@ -24,7 +24,7 @@ from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Lost
 from stoker.model.time import SECOND
 from stoker.testing.clock import VirtualClock
-from stoker.worker import Worker, lease_keeper, state
+from stoker.worker import Worker, lease, state
 from tests.harness.apps import PATIENCE, becomes, until, working
 
 
@@ -61,7 +61,7 @@ class Rival:
 async def test_a_handler_that_blocks_the_loop_past_its_lease_keeps_its_job(
     jobs: Stoker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease_keeper, "BLOCKED_AFTER", 0.2)
+    monkeypatch.setattr(lease, "BLOCKED_AFTER", 0.2)
     runs: list[int] = []
 
     @jobs.task

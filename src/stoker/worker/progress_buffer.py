@@ -19,7 +19,7 @@ from stoker.model.words import count
 logger = logging.getLogger("stoker.worker")
 
 
-class Notes:
+class ProgressBuffer:
     """`waiting`: the notes that are not written, one per running job: a newer one is merged into it."""
 
     def __init__(self, engine: Engine) -> None:

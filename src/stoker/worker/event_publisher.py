@@ -35,7 +35,7 @@ def _log(about: Claim | Event, text: str) -> None:
     logger.debug("job %s (%s, queue %s) %s", job, about.kind, about.queue, text, extra=extra)
 
 
-class Publisher:
+class EventPublisher:
     """`timeline` is None if the app keeps none."""
 
     def __init__(self, engine: Engine, timeline: EventBuffer | None, listeners: Listeners[Transition]) -> None:
