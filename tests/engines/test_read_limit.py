@@ -99,9 +99,9 @@ async def test_postgres_stops_a_long_read_and_not_a_long_write(
 async def test_on_redis_the_caller_stops_waiting(limited: Any, redis_url: str, redis_prefix: str) -> None:
     with Proxy(redis_url) as proxy:
         twin = await limited(RedisEngine(proxy.url, prefix=redis_prefix), 2)
-        assert (await twin.census()).counts == ()
+        assert (await twin.operator.census()).counts == ()
         proxy.blackhole()
         with pytest.raises(EngineUnavailable):
-            await within(twin.census())
+            await within(twin.operator.census())
         proxy.heal()
-        assert (await within(twin.census())).counts == ()
+        assert (await within(twin.operator.census())).counts == ()

@@ -547,7 +547,7 @@ class LockStep(Laws):
         if rate is not None:
             self.same(lambda engine: engine.control.tune("sms", rate, declared=drain))
         for n in spends:
-            self.same(lambda engine, n=n: engine.spend("sms", n))  # type: ignore[misc]
+            self.same(lambda engine, n=n: engine.control.spend("sms", n))  # type: ignore[misc]
         if drain:
             self.same(lambda engine: engine.control.drain("sms"))
 

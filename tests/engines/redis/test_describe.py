@@ -9,12 +9,14 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
 
 from stoker.engines.redis import RedisEngine
+from stoker.engines.redis import engine as engine_module
 from stoker.engines.redis.describe import durability, objection, warnings
 from stoker.engines.redis.lost_writes import Count
 from stoker.engines.redis.server_checks import LOOK_EVERY, ServerChecks
@@ -246,11 +248,11 @@ def test_a_server_that_is_too_old_is_refused(version: str, welcome: bool) -> Non
 
 @pytest.mark.spec("REDISOPS-07")
 async def test_a_policy_changed_at_run_time_is_noticed(
-    url: str, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+    url: str, admin: redis.Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert LOOK_EVERY <= 60
+    monkeypatch.setattr(engine_module, "ServerChecks", partial(ServerChecks, every=0.02))
     engine = RedisEngine(url, prefix="run-time")
-    engine._server_checks = ServerChecks(engine._store.connection, engine._write_counter, every=0.02)
     await engine.open()
     try:
         draft = Draft(mint(), "work")
@@ -273,10 +275,14 @@ async def test_a_policy_changed_at_run_time_is_noticed(
 
 
 @pytest.mark.spec("REDISOPS-07")
-async def test_a_guard_outlives_a_server_that_is_away_and_ends_with_the_engine() -> None:
+async def test_a_guard_outlives_a_server_that_is_away_and_ends_with_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "ServerChecks", partial(Counting, every=0.02))
     with services.redis_server() as server:
         engine = RedisEngine(server.url, prefix="away", patience=0.1)
-        guard = engine._server_checks = Counting(engine._store.connection, engine._write_counter, every=0.02)
+        guard = engine._server_checks
+        assert isinstance(guard, Counting)
         await engine.open()
         task = guard._task
         assert task is not None

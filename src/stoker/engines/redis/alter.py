@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.engines.call_times import timed
 from stoker.engines.redis import audit
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.cluster import move
@@ -18,6 +19,7 @@ from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
+from stoker.engines.shared.facets import Facet
 from stoker.model.audit import By, of_alter
 from stoker.model.groups import Standing, moved
 from stoker.model.ids import JobId
@@ -40,30 +42,35 @@ from stoker.model.query import (
 from stoker.model.record import Record
 
 
-async def alter(store: Store, selection: Selection, change: Change, by: By | None = None) -> Tally:
-    """Apply a change to the selected jobs."""
-    careful.check(selection, change)
-    store.connection.inside()
-    if not selection.ids:
-        return Tally()
-    if isinstance(change, Move):
-        await store.introduce([change.queue])
-    alterations: list[careful.Alteration] = []
-    for shard, positions in (await _where(store, selection.ids)).items():
+class Alterer(Facet[Store]):
+    """Applies changes to selected jobs."""
 
-        async def act(unit: Unit, positions: Sequence[int] = positions) -> careful.Alteration:
-            alteration = await _alter(store, unit, selection, change, positions)
-            part = Selection(tuple(selection.ids[position] for position in positions))
-            audit.write(unit, by, of_alter(part, change, careful.tally(selection, [alteration])))
-            return alteration
-
-        alterations.append(await store.work(shard, act, make=_Moving))
+    @timed(write=True)
+    async def alter(self, selection: Selection, change: Change, *, by: By | None = None) -> Tally:
+        store = self._store
+        careful.check(selection, change)
+        store.connection.inside()
+        if not selection.ids:
+            return Tally()
         if isinstance(change, Move):
-            await move.deliver(store, shard)
-    done = careful.tally(selection, alterations)
-    if isinstance(change, Delete) and store.connection.cluster and done.changed_ids:
-        await event_log.cross_out(store, list(done.changed_ids), deleted=True)
-    return done
+            await store.introduce([change.queue])
+        alterations: list[careful.Alteration] = []
+        for shard, positions in (await _where(store, selection.ids)).items():
+
+            async def act(unit: Unit, positions: Sequence[int] = positions) -> careful.Alteration:
+                alteration = await _alter(store, unit, selection, change, positions)
+                part = Selection(tuple(selection.ids[position] for position in positions))
+                audit.write(unit, by, of_alter(part, change, careful.tally(selection, [alteration])))
+                return alteration
+
+            alterations.append(await store.work(shard, act, make=_Moving))
+            if isinstance(change, Move):
+                await move.deliver(store, shard)
+        done = careful.tally(selection, alterations)
+        if isinstance(change, Delete) and store.connection.cluster and done.changed_ids:
+            await event_log.cross_out(store, list(done.changed_ids), deleted=True)
+        store.hub.ends.altered(selection, change, done)
+        return done
 
 
 class _Moving(Unit):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from stoker.engines.call_times import timed
 from stoker.engines.redis.cluster.fan_out import spread
+from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, latest, pack, unpack
 from stoker.model.query import LATEST
@@ -20,6 +22,33 @@ SERIAL = 8
 """Random bytes that keep equal entries apart."""
 
 
+class Audit(Facet["Store"]):
+    """The audit log of all shards."""
+
+    @timed(write=False, name="read_audit")
+    async def read(self, query: AuditQuery) -> list[AuditEntry]:
+        store = self._store
+        until = LATEST if query.until is None else query.until
+
+        async def entries(shard: Shard) -> list[bytes]:
+            found: list[bytes] = await store.connection.call(
+                "ZREVRANGEBYSCORE", shard.key("audit"), f"({until}", query.since
+            )
+            return found
+
+        answers = await spread(await _shards(store), entries)
+        return latest([unpack(entry[SERIAL:]) for found in answers for entry in found], query)
+
+    @timed(write=True, name="write_audit")
+    async def write(self, by: By, deed: Deed) -> AuditEntry:
+        async def enter(unit: Unit) -> AuditEntry:
+            await unit.load(Wanted())  # the store's clock
+            write(unit, by, deed)
+            return AuditEntry(unit.now, by, deed)
+
+        return await self._store.work(self._store.home, enter)
+
+
 def write(unit: Unit, by: By | None, deed: Deed | None) -> None:
     """Add an entry to a unit; nothing for a change by code, or where nothing was done."""
     if by is not None and deed is not None:
@@ -31,31 +60,6 @@ def write(unit: Unit, by: By | None, deed: Deed | None) -> None:
 def packed(entry: AuditEntry) -> bytes:
     """An entry as a member of the set."""
     return os.urandom(SERIAL) + pack(entry)
-
-
-async def entered(store: Store, by: By, deed: Deed) -> AuditEntry:
-    """Write an entry of its own and return it."""
-
-    async def enter(unit: Unit) -> AuditEntry:
-        await unit.load(Wanted())  # the store's clock
-        write(unit, by, deed)
-        return AuditEntry(unit.now, by, deed)
-
-    return await store.work(store.home, enter)
-
-
-async def read(store: Store, query: AuditQuery) -> list[AuditEntry]:
-    """Entries of all shards, latest first."""
-    until = LATEST if query.until is None else query.until
-
-    async def entries(shard: Shard) -> list[bytes]:
-        found: list[bytes] = await store.connection.call(
-            "ZREVRANGEBYSCORE", shard.key("audit"), f"({until}", query.since
-        )
-        return found
-
-    answers = await spread(await _shards(store), entries)
-    return latest([unpack(entry[SERIAL:]) for found in answers for entry in found], query)
 
 
 async def expire(store: Store, before: Instant) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from stoker.engines.call_times import timed
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import STATUSES
 from stoker.engines.redis.scripts import script
+from stoker.engines.shared.facets import Facet
 from stoker.model.job import Status
 from stoker.model.query import Census, Count, Totals
 from stoker.model.time import Instant
@@ -20,35 +22,39 @@ _CENSUS = script("census", divided=True)
 _ORDER = {status: place for place, status in enumerate(Status)}
 
 
-async def census(store: Store) -> Census:
-    """Every count at this instant, from counters and waiting sets; on a cluster, shard by shard."""
-    counts: list[Count] = []
-    scheduled: dict[str, int] = {}
-    oldest: dict[str, Instant] = {}
-    running: dict[str, Instant] = {}
-    totals: dict[str, dict[str, Any]] = {}
-    at = 0
-    for answer in await spread(await store.shards(), lambda shard: _counted(store, shard)):
-        instant, fields, sums, waiting, claims = answer
-        at = max(at, store.seen(instant))
-        counts += counts_of(_by(fields, 2))
-        for queue, later, due in _by(waiting, 3):
-            if int(later) > 0:
-                scheduled[queue.decode()] = int(later)
-            if due:
-                oldest[queue.decode()] = int(due)
-        for queue, claimed in _by(claims, 2):
-            name = queue.decode()
-            running[name] = min(running.get(name, int(claimed)), int(claimed))
-        _add_totals(totals, sums)
-    return Census(
-        at=at or await store.now(),
-        counts=tuple(sorted(counts, key=lambda one: (one.queue, one.kind, _ORDER[one.status]))),
-        scheduled=scheduled,
-        oldest_ready=oldest,
-        oldest_running=running,
-        totals={kind: Totals(**totals[kind]) for kind in sorted(totals)},
-    )
+class CensusReader(Facet["Store"]):
+    """Counts jobs at one instant; on a cluster, shard by shard."""
+
+    @timed(write=False)
+    async def census(self) -> Census:
+        store = self._store
+        counts: list[Count] = []
+        scheduled: dict[str, int] = {}
+        oldest: dict[str, Instant] = {}
+        running: dict[str, Instant] = {}
+        totals: dict[str, dict[str, Any]] = {}
+        at = 0
+        for answer in await spread(await store.shards(), lambda shard: _counted(store, shard)):
+            instant, fields, sums, waiting, claims = answer
+            at = max(at, store.seen(instant))
+            counts += counts_of(_by(fields, 2))
+            for queue, later, due in _by(waiting, 3):
+                if int(later) > 0:
+                    scheduled[queue.decode()] = int(later)
+                if due:
+                    oldest[queue.decode()] = int(due)
+            for queue, claimed in _by(claims, 2):
+                name = queue.decode()
+                running[name] = min(running.get(name, int(claimed)), int(claimed))
+            _add_totals(totals, sums)
+        return Census(
+            at=at or await store.now(),
+            counts=tuple(sorted(counts, key=lambda one: (one.queue, one.kind, _ORDER[one.status]))),
+            scheduled=scheduled,
+            oldest_ready=oldest,
+            oldest_running=running,
+            totals={kind: Totals(**totals[kind]) for kind in sorted(totals)},
+        )
 
 
 async def _counted(store: Store, shard: Shard) -> list[Any]:

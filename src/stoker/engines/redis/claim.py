@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from stoker.engines.call_times import timed
 from stoker.engines.redis import record_format
 from stoker.engines.redis.control import count_of, curve_of
 from stoker.engines.redis.keys import Keys, Shard
@@ -19,6 +20,7 @@ from stoker.engines.redis.store import Store
 from stoker.engines.redis.stored_job import StoredJob, read_notes
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
+from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord
@@ -38,8 +40,16 @@ Ref = tuple[str, str, str | None, str | None, bytes | None, JobId | None, Slot |
 _PLAIN_REF = (None, None, None, None, None, None)
 
 
-async def claim(store: Store, demand: Demand) -> list[Claim]:
-    """Hand due jobs to a worker with a live lease."""
+class Claimer(Facet[Store]):
+    """Hands out jobs by themselves; `Settler` does so with a settlement."""
+
+    @timed(write=True)
+    async def claim(self, demand: Demand) -> list[Claim]:
+        return await claim_each(self._store, demand)
+
+
+async def claim_each(store: Store, demand: Demand) -> list[Claim]:
+    """Hand due jobs to a worker with a live lease, shard by shard."""
     claims: list[Claim] = []
     left = limit(demand)
     for shard, queues in demanded(store, demand):

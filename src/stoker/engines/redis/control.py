@@ -17,12 +17,14 @@ import msgspec
 from msgspec.structs import replace
 
 from stoker.engines.base import CONTROL
+from stoker.engines.call_times import timed
 from stoker.engines.redis import audit
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import eight
 from stoker.engines.redis.scripts import KEEP_DONE, script
-from stoker.engines.redis.subqueues import repin
+from stoker.engines.redis.subqueues import Subqueues, repin
+from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.audit import By, of_setting
 from stoker.model.control import (
@@ -75,21 +77,22 @@ _read_limits = msgspec.json.Decoder(dict[str, int]).decode
 _read_curve = msgspec.json.Decoder(Curve).decode
 
 
-class Control:
+class Control(Facet["Store"]):
     """The settings of one store, as one engine sees them."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
+        self.subqueues = Subqueues(store).subqueues
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # --- queues -------------------------------------------------------------------------------------------------
 
+    @timed(write=False)
     async def queues(self) -> list[Queue]:
-        """Every queue that was tuned, cooled or used, by name."""
         return [queue_of(name, fields) for name, fields in (await stored_queues(self._store)).items()]
 
-    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool, by: By | None = None) -> bool:
-        """Patch a queue or set a budget."""
+    @timed(write=True)
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
         if isinstance(tuning, Rate):
             return await self._tune_budget(name, tuning, declared=declared, by=by)
         check_name("queue", name)
@@ -129,8 +132,8 @@ class Control:
 
     # --- budgets ------------------------------------------------------------------------------------------------
 
+    @timed(write=False)
     async def budgets(self) -> list[Budget]:
-        """Every budget, by name."""
         found = await self._all("budgets")
         return [budget for name in sorted(found) if (budget := budget_of(name, found[name])) is not None]
 
@@ -163,9 +166,8 @@ class Control:
 
         return await self._store.work(self._store.home, tune)
 
-    async def spend(self, name: str, n: int) -> Grant:
-        """Take `n` tokens or none."""
-
+    @timed(write=True)
+    async def spend(self, name: str, n: int = 1) -> Grant:
         def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, Grant]:
             budget = budget_of(name, stored)
             if budget is None:
@@ -175,9 +177,8 @@ class Control:
 
         return await self._one_at_a_time("budgets", name, decide)
 
+    @timed(write=True)
     async def drain(self, name: str) -> bool:
-        """Empty a budget."""
-
         def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, bool]:
             budget = budget_of(name, stored)
             if budget is None:
@@ -188,8 +189,8 @@ class Control:
 
     # --- named locks --------------------------------------------------------------------------------------------
 
+    @timed(write=True)
     async def lock(self, name: str, owner: str, lease: Span) -> bool:
-        """Take or extend a named lock."""
         check_name("lock", name)
         check_span("lease", lease)
 
@@ -198,26 +199,22 @@ class Control:
                 return stored, False
             return eight(now + lease) + owner.encode(), True
 
-        return await self._exchange("locks", name, decide)
+        return await _exchange(self._store, "locks", name, decide)
 
+    @timed(write=True)
     async def unlock(self, name: str, owner: str) -> bool:
-        """Release one's own lock."""
-
-        def decide(stored: bytes | None, _: Instant) -> tuple[bytes | None, bool]:
-            return (None, True) if may_release(_lock_of(stored), owner) else (stored, False)
-
-        return await self._exchange("locks", name, decide)
+        return await _unlock(self._store, name, owner)
 
     # --- presences ----------------------------------------------------------------------------------------------
 
+    @timed(write=True)
     async def beat(self, presence: Presence) -> None:
-        """Show a worker, stamped with the store's now."""
         store = self._store
         args = [presence.worker.encode(), _encode(presence)]
         await store.run(_BEAT, store.home, args, more=[store.home.key("presences")])
 
+    @timed(write=False)
     async def workers(self) -> list[Presence]:
-        """Every presence, by worker."""
         found = await self._all("presences")
         return [_presence_of(found[worker]) for worker in sorted(found)]
 
@@ -230,21 +227,30 @@ class Control:
     async def _one_at_a_time(self, name: str, field: str, decide: Decide[T]) -> T:
         lock = self._locks.setdefault(field, asyncio.Lock())
         async with lock:
-            return await self._exchange(name, field, decide)
+            return await _exchange(self._store, name, field, decide)
 
-    async def _exchange(self, name: str, field: str, decide: Decide[T]) -> T:
-        """Change a field as `decide` computes, again while other processes change it meanwhile."""
-        store = self._store
-        more = [store.home.key(name)]
-        now, _, found = await store.run(_SWAP, store.home, [field], more=more)
-        while True:
-            seen = bytes(found) or None
-            wanted, result = decide(seen, int(now))
-            if wanted == seen:
-                return result
-            now, swapped, found = await store.run(_SWAP, store.home, [field, seen or b"", wanted or b""], more=more)
-            if swapped:
-                return result
+
+async def _unlock(store: Store, name: str, owner: str) -> bool:
+    """Release a named lock of this owner."""
+
+    def decide(stored: bytes | None, _: Instant) -> tuple[bytes | None, bool]:
+        return (None, True) if may_release(_lock_of(stored), owner) else (stored, False)
+
+    return await _exchange(store, "locks", name, decide)
+
+
+async def _exchange(store: Store, name: str, field: str, decide: Decide[T]) -> T:
+    """Change a field as `decide` computes, again while other processes change it meanwhile."""
+    more = [store.home.key(name)]
+    now, _, found = await store.run(_SWAP, store.home, [field], more=more)
+    while True:
+        seen = bytes(found) or None
+        wanted, result = decide(seen, int(now))
+        if wanted == seen:
+            return result
+        now, swapped, found = await store.run(_SWAP, store.home, [field, seen or b"", wanted or b""], more=more)
+        if swapped:
+            return result
 
 
 # --- stored forms -----------------------------------------------------------------------------------------------
@@ -419,13 +425,13 @@ def bytes_of(budget: Budget) -> bytes:
 
 async def unlock_all(store: Store, owners: Collection[str]) -> None:
     """Release every named lock of these workers, and wake the services that wait for one; part by part."""
-    control, cursor, released = Control(store), b"0", False
+    cursor, released = b"0", False
     while True:
         cursor, flat = await store.connection.call("HSCAN", store.home.key("locks"), cursor, "COUNT", 1_000)
         for name, stored in pairs(flat):
             lock = _lock_of(stored)
             if lock is not None and lock.owner in owners:
-                released |= await control.unlock(name.decode(), lock.owner)
+                released |= await _unlock(store, name.decode(), lock.owner)
         if int(cursor) == 0:
             break
     if released:

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
+from stoker.engines.call_times import timed
 from stoker.engines.redis import audit
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
+from stoker.engines.shared import documents as shared
 from stoker.engines.shared.audit_lines import tell
 from stoker.engines.shared.documents import OPERATIONS, Signed, old_operations
+from stoker.engines.shared.facets import Facet
 from stoker.model.audit import AuditEntry
 from stoker.model.time import Instant
 
 _SWAP = script("swap")
+
+
+class Documents(Facet[Store], shared.Documents):
+    """Tokens, sessions and operations."""
+
+    async def now(self) -> Instant:
+        return await self._store.now()
+
+    @timed(write=False)
+    async def _documents(self, sort: str) -> list[bytes]:
+        return await documents(self._store, sort)
+
+    @timed(write=True)
+    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
+        return await swap(self._store, sort, name, before, after, signed)
 
 
 async def documents(store: Store, sort: str) -> list[bytes]:

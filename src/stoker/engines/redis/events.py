@@ -17,10 +17,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from stoker.engines.call_times import timed
 from stoker.engines.redis.record_format import eight
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
+from stoker.engines.shared.facets import Facet
 from stoker.model.event_blocks import (
     NEVER,
     NOTHING_REMOVED,
@@ -33,7 +35,7 @@ from stoker.model.event_blocks import (
     jobs_of,
     pack,
 )
-from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, EventCount, Latency, Point, Window
+from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, EventCount, Latency, Point, Timings, Window
 from stoker.model.ids import JobId
 from stoker.model.stats import Values, merged
 from stoker.model.time import MINUTE, Instant, Span
@@ -72,21 +74,75 @@ def keys(store: Store) -> list[str]:
     return [store.home.key(name) for name in KEYS]
 
 
-async def record(
-    store: Store, events: Sequence[Event], points: Sequence[Point], recorded: Instant, chunk: bytes | None
-) -> int:
-    """Append events, shifted to the store's clock, and overwrite points; nothing if the chunk was written."""
-    if not events and not points:
-        return 0
-    blocks = _packed(events, await store.now() - recorded) if events else []
-    args: list[bytes | int] = [chunk or os.urandom(16), MOST_EVENTS, MOST_POINTS, REMEMBERED, MOST_REMEMBERED]
-    args.append(len(blocks))
-    for one in blocks:
-        args += (one.count, eight(one.first), _REST.pack(one.last, one.count, one.low, one.high), one.body)
-    for point in points:
-        args += (_name(point), _values(point))
-    taken = await store.run(_RECORD, store.home, args, more=keys(store))
-    return len(events) if taken else 0
+class Timeline(Facet[Store]):
+    """Events and points of one store."""
+
+    @timed(write=True)
+    async def record(
+        self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
+    ) -> int:
+        store = self._store
+        if not events and not points:
+            return 0
+        blocks = _packed(events, await store.now() - now) if events else []
+        args: list[bytes | int] = [chunk or os.urandom(16), MOST_EVENTS, MOST_POINTS, REMEMBERED, MOST_REMEMBERED]
+        args.append(len(blocks))
+        for one in blocks:
+            args += (one.count, eight(one.first), _REST.pack(one.last, one.count, one.low, one.high), one.body)
+        for point in points:
+            args += (_name(point), _values(point))
+        taken = await store.run(_RECORD, store.home, args, more=keys(store))
+        return len(events) if taken else 0
+
+    @timed(write=False)
+    async def events(self, window: Window) -> list[Event]:
+        found = EventList(window)
+        await _collect(self._store, found, window)
+        return found.events()
+
+    @timed(write=False)
+    async def event_counts(self, since: Instant, until: Instant) -> list[EventCount]:
+        found = EventCounter(since, until)
+        await _collect(self._store, found, Window(since, until))
+        return found.counts()
+
+    @timed(write=False)
+    async def late_minutes(self, since: Instant) -> list[Instant]:
+        store = self._store
+        recent = [head.serial async for page in _pages(store, Window(since, _LATEST), latest=False) for head in page]
+        after = min(recent, default=_LATEST)
+        found: set[Instant] = set()
+        while True:
+            heads = [_read(head) for head in await store.run(_LATE, store.home, (after, PAGE), more=keys(store))]
+            found |= {head.first // MINUTE * MINUTE for head in heads if head.first < since}
+            if len(heads) < PAGE:
+                return sorted(found)
+            after = heads[-1].serial
+
+    @timed(write=False)
+    async def latencies(self, window: Window) -> list[Latency]:
+        found = EventList(window, latest=True)
+        await _collect(self._store, found, window, latest=True)
+        return found.latencies()
+
+    @timed(write=False)
+    async def points(
+        self,
+        since: Instant,
+        until: Instant,
+        metrics: Sequence[str],
+        queues: frozenset[str] = frozenset(),
+        *,
+        width: Span | None = None,
+    ) -> list[Point]:
+        wanted = frozenset(metrics)
+        found = await _stored_points(self._store, since, until, metrics, queues)
+        if width is None:
+            return [point for point in map(_point, found) if point.metric in wanted]
+        return _merged(found, since, wanted, width)
+
+    def timings(self) -> Timings:
+        return self.call_times.drain()
 
 
 def _packed(events: Sequence[Event], shift: Span) -> list[Block]:
@@ -95,40 +151,6 @@ def _packed(events: Sequence[Event], shift: Span) -> list[Block]:
     if any(block.first < 0 for block in blocks):
         blocks = pack([msgspec.structs.replace(one, at=max(one.at, -shift)) for one in events], shift)
     return blocks
-
-
-async def events(store: Store, window: Window) -> list[Event]:
-    """Events of the half-open window, oldest first."""
-    found = EventList(window)
-    await _collect(store, found, window)
-    return found.events()
-
-
-async def counts(store: Store, since: Instant, until: Instant) -> list[EventCount]:
-    """How many events of each type each queue has in the half-open window."""
-    found = EventCounter(since, until)
-    await _collect(store, found, Window(since, until))
-    return found.counts()
-
-
-async def late_minutes(store: Store, since: Instant) -> list[Instant]:
-    """The minutes before into which events were written late, oldest first."""
-    recent = [head.serial async for page in _pages(store, Window(since, _LATEST), latest=False) for head in page]
-    after = min(recent, default=_LATEST)
-    found: set[Instant] = set()
-    while True:
-        heads = [_read(head) for head in await store.run(_LATE, store.home, (after, PAGE), more=keys(store))]
-        found |= {head.first // MINUTE * MINUTE for head in heads if head.first < since}
-        if len(heads) < PAGE:
-            return sorted(found)
-        after = heads[-1].serial
-
-
-async def latencies(store: Store, window: Window) -> list[Latency]:
-    """The times of completed jobs of the half-open window, latest first."""
-    found = EventList(window, latest=True)
-    await _collect(store, found, window, latest=True)
-    return found.latencies()
 
 
 async def _collect(store: Store, found: EventList | EventCounter, window: Window, *, latest: bool = False) -> None:
@@ -208,23 +230,12 @@ async def _removals(store: Store, blocks: Sequence[StoredBlock]) -> Removals:
     return found
 
 
-async def points(
-    store: Store, since: Instant, until: Instant, metrics: Sequence[str], queues: frozenset[str]
-) -> list[Point]:
-    """Points of the closed window, by bucket, queue and metric."""
-    wanted = frozenset(metrics)
-    found = await _stored_points(store, since, until, metrics, queues)
-    return [point for point in map(_point, found) if point.metric in wanted]
-
-
-async def merged_points(
-    store: Store, since: Instant, until: Instant, metrics: Sequence[str], queues: frozenset[str], width: Span
-) -> list[Point]:
-    """The same, merged into buckets of `width`."""
+def _merged(stored: Sequence[bytes], since: Instant, metrics: frozenset[str], width: Span) -> list[Point]:
+    """Stored points, merged into buckets of `width`."""
     found: list[Point] = []
     parts = _Parts()
     head, number = b"", 0
-    for one in await _stored_points(store, since, until, metrics, queues):
+    for one in stored:
         if one[:8] != head:
             head = one[:8]
             here = (int.from_bytes(head) - since) // width
@@ -256,7 +267,7 @@ class _Parts:
         parts = self._whole if len(one) - end == _VALUES.size else self._counts
         parts[one[8:end]] = [one[end:]]
 
-    def taken(self, bucket: Instant, metrics: Sequence[str]) -> list[Point]:
+    def taken(self, bucket: Instant, metrics: frozenset[str]) -> list[Point]:
         """The points that were added, merged, by queue and metric; begins anew."""
         found: dict[bytes, list[Values]] = {}
         for name, stored in self._whole.items():

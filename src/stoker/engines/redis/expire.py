@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from stoker.engines.call_times import timed
 from stoker.engines.redis import audit, damage, documents
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.census import counts_of
@@ -20,10 +21,11 @@ from stoker.engines.redis.record_format import ids_of
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.subqueues import recount
+from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.sweeps import in_steps
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE
-from stoker.model.query import Expired, Retention, Sweep
+from stoker.model.query import Expired, Retention, Sweep, bounded
 from stoker.model.time import Instant, Span
 
 AT_ONCE = 250
@@ -34,10 +36,14 @@ _EXPIRE = script("expire")
 _SWEEP = script("sweep")
 
 
-async def expire(store: Store, retention: Retention) -> Expired:
-    """Remove what has expired; finished jobs beyond a count go by their expiry."""
-    store.connection.inside()
-    return await in_steps(retention, partial(_expire, store, retention))
+class Sweeper(Facet[Store]):
+    """Removes what has expired; finished jobs beyond a count go by their expiry."""
+
+    @timed(write=True)
+    async def expire(self, retention: Retention) -> Expired:
+        self._store.connection.inside()
+        kept = bounded(retention, self._store.history)
+        return await in_steps(kept, partial(_expire, self._store, kept))
 
 
 async def _expire(store: Store, retention: Retention, sweep: Sweep) -> Expired:

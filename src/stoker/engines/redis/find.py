@@ -7,10 +7,12 @@ are few of them. Everything else walks all jobs. What the walk does not narrow, 
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
+from stoker.engines.call_times import timed
 from stoker.engines.redis.census import counts_of, held_keys, names
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import bucket_of, pairs, pause_of, scored
@@ -28,6 +30,7 @@ from stoker.engines.redis.record_format import (
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store, stored_of
 from stoker.engines.redis.stored_job import StoredJob, as_job
+from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.merged_lists import MergedLists
 from stoker.model.ahead import Ahead, Gate, look_ahead, together
 from stoker.model.ids import JobId
@@ -48,7 +51,6 @@ TENANT = 2
 
 _ACTIVE = script("active", divided=True)
 _AHEAD = {divided: script("ahead", divided=divided) for divided in (False, True)}
-_ENDED = script("ended")
 
 Entry: TypeAlias = tuple[JobId, bytes]
 """A job on a walk, with its body where the walk brings it."""
@@ -57,11 +59,62 @@ Source: TypeAlias = Callable[[JobId | None, int], Awaitable[list[Entry]]]
 """The next jobs strictly behind one in the order asked (None: from the beginning), at most so many."""
 
 
-async def ahead(store: Store, queues: Sequence[str]) -> Ahead:
-    """How long a worker of these queues may sleep; on a cluster by the clocks of all their servers."""
-    names = list(dict.fromkeys(queues))
-    parts = [(store.shard(name), [name]) for name in names] if store.connection.cluster else [(store.home, names)]
-    return together(await spread([part for part in parts if part[1]], lambda part: _ahead(store, *part)))
+class Finder(Facet[Store]):
+    """Reads jobs by id, by queries, and by when they are due."""
+
+    @timed(write=False)
+    async def ahead(self, queues: Sequence[str]) -> Ahead:
+        store, names = self._store, list(dict.fromkeys(queues))
+        parts = [(store.shard(name), [name]) for name in names] if store.connection.cluster else [(store.home, names)]
+        return together(await spread([part for part in parts if part[1]], lambda part: _ahead(store, *part)))
+
+    @timed(write=False)
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        store = self._store
+        store.connection.inside()
+        found: dict[JobId, StoredJob] = {}
+        shards = await store.shards() if ids else []
+        for _, rows in await asyncio.gather(*(store.read(shard, ids, details=True) for shard in shards)):
+            found.update((row.record.id, row) for row in rows if row is not None)
+        return [as_job(found[job]) if job in found else None for job in ids]
+
+    @timed(write=False)
+    async def find(self, query: Query) -> Page:
+        store = self._store
+        now = await store.now() if query.due is not None or query.order == "finished" else 0
+        if query.timed:
+            return await _by_time(store, query, now)
+        shards = [
+            one for one in await store.shards() if not query.queues or one.queue is None or one.queue in query.queues
+        ]
+        walks = await spread(shards, lambda shard: _sources(store, shard, query))
+        sources = [(shard, source) for shard, found in zip(shards, walks, strict=True) for source in found]
+        found: list[Job] = []
+        scanned, size, cursor, ended = 0, min(query.limit + 1, CHUNK), query.cursor, False
+        # Along the lists of statuses that few jobs are in, every job matches, and is read whole at once.
+        sure = query.wanted <= LISTED and query == Query(
+            statuses=query.statuses, order=query.order, limit=query.limit, cursor=query.cursor
+        )
+        while not ended:
+            chunk = await _next(sources, cursor, size, query.order)
+            looks = await _look_along(store, chunk, query, sure=sure)
+            matching: list[tuple[JobId, Shard]] = []
+            for job, shard, body in chunk:
+                if scanned == LONGEST_WALK or len(found) + len(matching) == query.limit:
+                    known = looks if sure else None
+                    return Page(found + await _whole(store, matching, query, now, known), cursor, scanned)
+                cursor = job
+                found_job = looks.get(job)
+                if found_job is None and not body:
+                    continue
+                scanned += 1
+                # A record has every field that `matches` looks at, and most records do not match.
+                if found_job is not None and matches(cast("Job", found_job.record), query, now):
+                    matching.append((job, shard))
+            found += await _whole(store, matching, query, now, looks if sure else None)
+            ended = len(chunk) < size
+            size = min(size * 4, CHUNK)
+        return Page(found, None, scanned)
 
 
 async def _ahead(store: Store, shard: Shard, names: list[str]) -> Ahead:
@@ -76,51 +129,6 @@ async def _ahead(store: Store, shard: Shard, names: list[str]) -> Ahead:
         until, due = (int(each) if each else None for each in times)
         gates.append(Gate(name, pause_of(paused), until, due, bucket_of(bucket)))
     return look_ahead(gates, store.seen(instant))
-
-
-async def ended(store: Store, jobs: Sequence[JobId]) -> list[JobId]:
-    """Those of the jobs that are active on no shard."""
-    found = await spread(await store.shards(), lambda shard: store.run(_ENDED, shard, jobs))
-    return [job for number, job in enumerate(jobs) if not any(letters[number] == ord("a") for _, letters in found)]
-
-
-# --- pages ------------------------------------------------------------------------------------------------------
-
-
-async def find(store: Store, query: Query) -> Page:
-    """One page; it ends when it is full, when the walk grew too long, or with the last record."""
-    now = await store.now() if query.due is not None or query.order == "finished" else 0
-    if query.timed:
-        return await _by_time(store, query, now)
-    shards = [one for one in await store.shards() if not query.queues or one.queue is None or one.queue in query.queues]
-    walks = await spread(shards, lambda shard: _sources(store, shard, query))
-    sources = [(shard, source) for shard, found in zip(shards, walks, strict=True) for source in found]
-    found: list[Job] = []
-    scanned, size, cursor, ended = 0, min(query.limit + 1, CHUNK), query.cursor, False
-    # Along the lists of statuses that few jobs are in, every job matches, and is read whole at once.
-    sure = query.wanted <= LISTED and query == Query(
-        statuses=query.statuses, order=query.order, limit=query.limit, cursor=query.cursor
-    )
-    while not ended:
-        chunk = await _next(sources, cursor, size, query.order)
-        looks = await _look_along(store, chunk, query, sure=sure)
-        matching: list[tuple[JobId, Shard]] = []
-        for job, shard, body in chunk:
-            if scanned == LONGEST_WALK or len(found) + len(matching) == query.limit:
-                known = looks if sure else None
-                return Page(found + await _whole(store, matching, query, now, known), cursor, scanned)
-            cursor = job
-            found_job = looks.get(job)
-            if found_job is None and not body:
-                continue
-            scanned += 1
-            # A record has every field that `matches` looks at, and most records do not match.
-            if found_job is not None and matches(cast("Job", found_job.record), query, now):
-                matching.append((job, shard))
-        found += await _whole(store, matching, query, now, looks if sure else None)
-        ended = len(chunk) < size
-        size = min(size * 4, CHUNK)
-    return Page(found, None, scanned)
 
 
 # --- the order of a time ------------------------------------------------------------------------------------------

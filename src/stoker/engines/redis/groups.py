@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import logging
 from binascii import a2b_base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from stoker.engines.call_times import timed
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.keys import DAMAGE, GROUPS, Shard
 from stoker.engines.redis.scripts import script
 from stoker.engines.shared import careful
+from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.errors import CorruptRecord, EngineRefused, GroupClosed, NotFound, StokerError
 from stoker.model.groups import (
@@ -49,21 +51,56 @@ GROUPED = "grouped"
 """Only on a cluster, in the home shard: group → queue of its members."""
 
 
+class Groups(Facet["Store"]):
+    """Groups of one store."""
+
+    @timed(write=False, name="get_groups")
+    async def get(self, ids: Sequence[JobId]) -> list[Group | None]:
+        store = self._store
+        store.connection.inside()
+        found: list[Group | None] = []
+        for group in ids:
+            shard = await where(store, group)
+            try:
+                found.append(await read(store, shard.group(group)))
+            except CorruptRecord as error:
+                await _set_aside(store, shard, shard.group(group), error)
+                found.append(None)
+        return found
+
+    @timed(write=True)
+    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
+        self._store.connection.inside()
+        return await _seal(self._store, group, abandoned=abandoned)
+
+    def watch_closings(self, emit: Callable[[Closing], None]) -> None:
+        self._store.emit_closing = emit
+
+    @timed(write=True, name="sweep_groups")
+    async def sweep(self, limit: int = 1_000) -> Swept:
+        store = self._store
+        store.connection.inside()
+        abandoned = closed = removed = 0
+        for shard in [store.home, *(await store.shards() if store.connection.cluster else ())]:
+            now, keys = await _due(store, shard, limit)
+            for key in keys:
+                try:
+                    # Another client may have stored the callbacks since: the group is then due after its retention.
+                    state, pending, expires = await store.connection.call("HMGET", key, "s", "p", "expires")
+                    if pending is not None:
+                        closed += await close_one(store, shard, key)
+                    elif state is None:
+                        removed += await _remove(store, shard, key)
+                    elif expires is not None and int(expires) < now:
+                        removed += await _expire(store, shard, key, expires, now)
+                    elif expires is None:
+                        abandoned += await _seal(store, _id_of(key), abandoned=True)
+                except (CorruptRecord, ValueError) as error:
+                    await _set_aside(store, shard, key, error)
+        return Swept(abandoned=abandoned, closed=closed, removed=removed)
+
+
 # --- reading ----------------------------------------------------------------------------------------------------
-
-
-async def groups(store: Store, ids: Sequence[JobId]) -> list[Group | None]:
-    """Whole groups, in the order of their ids."""
-    store.connection.inside()
-    found: list[Group | None] = []
-    for group in ids:
-        shard = await where(store, group)
-        try:
-            found.append(await read(store, shard.group(group)))
-        except CorruptRecord as error:
-            await _set_aside(store, shard, shard.group(group), error)
-            found.append(None)
-    return found
 
 
 async def read(store: Store, key: str) -> Group | None:
@@ -138,9 +175,8 @@ def writes(shard: Shard, before: Group | None, after: Group) -> Iterable[tuple[A
     return (made,) if after.sealed else (made, ("ZADD", agenda, after.created_at + ABANDONED_AFTER, key))
 
 
-async def seal(store: Store, group: JobId, *, abandoned: bool) -> bool:
+async def _seal(store: Store, group: JobId, *, abandoned: bool) -> bool:
     """Seal a group, and close it if its members are finished."""
-    store.connection.inside()
 
     async def change(unit: Unit) -> bool:
         await unit.load(Wanted(groups=frozenset({group})))
@@ -219,29 +255,6 @@ def _closed(key: bytes, callbacks: bytes, done: bytes, at: bytes, queue: bytes, 
 
 def _callbacks(stored: bytes) -> dict[str, Any]:
     return msgspec.structs.asdict(unpack_callbacks(stored))
-
-
-async def sweep(store: Store, limit: int) -> Swept:
-    """Store missing callbacks, abandon unsealed groups, remove those past their retention that no job keeps."""
-    store.connection.inside()
-    abandoned = closed = removed = 0
-    for shard in [store.home, *(await store.shards() if store.connection.cluster else ())]:
-        now, keys = await _due(store, shard, limit)
-        for key in keys:
-            try:
-                # Another client may have stored the callbacks since: then the group is due at the end of its retention.
-                state, pending, expires = await store.connection.call("HMGET", key, "s", "p", "expires")
-                if pending is not None:
-                    closed += await close_one(store, shard, key)
-                elif state is None:
-                    removed += await _remove(store, shard, key)
-                elif expires is not None and int(expires) < now:
-                    removed += await _expire(store, shard, key, expires, now)
-                elif expires is None:
-                    abandoned += await seal(store, _id_of(key), abandoned=True)
-            except (CorruptRecord, ValueError) as error:
-                await _set_aside(store, shard, key, error)
-    return Swept(abandoned=abandoned, closed=closed, removed=removed)
 
 
 async def _due(store: Store, shard: Shard, limit: int) -> tuple[Instant, list[str]]:

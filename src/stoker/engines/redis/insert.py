@@ -10,14 +10,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from stoker.engines.base import Transaction
+from stoker.engines.call_times import timed
 from stoker.engines.redis import groups, record_format
 from stoker.engines.redis.connection import LARGEST_CALL
 from stoker.engines.redis.keys import FIXED, GROUPS, Shard, stride
 from stoker.engines.redis.scripts import script
-from stoker.engines.redis.store import Store
+from stoker.engines.redis.server_checks import ServerChecks
+from stoker.engines.redis.store import Store, refuse
 from stoker.engines.redis.subqueues import slot_text
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
+from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.insert_batcher import InsertBatcher
 from stoker.model.ahead import wakes
 from stoker.model.errors import EngineError, EngineRefused, EngineUnavailable
@@ -39,6 +43,43 @@ PARALLEL = 4
 
 LIMITED_AT_ONCE = 200
 """How many jobs with limits of different calls one script stores: each may be the first of its key."""
+
+
+class Inserter(Facet[Store]):
+    """Stores drafts; a small call without keys and groups may share its script call with others."""
+
+    def __init__(self, store: Store, server_checks: ServerChecks) -> None:
+        super().__init__(store)
+        self._server_checks = server_checks
+        self._batcher = InsertBatcher(
+            partial(insert, store),
+            parallel=PARALLEL,
+            most=LARGEST_BATCH,
+            small=LARGEST_BATCH,
+            most_bytes=LARGEST_CALL,
+            weigh=_weight,
+        )
+
+    @timed(write=True)
+    async def insert(
+        self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
+    ) -> list[Receipt]:
+        refuse(tx)
+        self._server_checks.insist()
+        self._store.connection.inside()
+        plain = group is None and all(draft.unique is None and draft.options.group is None for draft in drafts)
+        if plain and 0 < len(drafts) <= LARGEST_BATCH // 4:
+            return await self._batcher.put(drafts)
+        return await insert(self._store, drafts, group)
+
+    async def close(self) -> None:
+        """Store what is still waiting."""
+        await self._batcher.close()
+
+
+def _weight(draft: Draft) -> int:
+    least = 0 if draft.options.limit is None else LARGEST_CALL // LIMITED_AT_ONCE
+    return max(len(draft.payload), least)
 
 
 async def insert(store: Store, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
@@ -225,34 +266,3 @@ async def carefully(unit: Unit, drafts: Sequence[Draft], group: Group | None = N
         if joined in unit.group_changes:
             unit.expect_group(joined)
     return receipts
-
-
-# --- at the same moment -----------------------------------------------------------------------------------------
-
-
-def batcher(store: Store) -> InsertBatcher[Draft, Receipt]:
-    """What stores concurrent small calls without keys together."""
-    return InsertBatcher(
-        partial(insert, store),
-        parallel=PARALLEL,
-        most=LARGEST_BATCH,
-        small=LARGEST_BATCH,
-        most_bytes=LARGEST_CALL,
-        weigh=_weight,
-    )
-
-
-def _weight(draft: Draft) -> int:
-    least = 0 if draft.options.limit is None else LARGEST_CALL // LIMITED_AT_ONCE
-    return max(len(draft.payload), least)
-
-
-async def batched(
-    store: Store, batcher: InsertBatcher[Draft, Receipt], drafts: Sequence[Draft], group: Group | None
-) -> list[Receipt]:
-    """Store drafts; a small call without keys and groups may share its script call with others."""
-    store.connection.inside()
-    plain = group is None and all(draft.unique is None and draft.options.group is None for draft in drafts)
-    if plain and 0 < len(drafts) <= LARGEST_BATCH // 4:
-        return await batcher.put(drafts)
-    return await insert(store, drafts, group)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stoker.engines.base import LEASE, ORPHANED_AFTER
+from stoker.engines.call_times import timed
 from stoker.engines.redis import record_format
 from stoker.engines.redis.claim import as_claim, enlist, set_aside, stored
 from stoker.engines.redis.control import count_of, curve_of, unlock_all
@@ -18,9 +19,10 @@ from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.server_info import read_info
 from stoker.engines.redis.store import Store
+from stoker.engines.shared.facets import Facet
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Renewal
+from stoker.model.job import Claim, Renewal, check_lease
 from stoker.model.time import LONGEST, SECOND, Span
 
 _RENEW = script("renew")
@@ -39,25 +41,44 @@ OWNERS_AT_ONCE = 100
 """Lapsed workers that one script reads. Those without a claim become unknown at once."""
 
 
-async def renew(store: Store, worker: str, held: Held, lease: Span, *, first: bool) -> Renewal:
-    """Extend a lease and compare what the worker holds with what is stored under it."""
-    if not store.connection.cluster:
-        return await _renew_in(store, store.home, worker, held, lease, first=first)
-    at_home = await _renew_in(store, store.home, worker, (), lease, first=first)
-    if not at_home.known:
-        return at_home
-    shards = await store.shards()
-    found = await asyncio.gather(*(_renew_in(store, shard, worker, held, lease, first=True) for shard in shards))
-    if not all(one.known for one in found):
-        await _reap_in(store, store.home, "", 0, [worker])
-        return Renewal(known=False)
-    missing = [set(one.lost) for one in found]
-    return Renewal(
-        True,
-        [pair for pair in held if all(pair in lost for lost in missing)],
-        [pair for one in found for pair in one.canceling],
-        [claim for one in found for claim in one.orphaned],
-    )
+class Leases(Facet[Store]):
+    """The leases of workers."""
+
+    @timed(write=True)
+    async def renew(self, worker: str, held: Held, *, lease: Span = LEASE, first: bool = False) -> Renewal:
+        check_lease(lease)
+        store = self._store
+        if not store.connection.cluster:
+            return await _renew_in(store, store.home, worker, held, lease, first=first)
+        at_home = await _renew_in(store, store.home, worker, (), lease, first=first)
+        if not at_home.known:
+            return at_home
+        shards = await store.shards()
+        found = await asyncio.gather(*(_renew_in(store, shard, worker, held, lease, first=True) for shard in shards))
+        if not all(one.known for one in found):
+            await _reap_in(store, store.home, "", 0, [worker])
+            return Renewal(known=False)
+        missing = [set(one.lost) for one in found]
+        return Renewal(
+            True,
+            [pair for pair in held if all(pair in lost for lost in missing)],
+            [pair for one in found for pair in one.canceling],
+            [claim for one in found for claim in one.orphaned],
+        )
+
+    @timed(write=True)
+    async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
+        store = self._store
+        if not store.connection.cluster:
+            return await _reap_in(store, store.home, by, max(limit, 0), dead)
+        claims: list[Claim] = []
+        for shard in await store.shards():
+            if await enlist(store, shard, by):
+                claims += await _reap_in(store, shard, by, max(limit - len(claims), 0), dead)
+        if len(claims) < limit:
+            # No shard holds a claim of theirs: make them unknown at home.
+            await _reap_in(store, store.home, by, 0, dead)
+        return claims
 
 
 async def _renew_in(store: Store, shard: Shard, worker: str, held: Held, lease: Span, *, first: bool) -> Renewal:
@@ -98,20 +119,6 @@ def _parts(held: Held) -> Iterator[tuple[bytes, bytes, Sequence[int]]]:
             yield since, b"(" + record_format.eight(token), ordered[start:at]
             since, start = b"[" + record_format.eight(token), at
     yield since, b"+", ordered[start:]
-
-
-async def reap(store: Store, by: str, limit: int, dead: Sequence[str]) -> list[Claim]:
-    """Pass claims of lapsed and dead workers to a living one; oldest first, on a cluster queue by queue."""
-    if not store.connection.cluster:
-        return await _reap_in(store, store.home, by, max(limit, 0), dead)
-    claims: list[Claim] = []
-    for shard in await store.shards():
-        if await enlist(store, shard, by):
-            claims += await _reap_in(store, shard, by, max(limit - len(claims), 0), dead)
-    if len(claims) < limit:
-        # No shard holds a claim of theirs: make them unknown at home.
-        await _reap_in(store, store.home, by, 0, dead)
-    return claims
 
 
 async def _reap_in(store: Store, shard: Shard, by: str, limit: int, dead: Sequence[str]) -> list[Claim]:

@@ -8,21 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.engines.base import Transaction
+from stoker.engines.call_times import timed
 from stoker.engines.redis import record_format
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.settle import read_refs
-from stoker.engines.redis.store import MOST_TRIES, Store
+from stoker.engines.redis.store import MOST_TRIES, Store, refuse
 from stoker.engines.redis.stored_job import Notes, salvaged, write_notes
+from stoker.engines.shared.facets import Facet
 from stoker.model.errors import EngineBusy
 from stoker.model.job import LONGEST_LOG, Note, Verdict, noted
 
 _NOTE = script("note")
 
 
-async def note(store: Store, notes: Sequence[Note]) -> list[Verdict]:
-    """Write notes on running jobs, one after the other."""
-    store.connection.inside()
-    return [await _note(store, one) for one in notes]
+class NoteWriter(Facet[Store]):
+    """Writes notes on running jobs, one after the other."""
+
+    @timed(write=True)
+    async def note(self, notes: Sequence[Note], *, tx: Transaction | None = None) -> list[Verdict]:
+        refuse(tx)
+        self._store.connection.inside()
+        return [await _note(self._store, one) for one in notes]
 
 
 async def _note(store: Store, one: Note) -> Verdict:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL
+from stoker.engines.call_times import timed
 from stoker.engines.redis import audit
 from stoker.engines.redis.cluster import schedules as across
 from stoker.engines.redis.cluster.fan_out import spread
@@ -18,7 +19,8 @@ from stoker.engines.redis.control import pairs
 from stoker.engines.redis.insert import keep_keys_together
 from stoker.engines.redis.keys import SCHEDULES, Shard
 from stoker.engines.shared import careful
-from stoker.engines.shared.schedules import Firing, TickBatcher, decide_each, moved
+from stoker.engines.shared.facets import Facet
+from stoker.engines.shared.schedules import Firing, TickBatcher, decide_each, fire, moved
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model import schedule as rules
 from stoker.model.audit import By, of_setting
@@ -26,27 +28,67 @@ from stoker.model.job import Draft
 from stoker.model.schedule import Edit, Fired, Schedule, Tick, pack, unpack
 
 if TYPE_CHECKING:
+    from stoker.engines.redis.server_checks import ServerChecks
     from stoker.engines.redis.store import Store
     from stoker.engines.redis.unit_of_work import Unit
 
 
-async def schedules(store: Store) -> list[Schedule]:
-    """Every schedule, by name."""
-    keys = [shard.key(SCHEDULES) for shard in await store.shards()]
-    found: dict[str, Schedule] = {}
-    for flat in await spread(keys, lambda key: store.connection.call("HGETALL", key)):
-        for field, raw in pairs(flat):
-            one = unpack(field.decode(), raw)
-            found[one.name] = across.valid(found.get(one.name, one), one)
-    return [found[name] for name in sorted(found)]
+class Schedules(Facet["Store"]):
+    """The schedules of one store. Stores concurrent ticks together, those of one shard: on a cluster, of one queue."""
 
+    def __init__(self, store: Store, server_checks: ServerChecks) -> None:
+        super().__init__(store)
+        self._server_checks = server_checks
+        self._batchers: dict[Shard, TickBatcher] = {}
 
-async def put(store: Store, given: Schedule | Edit, *, keep_edited: bool, by: By | None = None) -> Schedule | None:
-    """Store or change a schedule."""
-    change = partial(_put, store=store, given=given, keep_edited=keep_edited, by=by)
-    if store.connection.cluster:
-        return await across.put(store, given, change, keep_edited=keep_edited)
-    return await store.work(store.home, change, repeat=True)
+    @timed(write=False, name="read_schedules")
+    async def read(self) -> list[Schedule]:
+        store = self._store
+        keys = [shard.key(SCHEDULES) for shard in await store.shards()]
+        found: dict[str, Schedule] = {}
+        for flat in await spread(keys, lambda key: store.connection.call("HGETALL", key)):
+            for field, raw in pairs(flat):
+                one = unpack(field.decode(), raw)
+                found[one.name] = across.valid(found.get(one.name, one), one)
+        return [found[name] for name in sorted(found)]
+
+    @timed(write=True)
+    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False, by: By | None = None) -> Schedule | None:
+        self._server_checks.insist()
+        store = self._store
+        change = partial(_put, store=store, given=given, keep_edited=keep_edited, by=by)
+        if store.connection.cluster:
+            return await across.put(store, given, change, keep_edited=keep_edited)
+        return await store.work(store.home, change, repeat=True)
+
+    @timed(write=True)
+    async def drop(self, name: str, *, by: By | None = None) -> bool:
+        store = self._store
+        if by is not None:
+            return any(
+                await spread(await store.shards(), lambda shard: store.work(shard, partial(_drop, store, name, by)))
+            )
+        keys = [shard.key(SCHEDULES) for shard in await store.shards()]
+        return any(await spread(keys, lambda key: store.connection.call("HDEL", key, name)))
+
+    @timed(write=True)
+    async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
+        self._server_checks.insist()
+        return await fire(self._batched, tick, drafts)
+
+    async def _batched(self, tick: Tick, drafts: Sequence[Draft]) -> Fired:
+        """Store a tick with its jobs, if it applies."""
+        await keep_keys_together(self._store, drafts)
+        await self._store.introduce([tick.queue])
+        shard = self._store.shard(tick.queue)
+        if shard not in self._batchers:
+            self._batchers[shard] = TickBatcher(partial(_fire, self._store, shard))
+        return await self._batchers[shard].fire(tick, drafts)
+
+    async def close(self) -> None:
+        """Store what is still waiting."""
+        for batcher in self._batchers.values():
+            await batcher.close()
 
 
 async def _put(
@@ -62,14 +104,6 @@ async def _put(
     return after
 
 
-async def drop(store: Store, name: str, by: By | None = None) -> bool:
-    """Delete a schedule."""
-    if by is not None:
-        return any(await spread(await store.shards(), lambda shard: store.work(shard, partial(_drop, store, name, by))))
-    keys = [shard.key(SCHEDULES) for shard in await store.shards()]
-    return any(await spread(keys, lambda key: store.connection.call("HDEL", key, name)))
-
-
 async def _drop(store: Store, name: str, by: By, unit: Unit) -> bool:
     before = await _load(store, unit, name)
     await unit.load(Wanted())
@@ -78,28 +112,6 @@ async def _drop(store: Store, name: str, by: By, unit: Unit) -> bool:
     unit.write("HDEL", unit.shard.key(SCHEDULES), name)
     audit.write(unit, by, of_setting("schedules.drop", f"schedule {name}", before, None))
     return True
-
-
-class Ticks:
-    """Stores concurrent ticks together, those of one shard: on a cluster, of one queue."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._batchers: dict[Shard, TickBatcher] = {}
-
-    async def fire(self, tick: Tick, drafts: Sequence[Draft]) -> Fired:
-        """Store a tick with its jobs, if it applies."""
-        await keep_keys_together(self._store, drafts)
-        await self._store.introduce([tick.queue])
-        shard = self._store.shard(tick.queue)
-        if shard not in self._batchers:
-            self._batchers[shard] = TickBatcher(partial(_fire, self._store, shard))
-        return await self._batchers[shard].fire(tick, drafts)
-
-    async def close(self) -> None:
-        """Store what is still waiting."""
-        for batcher in self._batchers.values():
-            await batcher.close()
 
 
 async def _fire(store: Store, shard: Shard, ticks: Sequence[Firing]) -> list[Fired]:

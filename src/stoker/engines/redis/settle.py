@@ -12,6 +12,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from stoker.engines.base import Transaction
+from stoker.engines.call_times import timed
 from stoker.engines.redis import claim as claiming
 from stoker.engines.redis import record_format
 from stoker.engines.redis.claim import Ref
@@ -21,11 +23,12 @@ from stoker.engines.redis.insert import FAIR
 from stoker.engines.redis.keys import GROUPS, Keys, Shard
 from stoker.engines.redis.record_format import CHARS
 from stoker.engines.redis.scripts import KEEP_DONE, script
-from stoker.engines.redis.store import MOST_TRIES, Store
+from stoker.engines.redis.store import MOST_TRIES, Store, refuse
 from stoker.engines.redis.stored_job import Notes, salvaged, write_notes
 from stoker.engines.redis.subqueues import slot_text
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
+from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.errors import EngineBusy
 from stoker.model.ids import JobId
@@ -47,23 +50,35 @@ _WAITING = (Status.PENDING, Status.RETRYING)
 _DONE, _APPLIED = Status.DONE, Verdict.APPLIED
 
 
-async def settle(store: Store, settlements: Sequence[Settlement], demand: Demand | None) -> Settled:
-    """End claims, each for itself; verdicts in their order. Then take what the demand asks for."""
-    check_settlements(settlements)
-    store.connection.inside()
-    refs = await _refs(store, settlements)
-    verdicts: list[Verdict] = [Verdict.LOST] * len(settlements)
-    taken: list[Claim] | None = None
-    runs = _light(_runs(store, settlements, refs), settlements, refs)
-    for number, (shard, places) in enumerate(runs):
-        wanted = demand if number == len(runs) - 1 and not store.connection.cluster else None
-        call = Call(store, shard, [(settlements[place], refs[place]) for place in places], wanted)
-        for place, verdict in zip(places, await call.run(), strict=True):
-            verdicts[place] = verdict
-        taken = call.claims if wanted is not None else None
-    if demand is not None and taken is None:
-        taken = await claiming.claim(store, demand)
-    return Settled(verdicts, taken or [])
+class Settler(Facet[Store]):
+    """Ends claims, each for itself, and wakes callers that wait for the jobs."""
+
+    @timed(write=True)
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        tx: Transaction | None = None,
+        demand: Demand | None = None,
+    ) -> Settled:
+        refuse(tx)
+        check_settlements(settlements)
+        store = self._store
+        store.connection.inside()
+        refs = await _refs(store, settlements)
+        verdicts: list[Verdict] = [Verdict.LOST] * len(settlements)
+        taken: list[Claim] | None = None
+        runs = _light(_runs(store, settlements, refs), settlements, refs)
+        for number, (shard, places) in enumerate(runs):
+            wanted = demand if number == len(runs) - 1 and not store.connection.cluster else None
+            call = Call(store, shard, [(settlements[place], refs[place]) for place in places], wanted)
+            for place, verdict in zip(places, await call.run(), strict=True):
+                verdicts[place] = verdict
+            taken = call.claims if wanted is not None else None
+        if demand is not None and taken is None:
+            taken = await claiming.claim_each(store, demand)
+        store.hub.ends.settled(settlements, verdicts)
+        return Settled(verdicts, taken or [])
 
 
 async def _refs(store: Store, settlements: Sequence[Settlement]) -> list[Ref | None]:

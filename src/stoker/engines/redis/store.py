@@ -6,7 +6,6 @@ the home shard holds the set of known queues; a queue is written there before an
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import OrderedDict
@@ -15,20 +14,22 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stoker.engines.base import CONTROL, PLACELESS, Clock
+from stoker.engines.base import CONTROL, PLACELESS, Clock, Transaction
+from stoker.engines.call_times import CallTimes
 from stoker.engines.redis import groups, record_format
+from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.connection import Address, Connection
 from stoker.engines.redis.keys import WAKE, Keys, Shard
 from stoker.engines.redis.scripts import Script, script
-from stoker.engines.redis.stored_job import StoredJob, as_job
+from stoker.engines.redis.stored_job import StoredJob
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.redis.wakeup import Hub
 from stoker.engines.shared.audit_lines import tell
 from stoker.engines.shared.ends import Interest
-from stoker.model.errors import CorruptRecord, EngineBusy, EngineError, EngineUnavailable
+from stoker.model.errors import CorruptRecord, EngineBusy, EngineError, EngineRefused, EngineUnavailable
 from stoker.model.groups import Closing, ignore
 from stoker.model.ids import JobId
-from stoker.model.job import Job, Status, salvaged
+from stoker.model.job import Status, salvaged
 from stoker.model.record import Record
 from stoker.model.time import MINUTE, Instant
 
@@ -47,6 +48,7 @@ BLANK: dict[str, Any] = {"kind": "", "queue": "", "priority": 0, "budget": 0, "c
 """What a job has of whose body nothing can be read."""
 
 _LOAD = script("load")
+_ENDED = script("ended")
 _NOW = script("now")
 _COMMIT = script("commit")
 
@@ -66,10 +68,12 @@ class Store:
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.call_times = CallTimes()
+        self.history: int | None = None
         self.connection = Connection(options.address, timeout=options.timeout, patience=options.patience)
         self.home = Shard(options.prefix)
         interest = _interests.setdefault((options.address.url, options.prefix), Interest())
-        self.hub = Hub(self.connection, self.home, f"{options.prefix}@control", interest)
+        self.hub = Hub(self.connection, self.home, f"{options.prefix}@control", interest, self._ended)
         self._shards: dict[str, Shard] = {}
         self._known: set[str] = set()
         self._keyed: dict[str, str] = {}
@@ -187,14 +191,10 @@ class Store:
             found += [stored_of(row) if row else None for row in rows]
         return now, found
 
-    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        """Whole records, wherever they are."""
-        self.connection.inside()
-        found: dict[JobId, StoredJob] = {}
-        shards = await self.shards() if ids else []
-        for _, rows in await asyncio.gather(*(self.read(shard, ids, details=True) for shard in shards)):
-            found.update((row.record.id, row) for row in rows if row is not None)
-        return [as_job(found[job]) if job in found else None for job in ids]
+    async def _ended(self, jobs: Sequence[JobId]) -> list[JobId]:
+        """Those of the jobs that are active on no shard."""
+        found = await spread(await self.shards(), lambda shard: self.run(_ENDED, shard, jobs))
+        return [job for number, job in enumerate(jobs) if not any(letters[number] == ord("a") for _, letters in found)]
 
     def remember(self, job: JobId, token: int, notes: bytes) -> None:
         """Keep what a running job's notes are: only its own worker writes them."""
@@ -268,6 +268,16 @@ class Store:
             commands += [("RPUSH", key, "1"), ("LTRIM", key, -1, -1)]
         if commands:
             await self.connection.pipeline(commands)
+
+
+def refuse(tx: Transaction | None) -> None:
+    """Redis has no transactions that hold anything back, so it takes part in none."""
+    if tx is not None:
+        kind = type(tx)
+        raise EngineRefused(
+            f"Redis takes no tx= (it was given {kind.__module__}.{kind.__qualname__}): a job there cannot wait for a "
+            f"database to commit. Nothing was stored. Enqueue after the commit, or keep the jobs in that database."
+        )
 
 
 def stored_of(row: list[Any]) -> StoredJob:

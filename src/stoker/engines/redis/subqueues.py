@@ -10,11 +10,13 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from stoker.engines.call_times import timed
 from stoker.engines.redis.census import held_keys
 from stoker.engines.redis.keys import DAMAGE, Shard
 from stoker.engines.redis.record_format import OFFSET, eight, ids_in_line
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.stored_job import as_record
+from stoker.engines.shared.facets import Facet
 from stoker.model.ids import JobId
 from stoker.model.limit import Slot
 from stoker.model.query import Repair
@@ -78,22 +80,26 @@ def read(name: str, raw: bytes) -> State:
     )
 
 
-async def subqueues(
-    store: Store, queue: str, after: str | None, limit: int, names: Sequence[str] | None
-) -> list[SubqueueView]:
-    """Subqueues, by name, with the first of the jobs that hold their slots."""
-    store.connection.inside()
-    shard, limit = store.shard(queue), max(limit, 0)
-    if names is None:
-        found = await page(store, shard, queue, after, limit)
-    else:
-        found = sorted({name for name in names if after is None or name > after})
-    if not found or not limit:
-        return []
-    raws = await store.connection.call("HMGET", shard.of_queue("subqueues", queue), *found)
-    states = [read(name, raw) for name, raw in zip(found, raws, strict=True) if raw is not None][:limit]
-    holders = await _holders(store, shard, queue, {state.name for state in states if state.running})
-    return [view(queue, state, sorted(holders.get(state.name, ()))) for state in states]
+class Subqueues(Facet["Store"]):
+    """The subqueues of queues."""
+
+    @timed(write=False)
+    async def subqueues(
+        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
+    ) -> list[SubqueueView]:
+        store = self._store
+        store.connection.inside()
+        shard, limit = store.shard(queue), max(limit, 0)
+        if names is None:
+            found = await page(store, shard, queue, after, limit)
+        else:
+            found = sorted({name for name in names if after is None or name > after})
+        if not found or not limit:
+            return []
+        raws = await store.connection.call("HMGET", shard.of_queue("subqueues", queue), *found)
+        states = [read(name, raw) for name, raw in zip(found, raws, strict=True) if raw is not None][:limit]
+        holders = await _holders(store, shard, queue, {state.name for state in states if state.running})
+        return [view(queue, state, sorted(holders.get(state.name, ()))) for state in states]
 
 
 async def recount(store: Store, limit: int) -> list[Repair]:

@@ -54,9 +54,11 @@ class Waiter:
 class Hub:
     """The waiters of one engine, in the order they came."""
 
-    def __init__(self, connection: Connection, home: Shard, channel: str, interest: Interest) -> None:
+    def __init__(
+        self, connection: Connection, home: Shard, channel: str, interest: Interest, query: QueryEnded
+    ) -> None:
         self.channel = channel
-        self.ends: Ends | None = None
+        self.ends = Ends(query, self._listen_for_ends, self._notify_ends, interest)
         self._interest = interest
         self._sending: set[asyncio.Task[None]] = set()
         self._connection = connection
@@ -96,11 +98,15 @@ class Hub:
             self._left()
         return frozenset() if waiter.woken_by is None else frozenset({waiter.woken_by})
 
+    async def ended(self, job: JobId, timeout: float) -> bool:
+        """Sleep until a job has ended, or as long as allowed; whether it has."""
+        self._connection.inside()
+        return await self.ends.wait(job, timeout)
+
     async def close(self) -> None:
         """Release all waiters without a topic; tokens stay on the server."""
         self._closing = True
-        if self.ends is not None:
-            self.ends.close()
+        self.ends.close()
         for waiter in list(self._waiters):
             waiter.release()
         self._waiters.clear()
@@ -219,11 +225,6 @@ class Hub:
                 async with asyncio.timeout(max(timeout, 1.0)):
                     await self._subscribed.wait()
 
-    def wait_for_ends(self, query: QueryEnded) -> Ends:
-        """The waiters for ends of jobs."""
-        self.ends = Ends(query, self._listen_for_ends, self._notify_ends, self._interest)
-        return self.ends
-
     async def _listen_for_ends(self) -> None:
         await self._subscribe(1.0)
 
@@ -243,8 +244,7 @@ class Hub:
         if kind == WANT.encode():
             self._interest.note(jobs)
         elif kind == OVER.encode():
-            if self.ends is not None:
-                self.ends.over(jobs)
+            self.ends.over(jobs)
         else:
             self._pass_on(CONTROL)
 
@@ -258,8 +258,7 @@ class Hub:
                 await blocking(socket, ("SUBSCRIBE", self.channel), 0)
                 if lost:
                     self._pass_on(CONTROL)
-                    if self.ends is not None:
-                        self.ends.query_again()
+                    self.ends.query_again()
                 self._subscribed.set()
                 while True:
                     message = await listening(socket, LONGEST_SILENCE)

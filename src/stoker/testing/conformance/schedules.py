@@ -217,7 +217,7 @@ async def test_schedules_edited_at_once_keep_every_edit(store: Store) -> None:
         Edit(name="report", enabled=False),
         Edit(name="report", misfire="skip"),
     ]
-    await at_once(store, [lambda engine, one=one: engine.put(one) for one in edits])  # type: ignore[misc]
+    await at_once(store, [lambda engine, one=one: engine.schedules.put(one) for one in edits])  # type: ignore[misc]
     found = await _stored(store)
     assert (found.jitter, found.grace, found.enabled, found.misfire) == (SECOND, HOUR, False, "skip")
 
