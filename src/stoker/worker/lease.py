@@ -27,15 +27,12 @@ from stoker.model.job import Renewal
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled
 from stoker.model.query import CANCEL_REASON
-from stoker.model.time import SECOND, Span
+from stoker.model.time import SECOND
 from stoker.model.words import count
 from stoker.worker import state as worker_state
 
 if TYPE_CHECKING:
-    from stoker.worker.fetcher import Fetcher
-    from stoker.worker.outage import Outage
-    from stoker.worker.running import RunningJobs
-    from stoker.worker.state import HeldClaims, WorkerState
+    from stoker.worker.state import WorkerContext
     from stoker.worker.store_loop import StoreLoop
 
 
@@ -53,21 +50,17 @@ class LeaseKeeper:
 
     def __init__(
         self,
+        context: WorkerContext,
         engine: Engine,
-        lease: Span,
-        *,
-        state: WorkerState,
-        claims: HeldClaims,
-        running_jobs: RunningJobs,
         reports: LeaseReports,
         failed: Callable[[BaseException], None],
     ) -> None:
         self._engine = engine
-        self._lease = lease
-        self._state = state
-        self._id = state.id  # ahead of the worker's own id after a lost lease, until its loop takes notice
-        self._claims = claims
-        self._running_jobs = running_jobs
+        self._lease = context.settings.lease
+        self._state = context.state
+        self._id = context.state.id  # ahead of the worker's own id after a lost lease, until its loop takes notice
+        self._claims = context.claims
+        self._running_jobs = context.running_jobs
         self._reports = reports
         self._failed = failed
         self._main = asyncio.get_running_loop()
@@ -242,21 +235,13 @@ NO_REASONS: Mapping[JobId, str] = MappingProxyType({})
 class LeaseReports:
     """Does on the worker's loop what follows from the lease keeper's renewals."""
 
-    def __init__(
-        self,
-        state: WorkerState,
-        claims: HeldClaims,
-        running_jobs: RunningJobs,
-        fetcher: Fetcher,
-        store_loop: StoreLoop,
-        outage: Outage,
-    ) -> None:
-        self._state = state
-        self._claims = claims
-        self._running_jobs = running_jobs
-        self._fetcher = fetcher
+    def __init__(self, context: WorkerContext, store_loop: StoreLoop) -> None:
+        self._state = context.state
+        self._claims = context.claims
+        self._running_jobs = context.running_jobs
+        self._fetcher = context.fetcher
+        self._outage = context.outage
         self._store_loop = store_loop
-        self._outage = outage
 
     def drop(self, job: JobId, cause: Cause, reason: str) -> None:
         """Interrupt a run, or remove its claim from the buffer if it has not started."""

@@ -14,28 +14,20 @@ import msgspec
 
 from stoker.engines.base import Engine, Feature
 from stoker.model import ids
-from stoker.model.control import Presence
 from stoker.model.errors import AWAY, StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement, Verdict
 from stoker.model.lifecycle import Rules, conclude
 from stoker.model.outcome import Crashed, Lost, Outcome
 from stoker.model.query import WAITING
-from stoker.model.time import SECOND, Span
+from stoker.model.time import SECOND
 from stoker.model.words import count
 from stoker.services import Service, ServiceContext
 from stoker.worker.running import jobs_of
+from stoker.worker.startup_warnings import StartupWarnings
 
 if TYPE_CHECKING:
-    from stoker.settings import WorkerSettings
-    from stoker.worker.due_timer import DueTimer
-    from stoker.worker.event_publisher import EventPublisher
-    from stoker.worker.failures import FailureLog
-    from stoker.worker.fetcher import Fetcher, QueueLimits
-    from stoker.worker.progress_buffer import ProgressBuffer
-    from stoker.worker.running import RunningJobs
-    from stoker.worker.startup_warnings import StartupWarnings
-    from stoker.worker.state import WorkerState
+    from stoker.worker.state import WorkerContext
     from stoker.worker.store_loop import StoreLoop
 
 RulesOf = Callable[[str], Rules]
@@ -140,53 +132,27 @@ class Interval:
 
 
 class Maintenance:
-    """The loops of a worker around its store loop.
+    """The loops of a worker around its store loop."""
 
-    `presence` returns what the worker shows of itself. `keeps` is filled with the retention of finished jobs by queue,
-    `keep` where the queue has none of its own.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        settings: WorkerSettings,
-        state: WorkerState,
-        *,
-        fetcher: Fetcher,
-        limits: QueueLimits,
-        store_loop: StoreLoop,
-        due_timer: DueTimer,
-        running_jobs: RunningJobs,
-        progress: ProgressBuffer,
-        publisher: EventPublisher,
-        failures: FailureLog,
-        warnings: StartupWarnings,
-        rules_of: RulesOf,
-        presence: Callable[[], Presence],
-        keep: Span | None,
-        keeps: dict[str, Span],
-    ) -> None:
-        self._engine = engine
-        self._settings = settings
-        self._state = state
-        self._fetcher = fetcher
-        self._limits = limits
+    def __init__(self, context: WorkerContext, store_loop: StoreLoop) -> None:
+        self._context = context
+        self._engine = context.engine
+        self._settings = context.settings
+        self._state = context.state
+        self._fetcher = context.fetcher
+        self._running_jobs = context.running_jobs
+        self._due_timer = context.due_timer
+        self._progress = context.progress
+        self._publisher = context.publisher
+        self._failures = context.failures
+        self._rules_of = context.task_runners.rules_of
         self._store_loop = store_loop
-        self._due_timer = due_timer
-        self._running_jobs = running_jobs
-        self._progress = progress
-        self._publisher = publisher
-        self._failures = failures
-        self._rules_of = rules_of
-        self._presence = presence
-        self._keep = keep
-        self._keeps = keeps
         self._gates: Mapping[str, object] = {}
         self._tend_now = asyncio.Event()
         self._warned: set[JobId] = set()
-        self._told = dict(state.counts)
+        self._told = dict(self._state.counts)
         self._entangled: set[tuple[str, str]] = set()
-        self.warnings = warnings
+        self.warnings = StartupWarnings(context)
 
     async def listen(self) -> None:
         """Ask for jobs after a wake-up and at every poll: a lost wake-up delays a job by one poll at most.
@@ -271,22 +237,24 @@ class Maintenance:
 
     async def show_and_tune(self) -> None:
         """Show presence, and read the settings of the queues: limits and retention."""
-        await self._engine.control.beat(self._presence())
+        await self._engine.control.beat(self._context.presence())
         served = {queue for lane in self._fetcher.lanes for queue in lane.queues}
         every = await self._engine.control.queues()
         self.warnings.learn(every)
         queues = [queue for queue in every if queue.name in served]
-        if self._keep is not None:
+        keep, keeps = self._context.app.defaults.keep, self._context.task_runners.keeps
+        if keep is not None:
             own = {queue.name for queue in queues if queue.keep_done != self._engine.keep_done}
-            self._keeps.clear()
-            self._keeps.update(dict.fromkeys(served - own, self._keep))
+            keeps.clear()
+            keeps.update(dict.fromkeys(served - own, keep))
         gates = {queue.name: (queue.pause, queue.cooldown, queue.bucket and queue.bucket.rate) for queue in queues}
         if gates != self._gates:  # a wake-up for it may have been lost
             self._gates = gates
             self._due_timer.reset()
         limited = any(queue.workers is not None for queue in queues)
-        if self._limits.learn(self._state.id, queues, await self._engine.control.workers() if limited else ()):
-            self._store_loop.hand_back(self._limits.surplus(self._fetcher.lanes))
+        limits = self._fetcher.limits
+        if limits.learn(self._state.id, queues, await self._engine.control.workers() if limited else ()):
+            self._store_loop.hand_back(limits.surplus(self._fetcher.lanes))
             self._fetcher.wake()
             self._store_loop.wakeup.set()
 

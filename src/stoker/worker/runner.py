@@ -35,7 +35,6 @@ from stoker.job_part import Commit
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import Claim, Settlement, Status
 from stoker.model.lifecycle import Rules, conclude, expired
-from stoker.model.measures import Recorder
 from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
 from stoker.worker import state as worker_state
@@ -43,12 +42,10 @@ from stoker.worker.fetcher import Lane
 from stoker.worker.running import Slot
 
 if TYPE_CHECKING:
-    from stoker.worker.failures import FailureLog
     from stoker.worker.lease import LeaseReports
-    from stoker.worker.running import RunningJobs
-    from stoker.worker.state import HeldClaims, WorkerState
-    from stoker.worker.store_loop import OutcomeBuffer, StoreLoop
-    from stoker.worker.task_runners import TaskRunner, TaskRunners
+    from stoker.worker.state import WorkerContext
+    from stoker.worker.store_loop import StoreLoop
+    from stoker.worker.task_runners import TaskRunner
 
 QUANTUM = 0.002
 """Seconds a slot may run jobs that never suspend before it yields to the event loop."""
@@ -63,32 +60,26 @@ class Runner:
 
     def __init__(
         self,
-        state: WorkerState,
-        task_runners: TaskRunners,
-        runtime: Runtime,
-        *,
-        claims: HeldClaims,
-        running_jobs: RunningJobs,
-        outcomes: OutcomeBuffer,
+        context: WorkerContext,
         store_loop: StoreLoop,
         reports: LeaseReports,
-        failures: FailureLog,
+        *,
+        runtime: Runtime,
         ends: Callable[[], bool],
         ask_stop: Callable[[], None],
-        recorder: Recorder | None = None,
     ) -> None:
-        self._state = state
-        self._task_runners = task_runners
-        self._runtime = runtime
-        self._claims = claims
-        self._running_jobs = running_jobs
-        self._outcomes = outcomes
+        self._state = context.state
+        self._task_runners = context.task_runners
+        self._claims = context.claims
+        self._running_jobs = context.running_jobs
+        self._outcomes = context.outcomes
+        self._failures = context.failures
+        self._recorder = context.recorder
         self._store_loop = store_loop
         self._reports = reports
-        self._failures = failures
+        self._runtime = runtime
         self._ends = ends
         self._ask_stop = ask_stop
-        self._recorder = recorder
 
     async def serve(self, lane: Lane) -> None:
         """Run jobs of a lane, one after the other, until the worker stops."""

@@ -15,9 +15,7 @@ from stoker.model.words import count
 from stoker.worker.state import kinds
 
 if TYPE_CHECKING:
-    from stoker.app import Stoker
-    from stoker.engines.base import Engine
-    from stoker.worker.fetcher import Lane
+    from stoker.worker.state import WorkerContext
 
 logger = logging.getLogger("stoker.worker")
 
@@ -25,10 +23,10 @@ logger = logging.getLogger("stoker.worker")
 class StartupWarnings:
     """Looks at the app, the queues and the workers of one store; each warning is given once."""
 
-    def __init__(self, app: Stoker, engine: Engine, lanes: Sequence[Lane]) -> None:
-        self._app = app
-        self._engine = engine
-        self._lanes = lanes
+    def __init__(self, context: WorkerContext) -> None:
+        self._app = context.app
+        self._engine = context.engine
+        self._lanes = context.fetcher.lanes
         self._named: set[str] = set()
         self._limited: list[Queue] = []
         self._clashed: set[tuple[str, str]] = set()

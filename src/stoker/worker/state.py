@@ -8,6 +8,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from math import inf
 from typing import TYPE_CHECKING
@@ -18,7 +19,18 @@ from stoker.model.job import Status
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
-    from stoker.worker.worker import Worker
+    from stoker.engines.base import Engine
+    from stoker.model.measures import Recorder
+    from stoker.settings import WorkerSettings
+    from stoker.worker.due_timer import DueTimer
+    from stoker.worker.event_publisher import EventPublisher
+    from stoker.worker.failures import FailureLog
+    from stoker.worker.fetcher import Fetcher
+    from stoker.worker.outage import Outage
+    from stoker.worker.progress_buffer import ProgressBuffer
+    from stoker.worker.running import RunningJobs
+    from stoker.worker.store_loop import OutcomeBuffer
+    from stoker.worker.task_runners import TaskRunners
 
 lease_clock: Callable[[], float] = functools.partial(
     time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -102,18 +114,39 @@ def kinds(app: Stoker) -> dict[str, str]:
     return {kind: task.path for kind, task in app.tasks.items()}
 
 
-def presence(worker: Worker) -> Presence:
-    """Return the presence of a worker as it is now."""
-    return Presence(
-        worker=worker.id,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        queues={queue: lane.slots for lane in worker.lanes for queue in lane.queues},
-        kinds=kinds(worker.app),
-        running=worker.runs,
-        version=version(),
-        state=worker.state,
-        held=worker.failures.held,
-        lease=worker.settings.lease,
-        dropped=0 if worker.app.timeline is None else worker.app.timeline.lost,
-    )
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """What the parts of a worker share between a start and the stop that follows."""
+
+    app: Stoker
+    engine: Engine
+    settings: WorkerSettings
+    state: WorkerState
+    claims: HeldClaims
+    fetcher: Fetcher
+    running_jobs: RunningJobs
+    outcomes: OutcomeBuffer
+    task_runners: TaskRunners
+    progress: ProgressBuffer
+    publisher: EventPublisher
+    due_timer: DueTimer
+    failures: FailureLog
+    outage: Outage
+    recorder: Recorder | None
+
+    def presence(self) -> Presence:
+        """Return what the worker shows of itself in the store, as it is now."""
+        timeline = self.app.timeline
+        return Presence(
+            worker=self.state.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues={queue: lane.slots for lane in self.fetcher.lanes for queue in lane.queues},
+            kinds=kinds(self.app),
+            running=len(self.running_jobs.runs),
+            version=version(),
+            state=self.state.phase,
+            held=self.failures.held,
+            lease=self.settings.lease,
+            dropped=0 if timeline is None else timeline.lost,
+        )

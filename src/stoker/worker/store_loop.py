@@ -21,18 +21,12 @@ from stoker.model.job import LARGEST_BATCH, Claim, Settled, Settlement, Status, 
 from stoker.model.lifecycle import RESULT_WARNING, conclude
 from stoker.model.outcome import Canceled, HandedBack
 from stoker.model.words import count
-from stoker.worker.fetcher import LARGEST, SMALLEST, Asked, Fetcher
+from stoker.worker.fetcher import LARGEST, SMALLEST, Asked
 from stoker.worker.held_outcomes import HeldOutcomes
 from stoker.worker.rejected_outcomes import RejectedOutcomes
 
 if TYPE_CHECKING:
-    from stoker.engines.base import Engine
-    from stoker.worker.due_timer import DueTimer
-    from stoker.worker.event_publisher import EventPublisher
-    from stoker.worker.failures import FailureLog
-    from stoker.worker.outage import Outage
-    from stoker.worker.progress_buffer import ProgressBuffer
-    from stoker.worker.state import HeldClaims, WorkerState
+    from stoker.worker.state import WorkerContext
 
 
 class OutcomeBuffer:
@@ -106,30 +100,16 @@ class StoreLoop:
     Of a worker that drains it calls `rested` after each call, and when none is needed.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        state: WorkerState,
-        fetcher: Fetcher,
-        outcomes: OutcomeBuffer,
-        *,
-        claims: HeldClaims,
-        progress: ProgressBuffer,
-        publisher: EventPublisher,
-        due_timer: DueTimer,
-        failures: FailureLog,
-        outage: Outage,
-        rested: Callable[[], None],
-    ) -> None:
-        self._state = state
-        self._fetcher = fetcher
-        self._outcomes = outcomes
-        self._claims = claims
-        self._progress = progress
-        self._publisher = publisher
-        self._due_timer = due_timer
-        self._failures = failures
-        self._outage = outage
+    def __init__(self, context: WorkerContext, rested: Callable[[], None]) -> None:
+        self._state = context.state
+        self._fetcher = context.fetcher
+        self._outcomes = context.outcomes
+        self._claims = context.claims
+        self._progress = context.progress
+        self._publisher = context.publisher
+        self._due_timer = context.due_timer
+        self._failures = context.failures
+        self._outage = context.outage
         self._rested = rested
         self._pause = SHORTEST_PAUSE
         self._armed = False
@@ -140,10 +120,10 @@ class StoreLoop:
         self.away = False
         self.asking = 0
         self.wakeup = asyncio.Event()
-        self.engine = engine
-        self.rejected_outcomes = RejectedOutcomes(self.engine, outcomes, self._settled)
-        self.held_outcomes = HeldOutcomes(self.engine, fetcher, outcomes, self._settled, self.wakeup.set)
-        self._parallel_calls = engine.parallel_calls
+        self.engine = context.engine
+        self.rejected_outcomes = RejectedOutcomes(self.engine, self._outcomes, self._settled)
+        self.held_outcomes = HeldOutcomes(self.engine, self._fetcher, self._outcomes, self._settled, self.wakeup.set)
+        self._parallel_calls = self.engine.parallel_calls
 
     def finished(self, claim: Claim, settlement: Settlement, *, last: bool) -> bool:
         """Take the outcome of a job from a slot. Returns whether a whole batch can be sent: the slot then yields."""

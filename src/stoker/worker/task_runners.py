@@ -89,11 +89,11 @@ class TaskRunners:
     `keeps`: the app's retention by queue; the worker fills it in when it reads the settings of its queues.
     """
 
-    def __init__(self, app: Stoker, executors: Executors, unfit_grace: Span, keeps: dict[str, Span]) -> None:
+    def __init__(self, app: Stoker, executors: Executors, unfit_grace: Span) -> None:
         self._app = app
         self._executors = executors
         self._grace = unfit_grace
-        self._keeps = keeps
+        self.keeps: dict[str, Span] = {}
         self._made: dict[str, TaskRunner] = {}
         self.unknown_rules = Rules(default=app.backoff, unfit_grace=unfit_grace)
 
@@ -101,7 +101,7 @@ class TaskRunners:
         """Return the runner of a kind; None if this worker has no such task."""
         runner = self._made.get(kind)
         if runner is None and (task := self._app.find_task(kind)) is not None:
-            runner = self._made[kind] = TaskRunner(self._app, task, self._executors, self._grace, self._keeps)
+            runner = self._made[kind] = TaskRunner(self._app, task, self._executors, self._grace, self.keeps)
         return runner
 
     def rules_of(self, kind: str) -> Rules:

@@ -29,7 +29,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_QUEUE, Claim, Note, Settlement, Status, check_name
 from stoker.model.lifecycle import Rules
 from stoker.model.measures import Measures, Recorder
-from stoker.model.time import SECOND, Span
+from stoker.model.time import SECOND
 from stoker.model.words import count
 from stoker.services import ServiceContext, UnderWay
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
@@ -46,8 +46,7 @@ from stoker.worker.progress_buffer import ProgressBuffer
 from stoker.worker.rollup import RollUp
 from stoker.worker.running import Ended, RunningJobs
 from stoker.worker.schedules import Ticker
-from stoker.worker.startup_warnings import StartupWarnings
-from stoker.worker.state import HeldClaims, WorkerState, presence, version
+from stoker.worker.state import HeldClaims, WorkerContext, WorkerState, version
 from stoker.worker.store_loop import OutcomeBuffer, StoreLoop
 from stoker.worker.task_runners import TaskRunners
 
@@ -263,74 +262,46 @@ class Worker:
             await self.maintenance.show_and_tune()
             keeper_engine = self.app.new_engine()
             self._observe_calls(self.engine, keeper_engine)
-            self.lease_keeper = LeaseKeeper(
-                keeper_engine,
-                self.settings.lease,
-                state=self._state,
-                claims=self.claims,
-                running_jobs=self.running_jobs,
-                reports=self.lease_reports,
-                failed=self._lease_keeper_failed,
-            )
+            self.lease_keeper = LeaseKeeper(self._context, keeper_engine, self.lease_reports, self._lease_keeper_failed)
             await self.lease_keeper.start()
         except BaseException:
             await self._lifespans.aclose()
             raise
 
     def _make_parts(self) -> None:
-        """Make the parts that need the engine, each with what it uses."""
-        engine, state, fetcher, keeps = self.engine, self._state, self.fetcher, dict[str, Span]()
+        """Make the parts that need the engine; they share a context."""
+        engine = self.engine
         self.progress = ProgressBuffer(engine)
-        self.due_timer = DueTimer(engine, fetcher, self.settings.poll / SECOND)
-        self.task_runners = TaskRunners(self.app, self.executors, self.settings.unknown_task_grace, keeps)
-        publisher = EventPublisher(engine, self.app.timeline, self.app.listeners)
-        self.store_loop = StoreLoop(
-            engine,
-            state,
-            fetcher,
-            self.outcomes,
+        self.due_timer = DueTimer(engine, self.fetcher, self.settings.poll / SECOND)
+        self.task_runners = TaskRunners(self.app, self.executors, self.settings.unknown_task_grace)
+        self._context = WorkerContext(
+            app=self.app,
+            engine=engine,
+            settings=self.settings,
+            state=self._state,
             claims=self.claims,
+            fetcher=self.fetcher,
+            running_jobs=self.running_jobs,
+            outcomes=self.outcomes,
+            task_runners=self.task_runners,
             progress=self.progress,
-            publisher=publisher,
+            publisher=EventPublisher(engine, self.app.timeline, self.app.listeners),
             due_timer=self.due_timer,
             failures=self.failures,
             outage=self.outage,
-            rested=self._notice_drained,
-        )
-        self.lease_reports = LeaseReports(state, self.claims, self.running_jobs, fetcher, self.store_loop, self.outage)
-        self.runner = ChunkRunner(
-            state,
-            self.task_runners,
-            runtime=self,
-            claims=self.claims,
-            running_jobs=self.running_jobs,
-            outcomes=self.outcomes,
-            store_loop=self.store_loop,
-            reports=self.lease_reports,
-            failures=self.failures,
-            ends=self._loop_ends,
-            ask_stop=self.ask_stop,
             recorder=self.recorder,
         )
-        self.maintenance = Maintenance(
-            engine,
-            self.settings,
-            state,
-            fetcher=fetcher,
-            limits=self.limits,
-            store_loop=self.store_loop,
-            due_timer=self.due_timer,
-            running_jobs=self.running_jobs,
-            progress=self.progress,
-            publisher=publisher,
-            failures=self.failures,
-            warnings=StartupWarnings(self.app, engine, self.lanes),
-            rules_of=self.task_runners.rules_of,
-            presence=lambda: presence(self),
-            keep=self.app.defaults.keep,
-            keeps=keeps,
+        self.store_loop = StoreLoop(self._context, self._notice_drained)
+        self.lease_reports = LeaseReports(self._context, self.store_loop)
+        self.runner = ChunkRunner(
+            self._context,
+            self.store_loop,
+            self.lease_reports,
+            runtime=self,
+            ends=self._loop_ends,
+            ask_stop=self.ask_stop,
         )
-        self._publisher = publisher
+        self.maintenance = Maintenance(self._context, self.store_loop)
 
     def _services(self) -> list[asyncio.Task[Any]]:
         self._under_way = UnderWay()
@@ -463,9 +434,9 @@ class Worker:
 
     async def _leave(self) -> None:
         await self.engine.jobs.renew(self.id, [], lease=0)
-        await self.engine.control.beat(msgspec.structs.replace(presence(self), state="stopped"))
+        await self.engine.control.beat(msgspec.structs.replace(self._context.presence(), state="stopped"))
         with suppress(StokerError):  # the app keeps what cannot be written, tries again, and warns when it closes
-            await self._publisher.flush()
+            await self._context.publisher.flush()
 
     async def __aenter__(self) -> Self:
         await self.start()
