@@ -13,7 +13,7 @@ import pytest
 from msgspec import Raw
 
 from stoker import Curve, Limit, Unique
-from stoker.admin import Admin
+from stoker.admin import Admin, Operators
 from stoker.app import Stoker
 from stoker.model import ids
 from stoker.model.access import Identity
@@ -23,6 +23,7 @@ from stoker.model.throttle import Rate
 from stoker.testing.clock import VirtualClock
 from stoker.web import Limits, dashboard
 from stoker.web.check_ups import CheckUps
+from stoker.web.visit import Visit
 from tests.harness.calls import counted
 from tests.web.conftest import Client, beat, claim, end, enqueue, text
 
@@ -640,3 +641,31 @@ async def test_what_is_said_after_an_action_knows_that_the_queue_is_paused(app: 
     await admin.queues.resume("default")
     await client.get("/jobs")  # shows what was said
     assert "is paused" not in text(await client.get("/operations/new", params={"do": "run-now", "q": "is:pending"}))
+
+
+@pytest.mark.spec("ADMIN-51")
+@pytest.mark.parametrize("skin", ["page", "call"])
+async def test_an_action_on_one_job_reads_it_once_and_makes_one_noun(
+    app: Stoker, client: Client, monkeypatch: pytest.MonkeyPatch, skin: str
+) -> None:
+    id_ = await enqueue(app)
+    await end(app, await claim(app))
+    made: list[Operators] = []
+    admin_for = client.board.admin_for
+
+    def noted(visit: Visit) -> Operators:
+        made.append(admin_for(visit))
+        return made[-1]
+
+    monkeypatch.setattr(client.board, "admin_for", noted)
+    token = {"x-csrf-token": await client.csrf()}
+    calls = counted(await client.board.store.engine(), monkeypatch)
+    made.clear()
+    if skin == "page":
+        assert (await client.post(f"/jobs/{id_}/discard")).status_code == 303
+    else:
+        answer = await client.http.post(f"/api/v1/jobs/{id_}/discard", json={}, headers=token)
+        assert answer.json()["changed"] == 1
+    assert calls["get"] == calls["alter"] == 1
+    assert [vars(one).keys() & Operators.__annotations__.keys() for one in made] == [{"app", "jobs"}]
+    assert await status(app, id_) is Status.DISCARDED

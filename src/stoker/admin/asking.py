@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple, Self, cast
+from typing import NamedTuple, Self, TypeVar, cast
 
 from stoker import records
 from stoker.app import Stoker
@@ -33,7 +33,7 @@ class Asking(NamedTuple):
     in the audit log with every change. Code without a name writes no entries. `redact` masks what it is shown, and
     below the `role` admin a search finds only what it leaves. `queues` are those that it is limited to, and whose
     payloads a search looks into; none means all. Without `payloads` lists leave them out, with results, histories and
-    logs: one of 1 MiB takes 0.2 s to mask, and no page shows it.
+    logs: one of 1 MiB takes 0.2 s to mask, and no page shows it. `read` is a job that its request has read already.
     """
 
     app: Stoker
@@ -44,6 +44,7 @@ class Asking(NamedTuple):
     role: Role = "admin"
     queues: frozenset[str] = frozenset()
     payloads: bool = True
+    read: stored.Job | None = None
 
     @property
     def searches_as(self) -> Role:
@@ -98,7 +99,9 @@ class Asking(NamedTuple):
         return self.redact.json(raw) if self.payloads else b""
 
     async def stored(self, job: str) -> stored.Job:
-        """The record of a job as it is stored. Raises `NotFound`."""
+        """The record of a job as it is stored, or as this request has read it already. Raises `NotFound`."""
+        if self.read is not None and ids.text(self.read.id) == job:
+            return self.read
         engine = await self.engine()
         [found] = await engine.operator.get([ids.parse(job)])
         if found is None:
@@ -125,3 +128,13 @@ class Noun:
         twin = copy.copy(self)
         twin._asking = asking  # noqa: SLF001 - it is one of us
         return twin
+
+
+T = TypeVar("T")
+
+
+def knowing(noun: T, job: stored.Job) -> T:
+    """The same noun for one who has read a job: its next change need not read it again."""
+    if not isinstance(noun, Noun):  # one of the user's own
+        return noun
+    return noun.under(noun._asking._replace(read=job))  # noqa: SLF001 - it is one of us

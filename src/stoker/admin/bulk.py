@@ -9,10 +9,9 @@ deleted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,27 +20,18 @@ from stoker.admin.search import noted
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.access import check_search, check_search_to_change
-from stoker.model.errors import InvalidInput
+from stoker.model.actions import Given, Making, action_of, allows
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import Status
 from stoker.model.names import Names, in_use
 from stoker.model.operations import bound_of
 from stoker.model.query import (
     LONGEST_WALK,
-    Cancel,
     Change,
-    Clone,
-    Delete,
-    Discard,
     Former,
-    Move,
-    Prioritize,
     Query,
-    Requeue,
-    RunNow,
     Selection,
     Tally,
-    allows,
     as_of,
     matched_at,
     read_cursor,
@@ -54,8 +44,6 @@ PAGE = 500
 
 MOST_FORMER = 10_000
 """Of so many jobs an action remembers what they were before."""
-
-Given: TypeAlias = Mapping[str, str | int | float | bool | None]
 
 
 @dataclass
@@ -94,78 +82,10 @@ class Bulk:
         return self.changed + self.cancel_requested + self.missing + self.blocked + self.refused.total()
 
 
-Making: TypeAlias = Callable[[int], Change]
-"""Makes the change for a step over so many jobs."""
-
-
-def check_given(action: str, given: Given) -> None:
-    """Refuse an action that is not known, and what it does not take or lacks."""
-    needs = ACTIONS.get(action)
-    if needs is None:
-        raise InvalidInput("action", action, f"must be one of {', '.join(ACTIONS)}")
-    if unknown := sorted(given.keys() - {*needs, *OPTIONAL.get(action, ())}):
-        raise InvalidInput(unknown[0], given[unknown[0]], f"does not belong to {action}")
-    if missing := [name for name in needs if given.get(name) is None]:
-        raise InvalidInput(missing[0], None, f"is needed by {action}")
-
-
-def making(asking: Asking, action: str, given: Given) -> Making:
-    """The change that an action by name makes, with what it needs; an unknown name or need is refused."""
-    check_given(action, given)
-    if action == "retry":
-        mint = asking.app.mint
-        return lambda n: Clone(tuple(mint() for _ in range(n)))
-    change = _change(action, given)
-    return lambda _: change
-
-
-ACTIONS: Final[dict[str, tuple[str, ...]]] = {
-    "requeue": (),
-    "retry": (),
-    "cancel": (),
-    "discard": (),
-    "delete": (),
-    "run-now": (),
-    "move": ("queue",),
-    "prioritize": ("priority",),
-}
-"""Actions on jobs by name, and what each needs."""
-
-OPTIONAL: Final = {"cancel": ("reason", "force"), "move": ("create",), "run-now": ("first",)}
-
-
-async def check_queue_to_move_to(asking: Asking, action: str, given: Given) -> None:
+async def check_queue_to_move_to(asking: Asking, given: Given) -> None:
     """Refuse to move jobs into a queue that is not known, which no worker serves. Raises `NotFound`."""
-    if action == "move" and not given.get("create"):
-        await asking.known_queue(str(given["queue"]))
-
-
-def _change(action: str, given: Given) -> Change:
-    match action:
-        case "requeue":
-            return Requeue()
-        case "cancel":
-            reason, force = given.get("reason"), bool(given.get("force"))
-            return Cancel(force=force) if reason is None else Cancel(str(reason), force)
-        case "discard":
-            return Discard()
-        case "delete":
-            return Delete()
-        case "run-now":
-            return RunNow(first=bool(given.get("first")))
-        case "move":
-            return Move(str(given["queue"]))
-        case _:
-            priority = given["priority"]
-            if not isinstance(priority, int):
-                raise InvalidInput("priority", priority, "must be a whole number")
-            return Prioritize(priority)
-
-
-def check_many(change: Change) -> None:
-    """Refuse what is meant for one job: of many that were put first none would be."""
-    if isinstance(change, RunNow) and change.first:
-        raise InvalidInput("first", "several jobs", "goes with the id of one job")
+    if (queue := given.get("queue")) is not None and not given.get("create"):
+        await asking.known_queue(str(queue))
 
 
 class Question(NamedTuple):
@@ -246,9 +166,9 @@ class Walk:
             return Tally()
         after = None if self.cursor is None else read_cursor(self.cursor)
         page = await engine.operator.find(msgspec.structs.replace(self._query, cursor=after))
-        deletes = isinstance(self._change(0), Delete)
+        spares = action_of(self._change(0)).spares
         there = [job for job in page.jobs if matched_at(job, self._query, self._bound)]
-        chosen = [job for job in there if not deletes or job.status is not Status.RUNNING]
+        chosen = [job for job in there if job.status not in spares]
         tally = Tally()
         if chosen:
             jobs, statuses = tuple(job.id for job in chosen), tuple(job.status for job in chosen)

@@ -20,14 +20,10 @@ from stoker.admin.asking import Asking, Noun
 from stoker.admin.audit import AuditAdmin, audited
 from stoker.admin.bulk import (
     Bulk,
-    Given,
-    Making,
     Walk,
     alter,
     bound_at,
-    check_many,
     check_queue_to_move_to,
-    making,
     query_to_change,
     question_of,
 )
@@ -39,6 +35,7 @@ from stoker.engines.base import CORRUPT, Engine
 from stoker.key_function import KeyFunction
 from stoker.model import ids
 from stoker.model import job as stored
+from stoker.model.actions import ACTIONS, Given, Making, action_of, on_many
 from stoker.model.audit import AuditEntry
 from stoker.model.control import Queue
 from stoker.model.derived import ErrorGroup, error_groups
@@ -46,7 +43,7 @@ from stoker.model.errors import CorruptRecord, InvalidInput, KeyHeld, NotFound, 
 from stoker.model.events import Event, EventType, Window
 from stoker.model.explain import Explanation, Line, comes_before, explain, held_by
 from stoker.model.filter import Filter, InvalidFilter
-from stoker.model.job import LARGEST_BATCH, Status
+from stoker.model.job import LARGEST_BATCH
 from stoker.model.query import (
     LARGEST_PAGE,
     LONGEST_WALK,
@@ -86,14 +83,8 @@ TAIL = 10_000
 LATEST_EVENT = 15 * SECOND
 """An event that is stored longer after it happened is not seen by a tail."""
 
-UNDONE = ("jobs.cancel", "jobs.discard")
+UNDONE = tuple(one.deed for one in ACTIONS.values() if one.restorable)
 """Entries of the audit log that `restore` undoes."""
-
-NOTHING_TO_DO = {
-    "requeue": frozenset({Status.PENDING, Status.RUNNING}),
-    "run-now": frozenset({Status.RUNNING}),
-}
-"""Statuses in which a job has already what one action on it is for."""
 
 Target: TypeAlias = str | Sequence[str] | Filter
 
@@ -370,7 +361,7 @@ class JobsAdmin(Noun):
                 signature.check(encoded)
         due = None if at is None else instant(at, "at")
         change = Edit(payload=payload, priority=priority, at=due, attempts=attempts)
-        return await self._one("edit", found, change)
+        return await self._one(found, change)
 
     async def restore(self, former: Sequence[Former] | AuditEntry | str) -> Bulk:
         """Undo a cancel or a discard, as its tally (`former`) or an entry of the audit log, or its id, names the jobs.
@@ -405,16 +396,17 @@ class JobsAdmin(Noun):
         `counted_at` is the moment of the preview of a filter, now without one: jobs that were created or ended after it
         are not touched.
         """
-        change = making(self._asking, action, given or {})
-        await check_queue_to_move_to(self._asking, action, given or {})
+        found, given = on_many(action), given or {}
+        change = found.making(given, self._asking.app.mint)
+        await check_queue_to_move_to(self._asking, given)
         if not isinstance(target, str):
-            check_many(change(0))
-        return await self._act(action, target, change, progress, counted_at)
+            found.check_many(given)
+        return await self._act(target, change, progress, counted_at)
 
     # --- how ----------------------------------------------------------------------------------------------------
 
     async def _act(
-        self, action: str, target: Target, change: Making, progress: Progress | None, counted_at: datetime | None = None
+        self, target: Target, change: Making, progress: Progress | None, counted_at: datetime | None = None
     ) -> Bulk:
         engine = await self._asking.engine()
         if isinstance(target, str):
@@ -422,7 +414,7 @@ class JobsAdmin(Noun):
             due = found.status in WAITING and found.scheduled_at <= await engine.now()
             if due and change(1) == RunNow():
                 return Bulk()
-            return await self._one(action, found, change(1))
+            return await self._one(found, change(1))
         if isinstance(target, Filter):
             return await self._walk(engine, target, change, progress, counted_at)
         bulk = Bulk()
@@ -434,20 +426,20 @@ class JobsAdmin(Noun):
                 break
         return bulk
 
-    async def _one(self, action: str, before: stored.Job, change: Change) -> Bulk:
+    async def _one(self, before: stored.Job, change: Change) -> Bulk:
         """Change one job, or raise what hinders it."""
         tally = await alter(self._asking, Selection((before.id,)), change)
-        job = ids.text(before.id)
+        job, action = ids.text(before.id), action_of(change)
         if tally.missing:
             raise NotFound.job(job)
         for status in tally.refused:
-            if status in NOTHING_TO_DO.get(action, ()) and before.metadata.get(CORRUPT) is None:
+            if status in action.idle and before.metadata.get(CORRUPT) is None:
                 break
             if (why := before.metadata.get(CORRUPT)) is not None:
                 raise CorruptRecord(f"job {job} cannot be read: {why}. It is unchanged; delete removes it.")
-            raise WrongStatus(job, status, action)
+            raise WrongStatus(job, status, action.name)
         if tally.blocked:
-            raise KeyHeld(job, action, None if before.unique is None else before.unique.key)
+            raise KeyHeld(job, action.name, None if before.unique is None else before.unique.key)
         bulk = Bulk()
         bulk.add(tally)
         return bulk
@@ -457,7 +449,7 @@ class JobsAdmin(Noun):
     ) -> Bulk:
         """Page by page over the jobs as they were at one moment, each page one step."""
         if filter_.id is not None:
-            return await self._act("change", [filter_.id], change, progress)
+            return await self._act([filter_.id], change, progress)
         await query_to_change(self._asking, filter_, 1)
         walk = Walk(self._asking, filter_, change, await bound_at(engine, counted_at), None)
         while True:

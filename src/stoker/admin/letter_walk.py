@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 
 from stoker.admin.asking import Asking
-from stoker.admin.bulk import Given
 from stoker.engines.base import outbox_of
+from stoker.model.actions import Given
 from stoker.model.errors import InvalidInput
 from stoker.model.outbox.letters import DiscardLetters, LetterAction, LetterFilter, LetterPlace, Replay
 from stoker.model.query import Tally

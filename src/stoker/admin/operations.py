@@ -17,11 +17,12 @@ import msgspec
 from msgspec.structs import replace
 
 from stoker.admin.asking import Asking, Noun
-from stoker.admin.bulk import Given, Walk, check_many, check_queue_to_move_to, making, query_to_change
+from stoker.admin.bulk import Walk, check_queue_to_move_to, query_to_change
 from stoker.admin.letter_walk import LETTER_ACTIONS, LetterWalk, as_text, chosen
 from stoker.engines.base import outbox_of
 from stoker.model import ids
 from stoker.model.access import check_search_to_change
+from stoker.model.actions import Given, on_many
 from stoker.model.errors import InvalidInput, NotFound, StokerError, WrongState, shown
 from stoker.model.filter import Filter
 from stoker.model.job import Status
@@ -89,17 +90,18 @@ class OperationsAdmin(Noun):
     ) -> OperationView:
         """Store an operation and begin to walk, in this process; returns at once.
 
-        `action` is one of requeue, retry, cancel, discard, delete, run-now, move, prioritize; `given` is what it needs
-        (`{"queue": "bulk"}`). `counted_at` is the moment of the preview that was shown, now without one: jobs that were
-        created or ended after it are not touched.
+        `action` is a name of `model.actions.MANY`, `given` what it needs (`{"queue": "bulk"}`). `counted_at` is the
+        moment of the preview that was shown, now without one: jobs that were created or ended after it are not touched.
         """
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
         if filter_.id is not None:
             raise InvalidInput("filter", str(filter_), "names one job; change it without an operation")
-        check_many(making(self._asking, action, given or {})(0))
-        await check_queue_to_move_to(self._asking, action, given or {})
+        found, given = on_many(action), given or {}
+        found.making(given, self._asking.app.mint)
+        found.check_many(given)
+        await check_queue_to_move_to(self._asking, given)
         await query_to_change(self._asking, filter_, 1)
-        return await self._store(action, str(filter_), given or {}, counted_at)
+        return await self._store(action, str(filter_), given, counted_at)
 
     async def start_on_letters(
         self,
@@ -233,7 +235,7 @@ class OperationsAdmin(Noun):
     def _walk_of(self, stored: Operation, cursor: str | None) -> Walk | LetterWalk:
         if stored.action in LETTER_ACTIONS:
             return LetterWalk(self._asking, stored.action, stored.change, stored.bound, cursor)
-        change = making(self._asking, stored.action, stored.change)
+        change = on_many(stored.action).making(stored.change, self._asking.app.mint)
         return Walk(self._asking, Filter.parse(stored.filter), change, stored.bound, cursor)
 
     async def _written(self, before: Operation, walk: Walk | LetterWalk, tally: Tally) -> Operation:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from stoker.admin.asking import UNCHANGED, Noun
-from stoker.admin.bulk import Bulk, Walk, bound_at, making, query_to_change
+from stoker.admin.bulk import Bulk, Walk, bound_at, query_to_change
 from stoker.admin.history import RECENT, closed
 from stoker.model.control import Presence, Queue, Tuning, live
 from stoker.model.derived import Flow
@@ -17,7 +17,7 @@ from stoker.model.events import Point
 from stoker.model.explain import notes
 from stoker.model.filter import Filter
 from stoker.model.job import FINISHED, Status, check_name
-from stoker.model.query import Census
+from stoker.model.query import Census, Delete
 from stoker.model.stats import COUNTED, COUNTS, TIMES, counted_minutes
 from stoker.model.throttle import Rate
 from stoker.model.time import MINUTE, Instant, Seconds, Span, instant, moment, span
@@ -150,7 +150,7 @@ class QueuesAdmin(Noun):
         bound = await bound_at(await self._asking.engine(), counted_at)
         filter_ = purged(name, status, span(older_than, "older_than"), bound)
         await query_to_change(self._asking, filter_, 1)
-        walk = Walk(self._asking, filter_, making(self._asking, "delete", {}), bound, None)
+        walk = Walk(self._asking, filter_, lambda _: Delete(), bound, None)
         while not walk.ended:
             await walk.step()
         return walk.bulk

@@ -22,7 +22,6 @@ from stoker.cli.store import (
     EXIT_CODES,
     as_json_option,
     ask,
-    create_option,
     hinted,
     on_store,
     read_moment,
@@ -32,6 +31,7 @@ from stoker.cli.store import (
 )
 from stoker.cli.text import one_line, safe, say
 from stoker.codec.signature import display
+from stoker.model.actions import MANY, Action, Parameter
 from stoker.model.derived import error_line
 from stoker.model.errors import NotFound
 from stoker.model.explain import Explanation, Gate
@@ -372,10 +372,6 @@ ASKS_ABOVE = 100
 """An action on more jobs asks before; a deletion always does."""
 
 
-READIES = ("requeue", "retry", "run-now")
-"""Actions that make jobs ready, which then wait for their queue."""
-
-
 async def _still(admin: Operators, job: str, done: Bulk) -> str:
     """What keeps the job, or its copy, from running all the same."""
     return (await admin.jobs.explain(done.created[0] if done.created else job)).still
@@ -390,8 +386,9 @@ def _ask(name: str, jobs: str, *, yes: bool) -> None:
     click.confirm(f"{name} {jobs}?", abort=True)
 
 
-def _action(name: str, text: str, *, params: tuple[Any, ...] = ()) -> None:
-    """Add a command that changes the jobs which a filter or ids name."""
+def _add_command(action: Action) -> None:
+    """Add the command of an action of the table: it changes the jobs which a filter or ids name."""
+    name = action.name
 
     def command(
         terms: tuple[str, ...], yes: bool, dry_run: bool, as_json: bool, path: str | None, url: str | None, **given: Any
@@ -403,13 +400,13 @@ def _action(name: str, text: str, *, params: tuple[Any, ...] = ()) -> None:
         async def call(admin: Operators) -> Bulk | tuple[OperationView, int] | None:
             filter_ = Filter.parse(await whole(admin, terms))
             if filter_.id is not None:
-                if dry_run or name == "delete":
+                if dry_run or action.destroys:
                     await admin.jobs.get(filter_.id)
                 if not dry_run:
-                    if name == "delete":
+                    if action.destroys:
                         _ask(name, f"job {filter_.id}", yes=yes)
                     done = await admin.jobs.act(name, filter_.id, wanted)
-                    if name in READIES and done and (still := await _still(admin, filter_.id, done)):
+                    if action.readies and done and (still := await _still(admin, filter_.id, done)):
                         say(f"note: {safe(still)}", err=True)
                     return done
                 said(f"1 job matches {filter_}. Nothing was changed.", as_json, action=name, matching=1, changed=0)
@@ -427,9 +424,9 @@ def _action(name: str, text: str, *, params: tuple[Any, ...] = ()) -> None:
                     changed=0,
                 )
                 return None
-            if name == "delete" or found.count > ASKS_ABOVE or not found.complete:
+            if action.destroys or found.count > ASKS_ABOVE or not found.complete:
                 _ask(name, f"{shown} of {filter_}", yes=yes)
-            if name in READIES:
+            if action.readies:
                 for note in await admin.queues.notes(found.queues):
                     say(f"note: {safe(note)}", err=True)
             started = await admin.operations.start(name, filter_, wanted, counted_at=found.counted_at)
@@ -443,17 +440,24 @@ def _action(name: str, text: str, *, params: tuple[Any, ...] = ()) -> None:
 
     decorated: Any = on_store(command)
     for option in (
-        *params,
+        *(_option(one) for one in reversed(action.parameters)),
         click.option("--json", "as_json", is_flag=True, help="The tally as one object."),
         click.option("--dry-run", is_flag=True, help="Only count the jobs."),
         click.option("--yes", "-y", is_flag=True, help="Do not ask."),
         terms_argument("ID|FILTER...", required=True),
     ):
         decorated = option(decorated)
-    asks = "It always asks." if name == "delete" else f"It asks above {ASKS_ABOVE} jobs."
-    jobs.command(
-        name, cls=FilterCommand, help=f"{text}\n\n{asks} `stoker jobs list --help` explains filters.", epilog=EXIT_CODES
-    )(decorated)
+    asks = "It always asks." if action.destroys else f"It asks above {ASKS_ABOVE} jobs."
+    text = f"{action.help}\n\n{asks} `stoker jobs list --help` explains filters."
+    jobs.command(name, cls=FilterCommand, help=text, epilog=EXIT_CODES)(decorated)
+
+
+def _option(one: Parameter) -> Callable[[F], F]:
+    """The option of a parameter."""
+    names = f"--{one.option or one.name}", one.name
+    if one.plain is bool:
+        return click.option(*names, is_flag=True, help=one.help)
+    return click.option(*names, type=one.plain, required=one.required, metavar=one.metavar, help=one.help)
 
 
 async def _shown_progress(admin: Operators, started: OperationView, count: int) -> OperationView:
@@ -496,36 +500,8 @@ def _report(action: str, bulk: Bulk, *, as_json: bool) -> None:
     said(f"{text}{made}", as_json, action=action, **facts)
 
 
-_action("requeue", "Put jobs back, due now, with a fresh budget of attempts.")
-_action("retry", "Enqueue copies of dead jobs under new ids.")
-_action(
-    "cancel",
-    "Cancel waiting jobs; ask running ones to stop.",
-    params=(
-        click.option("--reason", help="Becomes the last error of the jobs."),
-        click.option("--force", is_flag=True, help="Take running jobs away from handlers that ignore the request."),
-    ),
-)
-_action("discard", "Take dead jobs off the dead list without running them again.")
-_action("delete", "Remove jobs and their events.")
-_action(
-    "run-now",
-    "Make scheduled jobs due now.",
-    params=(click.option("--first", is_flag=True, help="One ID: before all others, ahead of its queue's rate."),),
-)
-_action(
-    "move",
-    "Put waiting jobs into another queue.",
-    params=(
-        create_option,
-        click.option("--to", "queue", required=True, metavar="QUEUE", help="The other queue."),
-    ),
-)
-_action(
-    "prioritize",
-    "Give waiting jobs another priority; lower runs first.",
-    params=(click.option("--priority", required=True, type=int, metavar="N", help="-1000 to 1000."),),
-)
+for _one in MANY.values():
+    _add_command(_one)
 
 
 def as_object(job: Job) -> dict[str, Any]:

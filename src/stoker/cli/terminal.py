@@ -27,6 +27,7 @@ from stoker.cli.queues import flow, short_state, state
 from stoker.cli.store import ago, length
 from stoker.cli.text import one_line, safe
 from stoker.model import words
+from stoker.model.actions import ACTIONS
 from stoker.model.errors import StokerError
 from stoker.model.time import moment
 from stoker.model.words import count
@@ -42,6 +43,9 @@ WIDE = 120
 
 LISTED = 100
 """Jobs that are listed."""
+
+REQUEUE = ACTIONS["requeue"]
+"""The action on jobs that has a key."""
 
 HELP = """\
 1 2 3 4   queues, jobs, failures, workers
@@ -126,7 +130,7 @@ class Top(App[None]):
         *(Binding(str(n), f"look('{view}')", view.capitalize()) for n, view in enumerate(VIEWS, 1)),
         Binding("p", "pause", "Pause"),
         Binding("r", "resume", "Resume"),
-        Binding("R,shift+r", "requeue", "Requeue"),
+        Binding("R,shift+r", "requeue", REQUEUE.label),
         Binding("slash", "filter", "Filter"),
         Binding("full_stop", "hold", "Hold", show=False),
         Binding("escape", "leave", "Back", show=False),
@@ -420,9 +424,9 @@ class Top(App[None]):
         """Requeue the selected job, the dead jobs of a queue or the jobs of an error; more than one is asked for."""
         selected = self.selected
         if selected is None or self.looking_at == "workers":
-            self.say("select a queue, an error or a job to requeue")
+            self.say(f"select a queue, an error or a job to {REQUEUE.name}")
         elif self.looking_at == "jobs":
-            self._change(self._admin.jobs.requeue(selected), f"job {selected} is requeued")
+            self._change(self._admin.jobs.requeue(selected), f"job {selected} is {REQUEUE.past.lower()}")
         else:
             dead = f"is:dead queue:{selected}" if self.looking_at == "queues" else f"same_error:{selected}"
             self.requeue_many(dead)
@@ -438,10 +442,10 @@ class Top(App[None]):
             self.say(f"no jobs match {filter_text}")
             return
         shown = f"{found.count:,}" if found.complete else f"more than {found.count:,}"
-        if not await self.push_screen_wait(Question(f"Requeue {shown} jobs that match {filter_text}?")):
+        if not await self.push_screen_wait(Question(f"{REQUEUE.label} {shown} jobs that match {filter_text}?")):
             self.say("nothing was changed")
             return
-        started = await self._admin.operations.start("requeue", filter_text, counted_at=found.counted_at)
+        started = await self._admin.operations.start(REQUEUE.name, filter_text, counted_at=found.counted_at)
         ended = await self._admin.operations.finish(started.id, lambda one: self.say(_requeued(one)))
         self.say(_requeued(ended))
         self._failures = None
@@ -469,7 +473,7 @@ class Top(App[None]):
 
 
 def _requeued(one: OperationView) -> str:
-    return f"requeued {count(one.changed, 'job')}"
+    return f"{REQUEUE.past.lower()} {count(one.changed, 'job')}"
 
 
 def _cell(value: Any) -> Text:

@@ -14,12 +14,13 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from stoker.model import ids
+from stoker.model.actions import ACTIONS, action_of
 from stoker.model.control import Budget, Queue
 from stoker.model.errors import InvalidInput
 from stoker.model.operations import Operation
 from stoker.model.outbox.letters import Count, LetterAction, LetterFilter, Letters
 from stoker.model.outbox.steering import Steering
-from stoker.model.query import Cancel, Change, Edit, Former, Move, Prioritize, RunNow, Selection, Tally
+from stoker.model.query import Change, Edit, Former, Selection, Tally
 from stoker.model.schedule import Schedule
 from stoker.model.time import Instant, rfc3339
 from stoker.model.tokens import AccessToken
@@ -127,38 +128,22 @@ def line(entry: AuditEntry) -> str:
     )
 
 
-_CALLED = {"RunNow": "run_now", "Clone": "retry"}
-"""Changes that operators know by another name."""
-
-
 def of_alter(selection: Selection, change: Change, tally: Tally) -> Deed | None:
     """A change of jobs; None when nothing changed."""
     count = tally.changed + tally.cancel_requested
     if not count:
         return None
-    after: dict[str, Any] = {}
-    match change:
-        case Cancel(reason=reason, force=force):
-            after = {"reason": reason, "force": force}
-        case RunNow(first=True):
-            after = {"first": True}
-        case Move(queue=queue):
-            after = {"queue": queue}
-        case Prioritize(priority=priority):
-            after = {"priority": priority}
-        case Edit():
-            named = {name: getattr(change, name) for name in ("priority", "at", "attempts")}
-            after = {name: value for name, value in named.items() if value is not None}
-            if change.payload is not None:
-                after["payload"] = f"{len(change.payload)} bytes"
-        case _:
-            pass
+    action = action_of(change)
+    names = {one.name for one in action.parameters}
+    after = {name: value for name, value in msgspec.to_builtins(change).items() if name in names}
+    if isinstance(change, Edit):
+        named = {name: getattr(change, name) for name in ("priority", "at", "attempts")}
+        after = {name: value for name, value in named.items() if value is not None}
+        if change.payload is not None:
+            after["payload"] = f"{len(change.payload)} bytes"
     single = len(selection.ids) == 1
     target = f"job {ids.text(selection.ids[0])}" if single else f"{len(selection.ids)} jobs"
-    name = type(change).__name__
-    return Deed(
-        action=f"jobs.{_CALLED.get(name, name.lower())}", target=target, count=count, after=after, former=tally.former
-    )
+    return Deed(action=action.deed, target=target, count=count, after=after, former=tally.former)
 
 
 def instant_of(entry: str) -> Instant:
@@ -169,28 +154,19 @@ def instant_of(entry: str) -> Instant:
 
 
 _PAST: Final = {
-    "cancel": "Canceled",
+    **{one.method: one.past for one in ACTIONS.values()},
     "change": "Changed",
-    "retry": "Copied",
     "create": "Created",
-    "delete": "Deleted",
-    "discard": "Discarded",
     "drain": "Drained",
     "drop": "Dropped",
-    "edit": "Edited",
-    "move": "Moved",
     "pause": "Paused",
-    "prioritize": "Prioritized",
     "put": "Changed",
     "release": "Released a key of",
     "replay": "Replayed",
-    "requeue": "Requeued",
-    "restore": "Restored",
     "resume": "Resumed",
     "reveal": "Looked into",
     "revoke": "Revoked",
     "run": "Ran",
-    "run_now": "Made due",
     "search": "Searched payloads of",
     "seek": "Moved",
     "start": "Started",

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from stoker.model.actions import action_of
 from stoker.model.groups import Closing
 from stoker.model.ids import JobId, text
 from stoker.model.job import DEFAULT_QUEUE, PLAIN, Claim, Draft, Job, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import TOLD
-from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Former, Repair, Requeue, Restore, Tally
+from stoker.model.query import Cancel, Change, Clone, Delete, Former, Repair, Restore, Tally
 from stoker.model.time import HOUR, LATEST, MINUTE, SECOND, Instant, Span
 
 MOST_SAMPLES = 10_000
@@ -358,7 +359,7 @@ def transitions_of_alter(change: Change, tally: Tally, jobs: Iterable[Job | None
     stored = {one.id: one for one in jobs if one is not None}
     restored = {one.id: one.status for one in change.former} if isinstance(change, Restore) else {}
     for one in tally.former:
-        after = restored.get(one.id) or _BECOMES.get(type(change))
+        after = restored.get(one.id) or action_of(change).becomes
         if after is not None or isinstance(change, Delete):
             error = change.reason if isinstance(change, Cancel) else None
             job, about = text(one.id), _about(stored.get(one.id))
@@ -367,11 +368,3 @@ def transitions_of_alter(change: Change, tally: Tally, jobs: Iterable[Job | None
         about = _about(stored.get(copy))
         found.append(Transition(text(copy), one.kind, one.queue, None, Status.PENDING, 0, None, *about))
     return found
-
-
-_BECOMES: dict[type[Change], Status] = {
-    Cancel: Status.CANCELED,
-    Requeue: Status.PENDING,
-    Clone: Status.RETRIED,
-    Discard: Status.DISCARDED,
-}

@@ -1,7 +1,7 @@
 """The operator's questions and actions as values.
 
 `Query` asks for a page of jobs. `Selection` names the jobs an action is meant for, and `Change` is what to do with
-them; which statuses allow which change is the table below. Bulk actions are a walk: find a page, alter its ids, go on
+them; `model.actions` says which statuses allow which change. Bulk actions are a walk: find a page, alter its ids, go on
 from the page's cursor, so rows that are skipped can neither end the walk early nor make it spin.
 """
 
@@ -16,7 +16,6 @@ import msgspec
 from stoker.model.errors import InvalidInput, InvalidOption
 from stoker.model.ids import JobId, minted_at
 from stoker.model.job import FINISHED, LARGEST_BATCH, PRIORITIES, Draft, Job, Status, check_name, shown_error
-from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.same_error import normalized_error
 from stoker.model.time import DAY, MINUTE, Instant, Span
 from stoker.model.unique import keep_plain
@@ -308,7 +307,7 @@ class Delete(msgspec.Struct, frozen=True):
     """Remove the record and its events; a running job is asked to stop instead."""
 
 
-class RunNow(msgspec.Struct, frozen=True):
+class RunNow(msgspec.Struct, frozen=True, omit_defaults=True):
     """Make a pending job due now. With `first` it starts before every other job of its queue, also one that retries.
 
     A job that was put first may take a token that its queue's rate does not have yet (`Queue.starts`). It waits like
@@ -376,31 +375,6 @@ class Restore(msgspec.Struct, frozen=True):
 
 
 Change: TypeAlias = Cancel | Requeue | Clone | Discard | Delete | RunNow | Move | Prioritize | Edit | Restore
-
-REQUEUEABLE = frozenset(status for status in FINISHED if Status.PENDING in TRANSITIONS[status]) | {Status.RETRYING}
-
-ALLOWED: dict[type[Change], frozenset[Status]] = {
-    Cancel: WAITING | {Status.RUNNING},
-    Requeue: REQUEUEABLE,
-    Clone: frozenset({Status.DEAD}),
-    Discard: frozenset({Status.DEAD}),
-    Delete: frozenset(Status),
-    RunNow: frozenset({Status.PENDING}),
-    Move: WAITING,
-    Prioritize: WAITING,
-    Edit: WAITING | {Status.DEAD},
-    Restore: frozenset({Status.CANCELED, Status.DISCARDED}),
-}
-"""Which statuses a change applies to. On a running job cancel and delete become a request to stop."""
-
-
-def allows(change: Change, status: Status) -> bool:
-    """May this change touch a job in this status?"""
-    if isinstance(change, Edit) and change.at is not None and status is Status.DEAD:
-        return False
-    if isinstance(change, RunNow) and change.first:
-        return status in WAITING
-    return status in ALLOWED[type(change)]
 
 
 class Seen(Protocol):

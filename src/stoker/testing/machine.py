@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from stoker.engines.base import LEASE, ORPHANED_AFTER, Engine, Feature, outbox_of
+from stoker.model.actions import action_of
 from stoker.model.audit import AuditQuery, By, pack
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, LostClaim, NotFound
@@ -44,7 +45,6 @@ from stoker.model.outcome import (
     Outcome,
 )
 from stoker.model.query import (
-    ALLOWED,
     Cancel,
     Change,
     Clone,
@@ -438,7 +438,7 @@ class LockStep(Laws):
         by: By | None = None,
     ) -> None:
         """Change jobs the change is meant for, or any."""
-        wanted = ALLOWED[type(change)] if aimed else frozenset[Status]()
+        wanted = action_of(change).statuses if aimed else frozenset[Status]()
         ids = tuple(dict.fromkeys(self.pick(place, wanted) for place in places))
         if isinstance(change, Clone):
             change = Clone(tuple(self.mint() for _ in ids))

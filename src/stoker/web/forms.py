@@ -6,6 +6,7 @@ import re
 from datetime import datetime
 from typing import Final
 
+from stoker.model.actions import Action
 from stoker.model.errors import InvalidInput
 
 LONGEST_NUMBER: Final = 30
@@ -59,6 +60,19 @@ def moment_of(field: str, form: Form) -> datetime | None:
         found = None
     if text and (found is None or found.tzinfo is None):
         raise InvalidInput(field, text, "must be a time with a zone, such as 2026-11-16T14:00:00+00:00")
+    return found
+
+
+def given_in(form: Form, action: Action) -> dict[str, str | int | bool]:
+    """What a form gives to an action; a required field is there, also where it was left empty."""
+    found: dict[str, str | int | bool] = {}
+    for one in action.parameters:
+        text = form.get(one.name)
+        if one.plain is bool:
+            if text == "yes":
+                found[one.name] = True
+        elif text or one.required:
+            found[one.name] = whole(one.name, text) if one.is_number else text
     return found
 
 

@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stoker.model.actions import ACTIONS
 from stoker.web import assets, live, sign_in, view
 from stoker.web.actions import health as health_actions
 from stoker.web.actions import job as job_actions
@@ -57,7 +58,7 @@ def ways() -> list[Way]:
         Way("GET", "/jobs", "read", jobs.show),
         Way("GET", "/jobs/{id}", "read", job.show),
         Way("GET", "/jobs/{id}/edit", "operate", job_edit.edit),
-        Way("GET", "/jobs/{id}/move", "operate", job_edit.move),
+        *_forms(),
         *_acts("/jobs/{id}", job_actions.run, job_actions.VERBS),
         Way("GET", "/operations/new", "operate", operations.preview),
         Way("POST", "/operations/new", "operate", operations.preview_selection, "action"),
@@ -91,6 +92,16 @@ def ways() -> list[Way]:
         Way("GET", "/audit", "read", audit.show),
         Way("GET", f"{ROOT}/openapi.json", "read", document.serve, "api"),
         *(one.way() for one in ENDPOINTS),
+    ]
+
+
+def _forms() -> list[Way]:
+    """The forms of the buttons of a job whose action needs to know more."""
+    return [
+        Way("GET", f"/jobs/{{id}}/{one.name}", one.role, partial(job_edit.parameters, one, button))
+        for one in ACTIONS.values()
+        for button in one.buttons
+        if button.form and one.required
     ]
 
 

@@ -20,6 +20,7 @@ from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
 from stoker.engines.shared.facets import Facet
+from stoker.model.actions import allows
 from stoker.model.audit import By, of_alter
 from stoker.model.groups import Standing, moved
 from stoker.model.ids import JobId
@@ -36,7 +37,6 @@ from stoker.model.query import (
     RunNow,
     Selection,
     Tally,
-    allows,
     as_seen,
 )
 from stoker.model.record import Record

@@ -14,6 +14,7 @@ import msgspec
 
 from stoker.engines.base import CONTROL
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
+from stoker.model.actions import allows
 from stoker.model.control import Queue
 from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, NotFound
 from stoker.model.groups import Closing, Group
@@ -35,7 +36,6 @@ from stoker.model.query import (
     RunNow,
     Selection,
     Tally,
-    allows,
     as_seen,
 )
 from stoker.model.record import TOTALS, Record

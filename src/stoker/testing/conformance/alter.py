@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from stoker.engines.base import Feature
+from stoker.model.actions import action_of
 from stoker.model.ids import JobId
 from stoker.model.job import Job, Status, Verdict
 from stoker.model.outcome import Done, Failed, Rejected, Snoozed
 from stoker.model.query import (
-    ALLOWED,
     Cancel,
     Change,
     Clone,
@@ -61,7 +61,7 @@ async def test_alter_obeys_the_table_of_statuses(store: Store, change: Change) -
     before = {status: await store.job(job) for status, job in jobs.items()}
     tally = await alter(store, change, *jobs.values())
     asked = isinstance(change, Delete) or (isinstance(change, Cancel) and not change.force)
-    allowed = ALLOWED[type(change)]
+    allowed = action_of(change).statuses
     stopping = allowed & {Status.RUNNING} if asked else frozenset[Status]()
     assert tally.changed == len(allowed - stopping)
     assert tally.cancel_requested == len(stopping)

@@ -7,7 +7,11 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from starlette.responses import Response
 
+from stoker.admin import Bulk
+from stoker.admin.jobs import JobsAdmin
+from stoker.model.actions import Action, Given, Question
 from stoker.web import view
+from stoker.web.pages.shared import check_queue
 from stoker.web.sign_in import local
 from stoker.web.view import Flash
 from stoker.web.visit import Visit
@@ -21,15 +25,6 @@ class Done(NamedTuple):
 
     flash: Flash
     to: str = ""
-
-
-class Question(NamedTuple):
-    """What is asked before: title, consequence, the button that does it, the one that does not."""
-
-    title: str
-    text: str
-    yes: str
-    no: str
 
 
 Doing: TypeAlias = Callable[[T], Awaitable[Done | Response]]
@@ -46,6 +41,20 @@ def answer(visit: Visit, done: Done | Response, back: str) -> Response:
         return done
     visit.board.hub.forget()
     return view.redirect(visit, done.to or back, done.flash)
+
+
+async def act(
+    visit: Visit, action: Action, target: str | list[str], given: Given, jobs: JobsAdmin | None = None
+) -> Bulk:
+    """Do an action of the table to one job or several, by the method that the admin has for it.
+
+    The admin may be the user's own. Jobs go only to a queue that this visitor reaches.
+    """
+    action.check(given)
+    if (queue := given.get("queue")) is not None:
+        check_queue(visit, str(queue))
+    done: Bulk = await getattr(jobs or visit.admin.jobs, action.method)(target, **given)
+    return done
 
 
 def ask(

@@ -7,32 +7,23 @@ from typing import Final
 
 from starlette.responses import Response
 
+from stoker.admin.asking import knowing
 from stoker.admin.jobs import UNDONE
 from stoker.model import ids
+from stoker.model.actions import ACTIONS, Action, Button
 from stoker.model.errors import InvalidInput, NotFound
-from stoker.model.job import FIRST, Job, Status
+from stoker.model.job import FIRST, Job
 from stoker.model.time import moment
-from stoker.web.actions.doing import Doing, Done, Question, answer, ask, come_from
-from stoker.web.forms import Form, whole
+from stoker.web.actions.doing import Doing, Done, act, answer, ask, come_from
+from stoker.web.forms import Form, given_in
 from stoker.web.pages import job_edit, job_facts, job_payload
 from stoker.web.pages.shared import check_queue
 from stoker.web.problems import Problem
 from stoker.web.view import Flash
 from stoker.web.visit import Visit
 
-CANCEL = Question(
-    "Ask it to stop?",
-    "Its worker is told to stop it. A handler that ignores this goes on.",
-    "Ask it to stop",
-    "Let it run",
-)
-TAKE_AWAY = Question(
-    "Take the claim away?",
-    "The job ends now. Its handler may still be running, and what it does from now on is not recorded.",
-    "Take the claim away",
-    "Leave it with its worker",
-)
-DELETE = Question("Delete this job?", "Its record and its history are gone for good.", "Delete the job", "Keep it")
+BUTTONS: Final = {button.verb or one.name: (one, button) for one in ACTIONS.values() for button in one.buttons}
+"""What the table of actions offers for one job, by the last part of its address."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +40,8 @@ class JobForm:
         return ids.text(self.before.id)
 
     @property
-    def kind(self) -> str:
-        return self.before.kind
-
-    @property
     def path(self) -> str:
         return f"jobs/{self.id}"
-
-    @property
-    def sure(self) -> bool:
-        return self.form.get("sure") == "yes"
-
-    def undo(self, text: str, verb: str, **fields: str) -> Done:
-        """What was done, with the form that reverts it and comes back here."""
-        return Done(Flash(text, f"{self.path}/{verb}", (*fields.items(), ("next", self.back))))
-
-    def asked(self, verb: str, question: Question) -> Response:
-        return ask(self.visit, "jobs", f"{self.path}/{verb}", self.kind, self.back, question)
 
 
 async def run(verb: str, visit: Visit) -> Response:
@@ -74,86 +50,43 @@ async def run(verb: str, visit: Visit) -> Response:
     before = await job_facts.stored(visit)
     check_queue(visit, before.queue)
     back = come_from(visit, form.get("next"), f"jobs/{ids.text(before.id)}")
-    return answer(visit, await VERBS[verb](JobForm(visit, form, before, back)), back)
+    job = JobForm(visit, form, before, back)
+    done = await (OWN[verb](job) if verb in OWN else _act(job, verb, *BUTTONS[verb]))
+    return answer(visit, done, back)
 
 
-async def _requeue(job: JobForm) -> Done:
-    if not await job.visit.admin.jobs.requeue(job.id):
-        return Done(Flash(f"{job.kind} waits or runs already. Nothing was changed."))
-    return Done(Flash(f"Requeued {job.kind}. {await _follows(job)}"))
-
-
-async def _retry(job: JobForm) -> Done:
-    done = await job.visit.admin.jobs.retry(job.id)
-    still = (await job.visit.admin.jobs.explain(done.created[0])).still if done.created else ""
-    flash = Flash(f"Enqueued a copy of {job.kind}. The old job is kept as retried. {still}".strip())
-    return Done(flash, job.visit.url(f"jobs/{done.created[0]}") if done.created else "")
-
-
-async def _run_now(job: JobForm) -> Done:
-    """Put this one first; what keeps it from starting all the same is said."""
-    if not await job.visit.admin.jobs.run_now(job.id, first=True):
-        return Done(Flash(f"{job.kind} runs already. Nothing was changed."))
-    former = {"priority": str(job.before.priority), "at": moment(job.before.scheduled_at).isoformat()}
-    text = f"{job.kind} is the first of {job.before.queue} now. {await _still(job)}".strip()
-    return Done(Flash(text)) if job.before.priority == FIRST else job.undo(text, "edit", **former)
-
-
-async def _still(job: JobForm) -> str:
-    """What keeps the job from running all the same."""
-    return (await job.visit.admin.jobs.explain(job.id)).still
-
-
-async def _follows(job: JobForm) -> str:
-    """When a job runs that was made ready."""
-    return await _still(job) or "It runs as soon as a worker is free."
-
-
-async def _cancel(job: JobForm) -> Done | Response:
-    if job.before.status is Status.RUNNING and not job.sure:
-        return job.asked("cancel", CANCEL)
-    return await _end(job, force=False)
-
-
-async def _force_cancel(job: JobForm) -> Done | Response:
-    return await _end(job, force=True) if job.sure else job.asked("force-cancel", TAKE_AWAY)
-
-
-async def _end(job: JobForm, *, force: bool) -> Done:
-    done = await job.visit.admin.jobs.cancel(job.id, reason=job.form.get("reason") or None, force=force)
+async def _act(job: JobForm, verb: str, action: Action, button: Button) -> Done | Response:
+    """Do an action of the table, after its question, and say what it did."""
+    visit, before = job.visit, job.before
+    if before.status in button.asks and button.question is not None and job.form.get("sure") != "yes":
+        return ask(visit, "jobs", f"{job.path}/{verb}", before.kind, job.back, button.question)
+    given = {**given_in(job.form, action), **button.given}
+    done = await act(visit, action, job.id, given, knowing(visit.admin.jobs, before))
     if done.cancel_requested:
-        return Done(Flash(f"{job.kind} is running and is asked to stop."))
-    return job.undo(f"Canceled {job.kind}.", "restore")
+        return Done(Flash(f"{before.kind} is running and is asked to stop."))
+    words = {"kind": before.kind, "queue": before.queue, **given}
+    if not done:
+        return Done(Flash(button.idle.format(**words)))
+    after = done.created[0] if done.created else job.id
+    if "{still}" in button.done or "{follows}" in button.done:
+        still = (await visit.admin.jobs.explain(after)).still
+        words |= {"still": still, "follows": still or "It runs as soon as a worker is free."}
+    text = button.done.format(**words).strip()
+    if action.destroys or done.created:
+        return Done(Flash(text), visit.url(f"jobs/{after}" if done.created else "jobs"))
+    if not button.undo or ("priority" in button.former and before.priority == FIRST):
+        return Done(Flash(text))
+    fields = ((name, _former(before)[name]) for name in button.former)
+    return Done(Flash(text, f"{job.path}/{button.undo}", (*fields, ("next", job.back))))
 
 
-async def _discard(job: JobForm) -> Done:
-    await job.visit.admin.jobs.discard(job.id)
-    return job.undo(f"Discarded {job.kind}. It is off the dead list and kept.", "restore")
+def _former(job: Job) -> dict[str, str]:
+    """What a job had, as a form sends it."""
+    return {"queue": job.queue, "priority": str(job.priority), "at": moment(job.scheduled_at).isoformat()}
 
 
 async def _restore(job: JobForm) -> Done:
-    return Done(Flash(await restored(job.visit, job.id, job.kind)))
-
-
-async def _delete(job: JobForm) -> Done | Response:
-    if not job.sure:
-        return job.asked("delete", DELETE)
-    if (await job.visit.admin.jobs.delete(job.id)).cancel_requested:
-        return Done(Flash(f"{job.kind} is running and is asked to stop."))
-    return Done(Flash(f"Deleted {job.kind}."), job.visit.url("jobs"))
-
-
-async def _move(job: JobForm) -> Done:
-    queue = job.form.get("queue")
-    check_queue(job.visit, queue)
-    await job.visit.admin.jobs.move(job.id, queue, create=job.form.get("create") == "yes")
-    return job.undo(f"Moved {job.kind} to {queue}. {await _still(job)}".strip(), "move", queue=job.before.queue)
-
-
-async def _prioritize(job: JobForm) -> Done:
-    priority = whole("priority", job.form.get("priority"))
-    await job.visit.admin.jobs.prioritize(job.id, priority)
-    return job.undo(f"{job.kind} has priority {priority}.", "prioritize", priority=str(job.before.priority))
+    return Done(Flash(await restored(job.visit, job.id, job.before.kind)))
 
 
 async def _edit(job: JobForm) -> Done | Response:
@@ -183,18 +116,12 @@ async def restored(visit: Visit, id_: str, kind: str) -> str:
     return f"{kind} is as it was before."
 
 
-VERBS: Final[dict[str, Doing[JobForm]]] = {
-    "requeue": _requeue,
-    "retry": _retry,
-    "run-now": _run_now,
-    "cancel": _cancel,
-    "force-cancel": _force_cancel,
-    "discard": _discard,
+OWN: Final[dict[str, Doing[JobForm]]] = {
     "restore": _restore,
-    "delete": _delete,
-    "move": _move,
-    "prioritize": _prioritize,
     "edit": _edit,
     "edit-back": _edit_back,
     "reveal": _reveal,
 }
+"""What has a form or an answer of its own."""
+
+VERBS: Final = tuple({**BUTTONS, **OWN})

@@ -7,11 +7,12 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from stoker.model.actions import Question
 from stoker.model.errors import NotFound
 from stoker.model.query import LARGEST_PAGE
 from stoker.model.throttle import Rate
 from stoker.model.words import count
-from stoker.web.actions.doing import Doing, Done, Question, answer, ask, come_from
+from stoker.web.actions.doing import Doing, Done, answer, ask, come_from
 from stoker.web.forms import number, whole
 from stoker.web.pages.shared import check_queue, needs_everything
 from stoker.web.view import Flash

@@ -8,11 +8,12 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from stoker.model.actions import Question
 from stoker.model.control import Queue, Tuning
 from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, MINUTE, SECOND, span
 from stoker.records import Curve
-from stoker.web.actions.doing import Doing, Done, Question, answer, ask, come_from
+from stoker.web.actions.doing import Doing, Done, answer, ask, come_from
 from stoker.web.forms import Form, number, whole
 from stoker.web.pages.shared import check_queue, settings
 from stoker.web.view import Flash

@@ -7,8 +7,9 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from stoker.model.actions import Question
 from stoker.model.words import count
-from stoker.web.actions.doing import Doing, Done, Question, answer, ask
+from stoker.web.actions.doing import Doing, Done, answer, ask
 from stoker.web.pages.shared import needs_everything
 from stoker.web.view import Flash
 from stoker.web.visit import Visit

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from stoker import records
 from stoker.admin import Bulk
+from stoker.admin.asking import knowing
 from stoker.admin.details import EventView, GroupView, group_view
 from stoker.model import ids
+from stoker.model.actions import MANY, Action
 from stoker.model.errors import NotFound
 from stoker.model.job import Job
 from stoker.model.origin import origin
 from stoker.web.actions import job as job_actions
+from stoker.web.actions.doing import act
 from stoker.web.api import types as t
-from stoker.web.api.endpoint import Do, Noun, place
+from stoker.web.api.endpoint import Noun, place
 from stoker.web.pages import job_facts, job_payload, shared
-from stoker.web.pages import operations as pages
 from stoker.web.problems import Problem
 from stoker.web.visit import Visit
 
@@ -62,53 +64,26 @@ class EditBody(t.Strict):
     attempts: Annotated[int, Meta(ge=1, le=1_000)] | UnsetType = UNSET
 
 
-class CancelBody(t.Strict):
-    """How to cancel. `force` takes a running job away from its worker."""
-
-    reason: t.Reason | None = None
-    force: bool = False
-
-
-class MoveBody(t.Strict):
-    """Where to. `create` takes a queue that is not known."""
-
-    queue: t.Name
-    create: bool = False
-
-
-class RunNowBody(t.Strict):
-    """`first`: before all others of its queue, and ahead of its rate; it passes no pause and no limit."""
-
-    first: bool = False
-
-
-class PriorityBody(t.Strict):
-    """Lower runs first."""
-
-    priority: t.Priority
-
-
 class RevealBody(t.Strict):
     """What to show; written to the audit log."""
 
     part: Literal["payload", "result"] = "payload"
 
 
-Action: TypeAlias = Literal["requeue", "retry", "cancel", "discard", "delete", "run-now", "move", "prioritize"]
+PARAMETERS: Final = {
+    parameter.name: parameter for one in MANY.values() for parameter in one.parameters if not parameter.one_job
+}.values()
+"""What actions on many jobs take."""
 
+if TYPE_CHECKING:
 
-class Acting(t.Strict):
-    """An action and what it needs: `queue` to move, `priority` to prioritize; `reason` and `force` are of a cancel.
+    class Acting(t.Strict):
+        """An action by its name, with what it takes."""
 
-    `create` lets jobs move to a queue that is not known.
-    """
+        action: str
 
-    action: Action
-    queue: t.Name | None = None
-    priority: t.Priority | None = None
-    reason: t.Reason | None = None
-    force: bool = False
-    create: bool = False
+else:
+    Acting = t.body("Acting", "An action by its name, with what it takes.", PARAMETERS, Literal[tuple(MANY)])
 
 
 class BulkBody(Acting, kw_only=True):
@@ -284,17 +259,9 @@ async def act_on_many(visit: Visit, given: BulkBody) -> TallyView:
     for job in await engine.operator.get([ids.parse(one) for one in given.ids]):
         if job is not None:
             shared.check_queue(visit, job.queue)
-    done = await pages.act(visit, given.action, given.ids, needs(visit, given))
+    done = await act(visit, MANY[given.action], given.ids, t.given_in(given, PARAMETERS))
     visit.board.hub.forget()
     return _tally(done)
-
-
-def needs(visit: Visit, given: Acting) -> dict[str, Any]:
-    """What was sent with an action; the admin refuses a field that is missing or belongs to another action."""
-    if given.queue is not None:
-        shared.check_queue(visit, given.queue)
-    sent = {name: getattr(given, name) for name in ("queue", "priority", "reason", "force", "create")}
-    return {name: value for name, value in sent.items() if value is not None and value is not False}
 
 
 @api.get("/jobs/{id}")
@@ -345,7 +312,7 @@ async def edit(visit: Visit, given: EditBody) -> TallyView:
 @api.delete("/jobs/{id}")
 async def delete(visit: Visit) -> TallyView:
     """Delete a job."""
-    return await _act(visit, "delete", {})
+    return await _act(visit, MANY["delete"], {})
 
 
 @api.get("/jobs/{id}/events")
@@ -378,20 +345,21 @@ async def reveal(visit: Visit, given: RevealBody) -> Revealed:
     return Revealed(part=given.part, text=job_payload.visible(visit, raw).decode(errors="replace"))
 
 
-def _plain(verb: str, words: str) -> Do:
-    async def act(visit: Visit, given: t.NoBody) -> TallyView:  # noqa: ARG001 - nothing is said in it
-        return await _act(visit, verb, {})
+def _declare(action: Action) -> None:
+    """Add the call that does an action of the table to one job."""
 
-    act.__doc__ = words
-    return act
+    async def do(visit: Visit, given: t.Strict) -> TallyView:
+        return await _act(visit, action, t.given_in(given, action.parameters))
+
+    name = f"{action.name.title().replace('-', '')}Body"
+    body = t.body(name, action.summary, action.parameters) if action.parameters else t.NoBody
+    do.__doc__, do.__annotations__ = action.summary, {"visit": Visit, "given": body, "return": TallyView}
+    api.post(f"/jobs/{{id}}/{action.name}", role=action.role)(do)
 
 
-for _verb, _words in (
-    ("requeue", "Run a job again."),
-    ("retry", "Enqueue a copy of a dead job."),
-    ("discard", "Take a job off the dead list."),
-):
-    api.post(f"/jobs/{{id}}/{_verb}")(_plain(_verb, _words))
+for _action in MANY.values():
+    if _action.name != "delete":
+        _declare(_action)
 
 
 @api.post("/jobs/{id}/restore")
@@ -401,31 +369,6 @@ async def restore(visit: Visit, given: t.NoBody) -> t.Done:  # noqa: ARG001 - no
     await job_actions.restored(visit, ids.text(job.id), job.kind)
     visit.board.hub.forget()
     return t.Done()
-
-
-@api.post("/jobs/{id}/cancel")
-async def cancel(visit: Visit, given: CancelBody) -> TallyView:
-    """Cancel a job."""
-    return await _act(visit, "cancel", {"reason": given.reason, "force": given.force})
-
-
-@api.post("/jobs/{id}/run-now")
-async def run_now(visit: Visit, given: RunNowBody) -> TallyView:
-    """Make a job due now."""
-    return await _act(visit, "run-now", {"first": True} if given.first else {})
-
-
-@api.post("/jobs/{id}/move")
-async def move(visit: Visit, given: MoveBody) -> TallyView:
-    """Put a job into another queue."""
-    shared.check_queue(visit, given.queue)
-    return await _act(visit, "move", {"queue": given.queue, "create": given.create})
-
-
-@api.post("/jobs/{id}/prioritize")
-async def prioritize(visit: Visit, given: PriorityBody) -> TallyView:
-    """Give a job another priority."""
-    return await _act(visit, "prioritize", {"priority": given.priority})
 
 
 @api.get("/groups/{id}")
@@ -441,9 +384,9 @@ async def group(visit: Visit) -> GroupView:
     return group_view(found)
 
 
-async def _act(visit: Visit, verb: str, given: dict[str, Any]) -> TallyView:
+async def _act(visit: Visit, action: Action, given: dict[str, Any]) -> TallyView:
     job = await _reached(visit)
-    done = await pages.act(visit, verb, ids.text(job.id), given)
+    done = await act(visit, action, ids.text(job.id), given, knowing(visit.admin.jobs, job))
     visit.board.hub.forget()
     return _tally(done)
 

@@ -11,7 +11,7 @@ from stoker.admin import Filter
 from stoker.admin.operations import OperationView
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
-from stoker.web.api.jobs import Acting, needs
+from stoker.web.api.jobs import PARAMETERS, Acting
 from stoker.web.pages import operations as pages
 from stoker.web.pages.shared import needs_everything
 from stoker.web.problems import Problem
@@ -101,7 +101,7 @@ async def start(visit: Visit, given: NewOperation) -> NewOperationRecord:
     if not visit.who.reaches_all:
         raise Problem(403, "queue", f"{visit.who.name} is limited to some queues and cannot act on a filter.")
     wanted = Filter.parse(given.q)
-    more = needs(visit, given)
+    more = t.given_in(given, PARAMETERS)
     left = await visit.admin.jobs.preview(wanted, counted_at=given.counted_at)
     if left.count > given.count or (not left.complete and given.count <= left.count):
         shown = f"{left.count:,}" if left.complete else f"more than {left.count:,}"

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
+import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from stoker.model.actions import NAME, Name, Parameter, Priority, Reason
 from stoker.model.time import LONGEST, SECOND
 
-NAME: Final = r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}$"
-Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, pattern=NAME)]
+__all__ = ["NAME", "Name", "Priority", "Reason"]
+
 FilterText: TypeAlias = Annotated[str, Meta(max_length=2_000, description="a filter, such as is:dead queue:mail")]
 Cursor: TypeAlias = Annotated[str, Meta(max_length=64, description="`after` of the page before")]
 Uuid: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=LONGEST / SECOND)]
 Lasting: TypeAlias = Annotated[float, Meta(gt=0, le=LONGEST / SECOND)]
-Priority: TypeAlias = Annotated[int, Meta(ge=-1_000, le=1_000)]
 Payload: TypeAlias = Annotated[
     Raw,
     Meta(
@@ -24,7 +26,6 @@ Payload: TypeAlias = Annotated[
         extra_json_schema={"type": ["object", "array", "null"]},
     ),
 ]
-Reason: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_000)]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000_000, description="`count` of a preview")]
 Moment: TypeAlias = Annotated[datetime, Meta(tz=True, description="`counted_at` of the same preview")]
 Limit: TypeAlias = Annotated[int, Meta(ge=1, le=200)]
@@ -36,6 +37,23 @@ class Strict(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=Tru
 
 class NoBody(Strict):
     """Nothing needs to be said."""
+
+
+def body(name: str, about: str, parameters: Iterable[Parameter], action: Any = None) -> Any:
+    """What is sent with an action of the table; of one `action` among several all parameters may be left out."""
+    fields: list[Any] = [] if action is None else [("action", action)]
+    for one in parameters:
+        if one.required and action is None:
+            fields.append((one.name, one.type))
+        else:
+            fields.append((one.name, bool, False) if one.plain is bool else (one.name, one.type | None, None))
+    return msgspec.defstruct(name, fields, bases=(Strict,), kw_only=True, namespace={"__doc__": about})
+
+
+def given_in(sent: Strict, parameters: Iterable[Parameter]) -> dict[str, Any]:
+    """What was sent with an action, without what was left out."""
+    found = {one.name: getattr(sent, one.name) for one in parameters}
+    return {name: value for name, value in found.items() if value is not None and value is not False}
 
 
 class RateBody(Strict):

@@ -12,25 +12,12 @@ from starlette.responses import Response
 from stoker import records
 from stoker.engines.base import Engine
 from stoker.model import ids
+from stoker.model.actions import ACTIONS
 from stoker.model.errors import NotFound
 from stoker.model.job import FINISHED, FIRST, Job, Status
 from stoker.model.life import life
 from stoker.model.origin import origin
-from stoker.model.query import (
-    ALLOWED,
-    WAITING,
-    Cancel,
-    Census,
-    Clone,
-    Delete,
-    Discard,
-    Edit,
-    Move,
-    Page,
-    Query,
-    Requeue,
-    RunNow,
-)
+from stoker.model.query import WAITING, Census, Page, Query
 from stoker.model.retry import Backoff, Exponential, Fixed, Linear
 from stoker.model.time import Instant, Seconds
 from stoker.model.time import span as read_span
@@ -183,32 +170,16 @@ def _seconds(value: Seconds) -> str:
     return span(read_span(value, "seconds"))
 
 
-def _actions(visit: Visit, job: Job) -> dict[str, list[tuple[str, str, str]]]:
-    """Buttons by rank: path, label, and what it means."""
+def _actions(visit: Visit, job: Job) -> dict[str, list[tuple[str, str, str, bool]]]:
+    """Buttons by rank: path, label, what it means, and whether it leads to a form."""
     if not visit.may("operate", job.queue):
         return {"main": [], "more": []}
-    path, status = f"jobs/{ids.text(job.id)}", job.status
-    ways = (
-        (
-            "main",
-            Requeue,
-            "requeue",
-            "Requeue now" if status is Status.RETRYING else "Requeue",
-            "The same job again, with a fresh budget",
-        ),
-        ("main", RunNow, "run-now", "Run this one now", "First in its queue, and ahead of its rate"),
-        ("main", Cancel, "cancel", "Cancel", "Waiting jobs end; a running one is asked to stop"),
-        ("main", Clone, "retry", "Retry as copy", "A new job; this one is kept as retried"),
-        ("main", Discard, "discard", "Discard", "Off the dead list, kept"),
-        ("more", Edit, "edit", "Edit…", "Priority, time or payload"),
-        ("more", Move, "move", "Move…", "To another queue"),
-        ("more", Delete, "delete", "Delete…", "Gone, with its history"),
-    )
-    found: dict[str, list[tuple[str, str, str]]] = {"main": [], "more": []}
-    for rank, change, verb, label, hint in ways:
-        if status in (WAITING if change is RunNow else ALLOWED[change]):
-            found[rank].append((f"{path}/{verb}", label, hint))
-    if status is Status.RUNNING:
-        rank = "main" if job.cancel_requested else "more"
-        found[rank].append((f"{path}/force-cancel", "Take the claim away…", "Another worker may go on"))
+    found: dict[str, list[tuple[str, str, str, bool]]] = {"main": [], "more": []}
+    for action in ACTIONS.values():
+        for button in action.buttons:
+            if button.label and job.status in (button.statuses or action.statuses):
+                path = f"jobs/{ids.text(job.id)}/{button.verb or action.name}"
+                main = button.main or (button.once_asked and job.cancel_requested)
+                label = button.labels.get(job.status, button.label)
+                found["main" if main else "more"].append((path, label, button.hint, button.form))
     return found

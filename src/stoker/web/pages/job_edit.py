@@ -1,4 +1,4 @@
-"""The forms that edit a job and move it to another queue."""
+"""The forms that edit a job, and that ask what an action on it needs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from starlette.responses import Response
 
 from stoker import records
 from stoker.model import ids
+from stoker.model.actions import ACTIONS, Action, Button
 from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.job import Job
-from stoker.model.query import ALLOWED, WAITING, Edit, Move
+from stoker.model.query import WAITING
 from stoker.model.time import moment
 from stoker.web import view
 from stoker.web.board import Edited
@@ -33,8 +34,7 @@ async def edit_form(visit: Visit, mistake: str = "", given: Form | None = None) 
     reading = await visit.board.hub.reading()
     job = await stored(visit)
     shared.check_queue(visit, job.queue)
-    if job.status not in ALLOWED[Edit]:
-        raise Problem(409, "wrong_status", f"{job.kind} is {job.status.value}: only waiting and dead jobs are edited.")
+    _check_status(job, ACTIONS["edit"])
     fields = Form([]) if given is None else given
     record = records.job(job)
     context = view.common(visit, "jobs", f"Edit {job.kind}", shared.found(visit, reading)) | {
@@ -96,17 +96,35 @@ async def undo(visit: Visit, now: Job) -> Flash:
     return Flash(f"{now.kind} is as it was before.")
 
 
-async def move(visit: Visit) -> Response:
-    """The form that moves a job to another queue."""
+async def parameters(action: Action, button: Button, visit: Visit) -> Response:
+    """The form that asks what an action needs to know before it is done to a job."""
+    assert button.question is not None, "an action with required parameters says what follows"
     reading = await visit.board.hub.reading()
     job = await stored(visit)
     shared.check_queue(visit, job.queue)
-    if job.status not in ALLOWED[Move]:
-        raise Problem(409, "wrong_status", f"{job.kind} is {job.status.value}: only waiting jobs are moved.")
-    context = view.common(visit, "jobs", f"Move {job.kind}", shared.found(visit, reading)) | {
+    _check_status(job, action)
+    words = {"kind": job.kind, "queue": job.queue}
+    title, text, yes, no = (one.format(**words) for one in button.question)
+    context = view.common(visit, "jobs", title, shared.found(visit, reading)) | {
         "j": records.job(job),
-        "queues": [name for name in shared.queue_names(reading) if name != job.queue],
+        "action": action,
+        "path": f"jobs/{ids.text(job.id)}/{action.name}",
+        "text": text,
+        "yes": yes,
+        "no": no,
+        "queue_names": [name for name in shared.queue_names(reading) if name != job.queue],
         "back": visit.url(f"jobs/{ids.text(job.id)}"),
         "live_url": "",
     }
-    return view.page(visit, "job-move.html", context)
+    return view.page(visit, "job-act.html", context)
+
+
+def _check_status(job: Job, action: Action) -> None:
+    """Refuse a form whose action would be refused."""
+    if job.status in action.statuses:
+        return
+    waits = ["waiting"] if action.statuses >= WAITING else []
+    which = " and ".join([*waits, *sorted(action.statuses - WAITING if waits else action.statuses)])
+    raise Problem(
+        409, "wrong_status", f"{job.kind} is {job.status.value}: only {which} jobs are {action.past.lower()}."
+    )

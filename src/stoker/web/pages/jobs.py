@@ -11,25 +11,12 @@ from starlette.responses import RedirectResponse, Response
 from stoker.admin import Filter, InvalidFilter
 from stoker.engines.base import Engine
 from stoker.model import ids
+from stoker.model.actions import MANY, Action
 from stoker.model.derived import error_line, scheduled_of
 from stoker.model.errors import Forbidden, InvalidInput
 from stoker.model.job import Status
 from stoker.model.names import in_use
-from stoker.model.query import (
-    ALLOWED,
-    Cancel,
-    Census,
-    Clone,
-    Delete,
-    Discard,
-    Move,
-    Prioritize,
-    Query,
-    Requeue,
-    RunNow,
-    cursor_time,
-    read_cursor,
-)
+from stoker.model.query import Census, Query, cursor_time, read_cursor
 from stoker.model.time import SECOND, Instant, instant
 from stoker.model.words import ago, clock, span, until
 from stoker.records import Job
@@ -81,17 +68,6 @@ ORDERED: Final = {
 
 COUNTED = frozenset(field for _, field in LISTS)
 """Fields of a filter that the census can count by."""
-
-ACTIONS: Final = (
-    ("requeue", "Requeue", Requeue, "primary"),
-    ("retry", "Retry as copy", Clone, ""),
-    ("run-now", "Run now", RunNow, ""),
-    ("cancel", "Cancel", Cancel, ""),
-    ("discard", "Discard", Discard, ""),
-    ("move", "Move…", Move, ""),
-    ("prioritize", "Prioritize…", Prioritize, ""),
-    ("delete", "Delete…", Delete, "danger"),
-)
 
 
 async def show(visit: Visit) -> Response:
@@ -355,10 +331,19 @@ def _actions(jobs: list[Job]) -> list[tuple[str, str, str, str]]:
     """Buttons for the selection: what at least one job of the page allows, and the statuses that allow it."""
     statuses = {job.status for job in jobs}
     return [
-        (name, label, look, " ".join(_shown_as(status) for status in sorted(ALLOWED[change])))
-        for name, label, change, look in ACTIONS
-        if ALLOWED[change] & statuses
+        (one.name, _label(one), _look(one), " ".join(_shown_as(status) for status in sorted(one.statuses)))
+        for one in MANY.values()
+        if one.statuses & statuses
     ]
+
+
+def _label(one: Action) -> str:
+    """With dots where more is asked before anything is done."""
+    return f"{one.label}…" if one.required or one.destroys else one.label
+
+
+def _look(one: Action) -> str:
+    return "danger" if one.destroys else "primary" if one.name == next(iter(MANY)) else ""
 
 
 def _shown_as(status: Status) -> str:

@@ -11,35 +11,21 @@ import msgspec
 from starlette.responses import Response
 
 from stoker.admin import Bulk, Filter, InvalidFilter
-from stoker.admin.bulk import check_given
 from stoker.admin.operations import OperationView
 from stoker.engines.base import Engine
 from stoker.model import ids
+from stoker.model.actions import MANY, Action, on_many
 from stoker.model.derived import keys_taken
 from stoker.model.errors import InvalidInput
 from stoker.model.explain import Reason, notes
 from stoker.model.job import ACTIVE, Job, Status
 from stoker.model.operations import bound_of
-from stoker.model.query import (
-    ALLOWED,
-    Cancel,
-    Change,
-    Clone,
-    Delete,
-    Discard,
-    Move,
-    Prioritize,
-    Query,
-    Requeue,
-    RunNow,
-    as_of,
-    matched_at,
-    queues_of,
-)
+from stoker.model.query import Query, as_of, matched_at, queues_of
 from stoker.model.time import instant, moment
 from stoker.model.words import clock, count
 from stoker.web import view
-from stoker.web.forms import Form, moment_of, whole
+from stoker.web.actions.doing import act
+from stoker.web.forms import Form, given_in, moment_of, whole
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import jobs, shared
 from stoker.web.problems import Problem
@@ -52,42 +38,11 @@ LARGEST_SELECTION = 1_000
 PAGE = 1_000
 KEYED = 2_000
 """Jobs whose unique keys are looked at."""
-READIES: Final = frozenset({"requeue", "retry", "run-now"})
-"""Actions that make jobs ready, which then wait for their queue."""
-KEYS: Final = frozenset[type[Change]]({Requeue, Clone})
-"""Changes that make a finished job active again, for which its key must be free."""
-
-VERBS: Final[dict[str, tuple[str, type[Change], str, str]]] = {
-    "requeue": (
-        "Requeue",
-        Requeue,
-        "They run again as soon as a worker is free, each with a fresh budget of attempts.",
-        "Keep them as they are",
-    ),
-    "retry": (
-        "Retry as copies",
-        Clone,
-        "Each gets a new job; the old ones are kept as retried.",
-        "Keep them as they are",
-    ),
-    "run-now": ("Run now", RunNow, "They are due at once.", "Let them wait"),
-    "cancel": ("Cancel", Cancel, "Waiting jobs end; running ones are asked to stop.", "Let them go on"),
-    "discard": ("Discard", Discard, "They leave the dead list and are kept.", "Leave them on the list"),
-    "delete": (
-        "Delete",
-        Delete,
-        "Their records and histories are gone for good. Running jobs are left alone.",
-        "Keep them",
-    ),
-    "move": ("Move", Move, "They wait in the other queue.", "Leave them where they are"),
-    "prioritize": ("Prioritize", Prioritize, "Lower numbers run first.", "Keep their order"),
-}
-
 
 LETTERS: Final = {"replay-letters": "Replay of letters", "discard-letters": "Discarding of letters"}
 """What is done to many letters."""
 
-LABELS: Final = {**{name: found[0] for name, found in VERBS.items()}, **LETTERS}
+LABELS: Final = {**{name: one.many_label() for name, one in MANY.items()}, **LETTERS}
 """Every operation by name."""
 
 
@@ -98,7 +53,7 @@ async def preview(visit: Visit) -> Response:
 
 def again(visit: Visit, form: Form, refused: Problem) -> Awaitable[Response]:
     """The preview counted anew, with the same filter and what was typed, above it why nothing was changed."""
-    typed = {name: form.get(name) for name in ("queue", "priority")}
+    typed = {one.name: form.get(one.name) for one in on_many(form.get("do"), "do").required}
     return _preview(visit, form.get("do"), form.get("q"), [], refused, typed)
 
 
@@ -120,24 +75,22 @@ async def _preview(
     refused: Problem | None = None,
     given: Mapping[str, str] | None = None,
 ) -> Response:
-    if do not in VERBS:
-        raise InvalidInput("do", do, f"must be one of {', '.join(VERBS)}")
-    label, change, follows, keep = VERBS[do]
+    action = on_many(do, "do")
+    label = action.many_label()
     reading = await visit.board.hub.reading()
-    allowed = _allowed(change, by_filter=not chosen)
-    counted = await _count(visit, reading, text, chosen, change)
+    allowed = action.allowed(by_filter=not chosen)
+    counted = await _count(visit, reading, text, chosen, action)
     statuses, complete = counted.statuses, counted.complete
     can = counted.changeable(allowed)
     every = sum(statuses.values())
     shown = f"{can:,}" if complete else f"more than {can:,}"
     title = f"{label} {shown}{'' if can == every else f' of {every:,}'} {'job' if every == 1 else 'jobs'}?"
-    typed = not chosen and (can > TYPED_ABOVE or change is Delete)
+    typed = not chosen and (can > TYPED_ABOVE or action.destroys)
     context = view.common(visit, "jobs", title, shared.found(visit, reading)) | {
         "now": reading.census.at,
         "do": do,
+        "action": action,
         "label": label,
-        "follows": follows,
-        "keep": keep,
         "q": text,
         "chosen": chosen,
         "chips": [(word, value) for word, value, _ in jobs.terms(Filter.parse(text))] if text else [],
@@ -149,16 +102,15 @@ async def _preview(
         "every": every,
         "complete": complete,
         "typed": typed,
-        "verbs": [(name, visit.url("operations/new", do=name, q=text)) for name in VERBS] if text else [],
+        "verbs": [(name, visit.url("operations/new", do=name, q=text)) for name in MANY] if text else [],
         "verb_names": LABELS,
-        "needs": {"move": "queue", "prioritize": "priority"}.get(do, ""),
         "queue_names": shared.queue_names(reading),
-        "notes": _notes(reading, counted.queues) if do in READIES else [],
+        "notes": _notes(reading, counted.queues) if action.readies else [],
         "running": [one for one in await visit.admin.operations.list() if not one.ended][:5],
         "back": visit.url("jobs", q=text),
         "may": visit.may("operate"),
         "refused": "" if refused is None else refused.detail,
-        "given": {"queue": "", "priority": "", **(given or {})},
+        "given": given or {},
         "live_url": "",
     }
     return view.page(visit, "operation-new.html", context, 200 if refused is None else refused.status)
@@ -181,41 +133,36 @@ class Counted(NamedTuple):
         return sum(n for status, n in self.statuses.items() if status in allowed) - self.taken
 
 
-def _allowed(change: type[Change], *, by_filter: bool) -> frozenset[Status]:
-    """The statuses that a change applies to; a deletion by filter leaves running jobs alone."""
-    return frozenset(ALLOWED[change]) - ({Status.RUNNING} if change is Delete and by_filter else frozenset())
-
-
-async def _count(visit: Visit, reading: Reading, text: str, chosen: list[str], change: type[Change]) -> Counted:
+async def _count(visit: Visit, reading: Reading, text: str, chosen: list[str], action: Action) -> Counted:
     """What an action would meet now."""
     engine = await visit.board.store.engine()
     if chosen:
         if len(chosen) > LARGEST_SELECTION:
             raise InvalidInput("id", f"{len(chosen)} ids", f"must be {LARGEST_SELECTION:,} at most; use a filter")
         there = [job for job in await engine.operator.get([ids.parse(one) for one in chosen]) if job is not None]
-        found = Counted(Counter(job.status for job in there), True, queues=_queues_of(there, change))
-        return await _with_keys(engine, found, there, True, change)
+        found = Counted(Counter(job.status for job in there), True, queues=_queues_of(there, action))
+        return await _with_keys(engine, found, there, True, action)
     wanted = Filter.parse(text)
     query = await visit.admin.jobs.question(wanted, PAGE)
     if query is None:
         return Counted(Counter(), True)
     if known := _by_status(wanted, reading):
         statuses = Counter({status: n for status, n in known.items() if not query.statuses or status in query.statuses})
-        looked, whole = await _walked(engine, query, KEYED) if change in KEYS else ([], True)
+        looked, whole = await _walked(engine, query, KEYED) if action.takes_key else ([], True)
         named = queues_of(query, reading.census)
-        return await _with_keys(engine, Counted(statuses, True, queues=named), looked, whole, change)
-    return await _counted(engine, query, change)
+        return await _with_keys(engine, Counted(statuses, True, queues=named), looked, whole, action)
+    return await _counted(engine, query, action)
 
 
-async def _counted(engine: Engine, query: Query, change: type[Change]) -> Counted:
+async def _counted(engine: Engine, query: Query, action: Action) -> Counted:
     looked, whole = await _walked(engine, query, MOST)
-    found = Counted(Counter(job.status for job in looked), whole, queues=_queues_of(looked, change))
-    return await _with_keys(engine, found, looked, whole, change)
+    found = Counted(Counter(job.status for job in looked), whole, queues=_queues_of(looked, action))
+    return await _with_keys(engine, found, looked, whole, action)
 
 
-def _queues_of(jobs_: list[Job], change: type[Change]) -> frozenset[str]:
-    """The queues of the jobs that a change applies to."""
-    return frozenset(job.queue for job in jobs_ if job.status in ALLOWED[change])
+def _queues_of(jobs_: list[Job], action: Action) -> frozenset[str]:
+    """The queues of the jobs that an action applies to."""
+    return frozenset(job.queue for job in jobs_ if job.status in action.statuses)
 
 
 def _by_status(wanted: Filter, reading: Reading) -> dict[Status, int]:
@@ -239,10 +186,10 @@ async def _walked(engine: Engine, query: Query, most: int) -> tuple[list[Job], b
     return found, False
 
 
-async def _with_keys(engine: Engine, counted: Counted, looked: list[Job], whole: bool, change: type[Change]) -> Counted:
+async def _with_keys(engine: Engine, counted: Counted, looked: list[Job], whole: bool, action: Action) -> Counted:
     """Count the jobs whose unique key another job has."""
-    keyed = [job for job in looked if job.unique is not None and job.status in ALLOWED[change]]
-    if change not in KEYS or not keyed:
+    keyed = [job for job in looked if job.unique is not None and job.status in action.statuses]
+    if not action.takes_key or not keyed:
         return counted
     everywhere = any(job.unique is not None and job.unique.scope == "global" for job in keyed)
     kinds = frozenset[str]() if everywhere else frozenset(job.kind for job in keyed)
@@ -260,27 +207,23 @@ def _notes(reading: Reading, queues: frozenset[str]) -> list[tuple[str, str]]:
 async def start(visit: Visit) -> Response:
     """Do what was previewed; a long walk goes on in the background."""
     form = await visit.board.form(visit)
-    do = form.get("do")
-    if do not in VERBS:
-        raise InvalidInput("do", do, f"must be one of {', '.join(VERBS)}")
+    action = on_many(form.get("do"), "do")
     chosen, text = form.all("id"), form.get("q")
     if chosen:
-        return await _on_selection(visit, form, do, chosen)
+        return await _on_selection(visit, form, action, chosen)
     if not visit.who.reaches_all:
         raise Problem(403, "queue", f"{visit.who.name} is limited to some queues and cannot act on a filter.")
     wanted, at = Filter.parse(text), moment_of("counted_at", form)
     visit.board.hub.forget()  # a refusal counts anew, not from a reading that others share
     try:
-        left = await _check_count(visit, form, wanted, at, VERBS[do][1])
+        left = await _check_count(visit, form, wanted, at, action)
     except Problem as refused:
         return await again(visit, form, refused)
-    begun = await begin(visit, do, wanted, _needs(form, do), at)
+    begun = await begin(visit, action.name, wanted, given_in(form, action), at)
     return view.redirect(visit, visit.url(f"operations/{begun.id}"), left)
 
 
-async def _check_count(
-    visit: Visit, form: Form, wanted: Filter, at: datetime | None, change: type[Change]
-) -> Flash | None:
+async def _check_count(visit: Visit, form: Form, wanted: Filter, at: datetime | None, action: Action) -> Flash | None:
     """Refuse if more matched at the moment of the preview than it showed, or if its number was not typed.
 
     Fewer are no mistake: jobs end and change while people think. Returns what to say of those.
@@ -289,13 +232,13 @@ async def _check_count(
     query = await visit.admin.jobs.question(wanted, PAGE)
     engine = await visit.board.store.engine()
     bound = bound_of(None if at is None else instant(at, "counted_at"), await engine.now())
-    counted = Counted(Counter(), True) if query is None else await _counted(engine, as_of(query, bound), change)
-    now = counted.changeable(_allowed(change, by_filter=True))
+    counted = Counted(Counter(), True) if query is None else await _counted(engine, as_of(query, bound), action)
+    now = counted.changeable(action.allowed(by_filter=True))
     if now > of or (not counted.complete and of <= now):
         shown = f"{'' if counted.complete else 'more than '}{count(now, 'job')}"
         why = f"{shown} would be changed, and the preview showed {of:,}. Nothing was changed."
         raise Problem(409, "count", f"{why} They are counted anew below.")
-    if of > TYPED_ABOVE or change is Delete:
+    if of > TYPED_ABOVE or action.destroys:
         check_typed(form, of, "jobs")
     if not counted.complete or now == of:
         return None
@@ -317,7 +260,7 @@ def check_typed(form: Form, of: int, noun: str) -> None:
         raise Problem(422, "count", text)
 
 
-async def _on_selection(visit: Visit, form: Form, do: str, chosen: list[str]) -> Response:
+async def _on_selection(visit: Visit, form: Form, action: Action, chosen: list[str]) -> Response:
     if len(chosen) > LARGEST_SELECTION:
         raise InvalidInput("id", f"{len(chosen)} ids", f"must be {LARGEST_SELECTION:,} at most; use a filter")
     engine = await visit.board.store.engine()
@@ -325,23 +268,12 @@ async def _on_selection(visit: Visit, form: Form, do: str, chosen: list[str]) ->
     for job in before:
         if job is not None:
             shared.check_queue(visit, job.queue)
-    needs = _needs(form, do)
-    if do == "move":
-        shared.check_queue(visit, needs["queue"])
-    done = await act(visit, do, chosen, needs)
+    done = await act(visit, action, chosen, given_in(form, action))
     visit.board.hub.forget()
-    said = [in_words(do, done)]
-    if do in READIES and done.changed:
+    said = [in_words(action, done)]
+    if action.readies and done.changed:
         said += await visit.admin.queues.notes({job.queue for job in before if job is not None})
     return view.redirect(visit, visit.url("jobs", q=form.get("q")), Flash(" ".join(said)))
-
-
-def _needs(form: Form, do: str) -> dict[str, Any]:
-    if do == "move":
-        return {"queue": form.get("queue"), "create": form.get("create") == "yes"}
-    if do == "prioritize":
-        return {"priority": whole("priority", form.get("priority"))}
-    return {}
 
 
 async def begin(
@@ -358,29 +290,6 @@ async def go_on(visit: Visit, id_: str) -> OperationView:
     resumed = await visit.admin.operations.resume(id_)
     visit.board.walking = [*visit.board.walking[-99:], visit.admin]
     return resumed
-
-
-async def act(visit: Visit, do: str, chosen: str | list[str], needs: dict[str, Any]) -> Bulk:
-    """Do it to these jobs, in one or a few steps."""
-    check_given(do, needs)
-    jobs_ = visit.admin.jobs
-    match do:
-        case "requeue":
-            return await jobs_.requeue(chosen)
-        case "retry":
-            return await jobs_.retry(chosen)
-        case "run-now":
-            return await jobs_.run_now(chosen, **needs)
-        case "cancel":
-            return await jobs_.cancel(chosen, **needs)
-        case "discard":
-            return await jobs_.discard(chosen)
-        case "delete":
-            return await jobs_.delete(chosen)
-        case "move":
-            return await jobs_.move(chosen, **needs)
-        case _:
-            return await jobs_.prioritize(chosen, needs["priority"])
 
 
 async def everything(visit: Visit) -> Response:
@@ -441,13 +350,10 @@ STATES: Final = {
 }
 
 
-def in_words(verb: str, done: Bulk) -> str:
+def in_words(action: Action, done: Bulk) -> str:
     """A tally in words."""
-    past = {"requeue": "Requeued", "retry": "Copied", "cancel": "Canceled", "discard": "Discarded", "delete": "Deleted"}
-    first = {"run-now": f"{count(done.changed, 'job')} made due"}.get(
-        verb, f"{past.get(verb, 'Changed')} {count(done.changed, 'job')}"
-    )
-    parts = [first]
+    jobs_ = count(done.changed, "job")
+    parts = [action.tally.format(jobs=jobs_) if action.tally else f"{action.past} {jobs_}"]
     if done.cancel_requested:
         parts.append(f"{done.cancel_requested:,} running and asked to stop")
     if done.blocked:
@@ -472,7 +378,7 @@ def _tally(found: OperationView) -> str:
     if found.noun == "letter":
         done = "to be delivered again" if found.action == "replay-letters" else "discarded"
         return f"{count(found.changed, 'letter')} {done}."
-    text = in_words(found.action, _tally_of(found))
+    text = in_words(MANY[found.action], _tally_of(found))
     if not found.later:
         return text
     at = clock(found.counted_at, instant(found.seen_at))

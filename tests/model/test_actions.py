@@ -1,0 +1,104 @@
+"""The table of operators' actions: what each takes, makes and refuses, and that no skin lacks a word."""
+
+from __future__ import annotations
+
+import inspect
+from itertools import count
+
+import pytest
+
+from stoker.admin.jobs import JobsAdmin
+from stoker.model.actions import ACTIONS, MANY, Given, action_of, on_many
+from stoker.model.errors import InvalidInput
+from stoker.model.job import Status
+from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Move, Prioritize, Requeue, RunNow
+
+numbers = count(1)
+
+
+def mint() -> bytes:
+    return next(numbers).to_bytes(16)
+
+
+@pytest.mark.spec("ADMIN-50")
+@pytest.mark.parametrize(
+    ("name", "given", "change"),
+    [
+        ("requeue", {}, Requeue()),
+        ("run-now", {}, RunNow()),
+        ("run-now", {"first": True}, RunNow(first=True)),
+        ("cancel", {}, Cancel()),
+        ("cancel", {"reason": None, "force": True}, Cancel(force=True)),
+        ("cancel", {"reason": "late"}, Cancel("late")),
+        ("discard", {}, Discard()),
+        ("move", {"queue": "bulk", "create": True}, Move("bulk")),
+        ("prioritize", {"priority": 7}, Prioritize(7)),
+        ("delete", {}, Delete()),
+    ],
+)
+def test_an_action_makes_its_change_of_what_is_given(name: str, given: Given, change: Change) -> None:
+    made = on_many(name).making(given, mint)(1)
+    assert made == change
+    assert action_of(made).name == name
+
+
+@pytest.mark.spec("ADMIN-50")
+def test_a_copy_gets_new_ids() -> None:
+    make = on_many("retry").making({}, mint)
+    first, second = make(2), make(1)
+    assert isinstance(first, Clone) and isinstance(second, Clone)
+    assert len({*first.ids, *second.ids}) == 3
+    assert make(0) == Clone(())
+
+
+@pytest.mark.spec("ADMIN-50")
+@pytest.mark.parametrize(
+    ("name", "given", "field", "why"),
+    [
+        ("move", {}, "queue", "is needed by move"),
+        ("move", {"queue": None, "create": True}, "queue", "is needed by move"),
+        ("prioritize", {}, "priority", "is needed by prioritize"),
+        ("prioritize", {"priority": "high"}, "priority", "must be a whole number"),
+        ("requeue", {"queue": "bulk"}, "queue", "does not belong to requeue"),
+    ],
+)
+def test_a_refusal_names_the_field(name: str, given: Given, field: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why) as refused:
+        on_many(name).making(given, mint)
+    assert refused.value.field == field
+
+
+@pytest.mark.spec("ADMIN-50")
+def test_only_actions_on_many_are_done_to_many() -> None:
+    assert "edit" in ACTIONS and "edit" not in MANY
+    for unknown in ("edit", "restore", "burn"):
+        with pytest.raises(InvalidInput, match="must be one of requeue, retry") as refused:
+            on_many(unknown, "do")
+        assert refused.value.field == "do"
+    with pytest.raises(InvalidInput, match="goes with the id of one job"):
+        on_many("run-now").check_many({"first": True})
+    on_many("run-now").check_many({"first": False})
+    on_many("move").check_many({"queue": "bulk"})
+
+
+@pytest.mark.spec("ADMIN-50")
+def test_a_deletion_by_filter_spares_running_jobs() -> None:
+    delete = on_many("delete")
+    assert delete.allowed(by_filter=False) - delete.allowed(by_filter=True) == {Status.RUNNING}
+    assert on_many("cancel").allowed(by_filter=True) == on_many("cancel").statuses
+
+
+@pytest.mark.spec("ADMIN-50")
+@pytest.mark.parametrize("name", MANY)
+def test_every_action_on_many_has_its_words_and_its_method(name: str) -> None:
+    one = MANY[name]
+    assert all((one.label, one.many_label(), one.summary, one.help, one.follows, one.keep, one.past)), name
+    taken = inspect.signature(getattr(JobsAdmin, one.method)).parameters
+    assert [parameter.name for parameter in one.parameters if parameter.name not in taken] == []
+    words = dict.fromkeys(("kind", "queue", "still", "follows", *(each.name for each in one.parameters)), "x")
+    for button in one.buttons:
+        assert button.done.format(**words)
+        assert button.idle.format(**words) or not one.idle
+        assert button.undo in {"", "restore", "edit", name}
+        assert button.question is not None or not button.asks
+        assert button.form == bool(one.required and button.label)
