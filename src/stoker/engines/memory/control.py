@@ -53,10 +53,10 @@ def subqueues(
 def _holders(store: Store, queue: str, names: set[str]) -> dict[str, list[JobId]]:
     """The jobs that hold slots of these subqueues."""
     found: dict[str, list[JobId]] = {name: [] for name in names}
-    for entry in store.jobs.values():
-        slot = slot_of(entry.record)
+    for record in store.jobs.values():
+        slot = slot_of(record)
         if slot is not None and slot[0] == queue and slot[1] in found:
-            found[slot[1]].append(entry.record.id)
+            found[slot[1]].append(record.id)
     return found
 
 

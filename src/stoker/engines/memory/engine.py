@@ -122,6 +122,10 @@ class MemoryEngine(Documents, OneObject):
         self._waiting_for_room: set[Waiter] = set()
         self._ends = Ends(self._ended, self._listen_for_ends, self._notify_ends, store.interest)
 
+    def _access(self, tx: Transaction | None) -> Access:
+        """A call that is part of a transaction writes nothing before its end."""
+        return self._write if tx is None else self._read
+
     # --- retention ----------------------------------------------------------------------------------------------
 
     @property
@@ -197,12 +201,11 @@ class MemoryEngine(Documents, OneObject):
 
     async def diagnose(self) -> Facts:
         with self._read as store:
-            done = sum(n for (_, _, status), n in store.counts.items() if status in FINISHED)
-            stored = Counted("all queues", "stored", sum(store.counts.values()), len(store.jobs))
-            finished = Counted("all queues", "finished", done, len(store.finished))
+            done = sum(record.status in FINISHED for record in store.jobs.values())
+            finished = Counted("all queues", "finished", len(store.finished), done)
             keys = itertools.islice(store.holders.values(), MOST_COUNTED)
-            idle = sum(job in store.finished or job not in store.jobs for job in keys)
-        return Facts(idle_keys=idle, counters=(stored, finished))
+            idle = sum(job not in store.jobs or store.jobs[job].status in FINISHED for job in keys)
+        return Facts(idle_keys=idle, counters=(finished,))
 
     async def describe(self) -> Description:
         with self._read as store:
@@ -233,7 +236,7 @@ class MemoryEngine(Documents, OneObject):
         self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
     ) -> list[Receipt]:
         try:
-            with self._write as store:
+            with self._access(tx) as store:
                 if tx is not None:
                     return own(tx, store).insert(drafts, group, store.now())
                 if not store.waiting_for_room:
@@ -254,7 +257,7 @@ class MemoryEngine(Documents, OneObject):
         tx: Transaction | None = None,
         demand: Demand | None = None,
     ) -> Settled:
-        with self._write as store:
+        with self._access(tx) as store:
             now = store.now()
             if tx is None:
                 verdicts = store.run(unit_of_work.settle, settlements)
@@ -279,7 +282,7 @@ class MemoryEngine(Documents, OneObject):
             return leases.renew(store, worker, held, lease, store.now(), first=first)
 
     async def note(self, notes: Sequence[Note], *, tx: Transaction | None = None) -> list[Verdict]:
-        with self._write as store:
+        with self._access(tx) as store:
             if tx is not None:
                 return own(tx, store).note(notes, store.now())
             return store.run(unit_of_work.note, notes)
@@ -303,7 +306,7 @@ class MemoryEngine(Documents, OneObject):
     async def _ended(self, jobs: Sequence[JobId]) -> list[JobId]:
         with self._read as store:
             found = [(job, store.jobs.get(job)) for job in jobs]
-            return [job for job, entry in found if entry is None or entry.record.status in FINISHED]
+            return [job for job, record in found if record is None or record.status in FINISHED]
 
     async def _listen_for_ends(self) -> None:
         with self._store.lock:
@@ -330,7 +333,7 @@ class MemoryEngine(Documents, OneObject):
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         with self._read as store:
             found = [store.jobs.get(job) for job in ids]
-            return [None if entry is None else entry.record.as_job() for entry in found]
+            return [None if record is None else record.as_job() for record in found]
 
     async def find(self, query: Query) -> Page:
         with self._read as store:
@@ -523,13 +526,13 @@ class MemoryEngine(Documents, OneObject):
     async def register(
         self, stream: Stream, consumers: Sequence[Consumer] = (), *, tx: Transaction | None = None
     ) -> None:
-        with self._write as store:
+        with self._access(tx) as store:
             if tx is not None:
                 return own(tx, store).register(stream, consumers, store.now())
             return outbox.run(store, outbox.register, stream, consumers)
 
     async def append(self, stream: Stream, entries: Sequence[Entry], *, tx: Transaction | None = None) -> None:
-        with self._write as store:
+        with self._access(tx) as store:
             if tx is not None:
                 return own(tx, store).append(stream, entries, store.now())
             return outbox.run(store, outbox.append, stream, entries)
@@ -540,7 +543,7 @@ class MemoryEngine(Documents, OneObject):
 
     async def advance(self, advance: Advance, *, tx: Transaction | None = None, wish: Wish | None = None) -> Advanced:
         check_wish(advance, wish, joined=tx is not None)
-        with self._write as store:
+        with self._access(tx) as store:
             if tx is not None:
                 return Advanced(own(tx, store).advance(advance, store.now()))
             after = outbox.run(store, outbox.advance, advance)
@@ -572,12 +575,12 @@ class MemoryEngine(Documents, OneObject):
 
     async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:
         needs_transaction("receive", tx)
-        with self._write as store:
+        with self._read as store:
             return own(tx, store).receive(source, ids, keep, store.now())
 
     async def hold(self, claim: Claim, *, tx: Transaction) -> Claim | None:
         needs_transaction("hold", tx)
-        with self._write as store:
+        with self._read as store:
             return own(tx, store).hold(claim, store.now())
 
     async def settle_last(self, settlement: Settlement, *, tx: Transaction) -> bool:

@@ -1,18 +1,18 @@
 """Reads: pages of jobs, the census, and how long a worker may sleep.
 
-`find` walks along the sorted ids from the cursor; `census` reads counters.
+Every one of them goes through all jobs.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import cast, get_args
 
 from stoker.engines.memory.store import Store
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
-from stoker.model.job import Job, Status
+from stoker.model.job import FINISHED, Job, Status
 from stoker.model.query import LONGEST_WALK, Census, Count, Page, Place, Query, Totals, cursor_at, matches, place_of
 from stoker.model.record import WAITING, Record, Total
 from stoker.model.time import Instant
@@ -26,28 +26,22 @@ def find(store: Store, query: Query, now: Instant) -> Page:
     scanned = 0
     last: JobId | None = None
     for job in _walk(store, query):
-        entry = store.jobs.get(job)
-        if entry is None:
-            continue
+        record = store.jobs[job]
         if scanned == LONGEST_WALK or len(jobs) == query.limit:
             return Page(jobs, last, scanned)
         scanned += 1
         last = job
         # A record has every field that `matches` looks at, and most records do not match.
-        if matches(cast("Job", entry.record), query, now):
-            jobs.append(entry.record.as_job())
+        if matches(cast("Job", record), query, now):
+            jobs.append(record.as_job())
     return Page(jobs, None, scanned)
 
 
 def _by_time(store: Store, query: Query, now: Instant) -> Page:
     """One page in the order of a time; the jobs in question are sorted."""
     latest = query.order == "finished"
-    entries = (
-        store.finished.values()
-        if latest
-        else (entry for entry in store.jobs.values() if entry.record.status in WAITING)
-    )
-    placed = [(place_of(entry.record, query), entry.record) for entry in entries]
+    wanted = FINISHED if latest else WAITING
+    placed = [(place_of(record, query), record) for record in store.jobs.values() if record.status in wanted]
     start = query.start(now)
     behind = sorted(
         (one for one in placed if (one[0] < start if latest else one[0] > start)), reverse=latest, key=_place
@@ -67,40 +61,37 @@ def _place(one: tuple[Place, Record]) -> Place:
     return one[0]
 
 
-def _walk(store: Store, query: Query) -> Iterator[JobId]:
+def _walk(store: Store, query: Query) -> list[JobId]:
     """All ids strictly behind the cursor, in the order asked."""
-    ids, cursor = store.ordered(), query.cursor
-    if query.order == "oldest":
-        start = 0 if cursor is None else bisect.bisect_right(ids, cursor)
-        return (ids[position] for position in range(start, len(ids)))
-    end = len(ids) if cursor is None else bisect.bisect_left(ids, cursor)
-    return (ids[position] for position in range(end - 1, -1, -1))
+    cursor, oldest = query.cursor, query.order == "oldest"
+    behind = (job for job in store.jobs if cursor is None or (job > cursor if oldest else job < cursor))
+    return sorted(behind, reverse=not oldest)
 
 
 def census(store: Store, now: Instant) -> Census:
-    """Every count at this instant. Only running jobs are read one by one; there are no more of them than slots."""
-    counts = [
-        Count(queue, kind, status, store.counts[queue, kind, status])
-        for queue, kind in sorted({(queue, kind) for queue, kind, _ in store.counts})
-        for status in Status
-        if store.counts[queue, kind, status] > 0
-    ]
-    scheduled: dict[str, int] = {}
+    """Every count at this instant."""
+    counts: Counter[tuple[str, str, Status]] = Counter()
+    scheduled: Counter[str] = Counter()
     ready: dict[str, Instant] = {}
-    for name, waiting in sorted(store.waiting.items()):
-        subqueues = store.subqueues.get(name)
-        lines = [waiting] if subqueues is None else [waiting, *subqueues.lines.values()]
-        oldest = [found for line in lines if (found := line.oldest(now)) is not None]
-        if oldest:
-            ready[name] = min(oldest)
-        if later := sum(line.scheduled for line in lines):
-            scheduled[name] = later
+    running: dict[str, Instant] = {}
+    for record in store.jobs.values():
+        queue = record.queue
+        counts[queue, record.kind, record.status] += 1
+        if record.status is Status.RUNNING:
+            assert record.started_at is not None
+            running[queue] = min(running.get(queue, record.started_at), record.started_at)
+        elif record.status is Status.PENDING and record.scheduled_at > now:
+            scheduled[queue] += 1
+        elif record.status is Status.PENDING:
+            ready[queue] = min(ready.get(queue, record.scheduled_at), record.scheduled_at)
+    order = list(Status)
+    counted = sorted(counts.items(), key=lambda one: (one[0][:2], order.index(one[0][2])))
     return Census(
         at=now,
-        counts=tuple(counts),
-        scheduled=scheduled,
-        oldest_ready=ready,
-        oldest_running=_oldest_running(store),
+        counts=tuple(Count(*key, n) for key, n in counted),
+        scheduled=dict(sorted(scheduled.items())),
+        oldest_ready=dict(sorted(ready.items())),
+        oldest_running=running,
         totals={kind: _totals(store, kind) for kind in sorted({kind for kind, _ in store.totals})},
     )
 
@@ -108,16 +99,6 @@ def census(store: Store, now: Instant) -> Census:
 def _totals(store: Store, kind: str) -> Totals:
     counted = {total: store.totals[kind, total] for total in get_args(Total)}
     return Totals(last_error=store.last_errors.get(kind), **counted)
-
-
-def _oldest_running(store: Store) -> dict[str, Instant]:
-    found: dict[str, Instant] = {}
-    for entries in store.held.values():
-        for entry in entries.values():
-            record = entry.record
-            assert record.started_at is not None
-            found[record.queue] = min(found.get(record.queue, record.started_at), record.started_at)
-    return found
 
 
 def ahead(store: Store, queues: Sequence[str], now: Instant) -> Ahead:

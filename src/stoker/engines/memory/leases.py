@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from stoker.engines.base import CONTROL, ORPHANED_AFTER
-from stoker.engines.memory.ready_queue import Entry, ReadyQueue
+from stoker.engines.memory.ready_queue import ReadyQueue
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.subqueues import QueueLines
 from stoker.engines.shared import subqueue_claim
@@ -37,18 +37,21 @@ def claim(store: Store, demand: Demand, now: Instant) -> list[Claim]:
         taken = _taken(store, queue, waiting, starts, now)
         if taken and queue.bucket is not None:
             store.set_queue(msgspec.structs.replace(queue, bucket=take(queue.bucket, len(taken), now)))
-        for entry in taken:
-            before = entry.record.status
-            store.hand_over(entry, entry.record.claimed(demand.worker, now))
-            claims.append(entry.record.as_claim(queue, before))
+        for job in taken:
+            before = store.jobs[job]
+            record = store.jobs[job] = before.claimed(demand.worker, now)
+            store.placed.pop(job, None)
+            claims.append(record.as_claim(queue, before.status))
     return claims
 
 
-def _taken(store: Store, queue: Queue, waiting: ReadyQueue, starts: Starts, now: Instant) -> list[Entry]:
+def _taken(store: Store, queue: Queue, waiting: ReadyQueue, starts: Starts, now: Instant) -> list[JobId]:
     """The jobs that start; the main line alone where the queue has no subqueue."""
     subqueues = store.subqueues.get(queue.name)
     if subqueues is None or not subqueues.states:
-        return waiting.take(starts.n, now, first_only=starts.first_only)
+        due = waiting.due(starts.n, now, first_only=starts.first_only)
+        waiting.take(due)
+        return [job for _, _, job in due]
     lines = QueueLines(waiting, subqueues, now)
     run(subqueue_claim.claim(lines, starts, now, fair=queue.fair))
     return lines.taken
@@ -62,20 +65,19 @@ def renew(
         return Renewal(known=False)
     # A lease lapses strictly after its end; a lease of 0 lapses at once.
     store.leases[worker] = now + lease if lease > 0 else now - 1
-    mine = store.held.get(worker, {})
+    mine = {record.id: record for record in store.held(worker)}
     pairs = set(held)
     lost: list[tuple[JobId, int]] = []
     canceling: list[tuple[JobId, int]] = []
     for job, token in held:
-        entry = mine.get(job)
-        if entry is None or entry.record.token != token:
+        record = mine.get(job)
+        if record is None or record.token != token:
             lost.append((job, token))
-        elif entry.record.cancel_requested:
+        elif record.cancel_requested:
             canceling.append((job, token))
-    records = [entry.record for entry in mine.values()]
     orphaned = [
         record.as_claim(store.queue(record.queue))
-        for record in records
+        for record in mine.values()
         if (record.id, record.token) not in pairs and now - (record.started_at or now) > ORPHANED_AFTER
     ]
     return Renewal(True, lost, canceling, orphaned)
@@ -86,19 +88,17 @@ def reap(store: Store, by: str, limit: int, dead: Sequence[str], now: Instant) -
     if store.leases.get(by, -1) < now:
         return []
     owners = {worker for worker, until in store.leases.items() if until < now}.union(dead) - {by}
-    found = [entry for owner in owners for entry in store.held.get(owner, {}).values()]
-    found.sort(key=lambda entry: (entry.record.started_at, entry.record.id))
+    found = [record for record in store.jobs.values() if record.worker in owners]
+    found.sort(key=lambda record: (record.started_at, record.id))
     claims = []
-    for entry in found[: max(limit, 0)]:
-        store.hand_over(entry, entry.record.reaped(by, now))
-        claims.append(entry.record.as_claim(store.queue(entry.record.queue)))
+    for before in found[: max(limit, 0)]:
+        record = store.jobs[before.id] = before.reaped(by, now)
+        claims.append(record.as_claim(store.queue(record.queue)))
     if locks := [name for name, lock in store.locks.items() if lock.owner in owners]:
         for name in locks:
             del store.locks[name]
         store.wake(CONTROL)
-    for owner in owners:
-        if not store.held.get(owner):
-            store.leases.pop(owner, None)
-            store.held.pop(owner, None)
-            store.retired.add(owner)
+    for owner in owners - {record.worker for record in found[max(limit, 0) :]}:
+        store.leases.pop(owner, None)
+        store.retired.add(owner)
     return claims

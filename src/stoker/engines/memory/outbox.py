@@ -1,6 +1,6 @@
 """Streams, inboxes and held claims: what the calls of the outbox do to `Tables`.
 
-What may be part of a transaction takes a unit and changes the unit's view; the rest changes the store at once.
+What may be part of a transaction takes a unit and changes the unit's copy; the rest changes the store at once.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def advance(store: Store, unit: StreamUnit, change: Advance) -> Cursor | None:  
         before = tables.marks.get((*place, park.key))
         tables.marks[*place, park.key] = Mark(now if before is None else before.since, park.reason)
     if change.released is not None and not tables.parked_letters(after, change.released):
-        tables.marks[*place, change.released] = None
+        tables.marks.pop((*place, change.released), None)
     after = replace(after, parked=len(tables.marks_of(after)))
     tables.put(after)
     return after

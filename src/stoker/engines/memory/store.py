@@ -1,25 +1,24 @@
 """The state of the store, and the one step that changes jobs: `apply` writes a unit of work.
 
-A job is in exactly one container: `waiting` (the ready queue of its queue), `held` (by its worker) or `finished`.
-Claiming and reaping, the hot paths, change entries themselves; all else is decided in a unit of work first, so a call
-that is refused, or a transaction that is rolled back, changes nothing.
+It is the reference: what is stored is in plain dicts and sorted lists, and what can be counted is counted when asked.
+Claiming and reaping change records themselves; all else is decided in a unit of work first, so a call that is refused,
+or a transaction that is rolled back, changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import logging
 import threading
 import time
+from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
 from stoker.engines.base import Clock
 from stoker.engines.memory.events import EventLog
-from stoker.engines.memory.ready_queue import Entry, ReadyQueue
+from stoker.engines.memory.ready_queue import ReadyQueue, head_of
 from stoker.engines.memory.streams import Tables
 from stoker.engines.memory.subqueues import Subqueues
 from stoker.engines.memory.waiters import Hub, Waiter
@@ -30,7 +29,7 @@ from stoker.model.audit import AuditEntry, By, Deed
 from stoker.model.control import Budget, NamedLock, Presence, Queue
 from stoker.model.groups import Closing, Group, kept_until
 from stoker.model.ids import JobId
-from stoker.model.job import ACTIVE, Status
+from stoker.model.job import FINISHED
 from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.record import WAITING, Record, Total
 from stoker.model.schedule import Schedule
@@ -41,10 +40,6 @@ Answer = TypeVar("Answer")
 P = ParamSpec("P")
 
 log = logging.getLogger("stoker.engines.memory")
-
-MOST_STALE = 1_000
-"""How many outdated entries of `_ends` are tolerated before it is compacted."""
-
 
 PRUNED_AT_ONCE = 10
 """How many closed groups beyond the history one write looks at: those with a job that is kept are met again."""
@@ -62,22 +57,20 @@ class Store:
         self.history = history
         self.keep_done = KEEP_DONE
         self.clock = SteadyClock(clock)
-        self.jobs: dict[JobId, Entry] = {}
+        self.jobs: dict[JobId, Record] = {}
         self.waiting: dict[str, ReadyQueue] = {}
+        """The main line of every queue that was ever used."""
         self.subqueues: dict[str, Subqueues] = {}
-        self.held: dict[str, dict[JobId, Entry]] = {}
-        self.finished: dict[JobId, Entry] = {}
-        self._ends: list[tuple[Instant, int, JobId]] = []
-        self._ended = itertools.count()
+        self.placed: dict[JobId, str] = {}
+        """The subqueue of each job that waits in one."""
+        self.finished: list[tuple[Instant, JobId]] = []
+        """Finished jobs in the order they expire, and of one instant in the order they finished."""
         self.holders: dict[str, JobId] = {}
-        self.counts: Counter[tuple[str, str, Status]] = Counter()
         self.totals: Counter[tuple[str, Total]] = Counter()
         self.last_errors: dict[str, str] = {}
-        self.active = 0
         self.leases: dict[str, Instant] = {}
         self.retired: set[str] = set()
         self.rows: dict[str, Queue] = {}
-        self._untuned: dict[str, Queue] = {}
         self.groups: dict[JobId, Group] = {}
         self.closed_groups: deque[JobId] = deque()
         self.budgets: dict[str, Budget] = {}
@@ -97,20 +90,21 @@ class Store:
         """Groups that the current call has closed."""
         self.entries: list[AuditEntry] = []
         """Entries of the audit log that the current call has written."""
-        self._sorted: list[JobId] | None = None
+        self.writes = 0
+        """How many calls may have written; a transaction sees by it whether another one did."""
 
     def now(self) -> Instant:
-        """The store's clock; one that was set far back is followed, and the waiting jobs are sorted again."""
+        """The store's clock; one that was set far back is followed."""
         dropped = self.clock.dropped
         now = self.clock()
         if self.clock.dropped != dropped:
             log.warning("the clock went back by more than a minute; the store's clock followed it")
-            for queue in self.waiting.values():
-                queue.rebuild(now)
-            for subqueues in self.subqueues.values():
-                for line in subqueues.lines.values():
-                    line.rebuild(now)
         return now
+
+    @property
+    def active(self) -> int:
+        """How many jobs are not finished."""
+        return len(self.jobs) - len(self.finished)
 
     def enter(self, by: By | None, deed: Deed | None) -> None:
         """Write an entry into the audit log; nothing for a change by code, or where nothing was done."""
@@ -138,10 +132,10 @@ class Store:
     def _load_record(self, unit: UnitOfWork, job: JobId) -> None:
         if job not in unit.missing(Wanted(frozenset({job}))).ids:
             return
-        entry = self.jobs.get(job)
-        unit.add_record(job, None if entry is None else entry.record)
-        if entry is not None and unit.missing(Wanted(queues=frozenset({entry.record.queue}))).queues:
-            unit.add_queue(self.queue(entry.record.queue))
+        record = self.jobs.get(job)
+        unit.add_record(job, record)
+        if record is not None and unit.missing(Wanted(queues=frozenset({record.queue}))).queues:
+            unit.add_queue(self.queue(record.queue))
 
     def _load_holder(self, unit: UnitOfWork, slot: str) -> None:
         if slot in unit.missing(Wanted(slots=frozenset({slot}))).slots:
@@ -171,30 +165,20 @@ class Store:
         """Write a unit of work."""
         self._count_groups(unit)
         for before, after in unit.written():
-            job = (after or before).id  # type: ignore[union-attr]  # one of them is a record
-            entry = self.jobs.get(job)
-            if before is not None and entry is not None:
-                self._take_out(entry, unit.now)
+            if before is not None:
+                self._take_out(before, unit.now)
             if (place := freed(before, after)) is not None and self.subqueues[place[0]].free(place[1], unit.now):
                 self._woken.add(place[0])
-            if after is None:
-                del self.jobs[job]
-                continue
-            if entry is None:
-                entry = self.jobs[job] = Entry(after)
-                self._sorted = None
-            entry.record = after
-            self._place(entry, unit.now, anew=renumbers(before, after))
+            if after is not None:
+                self._place(after, unit.now, anew=renumbers(before, after))
         for slot, _, holder in unit.key_changes():
             if holder is None:
                 self.holders.pop(slot, None)
             else:
                 self.holders[slot] = holder
-        self.counts.update(unit.counts())
         for (queue, kind, total), n in unit.totals.items():
             self.totals[kind, total] += n
-            if queue not in self.waiting:  # used, although a later draft of the same call moved its job elsewhere
-                self.waiting[queue] = ReadyQueue()
+            self.waiting.setdefault(queue, ReadyQueue())  # used, even if a later draft of the call moved its job
         for kind, error in unit.last_errors.items():
             if error is None:
                 self.last_errors.pop(kind, None)
@@ -210,79 +194,50 @@ class Store:
         for job in unit.forgotten:
             self.event_log.hide(job)
 
-    def _place(self, entry: Entry, now: Instant, *, anew: bool) -> None:
-        record = entry.record
-        if record.status in WAITING:
-            queue = self.waiting.get(record.queue)
-            if queue is None:
-                queue = self.waiting[record.queue] = ReadyQueue()
-            settings = self.queue(record.queue)
-            entry.line = line_of(record, fair=settings.fair)
-            if entry.line is None:
-                queue.add(entry, now)
-            else:
-                pins = dict(settings.limits)
-                subqueues = self.subqueues.setdefault(record.queue, Subqueues())
-                subqueues.join(entry.line, entry, record.options.limit, pins, now, anew=anew)
-        elif record.status is Status.RUNNING:
-            assert record.worker is not None
-            self.held.setdefault(record.worker, {})[record.id] = entry
-        else:
-            self.finished[record.id] = entry
-            heapq.heappush(self._ends, (record.expires_at or 0, next(self._ended), record.id))
-        self.active += record.status in ACTIVE
-
-    def _take_out(self, entry: Entry, now: Instant) -> None:
-        record = entry.record
-        if record.status is Status.RUNNING:
-            assert record.worker is not None
-            del self.held[record.worker][record.id]
+    def _place(self, record: Record, now: Instant, *, anew: bool) -> None:
+        self.jobs[record.id] = record
+        if record.status in FINISHED:
+            insort(self.finished, _end(record), key=_expiry)
         elif record.status in WAITING:
-            if entry.line is None:
-                self.waiting[record.queue].leave(entry, now)
+            main, settings = self.waiting.setdefault(record.queue, ReadyQueue()), self.queue(record.queue)
+            line = line_of(record, fair=settings.fair)
+            if line is None:
+                main.add(head_of(record))
             else:
-                self.subqueues[record.queue].leave(entry.line, entry, now)
-        else:
-            del self.finished[record.id]
-        self.active -= record.status in ACTIVE
+                self.placed[record.id] = line
+                subqueues = self.subqueues.setdefault(record.queue, Subqueues())
+                pins = dict(settings.limits)
+                subqueues.join(line, head_of(record), record.options.limit, pins, now, anew=anew)
 
-    # --- hot paths ----------------------------------------------------------------------------------------------
+    def _take_out(self, record: Record, now: Instant) -> None:
+        del self.jobs[record.id]
+        if record.status in FINISHED:
+            self.finished.remove(_end(record))
+        elif record.status in WAITING:
+            line = self.placed.pop(record.id, None)
+            if line is None:
+                self.waiting[record.queue].leave(head_of(record))
+            else:
+                self.subqueues[record.queue].leave(line, head_of(record), now)
 
-    def hand_over(self, entry: Entry, record: Record) -> None:
-        """Give a job that was waiting or held to the worker of `record`."""
-        before = entry.record
-        if before.status is Status.RUNNING:
-            assert before.worker is not None
-            del self.held[before.worker][before.id]
-        else:
-            self.counts[before.queue, before.kind, before.status] -= 1
-            self.counts[record.queue, record.kind, Status.RUNNING] += 1
-        assert record.worker is not None
-        entry.record = record
-        self.held.setdefault(record.worker, {})[record.id] = entry
+    def held(self, worker: str) -> list[Record]:
+        """The jobs that a worker holds."""
+        return [record for record in self.jobs.values() if record.worker == worker]
 
-    def write_streams(self, changes: Tables, now: Instant) -> None:
-        """Write what a transaction changed about streams."""
-        self._woken |= self.tables.commit(changes, now)
+    def write_streams(self, changed: Tables, now: Instant) -> None:
+        """Put a transaction's copy of the streams in the place of what it was made from."""
+        self.tables = changed
+        self._woken |= changed.number(now)
 
     # --- queues and ids -----------------------------------------------------------------------------------------
 
     def queue(self, name: str) -> Queue:
         """A queue's settings, stored or not."""
-        found = self.rows.get(name) or self._untuned.get(name)
-        if found is None:
-            found = self._untuned[name] = Queue(name=name, keep_done=self.keep_done)
-        return found
+        return self.rows.get(name) or Queue(name=name, keep_done=self.keep_done)
 
     def set_queue(self, queue: Queue) -> None:
         """Store a queue's settings."""
         self.rows[queue.name] = queue
-
-    def ordered(self) -> list[JobId]:
-        """All ids in order; ids that are gone since may still be among them."""
-        if self._sorted is None:
-            self._sorted = sorted(self.jobs)
-        return self._sorted
 
     # --- after a write ------------------------------------------------------------------------------------------
 
@@ -292,13 +247,9 @@ class Store:
 
     def _prune(self) -> None:
         """Remove the finished job that is nearest to its expiry."""
-        end = heapq.heappop(self._ends)
-        if self._is_end(end):
-            entry = self.finished.pop(end[2])
-            record = entry.record
-            self.counts[record.queue, record.kind, record.status] -= 1
-            del self.jobs[record.id]
-            self.event_log.hide(record.id)
+        _, job = self.finished.pop(0)
+        del self.jobs[job]
+        self.event_log.hide(job)
 
     def _prune_groups(self, n: int) -> None:
         """Look at so many of the groups that closed first: one with a job that is kept stays, the others go."""
@@ -313,22 +264,15 @@ class Store:
     def group_kept_until(self, group: Group, now: Instant) -> Instant | None:
         """Until when a closed group stays for the sake of its jobs."""
         jobs = (*group.members, *(draft.job_id for draft in group.callbacks))
-        return kept_until((self.jobs[job].record.expires_at for job in jobs if job in self.jobs), now)
-
-    def _is_end(self, end: tuple[Instant, int, JobId]) -> bool:
-        """Whether this entry of `_ends` is valid; requeued and removed jobs leave theirs behind."""
-        entry = self.finished.get(end[2])
-        return entry is not None and (entry.record.expires_at or 0) == end[0]
+        return kept_until((self.jobs[job].expires_at for job in jobs if job in self.jobs), now)
 
     def conclude(self, active_before: int) -> None:
         """Finish a write: prune the history, let the next insert that waits for room try, wake waiters."""
+        self.writes += 1
         while self.history is not None and len(self.finished) > self.history:
             self._prune()
         if self.history is not None:
             self._prune_groups(min(len(self.closed_groups) - self.history, PRUNED_AT_ONCE))
-        if len(self._ends) > 2 * len(self.finished) + MOST_STALE:
-            self._ends = [end for end in self._ends if self._is_end(end)]
-            heapq.heapify(self._ends)
         if self.active < active_before:
             self.admit()
         if self._woken:
@@ -341,6 +285,14 @@ class Store:
         """Let the first insert that waits for room try again."""
         while self.waiting_for_room and not self.waiting_for_room[0].release():
             self.waiting_for_room.popleft()
+
+
+def _end(record: Record) -> tuple[Instant, JobId]:
+    return record.expires_at or 0, record.id
+
+
+def _expiry(end: tuple[Instant, JobId]) -> Instant:
+    return end[0]
 
 
 def system_clock() -> Instant:

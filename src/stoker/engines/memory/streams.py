@@ -1,14 +1,12 @@
-"""Everything about streams in memory, and a transaction's own view of it.
+"""Everything about streams in memory. A transaction works on a copy of it, which takes its place when it commits.
 
-A transaction works on an overlay, which is merged when it commits. Messages get their numbers then, so that numbers
-follow commits.
+Messages get their numbers then, so that numbers follow commits.
 """
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Callable, MutableMapping
-from typing import NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.model.outbox.cursor import Cursor, Start
@@ -29,43 +27,36 @@ class Mark(NamedTuple):
     released: bool = False
 
 
-_K = TypeVar("_K")
-_V = TypeVar("_V")
-
-
-def _over(below: MutableMapping[_K, _V] | None) -> MutableMapping[_K, _V]:
-    """A map of its own, or one that shows what is below and writes nothing there."""
-    return {} if below is None else ChainMap({}, below)
-
-
 class Tables:
-    """Everything about streams; with `below`, a view of that in which a transaction makes its changes.
+    """Streams, consumers, cursors, parked keys, letters, received ids, and the log of each partition."""
 
-    Deleted marks are None in a view, which cannot delete.
-    """
-
-    def __init__(self, below: Tables | None = None) -> None:
-        self.streams: MutableMapping[str, Stream] = _over(below.streams if below else None)
-        self.consumers: MutableMapping[tuple[str, str], None] = _over(below.consumers if below else None)
-        self.cursors: MutableMapping[_Partition, Cursor] = _over(below.cursors if below else None)
-        self.marks: MutableMapping[tuple[str, str, int, str], Mark | None] = _over(below.marks if below else None)
-        self.letters: MutableMapping[tuple[str, str, int, int], Letter] = _over(below.letters if below else None)
-        self.receipts: MutableMapping[tuple[str, str], Instant] = _over(below.receipts if below else None)
-        self.logs: dict[tuple[str, int], list[Message]] = below.logs if below else {}
-        self.swept: dict[tuple[str, int], int] = below.swept if below else {}
+    def __init__(self) -> None:
+        self.streams: dict[str, Stream] = {}
+        self.consumers: dict[tuple[str, str], None] = {}
+        self.cursors: dict[_Partition, Cursor] = {}
+        self.marks: dict[tuple[str, str, int, str], Mark] = {}
+        self.letters: dict[tuple[str, str, int, int], Letter] = {}
+        self.receipts: dict[tuple[str, str], Instant] = {}
+        self.logs: dict[tuple[str, int], list[Message]] = {}
+        self.swept: dict[tuple[str, int], int] = {}
         self.appended: list[tuple[str, Entry]] = []
+        """Messages without a number: those of a transaction that is not committed."""
 
-    def commit(self, changes: Tables, now: Instant) -> set[str]:
-        """Merge an overlay and number its messages; returns the topics to wake."""
-        for name in ("streams", "consumers", "cursors", "marks", "letters", "receipts"):
-            getattr(self, name).update(getattr(changes, name).maps[0])
-        for key in [key for key, mark in self.marks.items() if mark is None]:
-            del self.marks[key]
-        for stream, entry in changes.appended:
-            log = self.logs.setdefault((stream, entry.partition), [])
+    def copy(self) -> Tables:
+        """A copy to change. Both have the same logs, which only a commit writes."""
+        twin = Tables()
+        for name, table in vars(self).items():
+            setattr(twin, name, table if name in {"logs", "swept"} else table.copy())
+        return twin
+
+    def number(self, now: Instant) -> set[str]:
+        """Number what was appended; returns the topics to wake."""
+        topics = {topic(stream) for stream, _ in self.appended}
+        for stream, entry in self.appended:
             [number] = numbers(self.last(stream, entry.partition), 1)
-            log.append(numbered(entry, number, now))
-        return {topic(stream) for stream, _ in changes.appended}
+            self.logs.setdefault((stream, entry.partition), []).append(numbered(entry, number, now))
+        self.appended = []
+        return topics
 
     def forget(self, limit: int, now: Instant) -> int:
         """Forget received ids whose time has passed; returns how many."""
@@ -123,7 +114,7 @@ class Tables:
     def marks_of(self, cursor: Cursor) -> dict[str, Mark]:
         """The parked keys of a partition."""
         place = (cursor.stream, cursor.consumer, cursor.partition)
-        return {key[3]: mark for key, mark in self.marks.items() if key[:3] == place and mark is not None}
+        return {key[3]: mark for key, mark in self.marks.items() if key[:3] == place}
 
     def letters_of(self, cursor: Cursor, wants: Callable[[Letter], bool]) -> list[Letter]:
         """Letters of a partition, by number."""
@@ -144,8 +135,8 @@ class Tables:
 
 
 class StreamUnit(UnitOfWork):
-    """The unit of work of a transaction, with its view of the streams."""
+    """The unit of work of a transaction, with its copy of the streams."""
 
     def __init__(self, now: Instant, tables: Tables) -> None:
         super().__init__(now)
-        self.tables = Tables(tables)
+        self.tables = tables.copy()

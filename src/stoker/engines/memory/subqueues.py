@@ -1,17 +1,15 @@
-"""The subqueues of one queue: their lines, their states, and in which order claims visit them.
-
-States are found by heaps of what they were when they were stored. An item is valid while the state still says the same;
-others are skipped, and removed when they are the majority.
-"""
+"""The subqueues of one queue: their lines, their states, and the orders in which claims visit them."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from itertools import filterfalse, islice, takewhile
 from typing import Any
 
-from stoker.engines.memory.ready_queue import Entry, ReadyQueue
+from stoker.engines.memory.ready_queue import ReadyQueue
 from stoker.engines.shared.subqueue_claim import Exchange
+from stoker.model.ids import JobId
 from stoker.model.limit import Slot
 from stoker.model.subqueues import (
     AT_ONCE,
@@ -28,57 +26,23 @@ from stoker.model.subqueues import (
 )
 from stoker.model.time import Instant
 
-MOST_STALE = 1_000
-"""How many invalid items a heap may have before it is rebuilt."""
-
 
 class Order:
-    """States in one order."""
+    """The names of subqueues whose state has a key, sorted by that key."""
 
-    __slots__ = ("_heap", "_key", "_states")
-
-    def __init__(self, states: Mapping[str, State], key: Callable[[State], Any]) -> None:
-        self._states = states
+    def __init__(self, key: Callable[[State], Any]) -> None:
         self._key = key
-        self._heap: list[tuple[Any, str]] = []
+        self._sorted: list[tuple[Any, str]] = []
 
-    def put(self, state: State) -> None:
-        """A state that is new or changed."""
-        if (key := self._key(state)) is not None:
-            heappush(self._heap, (key, state.name))
-        if len(self._heap) > 2 * len(self._states) + MOST_STALE:
-            self._heap = [(found, name) for name, one in self._states.items() if (found := self._key(one)) is not None]
-            heapify(self._heap)
+    def replace(self, before: State | None, after: State | None) -> None:
+        """A state was stored in the place of another."""
+        if before is not None and (key := self._key(before)) is not None:
+            del self._sorted[bisect_left(self._sorted, (key, before.name))]
+        if after is not None and (key := self._key(after)) is not None:
+            insort(self._sorted, (key, after.name))
 
-    def first(self, most: int, wanted: Callable[[State], bool]) -> list[State]:
-        """The first of those that are wanted; the walk ends at the first that is not, if `wanted` follows the order."""
-        found: dict[str, State] = {}
-        passed: list[tuple[Any, str]] = []
-        while self._heap and len(found) < most:
-            item = heappop(self._heap)
-            state = self._states.get(item[1])
-            if state is None or self._key(state) != item[0] or state.name in found:
-                continue
-            passed.append(item)
-            if wanted(state):
-                found[state.name] = state
-        for item in passed:
-            heappush(self._heap, item)
-        return list(found.values())
-
-    def until(self, most: int, end: Instant) -> list[State]:
-        """The first of those whose key is at most `end`."""
-        found: dict[str, State] = {}
-        passed: list[tuple[Any, str]] = []
-        while self._heap and len(found) < most and self._heap[0][0] <= end:
-            item = heappop(self._heap)
-            state = self._states.get(item[1])
-            if state is not None and self._key(state) == item[0] and state.name not in found:
-                found[state.name] = state
-                passed.append(item)
-        for item in passed:
-            heappush(self._heap, item)
-        return list(found.values())
+    def __iter__(self) -> Iterator[str]:
+        return (name for _, name in self._sorted)
 
 
 class Subqueues:
@@ -88,40 +52,47 @@ class Subqueues:
         self.lines: dict[str, ReadyQueue] = {}
         self.states: dict[str, State] = {}
         self.claims = 0
-        self.heads = Order(self.states, lambda state: state.head if state.open else None)
-        self.turns = Order(self.states, lambda state: (state.at, state.turn) if state.open else None)
-        self.timers = Order(self.states, lambda state: state.next)
+        self._by_head = Order(lambda state: state.head if state.open else None)
+        self._by_turn = Order(lambda state: (state.at, state.turn) if state.open else None)
+        self._by_next = Order(lambda state: state.next)
 
     def put(self, state: State, now: Instant) -> None:
         """Store a state, or remove one that is gone."""
-        if state.gone(now):
-            self.states.pop(state.name, None)
-            line = self.lines.get(state.name)
-            if line is not None and not line.waits:
-                del self.lines[state.name]
-            return
-        self.states[state.name] = state
-        for order in (self.heads, self.turns, self.timers):
-            order.put(state)
+        before, after = self.states.pop(state.name, None), None if state.gone(now) else state
+        for order in (self._by_head, self._by_turn, self._by_next):
+            order.replace(before, after)
+        if after is not None:
+            self.states[state.name] = after
+        elif state.name in self.lines and not self.lines[state.name].heads:
+            del self.lines[state.name]
+
+    def by_head(self) -> Iterator[State]:
+        """Those that may give a job, by their first one."""
+        return map(self.states.__getitem__, self._by_head)
+
+    def by_turn(self) -> Iterator[State]:
+        """Those that may give a job, by their place in the round."""
+        return map(self.states.__getitem__, self._by_turn)
+
+    def by_next(self) -> Iterator[State]:
+        """Those that are to be looked at some time, the next one first."""
+        return map(self.states.__getitem__, self._by_next)
 
     def join(
-        self, name: str, entry: Entry, slot: Slot | None, pins: Mapping[str, int], now: Instant, *, anew: bool
+        self, name: str, head: Head, slot: Slot | None, pins: Mapping[str, int], now: Instant, *, anew: bool
     ) -> None:
         """Put a waiting job into its line; `anew`: it sets the number of its key."""
-        line = self.lines.get(name)
-        if line is None:
-            line = self.lines[name] = ReadyQueue()
-        line.add(entry, now)
+        self.lines.setdefault(name, ReadyQueue()).add(head)
         state = self.states.get(name)
         if state is None:
             state = made(name, slot, pins, now)
         elif anew and slot is not None:
             state = renumbered(state, slot, now)
-        self.put(touched(state, max(entry.record.scheduled_at, now)), now)
+        self.put(touched(state, max(head[1], now)), now)
 
-    def leave(self, name: str, entry: Entry, now: Instant) -> None:
+    def leave(self, name: str, head: Head, now: Instant) -> None:
         """Take a waiting job out of its line."""
-        self.lines[name].leave(entry, now)
+        self.lines[name].leave(head)
         self.put(touched(self.states[name], AT_ONCE), now)
 
     def free(self, name: str, now: Instant) -> bool:
@@ -132,8 +103,8 @@ class Subqueues:
 
     def dues(self) -> list[Instant | None]:
         """When time alone lets claims take a job: of an open subqueue, and of the next to be looked at."""
-        states = (*self.heads.first(1, lambda _: True), *self.timers.first(1, lambda state: not state.full))
-        return [wakes_at(state) for state in states]
+        timers = (state for state in self.by_next() if not state.full)
+        return [wakes_at(state) for state in (*islice(self.by_head(), 1), *islice(timers, 1))]
 
     def pin(self, pins: Mapping[str, int], now: Instant) -> None:
         """An operator changed numbers."""
@@ -151,19 +122,16 @@ class QueueLines:
         self._subqueues = subqueues
         self._now = now
         self.claims = subqueues.claims
-        self.taken: list[Entry] = []
+        self.taken: list[JobId] = []
 
     def touched(self, most: int) -> Exchange[list[State]]:
         yield from ()
-        return self._subqueues.timers.until(most, self._now)
+        return list(islice(takewhile(self._is_touched, self._subqueues.by_next()), most))
 
     def look(self, names: Sequence[str]) -> Exchange[Mapping[str, Look]]:
         yield from ()
-        return {name: self._look(name) for name in names}
-
-    def _look(self, name: str) -> Look:
-        line = self._subqueues.lines.get(name)
-        return Look() if line is None else line.look(self._now)
+        lines = self._subqueues.lines
+        return {name: lines[name].look(self._now) for name in names if name in lines}
 
     def write(self, states: Sequence[State]) -> Exchange[None]:
         yield from ()
@@ -172,33 +140,26 @@ class QueueLines:
 
     def by_head(self, most: int) -> Exchange[list[State]]:
         yield from ()
-        return self._subqueues.heads.first(most, self._settled)
+        return list(islice(filterfalse(self._is_touched, self._subqueues.by_head()), most))
 
     def by_turn(self, most: int) -> Exchange[list[State]]:
         yield from ()
-        return self._subqueues.turns.first(most, self._settled)
+        return list(islice(filterfalse(self._is_touched, self._subqueues.by_turn()), most))
 
-    def _settled(self, state: State) -> bool:
-        return state.next is None or state.next > self._now
+    def _is_touched(self, state: State) -> bool:
+        return state.next is not None and state.next <= self._now
 
     def first(self, wanted: Mapping[Line, int]) -> Exchange[Mapping[Line, Sequence[Head]]]:
         yield from ()
-        return {name: [_head(one) for one in self._line(name).first(n, self._now)] for name, n in wanted.items()}
+        return {name: self._line(name).due(n, self._now) for name, n in wanted.items()}
 
     def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Exchange[Sequence[tuple[Line, Head]]]:
         yield from ()
         self._subqueues.claims += counts
-        lines: dict[Line, Iterator[Entry]] = {}
         for name in {line for line, _ in picked}:
-            n = sum(line == name for line, _ in picked)
-            lines[name] = iter(self._line(name).take(n, self._now))
-        self.taken += [next(lines[line]) for line, _ in picked]
+            self._line(name).take([head for line, head in picked if line == name])
+        self.taken += [head[2] for _, head in picked]
         return picked
 
     def _line(self, name: Line) -> ReadyQueue:
         return self._main if name is None else self._subqueues.lines[name]
-
-
-def _head(entry: Entry) -> Head:
-    record = entry.record
-    return record.priority, record.scheduled_at, record.id

@@ -5,18 +5,17 @@ Each loads what it needs from the store, lets the shared careful path decide, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from stoker.engines.memory import control
-from stoker.engines.memory.ready_queue import Entry
 from stoker.engines.memory.store import Store
 from stoker.engines.shared import careful
 from stoker.engines.shared.documents import OPERATIONS, old_operations
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.errors import EngineFull
 from stoker.model.groups import Group
-from stoker.model.job import ACTIVE, Draft, Note, Receipt, Settlement, Verdict
+from stoker.model.job import ACTIVE, FINISHED, Draft, Note, Receipt, Settlement, Verdict
 from stoker.model.lifecycle import check_settlements
 from stoker.model.query import Change, Expired, Retention, Selection, Sweep, Tally
 from stoker.model.time import Instant
@@ -109,22 +108,17 @@ def expire(store: Store, sweep: Sweep, retention: Retention, now: Instant) -> Ex
 
 def _expire_jobs(store: Store, retention: Retention, now: Instant) -> Expired:
     """Remove expired jobs; beyond `retention.finished` those nearest to their expiry go first."""
-    nearest = sorted(store.finished.values(), key=lambda entry: (entry.record.expires_at or 0, entry.record.id))
-    old = [entry for entry in nearest if entry.record.expires_at is not None and entry.record.expires_at < now]
+    finished = (record for record in store.jobs.values() if record.status in FINISHED)
+    nearest = sorted(finished, key=lambda record: (record.expires_at or 0, record.id))
+    old = [record for record in nearest if record.expires_at is not None and record.expires_at < now]
     gone = old[: max(retention.limit, 0)]
     if retention.finished is not None:
         surplus = len(nearest) - len(gone) - max(retention.finished, 0)
         more = min(surplus, retention.limit - len(gone))
         gone = nearest[: len(gone) + max(more, 0)]
-    _remove(store, gone, now)
-    return Expired(jobs=len(gone))
-
-
-def _remove(store: Store, gone: Iterable[Entry], now: Instant) -> None:
-    """Delete jobs with their events."""
     unit = UnitOfWork(now)
-    records = [entry.record for entry in gone]
-    store.load(unit, Wanted(frozenset(record.id for record in records)))
-    for record in records:
+    store.load(unit, Wanted(frozenset(record.id for record in gone)))
+    for record in gone:
         unit.remove(record, events=True)
     store.apply(unit)
+    return Expired(jobs=len(gone))
