@@ -359,7 +359,7 @@ class StreamLockStep(RuleBasedStateMachine):
 
     def renew(self) -> None:
         for worker in WORKERS:
-            self.same(lambda engine, _, worker=worker: engine.renew(worker, []))  # type: ignore[misc]
+            self.same(lambda engine, _, worker=worker: engine.jobs.renew(worker, []))  # type: ignore[misc]
 
     # --- laws ---------------------------------------------------------------------------------------------------
 

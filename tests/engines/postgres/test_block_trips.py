@@ -61,7 +61,7 @@ async def test_a_block_takes_three_round_trips(
     more; the last of a lease is then settled by one more.
     """
     trips = Counter[str]()
-    run, command, execute, settle = Connection.run, Connection.command, Own.execute, PostgresEngine.settle
+    run, command, execute = Connection.run, Connection.command, Own.execute
 
     async def counted_run(self: Connection, text: str, values: Sequence[Any], patience: float) -> Any:
         trips["run"] += inside()
@@ -74,10 +74,6 @@ async def test_a_block_takes_three_round_trips(
     async def counted_execute(self: Own, statement: str, values: Sequence[Any]) -> Any:
         trips["user"] += inside()
         return await execute(self, statement, values)
-
-    async def counted_settle(*arguments: Any, **options: Any) -> Any:
-        trips["settle"] += 1
-        return await settle(*arguments, **options)
 
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f'CREATE TABLE "{postgres_schema}".effects (n integer)'.encode())
@@ -93,10 +89,16 @@ async def test_a_block_takes_three_round_trips(
         await jobs.enqueue_many([charge.draft(n) for n in range(JOBS)])
         worker = Worker(jobs, {"default": 10}, drain=True)
         await worker.start()
+        settle = worker.engine.jobs.settle
+
+        async def counted_settle(*arguments: Any, **options: Any) -> Any:
+            trips["settle"] += 1
+            return await settle(*arguments, **options)
+
         monkeypatch.setattr(Connection, "run", counted_run)
         monkeypatch.setattr(Connection, "command", counted_command)
         monkeypatch.setattr(Own, "execute", counted_execute)
-        monkeypatch.setattr(PostgresEngine, "settle", counted_settle)
+        monkeypatch.setattr(worker.engine.jobs, "settle", counted_settle)
         await worker.join()
         monkeypatch.undo()
         await worker.stop()

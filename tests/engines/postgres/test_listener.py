@@ -51,10 +51,10 @@ def run(work):
     return asyncio.run_coroutine_threadsafe(work, loop).result(60)
 
 async def hears(engine, sender):
-    await engine.wait([CONTROL], 0)
+    await engine.jobs.wait([CONTROL], 0)
     await sender.open()
-    await sender.wake([CONTROL])
-    heard = await asyncio.wait_for(engine.wait([CONTROL], 120), 60)
+    await sender.jobs.wake([CONTROL])
+    heard = await asyncio.wait_for(engine.jobs.wait([CONTROL], 120), 60)
     await sender.close()
     return heard == {CONTROL}
 

@@ -29,7 +29,7 @@ from stoker.model.job import Draft
 async def main():
     engine = PostgresEngine(sys.argv[1], schema=sys.argv[2])
     await engine.open()
-    await engine.insert([Draft(os.urandom(16), "work", queue="mail")])
+    await engine.jobs.insert([Draft(os.urandom(16), "work", queue="mail")])
     await engine.close()
 asyncio.run(main())
 """

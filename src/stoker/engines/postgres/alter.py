@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from stoker.engines.call_times import timed
 from stoker.engines.postgres import audit
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.shared.careful import check
 from stoker.engines.sql import careful
 from stoker.engines.sql.packing import legible
@@ -13,19 +15,32 @@ from stoker.model.audit import By, of_alter
 from stoker.model.query import Cancel, Change, Selection, Tally
 
 if TYPE_CHECKING:
+    from stoker.engines.postgres.claim import Claimer
     from stoker.engines.postgres.store import Store
 
 
-async def alter(store: Store, selection: Selection, change: Change, by: By | None = None) -> Tally:
-    """Apply a change to the selected jobs."""
-    check(selection, change)
-    store.inside()
-    if not selection.ids:
-        return Tally()
-    wanted = Cancel(legible(change.reason), change.force) if isinstance(change, Cancel) else change
-    tell = partial(of_alter, selection, wanted)
-    tally = await store.write(
-        lambda unit: audit.audited(unit, careful.alter(unit, selection, wanted), by, tell), lane="desk"
-    )
-    await store.looks.look_now()
-    return tally
+class Alterer(Facet):
+    """Applies operators' changes."""
+
+    def __init__(self, store: Store, claimer: Claimer) -> None:
+        super().__init__(store)
+        self._claimer = claimer
+
+    @timed(write=True)
+    async def alter(self, selection: Selection, change: Change, *, by: By | None = None) -> Tally:
+        check(selection, change)
+        self._store.inside()
+        if not selection.ids:
+            return Tally()
+        wanted = Cancel(legible(change.reason), change.force) if isinstance(change, Cancel) else change
+        tell = partial(of_alter, selection, wanted)
+        try:
+            tally = await self._store.write(
+                lambda unit: audit.audited(unit, careful.alter(unit, selection, wanted), by, tell), lane="desk"
+            )
+            await self._store.looks.look_now()
+        finally:
+            # Also when only the answer to its commit was lost.
+            self._claimer.forget()
+        self._store.notifier.ends.altered(selection, change, tally)
+        return tally

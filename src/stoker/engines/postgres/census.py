@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from stoker.engines.call_times import timed
 from stoker.engines.postgres.census_bounds import CensusBounds
 from stoker.engines.postgres.columns import PENDING, STATUSES, listed
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import ENQUEUED
 from stoker.engines.sql.exchanges import Exchange, Row
@@ -26,12 +28,19 @@ _RUNNING = sql("census_running")
 _ENTRIES = sql("census_entries")
 
 
-async def census(store: Store, bounds: CensusBounds) -> Census:
-    """Every count at one instant."""
-    return await store.read(lambda now: counted(now, bounds))
+class CensusReader(Facet):
+    """Counts jobs, from where its last census began to read."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._bounds = CensusBounds()
+
+    @timed(write=False)
+    async def census(self) -> Census:
+        return await self._store.read(lambda now: _counted(now, self._bounds))
 
 
-def counted(now: Instant, bounds: CensusBounds) -> Exchange[Census]:
+def _counted(now: Instant, bounds: CensusBounds) -> Exchange[Census]:
     """Every count at this instant, from counters, leases and the oldest jobs of each queue."""
     look = bounds.begin(now)
     rows: list[Row] = yield _COUNTS, ()

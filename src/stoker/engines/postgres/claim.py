@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from stoker.engines.call_times import timed
 from stoker.engines.postgres import subqueues
 from stoker.engines.postgres.claim_cursor import FIRST_ONLY, ClaimCursor, Scan
 from stoker.engines.postgres.columns import STATUSES, listed
 from stoker.engines.postgres.connection import BEGIN
 from stoker.engines.postgres.errors import Locked
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.shared import careful, subqueue_claim
 from stoker.engines.shared.unit_of_work import Wanted
@@ -110,11 +112,11 @@ class Broken(NamedTuple):
     why: str
 
 
-class Claimer:
+class Claimer(Facet):
     """The claims of one engine, with a cursor for each queue."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self._cursors: dict[str, ClaimCursor] = {}
         self._rated: set[str] = set()
         """Queues that had a rate when they were last claimed from."""
@@ -167,8 +169,12 @@ class Claimer:
                     if cursor is not None:
                         cursor.put(ref.priority, settlement.due)
 
+    @timed(write=True)
     async def claim(self, demand: Demand) -> list[Claim]:
-        """Hand due jobs to a worker with a live lease."""
+        return await self.take(demand)
+
+    async def take(self, demand: Demand) -> list[Claim]:
+        """Hand due jobs to a worker with a live lease. Settlements call it: their time is measured as a whole."""
         wanted, total = wants(demand)
         if total <= 0:
             self._store.inside()

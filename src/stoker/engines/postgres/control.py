@@ -8,11 +8,12 @@ it is created first; if another transaction was faster, the row is read again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from stoker.engines.call_times import timed
 from stoker.engines.postgres import audit, counters, subqueues
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.exchanges import Exchange, Row
@@ -36,9 +37,6 @@ from stoker.model.throttle import Bucket, Grant, Rate, drained, wait_hint
 from stoker.model.throttle import spend as spent
 from stoker.model.time import Instant, Span
 
-if TYPE_CHECKING:
-    from stoker.engines.postgres.store import Store
-
 _QUEUES = sql("queues")
 _NAMED = sql("queues_named")
 _QUEUE_HOLD = sql("queue_hold")
@@ -59,24 +57,67 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Presence).decode
 
 
+class Control(Facet):
+    """Queue settings, budgets, named locks and presences."""
+
+    @timed(write=False)
+    async def queues(self) -> list[Queue]:
+        return await self._store.read(lambda _: _queues())
+
+    @timed(write=True)
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
+        def change(unit: Unit) -> Exchange[bool]:
+            if isinstance(tuning, Rate):
+                return _tune_budget(unit, name, tuning, declared=declared, by=by)
+            return _tune_queue(unit, name, tuning, declared=declared, by=by)
+
+        return await self._store.write(change, lane="desk")
+
+    @timed(write=False)
+    async def subqueues(
+        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
+    ) -> list[SubqueueView]:
+        return await self._store.read(lambda now: _subqueues(queue, after, limit, names, now))
+
+    @timed(write=False)
+    async def budgets(self) -> list[Budget]:
+        return await self._store.read(lambda _: _budgets())
+
+    @timed(write=True)
+    async def spend(self, name: str, n: int = 1) -> Grant:
+        return await self._store.write(lambda unit: _spend(unit, name, n), lax=True)
+
+    @timed(write=True)
+    async def drain(self, name: str) -> bool:
+        return await self._store.write(lambda unit: _drain(unit, name), lax=True)
+
+    @timed(write=True)
+    async def lock(self, name: str, owner: str, lease: Span) -> bool:
+        check_name("lock", name)
+        check_span("lease", lease)
+        return await self._store.write(lambda unit: _take_lock(unit, name, owner, lease), lax=True)
+
+    @timed(write=True)
+    async def unlock(self, name: str, owner: str) -> bool:
+        return await self._store.write(lambda _: _release_lock(name, owner), lax=True)
+
+    @timed(write=True)
+    async def beat(self, presence: Presence) -> None:
+        await self._store.write(lambda unit: _beat(unit, presence), lax=True)
+        # Living workers also keep the counters short.
+        await self._store.write(lambda _: counters.fold(), lax=True)
+
+    @timed(write=False)
+    async def workers(self) -> list[Presence]:
+        return await self._store.read(lambda _: _presences())
+
+
 # --- queues -----------------------------------------------------------------------------------------------------
-
-
-async def queues(store: Store) -> list[Queue]:
-    """Every queue that was tuned, cooled or used, by name."""
-    return await store.read(lambda _: _queues())
 
 
 def _queues() -> Exchange[list[Queue]]:
     rows: list[Row] = yield _QUEUES, ()
     return [Queue(name=row[0]) if row[1] is None else read_queue(row) for row in rows]
-
-
-async def tune(store: Store, name: str, tuning: Tuning | Rate, *, declared: bool, by: By | None = None) -> bool:
-    """Patch a queue or set a budget."""
-    if isinstance(tuning, Rate):
-        return await store.write(lambda unit: _tune_budget(unit, name, tuning, declared=declared, by=by), lane="desk")
-    return await store.write(lambda unit: _tune_queue(unit, name, tuning, declared=declared, by=by), lane="desk")
 
 
 def _tune_queue(unit: Unit, name: str, tuning: Tuning, *, declared: bool, by: By | None) -> Exchange[bool]:
@@ -98,20 +139,15 @@ def _tune_queue(unit: Unit, name: str, tuning: Tuning, *, declared: bool, by: By
     return True
 
 
+def _subqueues(
+    name: str, after: str | None, limit: int, names: Sequence[str] | None, now: Instant
+) -> Exchange[list[SubqueueView]]:
+    rows: list[Row] = yield _NAMED, ([name],)
+    queue = read_queue(rows[0]) if rows else Queue(name=name)
+    return (yield from subqueues.subqueues(queue, after, limit, names, now))
+
+
 # --- budgets ----------------------------------------------------------------------------------------------------
-
-
-async def subqueues_of(
-    store: Store, name: str, after: str | None, limit: int, names: Sequence[str] | None
-) -> list[SubqueueView]:
-    """Subqueues of a queue, by name."""
-
-    def look(now: Instant) -> Exchange[list[SubqueueView]]:
-        rows: list[Row] = yield _NAMED, ([name],)
-        queue = read_queue(rows[0]) if rows else Queue(name=name)
-        return (yield from subqueues.subqueues(queue, after, limit, names, now))
-
-    return await store.read(look)
 
 
 def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool, by: By | None) -> Exchange[bool]:
@@ -128,18 +164,8 @@ def _tune_budget(unit: Unit, name: str, rate: Rate, *, declared: bool, by: By | 
         return True
 
 
-async def budgets(store: Store) -> list[Budget]:
-    """Every budget, by name."""
-    return await store.read(lambda _: _budgets())
-
-
 def _budgets() -> Exchange[list[Budget]]:
     return [read_budget(row) for row in (yield _BUDGETS, ())]
-
-
-async def spend(store: Store, name: str, n: int) -> Grant:
-    """Take `n` tokens or none."""
-    return await store.write(lambda unit: _spend(unit, name, n), lax=True)
 
 
 def _spend(unit: Unit, name: str, n: int) -> Exchange[Grant]:
@@ -150,11 +176,6 @@ def _spend(unit: Unit, name: str, n: int) -> Exchange[Grant]:
     if grant.granted:
         yield from _fill(budget, after)
     return grant
-
-
-async def drain(store: Store, name: str) -> bool:
-    """Empty a budget."""
-    return await store.write(lambda unit: _drain(unit, name), lax=True)
 
 
 def _drain(unit: Unit, name: str) -> Exchange[bool]:
@@ -177,13 +198,6 @@ def _fill(budget: Budget, bucket: Bucket) -> Exchange[None]:
 # --- locks ------------------------------------------------------------------------------------------------------
 
 
-async def lock(store: Store, name: str, owner: str, lease: Span) -> bool:
-    """Take or extend a named lock."""
-    check_name("lock", name)
-    check_span("lease", lease)
-    return await store.write(lambda unit: _take_lock(unit, name, owner, lease), lax=True)
-
-
 def _take_lock(unit: Unit, name: str, owner: str, lease: Span) -> Exchange[bool]:
     while True:
         held = yield from _named_lock(name)
@@ -194,11 +208,6 @@ def _take_lock(unit: Unit, name: str, owner: str, lease: Span) -> Exchange[bool]
             return True
         if (yield _LOCK_MAKE, (name, owner, unit.now + lease)):
             return True
-
-
-async def unlock(store: Store, name: str, owner: str) -> bool:
-    """Release a lock that the caller holds."""
-    return await store.write(lambda _: _release_lock(name, owner), lax=True)
 
 
 def _release_lock(name: str, owner: str) -> Exchange[bool]:
@@ -216,20 +225,9 @@ def _named_lock(name: str) -> Exchange[NamedLock | None]:
 # --- presences --------------------------------------------------------------------------------------------------
 
 
-async def beat(store: Store, presence: Presence) -> None:
-    """Show a worker, stamped with the store's now. Living workers also keep the counters short."""
-    await store.write(lambda unit: _beat(unit, presence), lax=True)
-    await store.write(lambda _: counters.fold(), lax=True)
-
-
 def _beat(unit: Unit, presence: Presence) -> Exchange[None]:
     stamped = msgspec.structs.replace(presence, seen_at=unit.now)
     yield _BEAT, (presence.worker, unit.now, _encode(stamped).decode())
-
-
-async def workers(store: Store) -> list[Presence]:
-    """Every presence, by worker."""
-    return await store.read(lambda _: _presences())
 
 
 def _presences() -> Exchange[list[Presence]]:

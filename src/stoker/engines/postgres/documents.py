@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stoker.engines.call_times import timed
 from stoker.engines.postgres import audit
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
+from stoker.engines.shared import documents as shared
 from stoker.engines.shared.documents import Signed
-from stoker.engines.sql.exchanges import Exchange
+from stoker.engines.sql.exchanges import Exchange, just
+from stoker.model.time import Instant
 
 if TYPE_CHECKING:
-    from stoker.engines.postgres.store import Store
     from stoker.engines.postgres.unit_of_work import Unit
 
 _DOCUMENTS = sql("documents")
@@ -19,18 +22,23 @@ _WRITE = sql("document_write")
 _DROP = sql("document_drop")
 
 
-async def documents(store: Store, sort: str) -> list[bytes]:
-    """All documents of a sort."""
-    return await store.read(lambda _: _documents(sort))
+class Documents(Facet, shared.Documents):
+    """Tokens, sessions and operations."""
+
+    async def now(self) -> Instant:
+        return await self._store.stroll(just)
+
+    @timed(write=False)
+    async def _documents(self, sort: str) -> list[bytes]:
+        return await self._store.read(lambda _: _documents(sort))
+
+    @timed(write=True)
+    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
+        return await self._store.write(lambda unit: _swap(unit, sort, name, before, after, signed), lane="desk")
 
 
 def _documents(sort: str) -> Exchange[list[bytes]]:
     return [row[0].encode() for row in (yield _DOCUMENTS, (sort,))]
-
-
-async def swap(store: Store, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
-    """Write a document if the stored one is still `before`, with its audit entry."""
-    return await store.write(lambda unit: _swap(unit, sort, name, before, after, signed), lane="desk")
 
 
 def _swap(

@@ -1,4 +1,4 @@
-"""The Postgres engine: every method of the contract, each passed to its module.
+"""The Postgres engine: its facets, composed of the classes that do the work, and its lifetime.
 
 Inserts, settlements and operators' changes return when they are as durable as the server's configuration promises.
 Claims, renewals and other calls that are soon repeated do not wait for the fsync.
@@ -6,85 +6,98 @@ Claims, renewals and other calls that are soon repeated do not wait for the fsyn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
-from typing import ClassVar, Literal, Self, TypeVar
+from typing import ClassVar, Literal, Self
 
 import msgspec
 
-from stoker.engines.base import LEASE, Clock, Description, Feature, Transaction, needs_transaction
-from stoker.engines.call_times import CallTimes, timed
-from stoker.engines.postgres import (
-    alter,
-    audit,
-    census,
-    claim,
-    control,
-    describe,
-    diagnose,
-    documents,
-    expire,
-    find,
-    groups,
-    insert,
-    leases,
-    notes,
-    outbox,
-    schedules,
-    schema,
-    settle,
-    steering,
-    user_transaction,
-)
-from stoker.engines.postgres import events as event_log
-from stoker.engines.postgres import letters as letter_box
-from stoker.engines.postgres.census_bounds import CensusBounds
+from stoker.engines import base
+from stoker.engines.base import Clock, Description, Feature, Transaction
+from stoker.engines.postgres import describe, diagnose, schema
+from stoker.engines.postgres.alter import Alterer
+from stoker.engines.postgres.audit import Audit
+from stoker.engines.postgres.census import CensusReader
+from stoker.engines.postgres.claim import Claimer
 from stoker.engines.postgres.connection import Pooler
-from stoker.engines.postgres.sequencer import Sequencer
+from stoker.engines.postgres.control import Control
+from stoker.engines.postgres.documents import Documents
+from stoker.engines.postgres.events import Timeline
+from stoker.engines.postgres.expire import Sweeper
+from stoker.engines.postgres.find import Finder
+from stoker.engines.postgres.groups import Groups
+from stoker.engines.postgres.insert import Inserter
+from stoker.engines.postgres.leases import Leases
+from stoker.engines.postgres.letters import LetterBox
+from stoker.engines.postgres.notes import NoteWriter
+from stoker.engines.postgres.outbox import Streams
+from stoker.engines.postgres.schedules import Schedules
+from stoker.engines.postgres.settle import Settler
+from stoker.engines.postgres.steering import Consumers
 from stoker.engines.postgres.store import Options, Store
-from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.url import public_url, read_url
-from stoker.engines.shared.documents import Documents, Signed
-from stoker.engines.shared.facets import OneObject
-from stoker.engines.shared.schedules import fire
-from stoker.engines.sql.exchanges import Exchange, Row, just
-from stoker.model.ahead import Ahead
-from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, of_letters, of_steer
-from stoker.model.control import Budget, Presence, Queue, Tuning
-from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
-from stoker.model.groups import Closing, Group, Swept
+from stoker.engines.postgres.user_transaction import Transactions
+from stoker.engines.sql.exchanges import just
 from stoker.model.health.facts import Facts
-from stoker.model.ids import JobId
-from stoker.model.job import (
-    Claim,
-    Demand,
-    Draft,
-    Job,
-    Note,
-    Receipt,
-    Renewal,
-    Settled,
-    Settlement,
-    Verdict,
-    check_lease,
-)
-from stoker.model.lifecycle import KEEP_DONE, check_settlements
-from stoker.model.outbox.cursor import Consumer, Lease, Rest, Wish
-from stoker.model.outbox.delivery import Advance, Advanced, check_wish
-from stoker.model.outbox.letters import Count, LetterAction, LetterFilter, Letters
-from stoker.model.outbox.steering import Steering, StreamState
-from stoker.model.outbox.stream import Entry, Stream, Vacuumed, check_entries, check_received
-from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally, bounded
-from stoker.model.schedule import Edit, Fired, Schedule, Tick
-from stoker.model.subqueues import SubqueueView
-from stoker.model.throttle import Grant, Rate
+from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.time import Instant, Span
 
-T = TypeVar("T")
+
+class Jobs:
+    """Jobs and leases."""
+
+    def __init__(
+        self,
+        store: Store,
+        inserter: Inserter,
+        claimer: Claimer,
+        settler: Settler,
+        transactions: Transactions,
+        finder: Finder,
+    ) -> None:
+        leases = Leases(store)
+        self.insert = inserter.insert
+        self.claim = claimer.claim
+        self.settle = settler.settle
+        self.renew = leases.renew
+        self.note = NoteWriter(store, transactions).note
+        self.reap = leases.reap
+        self.ahead = finder.ahead
+        self.wait = store.wait
+        self.ended = store.ended
+        self.wake = store.wake
 
 
-class PostgresEngine(Documents, OneObject):
+class Operator:
+    """What operators read and change of jobs."""
+
+    def __init__(self, store: Store, claimer: Claimer, finder: Finder) -> None:
+        self.get = finder.get
+        self.find = finder.find
+        self.census = CensusReader(store).census
+        self.alter = Alterer(store, claimer).alter
+        self.expire = Sweeper(store).expire
+
+
+class Outbox:
+    """Streams, inboxes and held claims."""
+
+    def __init__(self, store: Store, settler: Settler, transactions: Transactions) -> None:
+        streams, consumers = Streams(store, transactions), Consumers(store)
+        self.register = streams.register
+        self.append = streams.append
+        self.lease = streams.lease
+        self.advance = streams.advance
+        self.streams = consumers.streams
+        self.steer = consumers.steer
+        self.vacuum = consumers.vacuum
+        self.letters = LetterBox(store).letters
+        self.receive = streams.receive
+        self.hold = transactions.hold
+        self.settle_last = transactions.settle_last
+        self.tell_settled = settler.tell_settled
+
+
+class PostgresEngine:
     """Jobs in one schema of a Postgres database.
 
     `migrate="auto"` upgrades an older schema at open; an absent one is made in any case. `pooler` says whether a
@@ -118,21 +131,34 @@ class PostgresEngine(Documents, OneObject):
 
     def _furnish(self, options: Options) -> None:
         self._options = options
-        self.history = options.history
-        self.call_times = CallTimes()
-        self._store = Store(options)
-        self._claimer = claim.Claimer(self._store)
-        self._store.looks.inserted = self._claimer.inserted
-        self._batchers = insert.InsertBatchers(self._store)
-        self._ticks = schedules.batcher(self._store)
-        self._sequencer = Sequencer(self._store)
-        self._census_bounds = CensusBounds()
-
-    # --- life ---------------------------------------------------------------------------------------------------
+        self._store = store = Store(options)
+        self.call_times = store.call_times
+        claimer, finder = Claimer(store), Finder(store)
+        store.looks.inserted = claimer.inserted
+        self._transactions = transactions = Transactions(store, claimer)
+        self._inserter = inserter = Inserter(store, claimer, transactions)
+        settler = Settler(store, claimer, transactions)
+        self.jobs: base.Jobs = Jobs(store, inserter, claimer, settler, transactions, finder)
+        self.operator: base.Operator = Operator(store, claimer, finder)
+        self.groups = Groups(store)
+        self.control = Control(store)
+        self.schedules = Schedules(store, claimer)
+        self.timeline = Timeline(store)
+        self.documents = Documents(store)
+        self.audit = Audit(store)
+        self.outbox: base.Outbox = Outbox(store, settler, transactions)
 
     @property
     def where(self) -> str:
         return public_url(self._options)
+
+    @property
+    def history(self) -> int | None:
+        return self._store.history
+
+    @history.setter
+    def history(self, most: int | None) -> None:
+        self._store.history = most
 
     @property
     def version(self) -> str:
@@ -142,8 +168,8 @@ class PostgresEngine(Documents, OneObject):
         await self._store.open()
 
     async def close(self) -> None:
-        await self._batchers.close()
-        await self._ticks.close()
+        await self._inserter.close()
+        await self.schedules.close()
         await self._store.close()
 
     def for_loop(self, *, read_limit: float | None = None) -> Self:
@@ -156,7 +182,7 @@ class PostgresEngine(Documents, OneObject):
         return twin
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        return user_transaction.own(self._store, self._claimer.forget)
+        return self._transactions.own()
 
     async def migrate(self, *, plan_only: bool = False) -> list[str]:
         return await schema.connected(self._options, schema.plan if plan_only else schema.migrate)
@@ -172,337 +198,3 @@ class PostgresEngine(Documents, OneObject):
 
     async def now(self) -> Instant:
         return await self._store.stroll(just)
-
-    # --- the doors ----------------------------------------------------------------------------------------------
-
-    @timed(write=True)
-    async def insert(
-        self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
-    ) -> list[Receipt]:
-        if tx is not None:
-            return await user_transaction.insert(self._store, self._claimer, tx, drafts, group)
-        if insert.are_grouped(drafts, group):
-            receipts = await insert.carefully(self._store, drafts, group)
-        else:
-            receipts = await self._batchers.put(drafts)
-        self._claimer.inserted(drafts)
-        return receipts
-
-    @timed(write=True)
-    async def claim(self, demand: Demand) -> list[Claim]:
-        return await self._claimer.claim(demand)
-
-    @timed(write=True)
-    async def settle(
-        self,
-        settlements: Sequence[Settlement],
-        *,
-        tx: Transaction | None = None,
-        demand: Demand | None = None,
-    ) -> Settled:
-        check_settlements(settlements)
-        if tx is not None:
-            verdicts = await user_transaction.settle(self._store, self._claimer, tx, settlements)
-            return Settled(verdicts, [] if demand is None else await self._claimer.claim(demand))
-        return await settle.exchange(self._store, self._claimer, settlements, demand)
-
-    @timed(write=True)
-    async def renew(
-        self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
-    ) -> Renewal:
-        check_lease(lease)
-        return await leases.renew(self._store, worker, held, lease, first=first)
-
-    @timed(write=True)
-    async def note(self, notes_: Sequence[Note], *, tx: Transaction | None = None) -> list[Verdict]:
-        if tx is not None:
-            return await self._join(tx, lambda _: notes.exchange(notes_))
-        return await notes.note(self._store, notes_)
-
-    @timed(write=True)
-    async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
-        return await leases.reap(self._store, by, limit, dead)
-
-    @timed(write=False)
-    async def ahead(self, queues: Sequence[str]) -> Ahead:
-        return await find.ahead(self._store, queues)
-
-    async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
-        return await self._store.notifier.wait(topics, timeout)
-
-    async def ended(self, job: JobId, timeout: float) -> bool:
-        self._store.inside()
-        return await self._store.notifier.ends.wait(job, timeout)
-
-    async def wake(self, topics: Sequence[str]) -> None:
-        self._store.inside()
-        self._store.notify(set(topics))
-
-    # --- people -------------------------------------------------------------------------------------------------
-
-    @timed(write=False)
-    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        return await find.get(self._store, ids)
-
-    @timed(write=False)
-    async def find(self, query: Query) -> Page:
-        return await find.find(self._store, query)
-
-    @timed(write=False)
-    async def census(self) -> Census:
-        return await census.census(self._store, self._census_bounds)
-
-    @timed(write=True)
-    async def alter(self, selection: Selection, change: Change, *, by: By | None = None) -> Tally:
-        try:
-            tally = await alter.alter(self._store, selection, change, by)
-        finally:
-            # Also when only the answer to its commit was lost.
-            self._claimer.forget()
-        self._store.notifier.ends.altered(selection, change, tally)
-        return tally
-
-    @timed(write=True)
-    async def expire(self, retention: Retention) -> Expired:
-        return await expire.expire(self._store, bounded(retention, self.history))
-
-    # --- groups -------------------------------------------------------------------------------------------------
-
-    @timed(write=False)
-    async def get_groups(self, ids: Sequence[JobId]) -> list[Group | None]:
-        return await groups.groups(self._store, ids)
-
-    @timed(write=True)
-    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
-        return await groups.seal(self._store, group, abandoned=abandoned)
-
-    def watch_closings(self, emit: Callable[[Closing], None]) -> None:
-        self._store.looks.emit_closing = emit
-
-    @timed(write=True)
-    async def sweep_groups(self, limit: int = 1_000) -> Swept:
-        return await groups.sweep(self._store, limit)
-
-    # --- settings -----------------------------------------------------------------------------------------------
-
-    @timed(write=False)
-    async def queues(self) -> list[Queue]:
-        return await control.queues(self._store)
-
-    @timed(write=True)
-    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
-        return await control.tune(self._store, name, tuning, declared=declared, by=by)
-
-    @timed(write=False)
-    async def subqueues(
-        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
-    ) -> list[SubqueueView]:
-        return await control.subqueues_of(self._store, queue, after, limit, names)
-
-    @timed(write=False)
-    async def budgets(self) -> list[Budget]:
-        return await control.budgets(self._store)
-
-    @timed(write=True)
-    async def spend(self, name: str, n: int = 1) -> Grant:
-        return await control.spend(self._store, name, n)
-
-    @timed(write=True)
-    async def drain(self, name: str) -> bool:
-        return await control.drain(self._store, name)
-
-    @timed(write=True)
-    async def lock(self, name: str, owner: str, lease: Span) -> bool:
-        return await control.lock(self._store, name, owner, lease)
-
-    @timed(write=True)
-    async def unlock(self, name: str, owner: str) -> bool:
-        return await control.unlock(self._store, name, owner)
-
-    @timed(write=True)
-    async def beat(self, presence: Presence) -> None:
-        await control.beat(self._store, presence)
-
-    @timed(write=False)
-    async def workers(self) -> list[Presence]:
-        return await control.workers(self._store)
-
-    # --- schedules ----------------------------------------------------------------------------------------------
-
-    @timed(write=False)
-    async def read_schedules(self) -> list[Schedule]:
-        return await schedules.schedules(self._store)
-
-    @timed(write=True)
-    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False, by: By | None = None) -> Schedule | None:
-        return await schedules.put(self._store, given, keep_edited=keep_edited, by=by)
-
-    @timed(write=True)
-    async def drop(self, name: str, *, by: By | None = None) -> bool:
-        return await schedules.drop(self._store, name, by)
-
-    @timed(write=True)
-    async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
-        fired = await fire(self._ticks.fire, tick, drafts)
-        self._claimer.inserted(drafts)
-        return fired
-
-    # --- the timeline -------------------------------------------------------------------------------------------
-
-    @timed(write=True)
-    async def record(
-        self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
-    ) -> int:
-        return await event_log.record(self._store, events, points, now, chunk)
-
-    @timed(write=False)
-    async def events(self, window: Window) -> list[Event]:
-        return await event_log.events(self._store, window)
-
-    @timed(write=False)
-    async def event_counts(self, since: Instant, until: Instant) -> list[EventCount]:
-        return await event_log.counts(self._store, since, until)
-
-    @timed(write=False)
-    async def late_minutes(self, since: Instant) -> list[Instant]:
-        return await event_log.late_minutes(self._store, since)
-
-    @timed(write=False)
-    async def latencies(self, window: Window) -> list[Latency]:
-        return await event_log.latencies(self._store, window)
-
-    @timed(write=False)
-    async def points(
-        self,
-        since: Instant,
-        until: Instant,
-        metrics: Sequence[str],
-        queues: frozenset[str] = frozenset(),
-        *,
-        width: Span | None = None,
-    ) -> list[Point]:
-        return await event_log.points(self._store, since, until, metrics, queues, width)
-
-    def timings(self) -> Timings:
-        return self.call_times.drain()
-
-    # --- audit --------------------------------------------------------------------------------------------------
-
-    @timed(write=False)
-    async def read_audit(self, query: AuditQuery) -> list[AuditEntry]:
-        return await self._store.read(lambda _: audit.read(query))
-
-    @timed(write=True)
-    async def write_audit(self, by: By, deed: Deed) -> AuditEntry:
-        return await self._store.write(lambda unit: audit.entered(unit, by, deed), lane="desk")
-
-    # --- documents ----------------------------------------------------------------------------------------------
-
-    @timed(write=False)
-    async def _documents(self, sort: str) -> list[bytes]:
-        return await documents.documents(self._store, sort)
-
-    @timed(write=True)
-    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
-        return await documents.swap(self._store, sort, name, before, after, signed)
-
-    # --- streams ------------------------------------------------------------------------------------------------
-
-    @timed(write=True)
-    async def register(
-        self, stream: Stream, consumers: Sequence[Consumer] = (), *, tx: Transaction | None = None
-    ) -> None:
-        if tx is not None:
-            return await self._join(tx, lambda _: outbox.make(stream, consumers))
-        return await self._store.write(lambda _: outbox.make(stream, consumers), lane="stream")
-
-    @timed(write=True)
-    async def append(self, stream: Stream, entries: Sequence[Entry], *, tx: Transaction | None = None) -> None:
-        check_entries(stream, entries)
-        if tx is not None:
-            return await self._join(tx, lambda unit: outbox.append(unit, stream, entries))
-        return await self._store.write(lambda unit: outbox.append(unit, stream, entries))
-
-    @timed(write=True)
-    async def lease(self, wish: Wish) -> Lease | Rest:
-        complete, rows = await self._sequencer.look(wish)
-        while True:
-            found = await self._store.each("stream", partial(outbox.lease, self._store.now(), wish, rows))
-            if complete or isinstance(found, Lease):
-                return found
-            # What is committed may not have its number yet.
-            complete, rows = await self._sequencer.look(wish, patient=True)
-
-    @timed(write=True)
-    async def advance(self, advance: Advance, *, tx: Transaction | None = None, wish: Wish | None = None) -> Advanced:
-        check_wish(advance, wish, joined=tx is not None)
-        clock = self._store.now()
-        if tx is not None:
-            return await self._join(tx, lambda _: outbox.advance(clock, advance, lax=False))
-        rows: list[Row] = []
-        if wish is not None:
-            if self._sequencer.recent(wish.stream):
-                lease = await self._store.each("stream", partial(outbox.go_on, clock, advance, wish))
-                if lease is not None:
-                    return Advanced(applied=True, lease=lease)
-            _, rows = await self._sequencer.look(wish, advance)
-        if outbox.has_letters(advance):
-            return await self._store.write(lambda _: outbox.advance(clock, advance, wish), lane="stream", lax=True)
-        return await self._store.each("stream", lambda: outbox.advance(clock, advance, wish, rows))
-
-    @timed(write=False)
-    async def streams(self, names: Sequence[str] = ()) -> list[StreamState]:
-        return await self._store.read(lambda _: steering.streams(names))
-
-    @timed(write=True)
-    async def steer(self, stream: str, consumer: str, change: Steering, *, by: By | None = None) -> bool:
-        return await self._store.write(
-            lambda unit: audit.audited(
-                unit,
-                steering.steer(unit, stream, consumer, change),
-                by,
-                lambda done: of_steer(stream, consumer, change, done=done),
-            ),
-            lane="stream",
-        )
-
-    @timed(write=True)
-    async def vacuum(self, stream: str, limit: int) -> Vacuumed:
-        return await self._store.write(lambda unit: steering.vacuum(unit, stream, limit), lane="stream", lax=True)
-
-    @timed(write=True)
-    async def letters(
-        self, chosen: LetterFilter, action: LetterAction | None = None, *, by: By | None = None
-    ) -> Letters:
-        if action is None:
-            return await self._store.read(lambda _: letter_box.page(chosen))
-        if isinstance(action, Count):
-            return await self._store.read(lambda _: letter_box.count(chosen))
-        tell = partial(of_letters, chosen, action)
-        return await self._store.write(
-            lambda unit: audit.audited(unit, letter_box.change(unit, chosen, action), by, tell), lane="stream"
-        )
-
-    @timed(write=True)
-    async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:
-        needs_transaction("receive", tx)
-        check_received(source, ids)
-        return await self._join(tx, lambda unit: outbox.receive(unit, source, ids, keep))
-
-    @timed(write=True)
-    async def hold(self, claim: Claim, *, tx: Transaction) -> Claim | None:
-        needs_transaction("hold", tx)
-        return await user_transaction.hold(self._store, self._claimer, tx, claim)
-
-    @timed(write=True)
-    async def settle_last(self, settlement: Settlement, *, tx: Transaction) -> bool:
-        needs_transaction("settle_last", tx)
-        check_settlements([settlement])
-        return await user_transaction.settle_last(self._store, self._claimer, tx, settlement)
-
-    def tell_settled(self, settlements: Sequence[Settlement]) -> None:
-        self._store.inside()
-        self._store.notifier.ends.settled(settlements, [Verdict.APPLIED] * len(settlements))
-
-    async def _join(self, tx: Transaction, make: Callable[[Unit], Exchange[T]]) -> T:
-        return await user_transaction.join(self._store, self._claimer, tx, make)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
+from stoker.engines.call_times import timed
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.event_log import EventLog
 from stoker.engines.sql.exchanges import Exchange
 from stoker.model.event_blocks import pack
-from stoker.model.events import Event, EventCount, Latency, Point, Window
+from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
 from stoker.model.time import Instant, Span
-
-if TYPE_CHECKING:
-    from stoker.engines.postgres.store import Store
 
 _RECORD_CHUNK = sql("record_chunk")
 _RECORD_EVENTS = sql("record_events")
@@ -28,58 +26,67 @@ _LOG = EventLog(sql("events"), sql("events_latest"), sql("events_removed"), sql(
 _MEASURED = ("sum", "p50", "p95", "p99", "max")
 
 
-async def record(
-    store: Store, events_: Sequence[Event], points_: Sequence[Point], now: Instant, chunk: bytes | None
-) -> int:
-    """Append events, shifted to the store's clock, and overwrite points; nothing if the chunk was written."""
-    store.inside()
-    if not events_ and not points_:
-        return 0
-    return await store.write(lambda unit: _record(unit, events_, points_, now, chunk), lane="desk", lax=True)
+class Timeline(Facet):
+    """Events and points."""
+
+    @timed(write=True)
+    async def record(
+        self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
+    ) -> int:
+        self._store.inside()
+        if not events and not points:
+            return 0
+        return await self._store.write(lambda unit: _record(unit, events, points, now, chunk), lane="desk", lax=True)
+
+    @timed(write=False)
+    async def events(self, window: Window) -> list[Event]:
+        return await self._store.read(lambda _: _LOG.events(window))
+
+    @timed(write=False)
+    async def event_counts(self, since: Instant, until: Instant) -> list[EventCount]:
+        return await self._store.read(lambda _: _LOG.counts(since, until))
+
+    @timed(write=False)
+    async def late_minutes(self, since: Instant) -> list[Instant]:
+        return await self._store.read(lambda _: _LOG.late_minutes(since))
+
+    @timed(write=False)
+    async def latencies(self, window: Window) -> list[Latency]:
+        return await self._store.read(lambda _: _LOG.latencies(window))
+
+    @timed(write=False)
+    async def points(
+        self,
+        since: Instant,
+        until: Instant,
+        metrics: Sequence[str],
+        queues: frozenset[str] = frozenset(),
+        *,
+        width: Span | None = None,
+    ) -> list[Point]:
+        if not metrics:
+            return []
+        return await self._store.read(lambda _: _points(since, until, list(metrics), sorted(queues), width))
+
+    def timings(self) -> Timings:
+        return self.call_times.drain()
 
 
 def _record(
-    unit: Unit, events_: Sequence[Event], points_: Sequence[Point], recorded: Instant, chunk: bytes | None
+    unit: Unit, events: Sequence[Event], points: Sequence[Point], recorded: Instant, chunk: bytes | None
 ) -> Exchange[int]:
     if chunk is not None and not (yield _RECORD_CHUNK, (chunk, unit.now)):
         return 0
-    if blocks := pack(events_, unit.now - recorded):
+    if blocks := pack(events, unit.now - recorded):
         rows = [(one.first, one.last, one.low, one.high, one.count, one.body) for one in blocks]
         yield _RECORD_EVENTS, tuple(list(column) for column in zip(*rows, strict=True))
     # A statement cannot write one row twice: the last of several values wins.
-    if newest := {(one.bucket, one.queue, one.metric): one for one in points_}:
+    if newest := {(one.bucket, one.queue, one.metric): one for one in points}:
         chosen = list(newest.values())
         columns = [list(column) for column in zip(*newest, strict=True)]
         measured = [[float(value) for value in map(attrgetter(name), chosen)] for name in _MEASURED]
         yield _RECORD_POINTS, (*columns, [one.count for one in chosen], *measured)
-    return len(events_)
-
-
-async def events(store: Store, window: Window) -> list[Event]:
-    """Events of the half-open window, oldest first."""
-    return await store.read(lambda _: _LOG.events(window))
-
-
-async def counts(store: Store, since: Instant, until: Instant) -> list[EventCount]:
-    """How many events of each type each queue has in the half-open window."""
-    return await store.read(lambda _: _LOG.counts(since, until))
-
-
-async def late_minutes(store: Store, since: Instant) -> list[Instant]:
-    """The minutes before into which events were written late, oldest first."""
-    return await store.read(lambda _: _LOG.late_minutes(since))
-
-
-async def latencies(store: Store, window: Window) -> list[Latency]:
-    """The times of completed jobs of the half-open window, latest first."""
-    return await store.read(lambda _: _LOG.latencies(window))
-
-
-async def points(
-    store: Store, since: Instant, until: Instant, metrics: Sequence[str], queues: frozenset[str], width: Span | None
-) -> list[Point]:
-    """Points of the closed window, by bucket, queue and metric; with a width, merged."""
-    return await store.read(lambda _: _points(since, until, list(metrics), sorted(queues), width)) if metrics else []
+    return len(events)
 
 
 def _points(

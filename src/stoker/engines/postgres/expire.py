@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
+from stoker.engines.call_times import timed
 from stoker.engines.postgres import claim, counters, damage
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit, erasure
 from stoker.engines.shared.sweeps import in_steps
@@ -21,11 +22,8 @@ from stoker.engines.sql.exchanges import Exchange, Row, Together
 from stoker.model.event_blocks import NEVER
 from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId, floor, minted_at
-from stoker.model.query import Expired, Retention, Sweep
+from stoker.model.query import Expired, Retention, Sweep, bounded
 from stoker.model.time import Instant
-
-if TYPE_CHECKING:
-    from stoker.engines.postgres.store import Store
 
 OLD_STRETCH = 50_000
 WHOLE_STRETCH = 20_000
@@ -66,20 +64,25 @@ class Swept:
     jobs: int = 0
 
 
-async def expire(store: Store, retention: Retention) -> Expired:
-    """Remove some of what has expired; the sweep of jobs also adds up the counts."""
-    return await in_steps(retention, partial(_expire, store, retention))
+class Sweeper(Facet):
+    """Removes what has expired."""
 
+    @timed(write=True)
+    async def expire(self, retention: Retention) -> Expired:
+        wanted = bounded(retention, self._store.history)
+        return await in_steps(wanted, partial(self._expire, wanted))
 
-async def _expire(store: Store, retention: Retention, sweep: Sweep) -> Expired:
-    if sweep is Sweep.LIMITS:
-        await damage.repair(store)
-        return Expired(repairs=tuple(await claim.recount(store, retention.limit)))
-    expired = await store.write(lambda unit: _sweep(unit, sweep, retention), lane="desk", lax=True)
-    if sweep is Sweep.JOBS:
-        while await store.write(lambda _: counters.fold(), lane="desk", lax=True) >= counters.MOST:
-            pass
-    return expired
+    async def _expire(self, retention: Retention, sweep: Sweep) -> Expired:
+        """Remove what one sweep is about; that of jobs also adds up the counts."""
+        store = self._store
+        if sweep is Sweep.LIMITS:
+            await damage.repair(store)
+            return Expired(repairs=tuple(await claim.recount(store, retention.limit)))
+        expired = await store.write(lambda unit: _sweep(unit, sweep, retention), lane="desk", lax=True)
+        if sweep is Sweep.JOBS:
+            while await store.write(lambda _: counters.fold(), lane="desk", lax=True) >= counters.MOST:
+                pass
+        return expired
 
 
 def _sweep(unit: Unit, sweep: Sweep, retention: Retention) -> Exchange[Expired]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stoker.engines.call_times import timed
 from stoker.engines.postgres.columns import CODES, FOUND, STATUSES, shown
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import read_bucket, read_unique
@@ -46,24 +48,25 @@ SHORTEST_WINDOW: Span = SECOND
 WIDER = 2
 
 
-async def get(store: Store, ids: Sequence[JobId]) -> list[Job | None]:
-    """Return whole records, in the order asked."""
-    return await store.each("desk" if len(ids) > FEW else "claim", lambda: _jobs(ids))
+class Finder(Facet):
+    """Reads jobs."""
 
+    @timed(write=False)
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        return await self._store.each("desk" if len(ids) > FEW else "claim", lambda: _jobs(ids))
 
-async def find(store: Store, query: Query) -> Page:
-    """Return one page in id order."""
-    return await store.read(lambda now: page(query, now))
+    @timed(write=False)
+    async def find(self, query: Query) -> Page:
+        return await self._store.read(lambda now: page(query, now))
 
-
-async def ahead(store: Store, queues: Sequence[str]) -> Ahead:
-    """Return how long a worker of these queues may sleep."""
-    rows = await store.once("desk", _AHEAD, (list(queues), store.now(), SOON))
-    gates = [
-        Gate(name, Pause(end) if paused else None, until, due, read_bucket(*bucket))
-        for _, name, paused, end, until, due, *bucket in rows
-    ]
-    return look_ahead(gates, rows[0][0] if rows else 0)
+    @timed(write=False)
+    async def ahead(self, queues: Sequence[str]) -> Ahead:
+        rows = await self._store.once("desk", _AHEAD, (list(queues), self._store.now(), SOON))
+        gates = [
+            Gate(name, Pause(end) if paused else None, until, due, read_bucket(*bucket))
+            for _, name, paused, end, until, due, *bucket in rows
+        ]
+        return look_ahead(gates, rows[0][0] if rows else 0)
 
 
 async def ended(store: Store, jobs: Sequence[JobId]) -> list[JobId]:

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stoker.engines.call_times import timed
 from stoker.engines.postgres.errors import Locked
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.shared.careful import callbacks_of, store_callbacks
 from stoker.engines.sql import damage
@@ -70,23 +72,53 @@ _WIDTH = 13
 """Columns of a group without its members; those and a change stand behind them."""
 
 
-# --- reading ----------------------------------------------------------------------------------------------------
+class Groups(Facet):
+    """Jobs that are counted together."""
+
+    @timed(write=False, name="get_groups")
+    async def get(self, ids: Sequence[JobId]) -> list[Group | None]:
+        rows = await self._store.once("desk", _GROUPS, (list(ids),)) if ids else []
+        found: dict[JobId, Group] = {}
+        for row in rows:
+            known, total, done, dead, canceled, queue, members, at = row[_WIDTH:]
+            group = found.get(row[0]) or msgspec.structs.replace(_read(row), members=tuple(known))
+            if total is not None:
+                group = group.counted(GroupChange(total, done, dead, canceled, members or [], queue), at)
+            found[group.id] = group
+        return [found.get(group) for group in ids]
+
+    @timed(write=True)
+    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
+        if not await self._store.once("write", _SEAL, (group, abandoned)):
+            return False
+        self._store.looks.add((group,))
+        await self._store.looks.look_now()
+        return True
+
+    def watch_closings(self, emit: Callable[[Closing], None]) -> None:
+        self._store.looks.emit_closing = emit
+
+    @timed(write=True, name="sweep_groups")
+    async def sweep(self, limit: int = 1_000) -> Swept:
+        store = self._store
+        await store.looks.settle()
+        found: dict[str, set[JobId]] = {}
+        for group, what in await store.once("desk", _TO_SWEEP, (store.now(), limit, FOLDED_AFTER, ABANDONED_AFTER)):
+            found.setdefault(what, set()).add(group)
+        swept = Swept()
+        closed = await store.looks.close_complete(sorted(found.get("changed", ())))
+        if old := sorted(found.get("old", set()) | found.get("unsealed", set())):
+            swept = await store.looks.fold(old)
+            await store.once("desk", _DROP_CHANGES, (old,))
+        removed = 0
+        expired = sorted(found.get("expired", ()))
+        for start in range(0, len(expired), EXPIRED_AT_ONCE):
+            part = partial(_expire, groups=expired[start : start + EXPIRED_AT_ONCE])
+            removed += await store.write(part, lane="desk", lax=True)
+        return Swept(abandoned=swept.abandoned, closed=swept.closed + closed, removed=removed)
 
 
-async def groups(store: Store, ids: Sequence[JobId]) -> list[Group | None]:
-    """Whole groups, in the order of their ids."""
-    rows = await store.once("desk", _GROUPS, (list(ids),)) if ids else []
-    found: dict[JobId, Group] = {}
-    for row in rows:
-        known, total, done, dead, canceled, queue, members, at = row[_WIDTH:]
-        group = found.get(row[0]) or msgspec.structs.replace(read(row), members=tuple(known))
-        if total is not None:
-            group = group.counted(GroupChange(total, done, dead, canceled, members or [], queue), at)
-        found[group.id] = group
-    return [found.get(group) for group in ids]
-
-
-def read(row: Row) -> Group:
+def _read(row: Row) -> Group:
     """Make a group of its columns, without its members; callbacks that cannot be read count as none."""
     id_, created, touched, closed, expires, *more = row[:_WIDTH]
     total, done, dead, canceled, sealed, abandoned, queue, stored = more
@@ -110,16 +142,7 @@ def read(row: Row) -> Group:
     )
 
 
-# --- sealing and closing ----------------------------------------------------------------------------------------
-
-
-async def seal(store: Store, group: JobId, *, abandoned: bool) -> bool:
-    """Seal a group, and look whether its members are finished."""
-    if not await store.once("write", _SEAL, (group, abandoned)):
-        return False
-    store.looks.add((group,))
-    await store.looks.look_now()
-    return True
+# --- closing ----------------------------------------------------------------------------------------------------
 
 
 class Looks:
@@ -202,7 +225,7 @@ class Looks:
 def _fold(unit: Unit, groups: Sequence[JobId]) -> Exchange[tuple[Swept, list[Closing]]]:
     """Do so; returns also the groups that closed."""
     rows: list[Row] = yield _LOCK, (sorted(groups),)
-    locked = {row[0]: read(row) for row in rows}
+    locked = {row[0]: _read(row) for row in rows}
     counted = (yield from _counted(locked)) if locked else {}
     yield from unit.load_queues({group.queue for group, _ in counted.values() if group.queue is not None})
     closed: list[Group] = []
@@ -263,32 +286,10 @@ def _row(group: Group) -> Row:
     )  # fmt: skip
 
 
-# --- sweeping ---------------------------------------------------------------------------------------------------
-
-
-async def sweep(store: Store, limit: int) -> Swept:
-    """Look at what no commit of a living process looks at, add up old changes, abandon, remove."""
-    await store.looks.settle()
-    found: dict[str, set[JobId]] = {}
-    for group, what in await store.once("desk", _TO_SWEEP, (store.now(), limit, FOLDED_AFTER, ABANDONED_AFTER)):
-        found.setdefault(what, set()).add(group)
-    swept = Swept()
-    closed = await store.looks.close_complete(sorted(found.get("changed", ())))
-    if old := sorted(found.get("old", set()) | found.get("unsealed", set())):
-        swept = await store.looks.fold(old)
-        await store.once("desk", _DROP_CHANGES, (old,))
-    removed = 0
-    expired = sorted(found.get("expired", ()))
-    for start in range(0, len(expired), EXPIRED_AT_ONCE):
-        part = partial(_expire, groups=expired[start : start + EXPIRED_AT_ONCE])
-        removed += await store.write(part, lane="desk", lax=True)
-    return Swept(abandoned=swept.abandoned, closed=swept.closed + closed, removed=removed)
-
-
 def _expire(unit: Unit, groups: Sequence[JobId]) -> Exchange[int]:
     """Remove groups past their retention, but put that off for those with a job that is kept; returns how many went."""
     rows: list[Row] = yield _EXPIRED, (list(groups), unit.now)
-    jobs = {row[0]: {*row[_WIDTH], *(draft.job_id for draft in read(row).callbacks)} for row in rows}
+    jobs = {row[0]: {*row[_WIDTH], *(draft.job_id for draft in _read(row).callbacks)} for row in rows}
     stored: list[Row] = yield _KEPT, (sorted(set().union(*jobs.values())),)
     expiries: dict[JobId, Instant | None] = dict(stored)
     until = {id_: kept_until((expiries[job] for job in of & expiries.keys()), unit.now) for id_, of in jobs.items()}

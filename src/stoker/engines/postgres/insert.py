@@ -7,11 +7,12 @@ engine share statements.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
+from stoker.engines.call_times import timed
 from stoker.engines.postgres.columns import draft_columns
 from stoker.engines.postgres.connection import Conflict
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.shared.insert_batcher import InsertBatcher, Put
@@ -25,7 +26,10 @@ from stoker.model.job import LARGEST_BATCH, Draft, Receipt, Stored
 from stoker.model.record import due_at
 
 if TYPE_CHECKING:
+    from stoker.engines.base import Transaction
+    from stoker.engines.postgres.claim import Claimer
     from stoker.engines.postgres.store import Store
+    from stoker.engines.postgres.user_transaction import Transactions
 
 _INSERT = sql("insert")
 _CREATE = sql("create")
@@ -44,21 +48,40 @@ MOST = 5 * LARGEST_BATCH
 """Drafts without keys in one statement: concurrent calls of an import share it."""
 
 
-class InsertBatchers:
-    """The two batchers of an engine: one for drafts without unique keys, one for those with keys."""
+class Inserter(Facet):
+    """Stores drafts. Those without unique keys and those with keys have a batcher each."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._carefully = partial(carefully, store)
-        self._plain = self._batcher(partial(together, store), MOST)
+    def __init__(self, store: Store, claimer: Claimer, transactions: Transactions) -> None:
+        super().__init__(store)
+        self._claimer = claimer
+        self._transactions = transactions
+        self._plain = self._batcher(self._together, MOST)
         self._keyed = self._batcher(self._carefully, LARGEST_BATCH)
 
     def _batcher(self, put: Put[Draft, Receipt], most: int) -> InsertBatcher[Draft, Receipt]:
         refusals = (Conflict, InvalidInput)
         return InsertBatcher(put, parallel=PARALLEL, most=most, small=SMALL, alone=self._carefully, refusals=refusals)
 
-    async def put(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        """Store drafts; receipts in their order."""
+    @timed(write=True)
+    async def insert(
+        self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
+    ) -> list[Receipt]:
+        if tx is not None:
+            return await self._transactions.join(tx, lambda unit: insert(unit, drafts, group), moves_jobs=True)
+        if are_grouped(drafts, group):
+            receipts = await self._carefully(drafts, group)
+        else:
+            receipts = await self._batched(drafts)
+        self._claimer.inserted(drafts)
+        return receipts
+
+    async def close(self) -> None:
+        """Store what is still waiting."""
+        await self._plain.close()
+        await self._keyed.close()
+
+    async def _batched(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """Store drafts that neither make a group nor join one, with those of concurrent calls."""
         self._store.inside()
         if not drafts:
             return []
@@ -67,25 +90,18 @@ class InsertBatchers:
             return await self._carefully(drafts)
         return await (self._keyed if modes else self._plain).put(drafts)
 
-    async def close(self) -> None:
-        """Store what is still waiting."""
-        await self._plain.close()
-        await self._keyed.close()
+    async def _together(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """Store drafts in one statement; raise `Conflict` if one of the ids is stored already."""
+        store, extra = self._store, sum(len(draft.payload) for draft in drafts) / SLOWEST
+        [(now,)] = await store.once("write", _INSERT, (store.now(), *draft_columns(drafts)), extra=extra)
+        woken = {draft.queue for draft in drafts if wakes(due_at(draft, now), now)}
+        if woken:
+            store.notify(woken)
+        return [Receipt(draft.job_id, _INSERTED) for draft in drafts]
 
-
-async def together(store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
-    """Store drafts in one statement; raise `Conflict` if one of the ids is stored already."""
-    extra = sum(len(draft.payload) for draft in drafts) / SLOWEST
-    [(now,)] = await store.once("write", _INSERT, (store.now(), *draft_columns(drafts)), extra=extra)
-    woken = {draft.queue for draft in drafts if wakes(due_at(draft, now), now)}
-    if woken:
-        store.notify(woken)
-    return [Receipt(draft.job_id, _INSERTED) for draft in drafts]
-
-
-async def carefully(store: Store, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
-    """Store drafts of which some may have keys, join groups or be stored already."""
-    return await store.write(lambda unit: insert(unit, drafts, group), lane="keyed")
+    async def _carefully(self, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
+        """Store drafts of which some may have keys, join groups or be stored already."""
+        return await self._store.write(lambda unit: insert(unit, drafts, group), lane="keyed")
 
 
 def are_grouped(drafts: Sequence[Draft], group: Group | None) -> bool:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from stoker.engines.base import CONTROL, ORPHANED_AFTER
+from stoker.engines.base import CONTROL, LEASE, ORPHANED_AFTER
+from stoker.engines.call_times import timed
 from stoker.engines.postgres.claim import Broken, Lease, Ref, set_aside, subqueue_of
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Place, Unit
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Renewal, Status
+from stoker.model.job import Claim, Renewal, Status, check_lease
 from stoker.model.time import Instant, Span
-
-if TYPE_CHECKING:
-    from stoker.engines.postgres.store import Store
 
 _RENEW = sql("renew")
 _ENLIST = sql("enlist")
@@ -33,13 +31,25 @@ SPARE = 64
 """Leases read beyond the limit: among claims of one instant the smallest ids are reaped first."""
 
 
-async def renew(store: Store, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, *, first: bool) -> Renewal:
-    """Extend a lease and compare what the worker holds with what is stored under it."""
-    broken: list[Broken] = []
-    renewal = await store.each("renew", lambda: _renew(store.now(), worker, held, lease, broken, first=first))
-    if broken:
-        await store.write(lambda unit: set_aside(unit, broken, started=True))
-    return renewal
+class Leases(Facet):
+    """The leases of workers, and what is stored under them."""
+
+    @timed(write=True)
+    async def renew(
+        self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
+    ) -> Renewal:
+        check_lease(lease)
+        store, broken = self._store, list[Broken]()
+        renewal = await store.each("renew", lambda: _renew(store.now(), worker, held, lease, broken, first=first))
+        if broken:
+            await store.write(lambda unit: set_aside(unit, broken, started=True))
+        return renewal
+
+    @timed(write=True)
+    async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
+        store = self._store
+        store.inside()
+        return await store.write(lambda unit: _reap(unit, store.now(), by, limit, dead), lax=True)
 
 
 def _renew(
@@ -117,12 +127,6 @@ def contents(unit: Unit, places: Mapping[JobId, Place], broken: list[Broken]) ->
         )
         claims.append(msgspec.structs.replace(claim, ref=ref))
     return claims
-
-
-async def reap(store: Store, by: str, limit: int, dead: Sequence[str]) -> list[Claim]:
-    """Pass claims of lapsed and dead workers to a living one, oldest first."""
-    store.inside()
-    return await store.write(lambda unit: _reap(unit, store.now(), by, limit, dead), lax=True)
 
 
 def _reap(unit: Unit, clock: Instant | None, by: str, limit: int, dead: Sequence[str]) -> Exchange[list[Claim]]:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from stoker.engines.call_times import timed
+from stoker.engines.postgres import audit
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.stream_rows import Place, letter_row, read_letter
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.exchanges import Exchange, Row
+from stoker.model.audit import By, of_letters
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.delivery import Advance
 from stoker.model.outbox.letters import (
     Clean,
+    Count,
     Letter,
     LetterAction,
     LetterFilter,
@@ -96,20 +102,37 @@ def _changed(letters: Sequence[tuple[int, int, Letter]]) -> Exchange[None]:
 # --- by users -----------------------------------------------------------------------------------------------------
 
 
-def page(chosen: LetterFilter) -> Exchange[Letters]:
+class LetterBox(Facet):
+    """Lists and changes letters."""
+
+    @timed(write=True)
+    async def letters(
+        self, chosen: LetterFilter, action: LetterAction | None = None, *, by: By | None = None
+    ) -> Letters:
+        if action is None:
+            return await self._store.read(lambda _: _page(chosen))
+        if isinstance(action, Count):
+            return await self._store.read(lambda _: _count(chosen))
+        tell = partial(of_letters, chosen, action)
+        return await self._store.write(
+            lambda unit: audit.audited(unit, _change(unit, chosen, action), by, tell), lane="stream"
+        )
+
+
+def _page(chosen: LetterFilter) -> Exchange[Letters]:
     """List letters, latest failure first."""
     rows = yield _LIST, (*_values(chosen, chosen.before), chosen.limit)
     letters = tuple(read_letter(row[1], row[2], row[3:]) for row in rows)
     return Letters(len(letters), letters)
 
 
-def count(chosen: LetterFilter) -> Exchange[Letters]:
+def _count(chosen: LetterFilter) -> Exchange[Letters]:
     """Count letters."""
     [(total,)] = yield _COUNT, _values(chosen, chosen.before)
     return Letters(total)
 
 
-def change(unit: Unit, chosen: LetterFilter, action: LetterAction) -> Exchange[Letters]:
+def _change(unit: Unit, chosen: LetterFilter, action: LetterAction) -> Exchange[Letters]:
     """Apply an action to the letters that it applies to, up to the limit."""
     changed: list[tuple[int, int, Letter]] = []
     before = chosen.before

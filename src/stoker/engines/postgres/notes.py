@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stoker.engines.call_times import timed
 from stoker.engines.postgres.claim import Ref
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.lease_bits import found_refs
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.exchanges import Exchange
@@ -15,18 +17,29 @@ from stoker.engines.sql.packing import encode, legible
 from stoker.model.job import LONGEST_LOG, Note, Verdict, noted
 
 if TYPE_CHECKING:
+    from stoker.engines.base import Transaction
     from stoker.engines.postgres.store import Store
+    from stoker.engines.postgres.user_transaction import Transactions
 
 _NOTE = sql("note")
 
 
-async def note(store: Store, notes: Sequence[Note]) -> list[Verdict]:
-    """Store notes of running handlers; return verdicts in their order."""
-    store.inside()
-    return await store.each("settle", lambda: exchange(notes)) if notes else []
+class NoteWriter(Facet):
+    """What running handlers write on their jobs."""
+
+    def __init__(self, store: Store, transactions: Transactions) -> None:
+        super().__init__(store)
+        self._transactions = transactions
+
+    @timed(write=True)
+    async def note(self, notes: Sequence[Note], *, tx: Transaction | None = None) -> list[Verdict]:
+        if tx is not None:
+            return await self._transactions.join(tx, lambda _: _noted(notes))
+        self._store.inside()
+        return await self._store.each("settle", lambda: _noted(notes)) if notes else []
 
 
-def exchange(notes: Sequence[Note]) -> Exchange[list[Verdict]]:
+def _noted(notes: Sequence[Note]) -> Exchange[list[Verdict]]:
     """Store notes; return verdicts in their order. What is not under its known lease any more is looked for."""
     verdicts = yield from _note(notes)
     moved = [

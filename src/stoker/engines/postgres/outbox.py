@@ -8,16 +8,20 @@ So a lease, and an advance without letters, need no transaction over several sta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 from operator import itemgetter
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from stoker.engines.base import needs_transaction
+from stoker.engines.call_times import timed
 from stoker.engines.postgres import letters
 from stoker.engines.postgres.columns import listed
 from stoker.engines.postgres.connection import Retriable
-from stoker.engines.postgres.sequencer import number_all
+from stoker.engines.postgres.facet import Facet
+from stoker.engines.postgres.sequencer import Sequencer, number_all
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.stream_rows import Place, Shown, next_turn_row, read_cursor, turn_row
 from stoker.engines.postgres.unit_of_work import Unit
@@ -39,11 +43,16 @@ from stoker.model.outbox.cursor import (
     wanted,
     within,
 )
-from stoker.model.outbox.delivery import Advance, Advanced, advanced
+from stoker.model.outbox.delivery import Advance, Advanced, advanced, check_wish
 from stoker.model.outbox.letters import message_of
 from stoker.model.outbox.steering import landing
-from stoker.model.outbox.stream import Entry, Stream, register, topic
+from stoker.model.outbox.stream import Entry, Stream, check_entries, check_received, register, topic
 from stoker.model.time import Instant, Span
+
+if TYPE_CHECKING:
+    from stoker.engines.base import Transaction
+    from stoker.engines.postgres.store import Store
+    from stoker.engines.postgres.user_transaction import Transactions
 
 T = TypeVar("T")
 
@@ -71,10 +80,67 @@ _RECEIVE = sql("receive")
 _number = itemgetter(0)
 
 
+class Streams(Facet):
+    """Appends messages and delivers them."""
+
+    def __init__(self, store: Store, transactions: Transactions) -> None:
+        super().__init__(store)
+        self._transactions = transactions
+        self._sequencer = Sequencer(store)
+
+    @timed(write=True)
+    async def register(
+        self, stream: Stream, consumers: Sequence[Consumer] = (), *, tx: Transaction | None = None
+    ) -> None:
+        if tx is not None:
+            return await self._transactions.join(tx, lambda _: _register(stream, consumers))
+        return await self._store.write(lambda _: _register(stream, consumers), lane="stream")
+
+    @timed(write=True)
+    async def append(self, stream: Stream, entries: Sequence[Entry], *, tx: Transaction | None = None) -> None:
+        check_entries(stream, entries)
+        if tx is not None:
+            return await self._transactions.join(tx, lambda unit: _append(unit, stream, entries))
+        return await self._store.write(lambda unit: _append(unit, stream, entries))
+
+    @timed(write=True)
+    async def lease(self, wish: Wish) -> Lease | Rest:
+        complete, rows = await self._sequencer.look(wish)
+        while True:
+            found = await self._store.each("stream", partial(_lease, self._store.now(), wish, rows))
+            if complete or isinstance(found, Lease):
+                return found
+            # What is committed may not have its number yet.
+            complete, rows = await self._sequencer.look(wish, patient=True)
+
+    @timed(write=True)
+    async def advance(self, advance: Advance, *, tx: Transaction | None = None, wish: Wish | None = None) -> Advanced:
+        check_wish(advance, wish, joined=tx is not None)
+        clock = self._store.now()
+        if tx is not None:
+            return await self._transactions.join(tx, lambda _: _advance(clock, advance, lax=False))
+        rows: list[Row] = []
+        if wish is not None:
+            if self._sequencer.recent(wish.stream):
+                lease = await self._store.each("stream", partial(_go_on, clock, advance, wish))
+                if lease is not None:
+                    return Advanced(applied=True, lease=lease)
+            _, rows = await self._sequencer.look(wish, advance)
+        if _has_letters(advance):
+            return await self._store.write(lambda _: _advance(clock, advance, wish), lane="stream", lax=True)
+        return await self._store.each("stream", lambda: _advance(clock, advance, wish, rows))
+
+    @timed(write=True)
+    async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:
+        needs_transaction("receive", tx)
+        check_received(source, ids)
+        return await self._transactions.join(tx, lambda unit: _receive(unit, source, ids, keep))
+
+
 # --- streams ------------------------------------------------------------------------------------------------------
 
 
-def make(stream: Stream, consumers: Sequence[Consumer]) -> Exchange[None]:
+def _register(stream: Stream, consumers: Sequence[Consumer]) -> Exchange[None]:
     """Make a stream and its consumers known."""
     sid = yield from _known(stream)
     for consumer in consumers:
@@ -114,7 +180,7 @@ def landings(sid: int, stream: str, to: Start | dict[int, int]) -> Exchange[list
     return found
 
 
-def append(unit: Unit, stream: Stream, entries: Sequence[Entry]) -> Exchange[None]:
+def _append(unit: Unit, stream: Stream, entries: Sequence[Entry]) -> Exchange[None]:
     """Append messages, registering their stream if it is new."""
     if not entries:
         return
@@ -165,7 +231,7 @@ def _usual(values: list[T]) -> tuple[list[T], T | None]:
 # --- lease --------------------------------------------------------------------------------------------------------
 
 
-def lease(clock: Instant | None, wish: Wish, looked: list[Row]) -> Exchange[Lease | Rest]:
+def _lease(clock: Instant | None, wish: Wish, looked: list[Row]) -> Exchange[Lease | Rest]:
     """Take a partition and read what is to be delivered.
 
     `looked` are the cursors as a look has just shown them. They are used once: a repetition looks again.
@@ -252,19 +318,19 @@ def _fitting(rows: list[Row], most: int) -> Exchange[list[Row]]:
 # --- advance ------------------------------------------------------------------------------------------------------
 
 
-def has_letters(change: Advance) -> bool:
+def _has_letters(change: Advance) -> bool:
     """Whether an advance writes more than the cursor."""
     effects = (change.letters, change.resolved, change.returned, change.parks)
     return any(effects) or change.released is not None
 
 
-def go_on(clock: Instant | None, change: Advance, wish: Wish) -> Exchange[Lease | None]:
+def _go_on(clock: Instant | None, change: Advance, wish: Wish) -> Exchange[Lease | None]:
     """Store an advance and lease the same partition again, by one statement.
 
     None, with nothing written, if the cursor is not the one of the lease any more, if there is no message behind it, or
     if anything but messages must be looked at.
     """
-    if change.ref is None or change.after or has_letters(change):
+    if change.ref is None or change.after or _has_letters(change):
         return None
     place, cursor = change.ref
     free = advanced(cursor, change, 0)
@@ -278,7 +344,7 @@ def go_on(clock: Instant | None, change: Advance, wish: Wish) -> Exchange[Lease 
     return (yield from _leased(place, leased(free, wish.worker, now, wish.terms), rows, limit, wish.bytes, set()))
 
 
-def advance(
+def _advance(
     clock: Instant | None,
     change: Advance,
     wish: Wish | None = None,
@@ -286,12 +352,12 @@ def advance(
     *,
     lax: bool = True,
 ) -> Exchange[Advanced]:
-    """Store an advance; with `wish`, lease the same partition again if there is more. `looked`: as for `lease`."""
+    """Store an advance; with `wish`, lease the same partition again if there is more. `looked`: as for `_lease`."""
     shown = yield from _newest(clock, change, wish, looked)
     after = None if shown is None else advanced(shown.cursor, change, shown.now)
     if shown is None or after is None:
         return Advanced(applied=False)
-    if has_letters(change):
+    if _has_letters(change):
         locked = yield _CURSOR_LOCK, shown.place
         if not locked:
             return Advanced(applied=False)
@@ -321,7 +387,7 @@ def _newest(
 # --- in the user's transaction ------------------------------------------------------------------------------------
 
 
-def receive(unit: Unit, source: str, ids: Sequence[str], keep: Span) -> Exchange[list[bool]]:
+def _receive(unit: Unit, source: str, ids: Sequence[str], keep: Span) -> Exchange[list[bool]]:
     """Remember ids; returns which of them are new."""
     # In one order, so that two calls with the same ids wait for each other and never both.
     rows = (yield _RECEIVE, (source, sorted(set(ids)), unit.now + keep)) if ids else ()

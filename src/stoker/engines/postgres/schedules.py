@@ -6,18 +6,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL
+from stoker.engines.call_times import timed
 from stoker.engines.postgres import audit
 from stoker.engines.postgres.errors import Locked
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
-from stoker.engines.shared.schedules import Firing, TickBatcher, chosen, decide_each, moved
+from stoker.engines.shared.schedules import Firing, TickBatcher, chosen, decide_each, fire, moved
 from stoker.engines.sql.careful import decided
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.model import schedule as rules
 from stoker.model.audit import By, of_setting
-from stoker.model.schedule import Edit, Fired, Schedule, pack, unpack
+from stoker.model.job import Draft
+from stoker.model.schedule import Edit, Fired, Schedule, Tick, pack, unpack
 
 if TYPE_CHECKING:
+    from stoker.engines.postgres.claim import Claimer
     from stoker.engines.postgres.store import Store
 
 _SCHEDULES = sql("schedules")
@@ -30,14 +34,42 @@ LOCK_WAIT = 0.2
 """So many seconds the ticks of a transaction wait for the one whose lock or key another transaction holds."""
 
 
-async def schedules(store: Store) -> list[Schedule]:
-    """Every schedule, by name."""
-    return [unpack(name, stored.encode()) for name, stored in await store.once("desk", _SCHEDULES, ())]
+class Schedules(Facet):
+    """Schedules and their ticks."""
 
+    def __init__(self, store: Store, claimer: Claimer) -> None:
+        super().__init__(store)
+        self._claimer = claimer
+        self._ticks = TickBatcher(self._fire, alone=(Locked,))
 
-async def put(store: Store, given: Schedule | Edit, *, keep_edited: bool, by: By | None = None) -> Schedule | None:
-    """Store or change a schedule."""
-    return await store.write(lambda unit: _put(unit, given, keep_edited=keep_edited, by=by), lane="desk")
+    @timed(write=False, name="read_schedules")
+    async def read(self) -> list[Schedule]:
+        return [unpack(name, stored.encode()) for name, stored in await self._store.once("desk", _SCHEDULES, ())]
+
+    @timed(write=True)
+    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False, by: By | None = None) -> Schedule | None:
+        return await self._store.write(lambda unit: _put(unit, given, keep_edited=keep_edited, by=by), lane="desk")
+
+    @timed(write=True)
+    async def drop(self, name: str, *, by: By | None = None) -> bool:
+        if by is None:
+            return bool(await self._store.once("desk", _DROP, (name,)))
+        return await self._store.write(lambda unit: _drop(unit, name, by), lane="desk")
+
+    @timed(write=True)
+    async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
+        fired = await fire(self._ticks.fire, tick, drafts)
+        self._claimer.inserted(drafts)
+        return fired
+
+    async def _fire(self, ticks: Sequence[Firing]) -> list[Fired]:
+        # One tick waits for a lock as long as any call; several do not wait for the one among them that has to.
+        wait = None if len(ticks) == 1 else LOCK_WAIT
+        return await self._store.write(lambda unit: _fire(unit, ticks), lane="keyed", lock_wait=wait)
+
+    async def close(self) -> None:
+        """Store ticks that are still waiting."""
+        await self._ticks.close()
 
 
 def _put(unit: Unit, given: Schedule | Edit, *, keep_edited: bool, by: By | None) -> Exchange[Schedule | None]:
@@ -53,30 +85,12 @@ def _put(unit: Unit, given: Schedule | Edit, *, keep_edited: bool, by: By | None
             return after
 
 
-async def drop(store: Store, name: str, by: By | None = None) -> bool:
-    """Delete a schedule."""
-    if by is None:
-        return bool(await store.once("desk", _DROP, (name,)))
-    return await store.write(lambda unit: _drop(unit, name, by), lane="desk")
-
-
 def _drop(unit: Unit, name: str, by: By) -> Exchange[bool]:
     before = yield from _lock(name)
     dropped = bool((yield _DROP, (name,)))
     if dropped:
         yield from audit.write(unit, by, of_setting("schedules.drop", f"schedule {name}", before, None))
     return dropped
-
-
-def batcher(store: Store) -> TickBatcher:
-    """What stores concurrent ticks together."""
-
-    async def fire(ticks: Sequence[Firing]) -> list[Fired]:
-        # One tick waits for a lock as long as any call; several do not wait for the one among them that has to.
-        wait = None if len(ticks) == 1 else LOCK_WAIT
-        return await store.write(lambda unit: _fire(unit, ticks), lane="keyed", lock_wait=wait)
-
-    return TickBatcher(fire, alone=(Locked,))
 
 
 def _fire(unit: Unit, ticks: Sequence[Firing]) -> Exchange[list[Fired]]:

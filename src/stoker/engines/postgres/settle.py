@@ -15,9 +15,11 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from stoker.engines.call_times import timed
 from stoker.engines.postgres.claim import Claimer, Ref
 from stoker.engines.postgres.columns import CODES, unless_empty
 from stoker.engines.postgres.errors import Locked
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.lease_bits import BitMasks, Item, located
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Place, Unit
@@ -26,12 +28,14 @@ from stoker.engines.sql.careful import decided
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Settled, Settlement, Status, Verdict
-from stoker.model.lifecycle import KEEP_DONE
+from stoker.model.lifecycle import KEEP_DONE, check_settlements
 from stoker.model.throttle import cooled
 from stoker.model.time import Instant
 
 if TYPE_CHECKING:
+    from stoker.engines.base import Transaction
     from stoker.engines.postgres.store import Store
+    from stoker.engines.postgres.user_transaction import Transactions
 
 _DONE, _MEMBERS, _SLOTS = sql("settle_done"), sql("settle_members"), sql("settle_slots")
 _SETTLED = sql("settled")
@@ -47,72 +51,95 @@ _APPLIED, _LOST = Verdict.APPLIED, Verdict.LOST
 _SUCCESS = Status.DONE
 
 
-async def exchange(store: Store, claimer: Claimer, settlements: Sequence[Settlement], demand: Demand | None) -> Settled:
-    """Settle and claim. Plain successes make no job claimable, so both run concurrently."""
-    if not settlements:
-        return Settled([], [] if demand is None else await claimer.claim(demand))
-    claimer.succeeded(settlements)
-    if demand is not None and all(is_plain(one) and one.ref.subqueue is None for one in settlements):
-        claiming = asyncio.ensure_future(claimer.claim(demand))
-        try:
-            verdicts = await close(store, settlements)
-        except BaseException:
-            # The claims it made reach no worker: they are reaped, like every claim whose reply is lost.
-            await asyncio.wait([claiming])
-            if not claiming.cancelled():
-                claiming.exception()
-            raise
-        store.notifier.ends.settled(settlements, verdicts)
-        return Settled(verdicts, await claiming)
-    verdicts = await close(store, settlements)
-    claimer.settled(settlements)
-    store.notifier.ends.settled(settlements, verdicts)
-    claims: list[Claim] = [] if demand is None else await claimer.claim(demand)
-    return Settled(verdicts, claims)
+class Settler(Facet):
+    """Ends claims."""
 
+    def __init__(self, store: Store, claimer: Claimer, transactions: Transactions) -> None:
+        super().__init__(store)
+        self._claimer = claimer
+        self._transactions = transactions
 
-async def close(store: Store, settlements: Sequence[Settlement]) -> list[Verdict]:
-    """End claims; verdicts in their order. A batch of plain successes is a transaction by itself."""
-    plain = _plain(settlements)
-    if len(plain) == len(settlements):
-        verdicts = await store.each("settle", lambda: _settle_plain(store.now(), plain, len(settlements)))
-        if freed := _freed(plain, verdicts):
-            store.notify(freed)
-        if groups := {item.ref.group for item in plain if item.ref.group is not None}:
-            store.looks.add(groups)
-        return verdicts
-    if any(settlement.slots for settlement in settlements):
-        return await _around_locks(store, settlements)
-    return await store.write(lambda unit: settle(unit, settlements), lane="settle")
-
-
-async def _around_locks(store: Store, settlements: Sequence[Settlement]) -> list[Verdict]:
-    """End claims whose follow-ups have keys, which a user's open transaction may hold.
-
-    A settlement that waits in vain is held, together with all that want one of its keys; the others are sent again.
-    """
-    verdicts = [Verdict.HELD] * len(settlements)
-    places, wait = list(range(len(settlements))), LOCK_WAIT
-    while places:
-        batch = [settlements[place] for place in places]
-        try:
-            found = await store.write(
-                lambda unit, batch=batch: settle(unit, batch),  # type: ignore[misc]
-                lane="settle",
-                lock_wait=wait,
-            )
-        except Locked as error:
-            if error.place is None:
+    @timed(write=True)
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        tx: Transaction | None = None,
+        demand: Demand | None = None,
+    ) -> Settled:
+        check_settlements(settlements)
+        if tx is not None:
+            verdicts = await self._transactions.join(tx, lambda unit: settle(unit, settlements), moves_jobs=True)
+            return Settled(verdicts, await self._claims(demand))
+        if not settlements:
+            return Settled([], await self._claims(demand))
+        self._claimer.succeeded(settlements)
+        if demand is not None and all(is_plain(one) and one.ref.subqueue is None for one in settlements):
+            # Plain successes make no job claimable, so both run concurrently.
+            claiming = asyncio.ensure_future(self._claimer.take(demand))
+            try:
+                verdicts = await self._close(settlements)
+            except BaseException:
+                # The claims it made reach no worker: they are reaped, like every claim whose reply is lost.
+                await asyncio.wait([claiming])
+                if not claiming.cancelled():
+                    claiming.exception()
                 raise
-            slots = batch[error.place].slots
-            del places[error.place]
-            places = [place for place in places if slots.isdisjoint(settlements[place].slots)]
-            wait = LOCK_WAIT_AGAIN
-            continue
-        for place, verdict in zip(places, found, strict=True):
-            verdicts[place] = verdict
-        break
-    return verdicts
+            self._store.notifier.ends.settled(settlements, verdicts)
+            return Settled(verdicts, await claiming)
+        verdicts = await self._close(settlements)
+        self._claimer.settled(settlements)
+        self._store.notifier.ends.settled(settlements, verdicts)
+        return Settled(verdicts, await self._claims(demand))
+
+    async def _claims(self, demand: Demand | None) -> list[Claim]:
+        return [] if demand is None else await self._claimer.take(demand)
+
+    def tell_settled(self, settlements: Sequence[Settlement]) -> None:
+        self._store.inside()
+        self._store.notifier.ends.settled(settlements, [Verdict.APPLIED] * len(settlements))
+
+    async def _close(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        """End claims; verdicts in their order. A batch of plain successes is a transaction by itself."""
+        store, plain = self._store, _plain(settlements)
+        if len(plain) == len(settlements):
+            verdicts = await store.each("settle", lambda: _settle_plain(store.now(), plain, len(settlements)))
+            if freed := _freed(plain, verdicts):
+                store.notify(freed)
+            if groups := {item.ref.group for item in plain if item.ref.group is not None}:
+                store.looks.add(groups)
+            return verdicts
+        if any(settlement.slots for settlement in settlements):
+            return await self._around_locks(settlements)
+        return await store.write(lambda unit: settle(unit, settlements), lane="settle")
+
+    async def _around_locks(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        """End claims whose follow-ups have keys, which a user's open transaction may hold.
+
+        A settlement that waits in vain is held, together with all that want one of its keys; the others are sent again.
+        """
+        verdicts = [Verdict.HELD] * len(settlements)
+        places, wait = list(range(len(settlements))), LOCK_WAIT
+        while places:
+            batch = [settlements[place] for place in places]
+            try:
+                found = await self._store.write(
+                    lambda unit, batch=batch: settle(unit, batch),  # type: ignore[misc]
+                    lane="settle",
+                    lock_wait=wait,
+                )
+            except Locked as error:
+                if error.place is None:
+                    raise
+                slots = batch[error.place].slots
+                del places[error.place]
+                places = [place for place in places if slots.isdisjoint(settlements[place].slots)]
+                wait = LOCK_WAIT_AGAIN
+                continue
+            for place, verdict in zip(places, found, strict=True):
+                verdicts[place] = verdict
+            break
+        return verdicts
 
 
 def settle(unit: Unit, settlements: Sequence[Settlement]) -> Exchange[list[Verdict]]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.engines.call_times import timed
+from stoker.engines.postgres import audit
 from stoker.engines.postgres.connection import Retriable
+from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.outbox import landings
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.stream_rows import read_cursor, turn_row
@@ -12,8 +15,9 @@ from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sql.steering import StreamSteering
 from stoker.engines.sql.stream_rows import PARTITION
+from stoker.model.audit import By, Deed, of_steer
 from stoker.model.outbox.cursor import Cursor
-from stoker.model.outbox.steering import Seek, StreamState, sought
+from stoker.model.outbox.steering import Seek, Steering, StreamState, sought
 from stoker.model.outbox.stream import Vacuumed
 from stoker.model.time import Instant
 
@@ -51,15 +55,35 @@ class _Steering(StreamSteering):
 
 
 _STEERING = _Steering(sql, _DROP)
-steer = _STEERING.steer
 
 
-def streams(names: Sequence[str]) -> Exchange[list[StreamState]]:
+class Consumers(Facet):
+    """Shows streams, changes consumers, and deletes what they have passed."""
+
+    @timed(write=False)
+    async def streams(self, names: Sequence[str] = ()) -> list[StreamState]:
+        return await self._store.read(lambda _: _streams(names))
+
+    @timed(write=True)
+    async def steer(self, stream: str, consumer: str, change: Steering, *, by: By | None = None) -> bool:
+        def tell(done: bool) -> Deed | None:
+            return of_steer(stream, consumer, change, done=done)
+
+        return await self._store.write(
+            lambda unit: audit.audited(unit, _STEERING.steer(unit, stream, consumer, change), by, tell), lane="stream"
+        )
+
+    @timed(write=True)
+    async def vacuum(self, stream: str, limit: int) -> Vacuumed:
+        return await self._store.write(lambda unit: _vacuum(unit, stream, limit), lane="stream", lax=True)
+
+
+def _streams(names: Sequence[str]) -> Exchange[list[StreamState]]:
     """Return streams with their cursors, by name; all of them without names. It numbers nothing, and only reads."""
     return (yield from _STEERING.streams(names or [name for (name,) in (yield _NAMES, ())]))
 
 
-def vacuum(unit: Unit, stream: str, limit: int) -> Exchange[Vacuumed]:
+def _vacuum(unit: Unit, stream: str, limit: int) -> Exchange[Vacuumed]:
     """Delete what every consumer has passed and the stream's `keep` has outlived."""
     deleted = 0
     for sid, _, keep in (yield _STREAM, (stream,)):

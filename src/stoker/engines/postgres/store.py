@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from stoker.engines.base import Clock
+from stoker.engines.call_times import CallTimes
 from stoker.engines.postgres import schema
 from stoker.engines.postgres.connection import BEGIN, COMMON, DESK, DOORS, Connection, Pooler, Retriable
 from stoker.engines.postgres.groups import Looks
@@ -28,6 +29,7 @@ from stoker.engines.postgres.wakeup.notifier import Notifier
 from stoker.engines.shared.audit_lines import tell
 from stoker.engines.sql.exchanges import Exchange, Row, Together, Touch
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
+from stoker.model.ids import JobId
 from stoker.model.time import Instant
 
 T = TypeVar("T")
@@ -76,6 +78,8 @@ class Store:
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.history = options.history
+        self.call_times = CallTimes()
         self.texts = texts(options.schema)
         self.notifier = Notifier(self)
         self.looks = Looks(self)
@@ -358,6 +362,20 @@ class Store:
         return self.texts[name], values
 
     # --- waking -------------------------------------------------------------------------------------------------
+
+    async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
+        """Sleep until one of the topics is woken."""
+        return await self.notifier.wait(topics, timeout)
+
+    async def ended(self, job: JobId, timeout: float) -> bool:
+        """Sleep until a job has ended or is gone."""
+        self.inside()
+        return await self.notifier.ends.wait(job, timeout)
+
+    async def wake(self, topics: Sequence[str]) -> None:
+        """Wake waiters of the topics."""
+        self.inside()
+        self.notify(set(topics))
 
     def notify(self, topics: set[str]) -> None:
         """After a commit: wake waiters of this engine and of other processes."""

@@ -18,22 +18,23 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from stoker.engines.postgres import insert as inserting
+from stoker.engines.base import Transaction, needs_transaction
+from stoker.engines.call_times import timed
 from stoker.engines.postgres import schema
-from stoker.engines.postgres import settle as closing
 from stoker.engines.postgres.claim import Lease, Ref, subqueue_of
 from stoker.engines.postgres.connection import BEGIN, Connection, DriverError, Retriable
 from stoker.engines.postgres.errors import is_lost, translated
+from stoker.engines.postgres.facet import Facet
+from stoker.engines.postgres.settle import is_simple, settle
 from stoker.engines.postgres.statements import call, sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.exchanges import Exchange, Row, Touch
 from stoker.engines.sql.user_handles import after_commit, handles
 from stoker.model.errors import EngineBusy, EngineClosed, EngineError, EngineRefused, LostClaim, StokerError
-from stoker.model.groups import Group
 from stoker.model.ids import JobId
 from stoker.model.ids import text as id_text
-from stoker.model.job import Claim, Draft, Receipt, Settlement, Verdict
-from stoker.model.lifecycle import KEEP_DONE
+from stoker.model.job import Claim, Settlement, Verdict
+from stoker.model.lifecycle import KEEP_DONE, check_settlements
 from stoker.model.time import SECOND, Instant
 
 if TYPE_CHECKING:
@@ -53,54 +54,82 @@ _ANY = (0, (1 << 63) - 1)
 """Numbers of leases, where that of a claim is not known."""
 
 
-async def insert(
-    store: Store, claimer: Claimer, tx: Any, drafts: Sequence[Draft], group: Group | None = None
-) -> list[Receipt]:
-    """Insert inside the caller's transaction."""
-    _moves_jobs(tx)
-    return await join(store, claimer, tx, lambda unit: inserting.insert(unit, drafts, group))
+class Transactions(Facet):
+    """Runs calls of the engine in the transactions of callers."""
 
+    def __init__(self, store: Store, claimer: Claimer) -> None:
+        super().__init__(store)
+        self._claimer = claimer
 
-async def settle(store: Store, claimer: Claimer, tx: Any, settlements: Sequence[Settlement]) -> list[Verdict]:
-    """Settle inside the caller's transaction."""
-    _moves_jobs(tx)
-    return await join(store, claimer, tx, lambda unit: closing.settle(unit, settlements))
+    async def join(self, tx: Any, make: Callable[[Unit], Exchange[T]], *, moves_jobs: bool = False) -> T:
+        """Run an exchange inside the caller's transaction. `moves_jobs`: it may queue jobs."""
+        if isinstance(tx, Own):
+            if tx.store is not self._store:
+                raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
+            tx.moves_jobs |= moves_jobs
+            return await tx.run(make)
+        return await _on_theirs(self._store, self._claimer, tx, make)
 
+    @timed(write=True)
+    async def hold(self, claim: Claim, *, tx: Transaction) -> Claim | None:
+        """Return the claim while it is still its worker's, with where it is stored now.
 
-def _moves_jobs(tx: Any) -> None:
-    if isinstance(tx, Own):
-        tx.moves_jobs = True
+        A statement of the engine's own sets the job apart, before the transaction has a snapshot: at every isolation
+        level it can then be settled whatever its siblings do. This is an early check; the settlement is what fences. A
+        claim that has a lease of its own is only looked at, in one round trip with the begin of our own transaction.
+        """
+        needs_transaction("hold", tx)
+        self._claimer.held(claim.kind)
+        store = self._store
+        if isinstance(tx, Own) and tx.store is store and not tx.begun and _is_alone(claim):
+            return claim if await tx.begin_with(claim) else None
+        rows = await store.at_home(lambda: store.each("settle", lambda: _held(claim)))
+        if isinstance(tx, Own) and rows:
+            tx.take_time(rows[0][5])
+        await self.join(tx, _nothing)
+        return msgspec.structs.replace(claim, ref=_ref(claim, rows[0])) if rows else None
 
+    @timed(write=True)
+    async def settle_last(self, settlement: Settlement, *, tx: Transaction) -> bool:
+        """Settle a held claim at the end of the caller's transaction, of our own in one round trip with its commit."""
+        needs_transaction("settle_last", tx)
+        check_settlements([settlement])
+        if isinstance(tx, Own) and tx.store is self._store and is_simple(settlement):
+            await tx.settle_with_commit(settlement)
+            return True
+        return await self.join(tx, lambda unit: settle(unit, [settlement]), moves_jobs=True) == [Verdict.APPLIED]
 
-async def hold(store: Store, claimer: Claimer, tx: Any, claim: Claim) -> Claim | None:
-    """Return the claim while it is still its worker's, with where it is stored now.
+    @asynccontextmanager
+    async def own(self) -> AsyncIterator[Own]:
+        """A transaction of the engine's own: commits when the block ends, rolls back if it raises.
 
-    A statement of the engine's own sets the job apart, before the transaction has a snapshot: at every isolation level
-    it can then be settled whatever its siblings do. The settlement is the fence; this one only comes early. A claim
-    that has a lease of its own is only looked at, in one round trip with the begin of our own transaction.
-    """
-    claimer.held(claim.kind)
-    if isinstance(tx, Own) and tx.store is store and not tx.begun and _is_alone(claim):
-        return claim if await tx.begin_with(claim) else None
-    rows = await store.at_home(lambda: store.each("settle", lambda: _held(claim)))
-    if isinstance(tx, Own) and rows:
-        tx.take_time(rows[0][5])
-    await join(store, claimer, tx, _nothing)
-    return msgspec.structs.replace(claim, ref=_ref(claim, rows[0])) if rows else None
+        Users run statements of their own in it, so its session has neither the planner settings nor the types of ours.
+        """
+        store = self._store
+        async with store.lend("transaction") as connection:
+            tx = Own(store, connection)
+            try:
+                yield tx
+                await tx.commit()
+            except BaseException as error:
+                tx.connection = None
+                if tx.begun and connection.usable:
+                    await connection.rollback()
+                if isinstance(error, Retriable):
+                    raise tx.aborted(error) from error
+                raise
+        if tx.moves_jobs:
+            self._claimer.forget()
+        if tx.woken:
+            store.notify(tx.woken)
+        if tx.touched_groups:
+            store.looks.add(tx.touched_groups)
 
 
 def _is_alone(claim: Claim) -> bool:
     """Whether the claim is known to have a lease of its own."""
     ref = claim.ref
     return type(ref) is Ref and ref.id == claim.id and ref.lease.size == 1
-
-
-async def settle_last(store: Store, claimer: Claimer, tx: Any, settlement: Settlement) -> bool:
-    """Settle a held claim at the end of the caller's transaction, of our own in one round trip with its commit."""
-    if isinstance(tx, Own) and tx.store is store and closing.is_simple(settlement):
-        await tx.settle_with_commit(settlement)
-        return True
-    return await settle(store, claimer, tx, [settlement]) == [Verdict.APPLIED]
 
 
 def _held(claim: Claim) -> Exchange[list[Row]]:
@@ -135,15 +164,6 @@ def _nothing(_: Unit) -> Exchange[None]:
     yield from ()
 
 
-async def join(store: Store, claimer: Claimer, tx: Any, make: Callable[[Unit], Exchange[T]]) -> T:
-    """Run an exchange inside the caller's transaction."""
-    if isinstance(tx, Own):
-        if tx.store is not store:
-            raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
-        return await tx.run(make)
-    return await _on_theirs(store, claimer, tx, make)
-
-
 def _whole(unit: Unit, door: Exchange[T]) -> Exchange[T]:
     answer = yield from door
     yield from unit.end()
@@ -154,7 +174,7 @@ def _whole(unit: Unit, door: Exchange[T]) -> Exchange[T]:
 
 
 class Own:
-    """The engine's own transaction. Made by `own`.
+    """The engine's own transaction. Made by `Transactions.own`.
 
     It begins with its first statement: `begin_with` is then one round trip for two.
     """
@@ -299,33 +319,6 @@ def _ended(store: Store, settlement: Settlement) -> str:
         KEEP_DONE,
         None if result is None else result.decode(),
     )
-
-
-@asynccontextmanager
-async def own(store: Store, queued: Callable[[], None]) -> AsyncIterator[Own]:
-    """A transaction of the engine's own: commits when the block ends, rolls back if it raises.
-
-    `queued` is called after a commit that may have queued jobs. Users run statements of their own in it, so its session
-    has neither the planner settings nor the types of ours.
-    """
-    async with store.lend("transaction") as connection:
-        tx = Own(store, connection)
-        try:
-            yield tx
-            await tx.commit()
-        except BaseException as error:
-            tx.connection = None
-            if tx.begun and connection.usable:
-                await connection.rollback()
-            if isinstance(error, Retriable):
-                raise tx.aborted(error) from error
-            raise
-    if tx.moves_jobs:
-        queued()
-    if tx.woken:
-        store.notify(tx.woken)
-    if tx.touched_groups:
-        store.looks.add(tx.touched_groups)
 
 
 # --- theirs -----------------------------------------------------------------------------------------------------
