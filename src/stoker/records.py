@@ -16,6 +16,7 @@ from stoker.engines.base import CORRUPT
 from stoker.model import job as stored
 from stoker.model import retry, throttle
 from stoker.model.control import Queue, overridden
+from stoker.model.cron_words import in_words
 from stoker.model.groups import Group
 from stoker.model.ids import occurrence, text
 from stoker.model.job import Isolation, Status, Stored, links
@@ -93,21 +94,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: bool = False
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule at one moment, as `jobs.schedules()` lists it.
+class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule at one moment, without the arguments of its jobs.
 
     `cron` is the expression (`@every 90s` for an interval). `next_fire` is None while it is disabled, and until the
     first tick. `last_status` is what the last due tick did: fired, skipped (its last job was active), missed (all was
     too old), error (the job could not be stored) or disabled; `last_missed` of its occurrences made no job, `missed`
     did not in all. `source`: "code" or "api"; `edited`: an operator changed what the code declares; `declared`: the
-    code of this app declares it. `payload` is JSON.
+    code of this app declares it. `words` say when it fires.
     """
 
     name: str
     kind: str
     queue: str
-    payload: bytes
     cron: str
+    words: str
     tz: str
     enabled: bool
     misfire: Misfire
@@ -124,6 +125,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str | None = None
     last_job: str | None = None
     missed: int = 0
+
+
+class Schedule(ScheduleState, frozen=True, kw_only=True):
+    """A schedule at one moment, as `jobs.schedules()` lists it. `payload` is JSON."""
+
+    payload: bytes
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
@@ -279,6 +286,7 @@ def schedule(found: StoredSchedule, *, declared: bool) -> Schedule:
         queue=found.template.queue,
         payload=found.template.payload,
         cron=found.expression,
+        words=in_words(found.expression),
         tz=found.tz,
         enabled=found.enabled,
         misfire=found.misfire,

@@ -272,6 +272,7 @@ def test_the_status_names_what_needs_attention(url: str, monkeypatch: pytest.Mon
     assert "2 due jobs wait for one." in bad
     assert call("status", "--quiet").stdout.startswith("wrong: No worker")
     found = json.loads(call("status", "--json").stdout)
+    assert all(isinstance(one["keep_done"], float) for one in found["queues"])  # seconds, as REST has it
     assert [(kind["kind"], kind["failed"]) for kind in found["kinds"]] == [("send", 2)]
     assert call("workers").stdout.splitlines()[0].startswith("worker\thost")
 

@@ -26,7 +26,7 @@ from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.steering import CursorState, StreamState
 from stoker.model.outbox.stream import Stream
 from stoker.model.query import Census, Count
-from stoker.model.time import HOUR, MINUTE, SECOND
+from stoker.model.time import HOUR, MINUTE, SECOND, moment
 from stoker.model.unique import Unique
 
 NOW = 1_000 * HOUR
@@ -118,10 +118,10 @@ def test_errors_are_grouped_by_kind_and_error() -> None:
     ]
     timeouts, resize, boom = error_groups(jobs)
     assert (timeouts.kind, timeouts.error, timeouts.count) == ("send", "Timeout: … s", 2)
-    assert (timeouts.first, timeouts.last, timeouts.sample) == (40, 50, ids.text(jobs[0].id))
+    assert (timeouts.first, timeouts.last, timeouts.sample) == (moment(40), moment(50), ids.text(jobs[0].id))
     assert timeouts.queues == ("bulk", "mail")
-    assert (resize.kind, resize.last) == ("resize", 70)
-    assert (boom.error, boom.last) == ("boom", 4)
+    assert (resize.kind, resize.last) == ("resize", moment(70))
+    assert (boom.error, boom.last) == ("boom", moment(4))
 
 
 @pytest.mark.spec("DERIVED-05")

@@ -196,12 +196,12 @@ async def test_queues_schedules_and_limits_are_read_and_steered(app: Stoker, cli
     assert (paused["paused"], paused["paused_why"], paused["paused_by"]) == (True, "bad file", "ann")
     assert (await send(client, "POST", "/queues/default/resume")).json()["paused"] is False
     tuned = (await send(client, "PATCH", "/queues/default", {"workers": 7, "rate": {"n": 5, "per": 2}})).json()
-    assert (tuned["limit"], tuned["rate"], tuned["curve"]) == (7, {"n": 5, "per": 2.0}, None)
+    assert (tuned["limit"], tuned["rate"], tuned["curve"]) == (7, {"n": 5, "per": 2.0, "burst": 5}, None)
     curved = (await send(client, "PATCH", "/queues/default", {"curve": {"base": 5, "max": 600}})).json()
     assert (curved["limit"], curved["curve"]) == (7, {"base": 5.0, "max": 600.0})
     assert (await send(client, "PATCH", "/queues/default", {"curve": None})).json()["curve"] is None
     cleared = (await send(client, "PATCH", "/queues/default", {"workers": None})).json()
-    assert (cleared["limit"], cleared["rate"]) == (None, {"n": 5, "per": 2.0})
+    assert (cleared["limit"], cleared["rate"]) == (None, {"n": 5, "per": 2.0, "burst": 5})
     assert [one["name"] for one in (await client.get("/api/v1/queues")).json()["queues"]] == ["default"]
     assert (await client.get("/api/v1/schedules")).json()["schedules"][0]["words"] == "At 3:00"
     assert (await send(client, "POST", "/schedules/nightly/pause")).json()["enabled"] is False
@@ -209,7 +209,7 @@ async def test_queues_schedules_and_limits_are_read_and_steered(app: Stoker, cli
     job = (await send(client, "POST", "/schedules/nightly/run-now")).json()["id"]
     assert (await client.get(f"/api/v1/jobs/{job}")).json()["kind"] == "send"
     await send(client, "POST", "/limits/stripe/drain")
-    assert (await client.get("/api/v1/limits")).json()["budgets"][0]["left"] == 0
+    assert (await client.get("/api/v1/limits")).json()["budgets"][0]["tokens"] == 0
     for path in ("/overview", "/points", "/kinds", "/workers", "/openapi.json"):
         assert (await client.get(f"/api/v1{path}")).status_code == 200
 

@@ -139,10 +139,11 @@ async def test_budgets_and_limits_by_key_are_set(app: Stoker, client: Client) ->
     unknown = await send(client, "PUT", "/limits/stripe", {"n": 100, "per": 60})
     assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
     made = (await send(client, "PUT", "/limits/stripe", {"n": 100, "per": 60, "create": True})).json()
-    assert made == {"name": "stripe", "n": 100.0, "per": 60.0, "left": 100.0, "next_token": 0.0}
+    assert made["rate"] == {"n": 100.0, "per": 60.0, "burst": 100.0}
+    assert (made["tokens"], made["next_token"], made["declared"]) == (100.0, 0.0, None)
     await send(client, "POST", "/limits/stripe/drain")
     drained = (await client.get("/api/v1/limits/stripe")).json()
-    assert drained["left"] == 0
+    assert drained["tokens"] == 0
     assert drained["next_token"] > 0
     assert (await send(client, "PUT", "/queues/mail/limits/account", {"n": 2})).status_code == 404
     await enqueue(app, queue="mail")

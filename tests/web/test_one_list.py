@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from stoker.admin import Admin
+from stoker.admin.as_json import plain
 from stoker.app import Stoker
 from stoker.model.events import Point
 from stoker.model.job import Status
@@ -60,7 +61,7 @@ async def test_every_page_has_the_same_list(app: Stoker, client: Client, clock: 
     assert "Five things need you" in text(health)
     assert badges(overview) == badges(health) == badges(await client.get("/jobs")) == 5
     api = (await client.get("/api/v1/overview")).json()
-    assert [one["text"] for one in api["findings"]] == [str(one) for one in said]
+    assert api["findings"] == plain(said)
     assert api["verdict"] == "Five things need you"
     assert "12 in the last hour" in text(overview)
 

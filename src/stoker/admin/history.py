@@ -8,11 +8,13 @@ from datetime import datetime, timedelta
 import msgspec
 
 from stoker.admin.asking import Noun
+from stoker.admin.bulk import question_of
 from stoker.admin.details import EventView, event_view
 from stoker.model import ids
 from stoker.model.derived import ErrorGroup, Flow, error_groups
 from stoker.model.errors import InvalidInput
 from stoker.model.events import EventType, Point, Window
+from stoker.model.filter import Filter
 from stoker.model.job import Status
 from stoker.model.query import LARGEST_PAGE, Query
 from stoker.model.stats import (
@@ -61,11 +63,15 @@ class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """Failed jobs by kind and error, the largest group first; `looked_at` jobs were read, back to `since`."""
+    """Failed jobs by kind and error, the largest group first; `looked_at` jobs were read, back to `since`.
+
+    `hint` is about a queue or kind that is not known.
+    """
 
     groups: list[ErrorGroup]
     looked_at: int
     since: datetime | None = None
+    hint: str = ""
 
 
 class EventPage(msgspec.Struct, frozen=True):
@@ -161,7 +167,13 @@ class HistoryAdmin(Noun):
             groups=[msgspec.structs.replace(one, error=mask(one.error)) for one in error_groups(jobs)],
             looked_at=len(jobs),
             since=None if since is None else moment(since),
+            hint="" if jobs else await self._hint(queue, kind),
         )
+
+    async def _hint(self, queue: str | None, kind: str | None) -> str:
+        """What was probably meant by a queue or kind that is not known."""
+        wanted = Filter(queues=() if queue is None else (queue,), kinds=() if kind is None else (kind,))
+        return (await question_of(self._asking, wanted, 1))[1] if wanted.has_names else ""
 
 
 def _point(one: Point, scale: float) -> SeriesPoint:

@@ -16,22 +16,27 @@ from stoker.admin.workers import WorkerView, worker_views
 from stoker.model.derived import Flow
 from stoker.model.findings import Finding, findings, verdict
 from stoker.model.job import Status
+from stoker.model.query import Census
 from stoker.model.stats import counted_minutes
 from stoker.model.time import MINUTE, Seconds, moment, span
 
 
-class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything on the first page and in `stoker status`, read at one time.
-
-    `verdict` is the title over `findings`. `counts` holds jobs by status, with `ready` and `scheduled` as the parts of
-    pending. `flow` is what went in and out of all queues in the closed minutes of the window that were counted.
-    """
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """What needs a person: the verdict over the findings, and jobs by status, with pending as ready and scheduled."""
 
     at: datetime
-    window: timedelta
     verdict: str
     findings: list[Finding]
     counts: dict[str, int]
+
+
+class Overview(Attention, frozen=True, kw_only=True):
+    """Everything on the first page and in `stoker status`, read at one time.
+
+    `flow` is what went in and out of all queues in the closed minutes of the window that were counted.
+    """
+
+    window: timedelta
     flow: Flow
     queues: list[QueueView]
     workers: list[WorkerView]
@@ -62,18 +67,25 @@ async def overview(asking: Asking, window: Seconds = 3600) -> Overview:
     queues, presences = await engine.control.queues(), await engine.control.workers()
     found = findings(await situation(engine, asking.app, asking.redact, census, queues, presences))
     shown = views(census, queues, presences, points)
-    counts = {status.value: n for status, n in census.by_status().items()}
-    scheduled = sum(census.scheduled.values())
     return Overview(
-        at=moment(census.at),
+        **msgspec.structs.asdict(attention(census, found)),
         window=timedelta(microseconds=wide),
-        verdict=verdict(found),
-        findings=found,
-        counts={"ready": counts[Status.PENDING] - scheduled, "scheduled": scheduled, **counts},
         flow=_sum(shown, counted_minutes(points)),
         queues=shown,
         workers=worker_views(presences, census.at),
         kinds=kind_views(census, presences, asking.app.tasks, asking.redact),
+    )
+
+
+def attention(census: Census, found: list[Finding]) -> Attention:
+    """The findings under their title, with the counts of the same reading."""
+    counts = {status.value: n for status, n in census.by_status().items()}
+    scheduled = sum(census.scheduled.values())
+    return Attention(
+        at=moment(census.at),
+        verdict=verdict(found),
+        findings=found,
+        counts={"ready": counts[Status.PENDING] - scheduled, "scheduled": scheduled, **counts},
     )
 
 

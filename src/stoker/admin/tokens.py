@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
+from datetime import datetime
 
 import msgspec
 
 from stoker.admin.asking import Noun
 from stoker.model.access import Role
 from stoker.model.errors import InvalidInput, NotFound, shown
-from stoker.model.time import Seconds, span
-from stoker.model.tokens import AccessToken, digest
+from stoker.model.time import Instant, Seconds, moment, span
+from stoker.model.tokens import AccessToken, State, digest
 
 PREFIX = "stk_"
 """Tokens begin with it, so that scanners find one that leaked."""
 
 ENTROPY = 32
 """Random bytes of a token."""
+
+
+class TokenView(msgspec.Struct, frozen=True, kw_only=True):
+    """A token without its secret, which is not stored; `queues` limits it to some, empty: no limit."""
+
+    name: str
+    role: Role
+    queues: tuple[str, ...]
+    created: datetime
+    expires: datetime | None
+    revoked: datetime | None
+    state: State
 
 
 class TokensAdmin(Noun):
@@ -45,9 +58,11 @@ class TokensAdmin(Noun):
             raise InvalidInput("token", name, "is the name of another token; revoked ones keep theirs")
         return secret
 
-    async def list(self) -> list[AccessToken]:
+    async def list(self) -> list[TokenView]:
         """Every token, also those that expired or were revoked, by name."""
-        return await (await self._asking.engine()).documents.tokens()
+        engine = await self._asking.engine()
+        now = await engine.now()
+        return [_view(one, now) for one in await engine.documents.tokens()]
 
     async def revoke(self, name: str) -> None:
         """End a token; one that is revoked stays so. Raises `NotFound`."""
@@ -61,3 +76,15 @@ class TokensAdmin(Noun):
             revoked = msgspec.structs.replace(found, revoked=await engine.now())
             if await engine.documents.put_token(revoked, before=found, by=self._asking.signed()):
                 return
+
+
+def _view(one: AccessToken, now: Instant) -> TokenView:
+    return TokenView(
+        name=one.name,
+        role=one.role,
+        queues=one.queues,
+        created=moment(one.created),
+        expires=None if one.expires is None else moment(one.expires),
+        revoked=None if one.revoked is None else moment(one.revoked),
+        state=one.state(now),
+    )

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import click
-import msgspec
 from msgspec import Raw
 
 from stoker.admin import Bulk, Filter, Operators
+from stoker.admin.as_json import plain
 from stoker.admin.details import EventView, JobDetail
 from stoker.admin.jobs import JobPage
 from stoker.admin.operations import OperationView
@@ -253,7 +253,7 @@ def explain(job: str, as_json: bool, path: str | None, url: str | None) -> None:
 
 def _gate(one: Gate) -> dict[str, Any]:
     times = {name: at and moment(at).isoformat() for name, at in (("since", one.since), ("until", one.until))}
-    return {**msgspec.to_builtins(one), **times}
+    return {**plain(one), **times}
 
 
 @jobs.command(cls=FilterCommand)
@@ -282,7 +282,7 @@ def tail(terms: tuple[str, ...], limit: int | None, as_json: bool, path: str | N
 
 def _line(event: EventView, as_json: bool) -> str:
     if as_json:
-        return json.dumps(msgspec.to_builtins(event))
+        return json.dumps(plain(event))
     took = "" if event.seconds is None else f"{event.seconds:.2f} s"
     return safe(f"{event.at.isoformat()}\t{event.type}\t{event.queue}\t{event.kind}\t{event.job}\t{took}")
 
@@ -478,7 +478,7 @@ def _report_operation(one: OperationView, counted: int, as_json: bool) -> None:
     """Say what was done, and what of the counted jobs was left because it had changed before its turn."""
     gone = max(0, counted - seen(one)) if one.state == "done" else 0
     if as_json:
-        say(json.dumps({**msgspec.to_builtins(one), "operation": one.id, "counted": counted, "changed_before": gone}))
+        say(json.dumps({**plain(one), "operation": one.id, "counted": counted, "changed_before": gone}))
     else:
         say(tally(one) + (f"; {gone:,} of the {counted:,} that were counted had changed before" if gone else ""))
     if one.state == "failed":
@@ -506,7 +506,7 @@ for _one in MANY.values():
 
 def as_object(job: Job) -> dict[str, Any]:
     """A record as JSON can carry it; payload and result as the values they encode."""
-    found: dict[str, Any] = msgspec.to_builtins(job)
+    found: dict[str, Any] = plain(job)
     for name in ("payload", "result"):
         raw: bytes | None = getattr(job, name)
         found[name] = _shown(raw)
@@ -515,7 +515,7 @@ def as_object(job: Job) -> dict[str, Any]:
 
 def detail_object(detail: JobDetail) -> dict[str, Any]:
     """Everything about a job as one flat object."""
-    more: dict[str, Any] = msgspec.to_builtins(detail)
+    more: dict[str, Any] = plain(detail)
     for name in ("job", "arguments", "value"):
         more.pop(name)
     group = more.pop("group")

@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 import click
-import msgspec
 
 from stoker.admin import Operators
+from stoker.admin.as_json import plain
 from stoker.admin.operations import OperationView, Progress
 from stoker.cli.command import NearestGroup
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, objects, on_store, on_target, show
@@ -85,7 +85,7 @@ async def finished(admin: Operators, operation: str, progress: Progress | None =
 
 def _print(one: OperationView, as_json: bool) -> None:
     if as_json:
-        say(json.dumps(msgspec.to_builtins(one)))
+        say(json.dumps(plain(one)))
         return
     say(f"{one.id} {one.state}: {safe(one.action)} {safe(one.filter)}")
     say(tally(one))

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
 import click
-import msgspec
 
 from stoker.admin import Operators
+from stoker.admin.as_json import plain
 from stoker.cli import logs
 from stoker.cli.command import NearestGroup, app_option
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, on_target, read_time, said, show
@@ -385,7 +385,7 @@ def _first_line(text: str | None) -> str:
 
 
 def _letter_object(one: Letter) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(one)
+    found: dict[str, Any] = plain(one)
     if not one.raw:
         try:
             found["payload"] = json.loads(one.payload)
@@ -395,14 +395,14 @@ def _letter_object(one: Letter) -> dict[str, Any]:
 
 
 def _without_partitions(one: ConsumerState) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(one)
+    found: dict[str, Any] = plain(one)
     del found["partitions"]
     return {**found, "error": one.last_error}
 
 
 def _objects(found: list[Any]) -> None:
     for one in found:
-        say(json.dumps(msgspec.to_builtins(one)))
+        say(json.dumps(plain(one)))
 
 
 def _check_chosen(stream: StreamState, given: dict[str, Any]) -> None:

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import click
-import msgspec
 
 from stoker.admin import Operators
+from stoker.admin.as_json import plain
 from stoker.admin.queues import QueueView, purged
 from stoker.cli.command import NearestGroup
 from stoker.cli.store import (
@@ -112,7 +112,7 @@ def show_(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Show one queue."""
     view = ask(path, url, lambda admin: admin.queues.get(queue))
     if as_json:
-        say(json.dumps(msgspec.to_builtins(view)))
+        say(json.dumps(plain(view)))
         return
     for name, value in zip((*COLUMNS, *FLOW), (*row(view), *flow(view)), strict=True):
         say(f"{name}: {one_line(str(value), 500)}")

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-import msgspec
 
 from stoker.admin import Operators
+from stoker.admin.as_json import plain
 from stoker.cli.command import NearestGroup
 from stoker.cli.store import EXIT_CODES, ago, as_json_option, ask, length, on_store, on_target, read_time, said, show
 from stoker.cli.text import one_line, safe, say
@@ -46,7 +46,7 @@ def list_(as_json: bool, path: str | None, url: str | None) -> None:
 
 
 def _object(one: Schedule) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(one)
+    found: dict[str, Any] = plain(one)
     return {**found, "payload": display(one.payload)}
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import click
-import msgspec
 
 from stoker.admin import Operators
+from stoker.admin.as_json import plain
 from stoker.admin.history import RECENT, Failures
 from stoker.admin.overview import Overview
 from stoker.admin.workers import RunningJob
@@ -19,7 +19,6 @@ from stoker.engines.base import Description
 from stoker.model import words
 from stoker.model.derived import error_line
 from stoker.model.errors import NotFound, shown
-from stoker.model.time import moment
 from stoker.model.words import count
 
 MARKS = {"bad": "wrong", "warn": "attention", "plain": "note"}
@@ -41,7 +40,7 @@ def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str |
     found, failures, store = ask(path, url, look)
     if as_json:
         parts = {"failures": failures.groups, "warnings": store.warnings}
-        say(json.dumps({**msgspec.to_builtins(found), **msgspec.to_builtins(parts)}))
+        say(json.dumps({**plain(found), **plain(parts)}))
     elif quiet:
         _attention(found)
     else:
@@ -66,7 +65,7 @@ def _attention(found: Overview) -> None:
 def _wrong(failures: Failures) -> None:
     if failures.groups:
         say()
-        rows = [(one.count, one.kind, one.error, moment(one.last)) for one in failures.groups[:GROUPS]]
+        rows = [(one.count, one.kind, one.error, one.last) for one in failures.groups[:GROUPS]]
         show(("jobs", "kind", "error", "last"), rows)
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
 import click
-import msgspec
 
 from stoker.admin import Admin, Operators
+from stoker.admin.as_json import plain
 from stoker.app import Stoker
 from stoker.cli.command import store_options
 from stoker.cli.text import one_line, safe, say
@@ -262,7 +262,7 @@ def said(text: str, as_json: bool, **facts: Any) -> None:
 def objects(found: Iterable[Any]) -> None:
     """Print values as one object per line."""
     for one in found:
-        say(json.dumps(msgspec.to_builtins(one)))
+        say(json.dumps(plain(one)))
 
 
 def read(what: Callable[[], T]) -> T:

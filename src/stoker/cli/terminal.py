@@ -29,7 +29,6 @@ from stoker.cli.text import one_line, safe
 from stoker.model import words
 from stoker.model.actions import ACTIONS
 from stoker.model.errors import StokerError
-from stoker.model.time import moment
 from stoker.model.words import count
 from stoker.records import Job
 
@@ -279,7 +278,7 @@ class Top(App[None]):
 
     def _failures_table(self, _: Overview) -> tuple[tuple[str, ...], list[tuple[str, tuple[Any, ...]]]]:
         groups = [] if self._failures is None else self._failures.groups
-        rows = [(one.sample, (one.count, one.kind, ago(moment(one.last)), one_line(one.error, 200))) for one in groups]
+        rows = [(one.sample, (one.count, one.kind, ago(one.last), one_line(one.error, 200))) for one in groups]
         return ("jobs", "kind", "last", "error"), rows
 
     def _workers_table(self, found: Overview) -> tuple[tuple[str, ...], list[tuple[str, tuple[Any, ...]]]]:

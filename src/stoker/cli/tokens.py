@@ -7,13 +7,12 @@ from typing import Any
 
 import click
 
-from stoker.admin import Operators
+from stoker.admin.as_json import plain
 from stoker.cli.command import NearestGroup
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, on_target, read_time, said, show
 from stoker.cli.text import say
 from stoker.model.access import ROLES
-from stoker.model.time import SECOND, Instant, moment
-from stoker.model.tokens import AccessToken
+from stoker.model.time import SECOND
 
 COLUMNS = ("name", "role", "queues", "created", "expires", "state")
 
@@ -45,35 +44,18 @@ def create(
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List tokens; what they are is not stored."""
-
-    async def read(admin: Operators) -> tuple[list[AccessToken], Instant]:
-        return await admin.tokens.list(), await (await admin.app.engine()).now()
-
-    found, now = ask(path, url, read)
-    rows = [
-        (
-            one.name,
-            one.role,
-            ", ".join(one.queues) or "all",
-            moment(one.created),
-            None if one.expires is None else moment(one.expires),
-            one.state(now),
-        )
-        for one in found
-    ]
+    found = ask(path, url, lambda admin: admin.tokens.list())
     if as_json:
         for one in found:
-            say(json.dumps(_public(one) | {"state": one.state(now)}))
+            say(json.dumps(plain(one)))
     else:
-        show(COLUMNS, rows)
-
-
-def _public(one: Any) -> dict[str, Any]:
-    def text(at: Instant | None) -> str | None:
-        return None if at is None else moment(at).isoformat()
-
-    times = {name: text(getattr(one, name)) for name in ("created", "expires", "revoked")}
-    return {"name": one.name, "role": one.role, "queues": list(one.queues), **times}
+        show(
+            COLUMNS,
+            [
+                (one.name, one.role, ", ".join(one.queues) or "all", one.created, one.expires, one.state)
+                for one in found
+            ],
+        )
 
 
 @tokens.command(epilog=EXIT_CODES)

@@ -6,6 +6,7 @@ Derived here once, from values that engines return, so that the command line, pa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TypeVar
 
 import msgspec
@@ -19,7 +20,7 @@ from stoker.model.query import Census
 from stoker.model.same_error import ELLIPSIS as ELLIPSIS  # noqa: PLC0414 - skins take them from here
 from stoker.model.same_error import error_line as error_line  # noqa: PLC0414
 from stoker.model.same_error import normalized_error as normalized_error  # noqa: PLC0414
-from stoker.model.time import MINUTE, Instant, Span
+from stoker.model.time import MINUTE, Instant, Span, instant, moment
 
 K = TypeVar("K")
 
@@ -136,8 +137,8 @@ class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     error: str
     count: int
-    first: Instant
-    last: Instant
+    first: datetime
+    last: datetime
     sample: str
     queues: tuple[str, ...]
 
@@ -152,7 +153,7 @@ def error_groups(jobs: Iterable[Job]) -> list[ErrorGroup]:
     for (kind, line), members in by_line.items():  # of many jobs with one line, what varies is looked for once
         found.setdefault((kind, normalized_error(line)), {})[line] = members
     groups = [_group(kind, error, lines) for (kind, error), lines in found.items()]
-    return sorted(groups, key=lambda one: (-one.count, -one.last, one.kind, one.error))
+    return sorted(groups, key=lambda one: (-one.count, -instant(one.last), one.kind, one.error))
 
 
 def _group(kind: str, error: str, lines: Mapping[str, Sequence[Job]]) -> ErrorGroup:
@@ -163,8 +164,8 @@ def _group(kind: str, error: str, lines: Mapping[str, Sequence[Job]]) -> ErrorGr
         kind=kind,
         error=next(iter(lines)) if len(lines) == 1 else error,
         count=len(members),
-        first=min(times),
-        last=last,
+        first=moment(min(times)),
+        last=moment(last),
         sample=ids.text(members[times.index(last)].id),
         queues=tuple(sorted({job.queue for job in members})),
     )

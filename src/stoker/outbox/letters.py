@@ -45,11 +45,11 @@ from stoker.outbox.message import Message
 from stoker.outbox.outcomes import reason_of
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """A full copy of a message that could not be delivered, and why.
+class LetterState(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that could not be delivered, and why, without what it carries.
 
     `attempts` counts deliveries. `due`: its consumer is to deliver it again. `ended`: when it was resolved or
-    discarded. `place` is where a listing goes on after it.
+    discarded.
     """
 
     id: str
@@ -59,9 +59,6 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     key: str
     type: str
-    headers: Mapping[str, str]
-    payload: bytes
-    raw: bool
     created: datetime
     reason: str
     attempts: int
@@ -69,6 +66,14 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     status: LetterStatus
     due: bool
     ended: datetime | None
+
+
+class Letter(LetterState, frozen=True, kw_only=True):
+    """A full copy of a message that could not be delivered, and why. A listing goes on behind its `place`."""
+
+    headers: Mapping[str, str]
+    payload: bytes
+    raw: bool
     place: str
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from stoker.admin.as_json import in_schema
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import ROOT, Endpoint, refuse_parameters
 from stoker.web.api.endpoints import ENDPOINTS
@@ -55,7 +56,7 @@ def document() -> dict[str, Any]:
         "security": [{"token": []}],
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": in_schema(components),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             "responses": {
                 str(status): {

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, get_type_hints
 import msgspec
 from starlette.responses import Response
 
+from stoker.admin.as_json import plain
 from stoker.codec.json_check import DEPTH_LIMIT, TOO_DEEP, check_json
 from stoker.model.access import Role
 from stoker.web.board import Call, Way
@@ -54,7 +55,7 @@ class Endpoint:
                 found = await self.do(visit)
             else:
                 found = await self.do(visit, await self._read(visit))
-            return Response(msgspec.json.encode(found), self.status, media_type="application/json")
+            return Response(msgspec.json.encode(plain(found)), self.status, media_type="application/json")
 
         return call
 

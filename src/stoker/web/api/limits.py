@@ -8,27 +8,16 @@ from stoker.admin.limits import BudgetView, KeyView
 from stoker.model.throttle import Rate
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
-from stoker.web.api.queues import rate_view
 from stoker.web.pages.shared import hint_of, needs_everything
 from stoker.web.visit import Visit
 
 api = Noun("limits")
 
 
-class BudgetRecord(Struct, kw_only=True):
-    """A budget: its rate, what is left of it, and how many seconds until the next whole token."""
-
-    name: str
-    n: float
-    per: float
-    left: float
-    next_token: float
-
-
 class Budgets(Struct, kw_only=True):
     """Every budget, by name."""
 
-    budgets: list[BudgetRecord]
+    budgets: list[BudgetView]
 
 
 class BudgetBody(t.RateBody):
@@ -54,22 +43,22 @@ class AtLimit(Struct, kw_only=True):
 @api.get("/limits")
 async def listed(visit: Visit) -> Budgets:
     """List budgets."""
-    return Budgets(budgets=[_record(one) for one in await visit.admin.limits.list()])
+    return Budgets(budgets=await visit.admin.limits.list())
 
 
 @api.get("/limits/{name}")
-async def read(visit: Visit) -> BudgetRecord:
+async def read(visit: Visit) -> BudgetView:
     """Read a budget."""
-    return _record(await visit.admin.limits.get(place(visit, "name")))
+    return await visit.admin.limits.get(place(visit, "name"))
 
 
 @api.put("/limits/{name}")
-async def tune(visit: Visit, given: BudgetBody) -> BudgetRecord:
+async def tune(visit: Visit, given: BudgetBody) -> BudgetView:
     """Set the rate of a budget; a new one is full."""
     needs_everything(visit)
     name = place(visit, "name")
     await visit.admin.limits.tune(name, Rate(given.n, per=given.per), create=given.create)
-    return _record(await visit.admin.limits.get(name))
+    return await visit.admin.limits.get(name)
 
 
 @api.post("/limits/{name}/drain")
@@ -85,9 +74,3 @@ async def at_limit(visit: Visit, given: AtLimitQuery) -> AtLimit:
     """List keys whose places are all taken while jobs wait."""
     keys = list(await visit.admin.limits.at_limit(given.queue, limit=given.limit))
     return AtLimit(keys=keys, hint="" if keys else await hint_of(visit, given.queue))
-
-
-def _record(one: BudgetView) -> BudgetRecord:
-    rate = rate_view(one.rate)
-    wait = one.next_token.total_seconds()
-    return BudgetRecord(name=one.name, n=rate.n, per=rate.per, left=one.tokens, next_token=wait)

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from stoker.admin.history import Failures
+from stoker.admin.overview import Attention, attention
 from stoker.admin.snapshot import AWAY, LISTS, Snapshot
 from stoker.model.audit import AuditEntry
-from stoker.model.findings import verdict
 from stoker.model.health.check import Check
 from stoker.model.time import SECOND, moment
 from stoker.web import charts
@@ -62,24 +63,6 @@ class AuditQuery(t.Strict):
     limit: t.Limit = 100
 
 
-class FindingView(Struct, kw_only=True):
-    """A sentence about what needs a person."""
-
-    tone: str
-    about: str
-    name: str
-    text: str
-
-
-class OverviewRecord(Struct, kw_only=True):
-    """The first page: its title, what needs a person, and jobs by status."""
-
-    verdict: str
-    findings: list[FindingView]
-    counts: dict[str, int]
-    at: datetime
-
-
 class PointsRecord(Struct, kw_only=True):
     """Per minute: jobs enqueued, completed and dead; seconds from enqueue to done.
 
@@ -95,30 +78,6 @@ class PointsRecord(Struct, kw_only=True):
     p50: list[float | None]
     p95: list[float | None]
     p99: list[float | None]
-    hint: str = ""
-
-
-class FailureGroup(Struct, kw_only=True):
-    """Jobs of one kind with the same error; `sample` is the newest of them."""
-
-    kind: str
-    error: str
-    count: int
-    first: datetime
-    last: datetime
-    sample: str
-    queues: list[str]
-
-
-class FailuresRecord(Struct, kw_only=True):
-    """Dead and retrying jobs by kind and error, the largest group first; `looked_at` jobs were read.
-
-    `hint` is about a queue or kind that is not known.
-    """
-
-    groups: list[FailureGroup]
-    looked_at: int
-    since: datetime | None
     hint: str = ""
 
 
@@ -153,19 +112,10 @@ class AuditRecords(Struct, kw_only=True):
 
 
 @api.get("/overview")
-async def overview(visit: Visit) -> OverviewRecord:
+async def overview(visit: Visit) -> Attention:
     """Read what needs a person, and jobs by status."""
     reading = await visit.board.hub.reading()
-    found = shared.found(visit, reading)
-    counts = {status.value: n for status, n in reading.census.by_status().items()}
-    later = sum(reading.census.scheduled.values())
-    told = [FindingView(tone=one.tone, about=one.noun, name=one.name, text=str(one)) for one in found]
-    return OverviewRecord(
-        verdict=verdict(found),
-        findings=told,
-        counts=counts | {"scheduled": later, "ready": counts["pending"] - later},
-        at=moment(reading.census.at),
-    )
+    return attention(reading.census, shared.found(visit, reading))
 
 
 @api.get("/points")
@@ -182,23 +132,9 @@ async def points(visit: Visit, given: SeriesQuery) -> PointsRecord:
 
 
 @api.get("/failures")
-async def failures(visit: Visit, given: FailuresQuery) -> FailuresRecord:
+async def failures(visit: Visit, given: FailuresQuery) -> Failures:
     """Read which errors jobs died of or are retried for."""
-    found = await visit.admin.history.failures(queue=given.queue, kind=given.kind)
-    groups = [
-        FailureGroup(
-            kind=one.kind,
-            error=one.error,
-            count=one.count,
-            first=moment(one.first),
-            last=moment(one.last),
-            sample=one.sample,
-            queues=list(one.queues),
-        )
-        for one in found.groups
-    ]
-    hint = "" if groups else await shared.hint_of(visit, given.queue, given.kind)
-    return FailuresRecord(groups=groups, looked_at=found.looked_at, since=found.since, hint=hint)
+    return await visit.admin.history.failures(queue=given.queue, kind=given.kind)
 
 
 @api.get("/snapshot")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from stoker.admin.kinds import KindView
 from stoker.admin.limits import KeyView
 from stoker.admin.queues import QueueView
+from stoker.admin.workers import WorkerView
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.throttle import Rate
-from stoker.model.time import SECOND, span
+from stoker.model.time import span
 from stoker.records import Curve
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
@@ -61,34 +61,10 @@ class LimitBody(t.Strict):
     n: Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
-class QueueRecord(Struct, kw_only=True):
-    """A queue at one instant; times in seconds."""
-
-    name: str
-    ready: int
-    scheduled: int
-    running: int
-    retrying: int
-    dead: int
-    oldest_waits: float
-    workers: int
-    slots: int
-    limit: int | None
-    rate: t.RateView | None
-    curve: t.CurveView | None
-    paused: bool
-    paused_until: datetime | None
-    paused_by: str | None
-    paused_why: str | None
-    cooling_until: datetime | None
-    keep_done: float
-    keep_dead: float
-
-
 class Queues(Struct, kw_only=True):
     """Every queue, by name."""
 
-    queues: list[QueueRecord]
+    queues: list[QueueView]
 
 
 class Keys(Struct, kw_only=True):
@@ -98,40 +74,16 @@ class Keys(Struct, kw_only=True):
     after: str | None
 
 
-class KindRecord(Struct, kw_only=True):
-    """A kind: jobs by status, and what became of all of them ever."""
-
-    kind: str
-    jobs: dict[str, int]
-    enqueued: int
-    completed: int
-    failed: int
-    last_error: str | None
-
-
 class Kinds(Struct, kw_only=True):
     """Every kind, by name."""
 
-    kinds: list[KindRecord]
-
-
-class WorkerRecord(Struct, kw_only=True):
-    """A worker as it reported itself last."""
-
-    worker: str
-    host: str
-    pid: int
-    state: str
-    queues: dict[str, int]
-    running: int
-    version: str
-    seen_at: datetime
+    kinds: list[KindView]
 
 
 class Workers(Struct, kw_only=True):
     """Every worker, by id."""
 
-    workers: list[WorkerRecord]
+    workers: list[WorkerView]
 
 
 # --- queues ---------------------------------------------------------------------------------------------------------
@@ -140,19 +92,17 @@ class Workers(Struct, kw_only=True):
 @api.get("/queues")
 async def listed(visit: Visit) -> Queues:
     """List queues."""
-    reading = await visit.board.hub.reading()
-    rows = sorted(shared.queue_rows(visit, reading), key=lambda row: row.name)
-    return Queues(queues=[_record(one) for one in rows])
+    return Queues(queues=await visit.admin.queues.list())
 
 
 @api.get("/queues/{name}")
-async def read(visit: Visit) -> QueueRecord:
+async def read(visit: Visit) -> QueueView:
     """Read a queue."""
-    return _record(await visit.admin.queues.get(place(visit, "name")))
+    return await visit.admin.queues.get(place(visit, "name"))
 
 
 @api.patch("/queues/{name}")
-async def tune(visit: Visit, given: TuneBody) -> QueueRecord:
+async def tune(visit: Visit, given: TuneBody) -> QueueView:
     """Tune a queue."""
     name = _reached(visit)
     fields = {field: value for field in SETTINGS if not t.unset(value := getattr(given, field))}
@@ -169,7 +119,7 @@ async def tune(visit: Visit, given: TuneBody) -> QueueRecord:
 
 
 @api.post("/queues/{name}/pause")
-async def pause(visit: Visit, given: PauseBody) -> QueueRecord:
+async def pause(visit: Visit, given: PauseBody) -> QueueView:
     """Pause a queue."""
     name = _reached(visit)
     await visit.admin.queues.pause(name, for_=given.seconds, reason=given.reason, create=given.create)
@@ -177,7 +127,7 @@ async def pause(visit: Visit, given: PauseBody) -> QueueRecord:
 
 
 @api.post("/queues/{name}/resume")
-async def resume(visit: Visit, given: t.NoBody) -> QueueRecord:  # noqa: ARG001 - nothing is said in it
+async def resume(visit: Visit, given: t.NoBody) -> QueueView:  # noqa: ARG001 - nothing is said in it
     """Resume a queue."""
     name = await _known(visit)
     await visit.admin.queues.resume(name)
@@ -185,7 +135,7 @@ async def resume(visit: Visit, given: t.NoBody) -> QueueRecord:  # noqa: ARG001 
 
 
 @api.post("/queues/{name}/reopen")
-async def reopen(visit: Visit, given: t.NoBody) -> QueueRecord:  # noqa: ARG001 - nothing is said in it
+async def reopen(visit: Visit, given: t.NoBody) -> QueueView:  # noqa: ARG001 - nothing is said in it
     """End the cool-down of a queue."""
     name = await _known(visit)
     await visit.admin.queues.reopen(name)
@@ -227,9 +177,9 @@ async def _known(visit: Visit) -> str:
     return name
 
 
-async def _after(visit: Visit, name: str) -> QueueRecord:
+async def _after(visit: Visit, name: str) -> QueueView:
     visit.board.hub.forget()
-    return _record(await visit.admin.queues.get(name))
+    return await visit.admin.queues.get(name)
 
 
 class TakenBack(Struct, kw_only=True):
@@ -238,50 +188,19 @@ class TakenBack(Struct, kw_only=True):
     jobs: int
 
 
-def rate_view(rate: Rate) -> t.RateView:
-    """A rate as it is answered."""
-    return t.RateView(n=rate.n, per=span(rate.per, "per") / SECOND)
-
-
-def _record(view: QueueView) -> QueueRecord:
-    apart = {"oldest_waits", "rate", "curve", "keep_done", "keep_dead"}
-    return QueueRecord(
-        **{name: getattr(view, name) for name in QueueRecord.__struct_fields__ if name not in apart},
-        oldest_waits=max(view.lag / timedelta(seconds=1), 0.0),
-        rate=None if view.rate is None else rate_view(view.rate),
-        curve=None if view.curve is None else msgspec.convert(view.curve, t.CurveView, from_attributes=True),
-        keep_done=view.keep_done / timedelta(seconds=1),
-        keep_dead=view.keep_dead / timedelta(seconds=1),
-    )
-
-
 # --- kinds and workers ----------------------------------------------------------------------------------------------
 
 
 @api.get("/kinds")
 async def kinds(visit: Visit) -> Kinds:
     """List kinds."""
-    census = (await visit.board.hub.reading()).census
-    jobs: dict[str, dict[str, int]] = {}
-    for one in census.counts:
-        by = jobs.setdefault(one.kind, {})
-        by[one.status.value] = by.get(one.status.value, 0) + one.n
-    redact = visit.board.redact
-    found = []
-    for kind in sorted({*jobs, *census.totals, *visit.board.jobs.tasks}):
-        total = census.totals.get(kind)
-        error = None if total is None or total.last_error is None else redact.text(total.last_error)
-        counts = {name: 0 if total is None else getattr(total, name) for name in ("enqueued", "completed", "failed")}
-        found.append(KindRecord(kind=kind, jobs=jobs.get(kind, {}), last_error=error, **counts))
-    return Kinds(kinds=found)
+    return Kinds(kinds=sorted(await visit.admin.kinds.list(), key=lambda one: one.kind))
 
 
 @api.get("/workers")
 async def workers(visit: Visit) -> Workers:
     """List workers."""
-    return Workers(
-        workers=[msgspec.convert(one, WorkerRecord, from_attributes=True) for one in await visit.admin.workers.list()]
-    )
+    return Workers(workers=await visit.admin.workers.list())
 
 
 @api.post("/workers/{worker}/take-back")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, convert
 
 from stoker import records
-from stoker.model.cron_words import in_words
 from stoker.model.job import Draft
 from stoker.model.schedule import Misfire, Overlap
+from stoker.records import ScheduleState
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.pages import shared
@@ -56,27 +56,10 @@ class NewSchedule(Timing, kw_only=True):
     attempts: Annotated[int, Meta(ge=1, le=1_000)] | None = None
 
 
-class ScheduleRecord(Struct, kw_only=True):
-    """A schedule, its next fire and what became of the last one."""
-
-    name: str
-    kind: str
-    queue: str
-    cron: str
-    words: str
-    tz: str
-    enabled: bool
-    edited: bool
-    next_fire: datetime | None
-    last_fire: datetime | None
-    last_status: str | None
-    last_error: str | None
-
-
 class Schedules(Struct, kw_only=True):
     """Every schedule, by name."""
 
-    schedules: list[ScheduleRecord]
+    schedules: list[ScheduleState]
 
 
 class Fires(Struct, kw_only=True):
@@ -94,30 +77,30 @@ class JobId(Struct, kw_only=True):
 @api.get("/schedules")
 async def listed(visit: Visit) -> Schedules:
     """List schedules."""
-    return Schedules(schedules=[_record(one) for one in await visit.admin.schedules.list()])
+    return Schedules(schedules=[_shown(one) for one in await visit.admin.schedules.list()])
 
 
 @api.get("/schedules/{name}")
-async def read(visit: Visit) -> ScheduleRecord:
+async def read(visit: Visit) -> ScheduleState:
     """Read a schedule."""
-    return _record(await visit.admin.schedules.get(place(visit, "name")))
+    return _shown(await visit.admin.schedules.get(place(visit, "name")))
 
 
 @api.post("/schedules", status=201)
-async def create(visit: Visit, given: NewSchedule) -> ScheduleRecord:
+async def create(visit: Visit, given: NewSchedule) -> ScheduleState:
     """Make a schedule."""
     options = {field: getattr(given, field) for field in ("queue", "priority", "attempts")}
     draft: Draft = visit.board.jobs.draft(
         given.kind, t.payload(given.payload), **{field: value for field, value in options.items() if value is not None}
     )
     shared.check_kind(visit, draft.kind, draft.queue)
-    return _record(await visit.admin.schedules.create(given.name, draft, **given.given()))
+    return _shown(await visit.admin.schedules.create(given.name, draft, **given.given()))
 
 
 @api.patch("/schedules/{name}")
-async def edit(visit: Visit, given: Timing) -> ScheduleRecord:
+async def edit(visit: Visit, given: Timing) -> ScheduleState:
     """Change when a schedule fires; deployments keep it."""
-    return _record(await visit.admin.schedules.edit(await _reached(visit), **given.given()))
+    return _shown(await visit.admin.schedules.edit(await _reached(visit), **given.given()))
 
 
 @api.delete("/schedules/{name}")
@@ -134,25 +117,25 @@ async def upcoming(visit: Visit, given: NextQuery) -> Fires:
 
 
 @api.post("/schedules/{name}/pause")
-async def pause(visit: Visit, given: t.NoBody) -> ScheduleRecord:  # noqa: ARG001 - nothing is said in it
+async def pause(visit: Visit, given: t.NoBody) -> ScheduleState:  # noqa: ARG001 - nothing is said in it
     """Pause a schedule."""
     name = await _reached(visit)
     await visit.admin.schedules.pause(name)
-    return _record(await visit.admin.schedules.get(name))
+    return _shown(await visit.admin.schedules.get(name))
 
 
 @api.post("/schedules/{name}/resume")
-async def resume(visit: Visit, given: t.NoBody) -> ScheduleRecord:  # noqa: ARG001 - nothing is said in it
+async def resume(visit: Visit, given: t.NoBody) -> ScheduleState:  # noqa: ARG001 - nothing is said in it
     """Resume a schedule."""
     name = await _reached(visit)
     await visit.admin.schedules.resume(name)
-    return _record(await visit.admin.schedules.get(name))
+    return _shown(await visit.admin.schedules.get(name))
 
 
 @api.post("/schedules/{name}/reset")
-async def reset(visit: Visit, given: t.NoBody) -> ScheduleRecord:  # noqa: ARG001 - nothing is said in it
+async def reset(visit: Visit, given: t.NoBody) -> ScheduleState:  # noqa: ARG001 - nothing is said in it
     """Give an edited schedule back to the code."""
-    return _record(await visit.admin.schedules.reset(await _reached(visit)))
+    return _shown(await visit.admin.schedules.reset(await _reached(visit)))
 
 
 @api.post("/schedules/{name}/run-now")
@@ -167,6 +150,5 @@ async def _reached(visit: Visit) -> str:
     return found.name
 
 
-def _record(one: records.Schedule) -> ScheduleRecord:
-    fields = {name: getattr(one, name) for name in ScheduleRecord.__struct_fields__ if name != "words"}
-    return ScheduleRecord(**fields, words=in_words(one.cron))
+def _shown(one: records.Schedule) -> ScheduleState:
+    return convert(one, ScheduleState, from_attributes=True)

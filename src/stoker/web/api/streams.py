@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, convert
 
 from stoker.engines.base import Feature
 from stoker.model.errors import NotFound
 from stoker.model.outbox.letters import LetterStatus
 from stoker.model.outbox.stream import LONGEST_TYPE
 from stoker.model.unique import LONGEST_KEY
-from stoker.outbox.letters import Letter
-from stoker.outbox.steering import ConsumerState, PartitionState, StreamHandle, StreamState
+from stoker.outbox.letters import LetterState
+from stoker.outbox.steering import ConsumerState, StreamHandle, StreamState
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.api.operations import NewOperationRecord, Preview, begun
@@ -84,58 +84,17 @@ class LettersOperation(LettersPreview, kw_only=True):
     counted_at: t.Moment
 
 
-class ConsumerRecord(Struct, kw_only=True):
-    """A consumer of a stream: what waits for it, and its partitions."""
-
-    name: str
-    paused: bool
-    waiting: int
-    oldest: datetime | None
-    failures: int
-    parked: int
-    partitions: list[PartitionState]
-
-
-class StreamRecord(Struct, kw_only=True):
-    """A stream: how many messages were ever appended, how many seconds they are kept, its consumers."""
-
-    name: str
-    partitions: int
-    keep: float
-    messages: int
-    consumers: list[ConsumerRecord]
-
-
 class Streams(Struct, kw_only=True):
     """Every stream, by name. `offered`: this store can have streams."""
 
-    streams: list[StreamRecord]
+    streams: list[StreamState]
     offered: bool
-
-
-class LetterRecord(Struct, kw_only=True):
-    """A message that could not be delivered, and why; its payload is not in the list."""
-
-    id: str
-    stream: str
-    consumer: str
-    partition: int
-    number: int
-    key: str
-    type: str
-    created: datetime
-    reason: str
-    attempts: int
-    failed: datetime
-    status: str
-    due: bool
-    ended: datetime | None
 
 
 class LetterList(Struct, kw_only=True):
     """Letters, latest failure first; `after` goes on behind them, null at the end."""
 
-    letters: list[LetterRecord]
+    letters: list[LetterState]
     after: str | None
 
 
@@ -150,38 +109,38 @@ async def listed(visit: Visit) -> Streams:
     """List streams."""
     if Feature.OUTBOX not in visit.board.store.root().features:
         return Streams(streams=[], offered=False)
-    return Streams(streams=[_record(one) for one in await visit.admin.outbox.list()], offered=True)
+    return Streams(streams=await visit.admin.outbox.list(), offered=True)
 
 
 @api.get("/streams/{stream}")
-async def read(visit: Visit) -> StreamRecord:
+async def read(visit: Visit) -> StreamState:
     """Read a stream."""
-    return _record(await _stream(visit).state())
+    return await _stream(visit).state()
 
 
 @api.post("/streams/{stream}/consumers/{consumer}/pause")
-async def pause(visit: Visit, given: t.NoBody) -> ConsumerRecord:  # noqa: ARG001 - nothing is said in it
+async def pause(visit: Visit, given: t.NoBody) -> ConsumerState:  # noqa: ARG001 - nothing is said in it
     """Pause a consumer."""
     await _changed(visit).pause(place(visit, "consumer"))
     return await _after(visit)
 
 
 @api.post("/streams/{stream}/consumers/{consumer}/resume")
-async def resume(visit: Visit, given: t.NoBody) -> ConsumerRecord:  # noqa: ARG001 - nothing is said in it
+async def resume(visit: Visit, given: t.NoBody) -> ConsumerState:  # noqa: ARG001 - nothing is said in it
     """Resume a consumer."""
     await _changed(visit).resume(place(visit, "consumer"))
     return await _after(visit)
 
 
 @api.post("/streams/{stream}/consumers/{consumer}/release")
-async def release(visit: Visit, given: ReleaseBody) -> ConsumerRecord:
+async def release(visit: Visit, given: ReleaseBody) -> ConsumerState:
     """Release a parked key."""
     await _changed(visit).release(given.key, consumer=place(visit, "consumer"))
     return await _after(visit)
 
 
 @api.post("/streams/{stream}/consumers/{consumer}/seek")
-async def seek(visit: Visit, given: SeekBody) -> ConsumerRecord:
+async def seek(visit: Visit, given: SeekBody) -> ConsumerState:
     """Move a consumer to another place of its stream."""
     where = given.to or given.at
     if where is None or None not in (given.to, given.at):
@@ -210,7 +169,7 @@ async def letters(visit: Visit, given: LettersQuery) -> LetterList:
         limit=given.limit,
         before=given.after,
     )
-    return LetterList(letters=[_letter(one) for one in page.letters], after=page.next)
+    return LetterList(letters=convert(page.letters, list[LetterState], from_attributes=True), after=page.next)
 
 
 @api.get("/preview/letters")
@@ -259,28 +218,9 @@ def _changed(visit: Visit) -> StreamHandle:
     return _stream(visit)
 
 
-async def _after(visit: Visit) -> ConsumerRecord:
+async def _after(visit: Visit) -> ConsumerState:
     state = await _stream(visit).state()
     found = next((one for one in state.consumers if one.name == place(visit, "consumer")), None)
     if found is None:
         raise Problem(409, "changed", "It was done, and the consumer was dropped meanwhile.")
-    return _consumer(found)
-
-
-def _record(one: StreamState) -> StreamRecord:
-    return StreamRecord(
-        name=one.name,
-        partitions=one.partitions,
-        keep=one.keep.total_seconds(),
-        messages=one.messages,
-        consumers=[_consumer(found) for found in one.consumers],
-    )
-
-
-def _consumer(one: ConsumerState) -> ConsumerRecord:
-    same = {name: getattr(one, name) for name in ConsumerRecord.__struct_fields__ if name != "partitions"}
-    return ConsumerRecord(**same, partitions=list(one.partitions))
-
-
-def _letter(one: Letter) -> LetterRecord:
-    return LetterRecord(**{name: getattr(one, name) for name in LetterRecord.__struct_fields__})
+    return found

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from stoker.admin.tokens import TokenView
 from stoker.model.access import Role
-from stoker.model.time import moment
-from stoker.model.tokens import AccessToken
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.pages.shared import needs_everything
@@ -34,27 +32,16 @@ class NewSecret(Struct, kw_only=True):
     secret: str
 
 
-class TokenRecord(Struct, kw_only=True):
-    """A token without its secret, which is not stored."""
-
-    name: str
-    role: str
-    queues: list[str]
-    created: datetime
-    expires: datetime | None
-    revoked: datetime | None
-
-
 class TokenList(Struct, kw_only=True):
     """Every token, also those that expired or were revoked, by name."""
 
-    tokens: list[TokenRecord]
+    tokens: list[TokenView]
 
 
 @api.get("/tokens", role="admin")
 async def listed(visit: Visit) -> TokenList:
     """List tokens."""
-    return TokenList(tokens=[_record(one) for one in await visit.admin.tokens.list()])
+    return TokenList(tokens=await visit.admin.tokens.list())
 
 
 @api.post("/tokens", role="admin", status=201)
@@ -71,14 +58,3 @@ async def revoke(visit: Visit) -> t.Done:
     needs_everything(visit)
     await visit.admin.tokens.revoke(place(visit, "name"))
     return t.Done()
-
-
-def _record(one: AccessToken) -> TokenRecord:
-    return TokenRecord(
-        name=one.name,
-        role=one.role,
-        queues=list(one.queues),
-        created=moment(one.created),
-        expires=None if one.expires is None else moment(one.expires),
-        revoked=None if one.revoked is None else moment(one.revoked),
-    )

@@ -63,25 +63,11 @@ class RateBody(Strict):
     per: Annotated[float, Meta(ge=1, le=86_400)] = 1.0
 
 
-class RateView(Struct, kw_only=True):
-    """So many per so many seconds."""
-
-    n: float
-    per: float
-
-
 class CurveBody(Strict):
     """Waits before retries and after throttles, in seconds: `base`, doubled each time, up to `max`."""
 
     base: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
     max: Annotated[float, Meta(ge=1, le=86_400)] = 1_800.0
-
-
-class CurveView(Struct, kw_only=True):
-    """Waits before retries and after throttles, in seconds: `base`, doubled each time, up to `max`."""
-
-    base: float
-    max: float
 
 
 class Done(Struct, kw_only=True):

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from msgspec.structs import replace
-
 from stoker.admin.queues import QueueView, views
 from stoker.model.control import Queue, live
-from stoker.model.derived import ErrorGroup
 from stoker.model.events import Point
 from stoker.model.filter import Filter
 from stoker.model.findings import Finding, findings, late_queues
@@ -41,10 +38,9 @@ def queue_names(reading: Reading) -> list[str]:
     return sorted({*(one.queue for one in reading.census.counts), *(one.name for one in reading.queues), *served})
 
 
-async def hint_of(visit: Visit, queue: str | None, kind: str | None = None) -> str:
-    """What to say about a queue or kind of which nothing was found: the nearest one, if it is not known."""
-    wanted = Filter(queues=() if queue is None else (queue,), kinds=() if kind is None else (kind,))
-    return (await visit.admin.jobs.find(wanted, limit=1)).hint if wanted.has_names else ""
+async def hint_of(visit: Visit, queue: str | None) -> str:
+    """What to say about a queue of which nothing was found: the nearest one, if it is not known."""
+    return "" if queue is None else (await visit.admin.jobs.find(Filter(queues=(queue,)), limit=1)).hint
 
 
 def check_queue(visit: Visit, queue: str) -> None:
@@ -68,11 +64,6 @@ def needs_everything(visit: Visit) -> None:
     """Refuse a change of what belongs to no single queue to a visitor who is limited to some."""
     if not visit.who.reaches_all:
         raise Problem(403, "queue", f"{visit.who.name} is limited to some queues. Nothing was changed.")
-
-
-def masked(visit: Visit, groups: list[ErrorGroup]) -> list[ErrorGroup]:
-    """Groups of errors as visitors may read them."""
-    return [replace(one, error=visit.board.redact.text(one.error)) for one in groups]
 
 
 def found(visit: Visit, reading: Reading) -> list[Finding]:
