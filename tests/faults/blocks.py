@@ -26,7 +26,7 @@ from stoker.context import current
 from stoker.model.job import Status
 from stoker.model.retry import Fixed
 from stoker.worker import Worker
-from tests.faults.zygote import forked
+from tests.faults.fork_server import forked
 
 LEASE = 1.0
 FROZEN = 1.6
@@ -37,11 +37,11 @@ SLOTS = 4
 MANY_SLOTS = 16
 """Slots of a member where there are thousands of jobs."""
 
-BLOWS = 60
-"""How many parts of the work are done between two blows each: so a storm ends, however slow the machine is."""
+FAULTS = 60
+"""How many parts of the work are done between two faults each: so a storm ends, however slow the machine is."""
 
 LONGEST_LULL = 2.0
-"""Seconds after which a blow falls all the same."""
+"""Seconds after which a fault falls all the same."""
 FORMS = ("own", "driver", "thread")
 
 
@@ -135,7 +135,7 @@ def storm(url: str, jobs: int, seed: int, schema: str = "") -> dict[str, Any]:
     frozen: dict[int, float] = {}
     while (done := _effects(site)) < jobs:
         end = time.monotonic() + LONGEST_LULL
-        while time.monotonic() < end and _effects(site) < min(done + jobs // BLOWS, jobs):
+        while time.monotonic() < end and _effects(site) < min(done + jobs // FAULTS, jobs):
             time.sleep(chance.uniform(0.02, 0.15))
         now = time.monotonic()
         for pid, until in list(frozen.items()):

@@ -20,7 +20,7 @@ from stoker.model.job import FINISHED, Draft, Job, Status
 from stoker.model.outcome import Reject
 from stoker.model.query import Cancel, Delete, Query, Selection
 from stoker.worker import Worker
-from tests.faults.zygote import forked
+from tests.faults.fork_server import forked
 
 CALLBACKS = ("then", "on_failure", "on_finish")
 

@@ -25,7 +25,7 @@ from stoker.limits import Limit
 from stoker.model.job import Draft, Status
 from stoker.model.retry import Fixed
 from stoker.worker import Worker
-from tests.faults.zygote import forked
+from tests.faults.fork_server import forked
 
 NUMBERS = (1, 2, 3, 5)
 """Key k has the limit of its place here."""

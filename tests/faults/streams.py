@@ -43,7 +43,7 @@ from stoker.outbox import Outbox as Face
 from stoker.outbox import Pace
 from stoker.worker import Worker
 from tests.faults import seeded_streams
-from tests.faults.zygote import forked
+from tests.faults.fork_server import forked
 
 ORDERS = Stream("orders", 8)
 LEASE: Span = SECOND
@@ -58,11 +58,11 @@ OVERSLEEPING = 0.01
 FROZEN = 1.5
 """Seconds: longer than a lease, so that others take over what a frozen one held."""
 
-BLOWS = 60
-"""How many parts of the deliveries are done between two blows each: so a storm ends, however slow the machine is."""
+FAULTS = 60
+"""How many parts of the deliveries are done between two faults each: so a storm ends, however slow the machine is."""
 
 LONGEST_LULL = 2.0
-"""Seconds after which a blow falls all the same."""
+"""Seconds after which a fault falls all the same."""
 
 TABLES = (
     "CREATE TABLE counters (key TEXT PRIMARY KEY, value INTEGER NOT NULL)",
@@ -286,25 +286,25 @@ def storm(
     seed: int,
     latest: float = 0.04,
     schema: str = "",
-    crowd: int = 4,
+    writer_count: int = 4,
     lull: float = LONGEST_LULL,
-    blows: int = BLOWS,
+    faults: int = FAULTS,
     bug: str = "",
     freezing: float = 0.2,
     keys: int = 40,
 ) -> dict[str, int]:
     """Write and deliver so many messages; returns how many members were killed and frozen.
 
-    A blow falls when another part of the work is done, or after a `lull` of so many seconds. `bug`: one that is planted
-    first; the storm ends when the judge has found it out. `freezing`: how many of the blows freeze.
+    A fault comes when another part of the work is done, or after a `lull` of so many seconds. `bug`: one that is
+    planted first; the storm ends when the judge has found it out. `freezing`: how many of the faults freeze.
     """
     site = Site(url, folder, latest, schema, keys)
     chance = random.Random(seed)
     seeded_streams.plant(bug)
     engine = asyncio.run(prepare(site))
     seeded_streams.plant_in_server(bug, site)
-    share = messages // crowd
-    writers = [_writer(site, engine, share, chance.getrandbits(32)) for _ in range(crowd)]
+    share = messages // writer_count
+    writers = [_writer(site, engine, share, chance.getrandbits(32)) for _ in range(writer_count)]
     names = ["c0", "c1", "c2", "s0", "s1"]
     members = [_member(site, name) for name in names]
     tally = {"killed": 0, "writers killed": 0, "frozen": 0}
@@ -313,9 +313,9 @@ def storm(
         if bug and found_out(site, [pid for pid in (*members, *writers) if pid not in frozen]):
             break
         if not writers and missing > 0:
-            few = min(crowd, missing // 100 + 1)  # for those that were killed
+            few = min(writer_count, missing // 100 + 1)  # for those that were killed
             writers = [_writer(site, engine, missing // few + 1, chance.getrandbits(32)) for _ in range(few)]
-        _await_part(site, 3 * messages // blows, lull)
+        _await_part(site, 3 * messages // faults, lull)
         writers = [pid for pid in writers if not os.waitpid(pid, os.WNOHANG)[0]]
         for pid in members:
             if os.waitpid(pid, os.WNOHANG)[0]:
@@ -332,7 +332,7 @@ def storm(
             _kill(members[place])
             members[place] = _member(site, names[place])
             tally["killed"] += 1
-        for pid in writers[: max(crowd // 16, 1)] if chance.random() < 0.4 else ():
+        for pid in writers[: max(writer_count // 16, 1)] if chance.random() < 0.4 else ():
             _kill(pid)
             writers.remove(pid)
             tally["writers killed"] += 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import groups
-from tests.faults.zygote import Zygote
+from tests.faults.fork_server import ForkServer
 
 pytestmark = pytest.mark.timeout(3_600)
 
@@ -20,8 +20,10 @@ ENGINES = [
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    found = Zygote("tests.faults.groups", "stoker.engines.sqlite", "stoker.engines.postgres", "stoker.engines.redis")
+def fork_server() -> Iterator[ForkServer]:
+    found = ForkServer(
+        "tests.faults.groups", "stoker.engines.sqlite", "stoker.engines.postgres", "stoker.engines.redis"
+    )
     yield found
     found.close()
 
@@ -42,7 +44,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.spec("GROUP-29")
-def test_a_storm_of_kills_closes_every_group_once(url: str, zygote: Zygote, campaign: bool) -> None:
+def test_a_storm_of_kills_closes_every_group_once(url: str, fork_server: ForkServer, campaign: bool) -> None:
     seed = secrets.randbits(32)
     print(f"seed {seed}")
     counts = (
@@ -50,6 +52,6 @@ def test_a_storm_of_kills_closes_every_group_once(url: str, zygote: Zygote, camp
         if campaign
         else {"groups": 30, "largest": 20, "kills": 8, "workers": 2}
     )
-    ended = zygote.call(groups.storm, within=3_000 if campaign else 600, url=url, seed=seed, **counts)
+    ended = fork_server.call(groups.storm, within=3_000 if campaign else 600, url=url, seed=seed, **counts)
     assert not ended.answer["wrong"], "\n".join(ended.answer["wrong"])
     assert ended.answer["groups"] == counts["groups"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import limits
-from tests.faults.zygote import Zygote
+from tests.faults.fork_server import ForkServer
 
 pytestmark = pytest.mark.timeout(3_600)
 
@@ -20,8 +20,10 @@ ENGINES = [
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    found = Zygote("tests.faults.limits", "stoker.engines.sqlite", "stoker.engines.postgres", "stoker.engines.redis")
+def fork_server() -> Iterator[ForkServer]:
+    found = ForkServer(
+        "tests.faults.limits", "stoker.engines.sqlite", "stoker.engines.postgres", "stoker.engines.redis"
+    )
     yield found
     found.close()
 
@@ -42,7 +44,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.spec("LIMIT-43")
-def test_a_storm_of_kills_never_exceeds_a_limit(url: str, tmp_path: Path, zygote: Zygote, campaign: bool) -> None:
+def test_a_storm_of_kills_never_exceeds_a_limit(
+    url: str, tmp_path: Path, fork_server: ForkServer, campaign: bool
+) -> None:
     """Also with slow and rolled-back transactions; jobs of a key that holds its slot run in order."""
     seed = secrets.randbits(32)
     counts = (
@@ -51,7 +55,7 @@ def test_a_storm_of_kills_never_exceeds_a_limit(url: str, tmp_path: Path, zygote
         else {"jobs": 400, "keys": 20, "kills": 8, "workers": 2, "call": 3}
     )
     path = str(tmp_path / "runs.jsonl")
-    ended = zygote.call(limits.storm, within=3_000 if campaign else 600, url=url, path=path, seed=seed, **counts)
+    ended = fork_server.call(limits.storm, within=3_000 if campaign else 600, url=url, path=path, seed=seed, **counts)
     print(f"seed {seed}: {ended}")
     assert ended.answer["wrong"] == []
     assert ended.answer["runs"] >= ended.answer["stored"] > 0

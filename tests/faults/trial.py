@@ -49,7 +49,7 @@ ASYNCHRONOUS = 1_000_000_000
 """Nanoseconds in which a server writes to disk what it did not promise to have there; Postgres takes 0.6 s at most."""
 
 
-class Witness(Recorded):
+class Recorder(Recorded):
     """An engine of any kind that writes a history, and so do its twins."""
 
     def __init__(self, engine: Engine, write: Callable[[bytes], object]) -> None:
@@ -69,8 +69,8 @@ class Witness(Recorded):
         put_back = settlement.status in (Status.PENDING, Status.RETRYING) and self.engine.name.startswith("redis")
         return super().leaves_open(settlement, verdict) or (put_back and verdict is Verdict.LOST)
 
-    def for_loop(self, *, read_limit: float | None = None) -> Witness:
-        return Witness(self.engine.for_loop(read_limit=read_limit), self._write)
+    def for_loop(self, *, read_limit: float | None = None) -> Recorder:
+        return Recorder(self.engine.for_loop(read_limit=read_limit), self._write)
 
 
 class Trial:
@@ -80,7 +80,7 @@ class Trial:
         self, engine: Engine, direct: Engine, *, workers: int = 1, slots: int = 10, flow: bool = True, **settings: Any
     ) -> None:
         self._lines: list[bytes] = []
-        self.app = Stoker(cast("Engine", Witness(engine, self._lines.append)), attempts=1_000, backoff=Fixed(0.01))
+        self.app = Stoker(cast("Engine", Recorder(engine, self._lines.append)), attempts=1_000, backoff=Fixed(0.01))
         self.direct = direct
         self.workers = [Worker(self.app, {"default": slots}, **{"lease": LEASE, **settings}) for _ in range(workers)]
         self.acknowledged: set[JobId] = set()
@@ -135,9 +135,9 @@ class Trial:
                 await self.app.close()
                 await self.direct.close()
 
-    def witness(self, engine: Engine) -> Witness:
+    def recorder(self, engine: Engine) -> Recorder:
         """Let what passes this engine too be part of the history."""
-        return Witness(engine, self._lines.append)
+        return Recorder(engine, self._lines.append)
 
     # --- what goes on -------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class Unreliable:
             raise EngineUnavailable("gone for a moment.")
 
 
-class Scene:
+class Setup:
     """The service of an outbox, run without a worker."""
 
     def __init__(self, outbox: Outbox[int], engine: Any) -> None:
@@ -105,7 +105,7 @@ async def test_lanes_go_on_when_the_store_is_back(outbox: Outbox[int]) -> None:
         got.append(message.body)
 
     await fill(outbox, 3)
-    async with Scene(outbox, engine):
+    async with Setup(outbox, engine):
         await until(lambda: len(got) == 3)
     assert engine.failing == {"lease": 0, "wait": 0, "vacuum": 0}
 
@@ -123,7 +123,7 @@ async def test_an_advance_whose_answer_is_lost_is_not_repeated(
         got.append(message.body)
 
     await fill(outbox, 6)
-    async with Scene(outbox, engine):
+    async with Setup(outbox, engine):
         await delivered(outbox, 6)
     # The advance applied and leased the partition again; that lease had to end first.
     assert got == list(range(6))
@@ -147,7 +147,7 @@ async def test_after_crashes_messages_come_alone_and_a_killer_is_given_up(outbox
         await engine.jobs.renew(f"dead{n}", [], first=True)
         assert isinstance(await streams.lease(Wish("orders", "publish", f"dead{n}", 8)), Lease)
         await engine.jobs.renew(f"dead{n}", [], lease=0)
-    async with Scene(outbox, engine):
+    async with Setup(outbox, engine):
         await delivered(outbox, 8)
     assert sizes[0] < 8
     assert sum(sizes) == 7
@@ -199,14 +199,14 @@ async def test_a_lease_that_arrives_during_a_stop_is_given_back(outbox: Outbox[i
 
     class Late(Unreliable):
         async def lease(self, wish: Wish) -> Any:
-            scene.stopping.set()
+            setup.stopping.set()
             await asyncio.sleep(0.01)
             return await super().lease(wish)
 
     await fill(outbox, 3)
-    scene = Scene(outbox, Late(await outbox.app.engine()))
-    async with scene:
-        await until(lambda: bool(scene.stopping))
+    setup = Setup(outbox, Late(await outbox.app.engine()))
+    async with setup:
+        await until(lambda: bool(setup.stopping))
     assert not called
     state = await cursor(outbox)
     assert (state.cursor.holder, state.cursor.attempts, state.cursor.position) == (None, 0, 0)

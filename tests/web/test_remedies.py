@@ -97,8 +97,8 @@ async def _behind(app: Stoker, clock: VirtualClock) -> str:
     return await enqueue(app)
 
 
-Scene = Callable[[Stoker, VirtualClock], Awaitable[str]]
-SCENES: list[tuple[Reason, Scene, str, str]] = [
+Setup = Callable[[Stoker, VirtualClock], Awaitable[str]]
+SETUPS: list[tuple[Reason, Setup, str, str]] = [
     (Reason.SCHEDULED, _scheduled, "Due", "Run this one now"),
     (Reason.SCHEDULED, _retrying, "Due", "Run this one now"),
     (Reason.HELD_BY_BUDGET, _held, "Due", "Run this one now"),
@@ -137,15 +137,15 @@ async def reasons(client: Client, id_: str) -> set[str]:
 
 
 def test_every_reason_has_a_scene() -> None:
-    assert {reason for reason, *_ in SCENES} | NO_GATES == set(Reason)
+    assert {reason for reason, *_ in SETUPS} | NO_GATES == set(Reason)
 
 
 @pytest.mark.spec("WEB-26")
-@pytest.mark.parametrize(("reason", "scene", "gate", "button"), SCENES)
+@pytest.mark.parametrize(("reason", "setup", "gate", "button"), SETUPS)
 async def test_a_shut_gate_has_a_button_that_opens_it(
-    app: Stoker, client: Client, clock: VirtualClock, reason: Reason, scene: Scene, gate: str, button: str
+    app: Stoker, client: Client, clock: VirtualClock, reason: Reason, setup: Setup, gate: str, button: str
 ) -> None:
-    id_ = await scene(app, clock)
+    id_ = await setup(app, clock)
     assert reason.value in await reasons(client, id_)
     page = await client.get(f"/jobs/{id_}")
     action, fields, label = form_of(page.text, gate)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.parallel_scenes import Stage, group
-from tests.worker.shell import Scene
+from tests.worker.parallel_deployments import Stage, group
+from tests.worker.shell import Deployment
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,13 +30,13 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
+def deployment(tmp_path: Path) -> Deployment:
+    return Deployment(tmp_path)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that runs in parallel only waits for its scene. In a campaign each scene has the machine to itself."""
+    """A test that runs in parallel only waits for its deployment. In a campaign each has the machine to itself."""
     if group(pyfuncitem) is None or pyfuncitem.config.getoption("--campaign"):
         return None
     stage: Stage = pyfuncitem._request.getfixturevalue("stage")

@@ -48,7 +48,7 @@ class Mark:
     at: float
 
 
-class Scene:
+class Deployment:
     """A store in a folder, the marks that handlers leave there, and commands that work on it."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str] = os.environ) -> None:
@@ -64,7 +64,7 @@ class Scene:
         }
 
     def move_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let this very process be a part of the scene: the app it imports next is the scene's."""
+        """Let this very process be a part of the deployment: the app it imports next is the deployment's."""
         for name, value in self.environ.items():
             monkeypatch.setenv(name, value)
         monkeypatch.delitem(sys.modules, APP.partition(":")[0], raising=False)

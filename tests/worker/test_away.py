@@ -20,7 +20,7 @@ from stoker.worker import outage
 from stoker.worker.outage import QUIET, Outage
 from tests import services
 from tests.services.handles import PostgresServer, RedisServer
-from tests.worker.shell import Scene, until
+from tests.worker.shell import Deployment, until
 
 
 @pytest.fixture(
@@ -48,16 +48,18 @@ def enqueue(url: str) -> None:
 
 
 @pytest.mark.spec("OUTAGE-01", "OUTAGE-02")
-def test_a_start_waits_for_the_server_and_says_so_once(scene: Scene, server: PostgresServer | RedisServer) -> None:
-    scene.url = scene.environ["STOKER_URL"] = server.url
+def test_a_start_waits_for_the_server_and_says_so_once(
+    deployment: Deployment, server: PostgresServer | RedisServer
+) -> None:
+    deployment.url = deployment.environ["STOKER_URL"] = server.url
     enqueue(server.url)
     server.stop()
-    with scene.work(ready=False) as command:
+    with deployment.work(ready=False) as command:
         until(lambda: "does not answer" in command.log)
-        assert not scene.ready_file.exists()
+        assert not deployment.ready_file.exists()
         server.start()
-        until(scene.ready_file.exists)
-        until(lambda: scene.marks("start"))
+        until(deployment.ready_file.exists)
+        until(lambda: deployment.marks("start"))
         assert command.log.count("does not answer") == 1, command.log
         [line] = [line for line in command.log.splitlines() if "does not answer" in line]
         assert f"127.0.0.1:{urlsplit(server.url).port}" in line and "The start waits for it" in line
@@ -67,24 +69,24 @@ def test_a_start_waits_for_the_server_and_says_so_once(scene: Scene, server: Pos
 
 
 @pytest.mark.spec("OUTAGE-01")
-def test_a_start_that_waits_can_be_stopped(scene: Scene) -> None:
-    with scene.work(ready=False, STOKER_URL="redis://127.0.0.1:1/0") as command:
+def test_a_start_that_waits_can_be_stopped(deployment: Deployment) -> None:
+    with deployment.work(ready=False, STOKER_URL="redis://127.0.0.1:1/0") as command:
         until(lambda: "does not answer" in command.log)
         command.send(signal.SIGTERM)
         assert command.wait() == 0
 
 
 @pytest.mark.spec("OUTAGE-01")
-def test_what_waiting_does_not_mend_exits_with_1(scene: Scene, postgres_url: str, redis_url: str) -> None:
+def test_what_waiting_does_not_mend_exits_with_1(deployment: Deployment, postgres_url: str, redis_url: str) -> None:
     parts = urlsplit(postgres_url)
     wrong = parts._replace(path="/no_such_database").geturl()
     for url, why in {
         wrong: "no_such_database",
         urlsplit(redis_url)._replace(netloc=f"x:wrong@{urlsplit(redis_url).netloc}").geturl(): "password",
         "mysql://127.0.0.1/shop": "unknown scheme",
-        f"sqlite:///{scene.folder}/no/such/folder/jobs.db": "does not exist",
+        f"sqlite:///{deployment.folder}/no/such/folder/jobs.db": "does not exist",
     }.items():
-        with scene.work(ready=False, STOKER_URL=url) as command:
+        with deployment.work(ready=False, STOKER_URL=url) as command:
             assert command.wait() == 1, url
             assert why in command.log
 

@@ -18,7 +18,7 @@ from stoker.cli.command import stoker
 from stoker.cli.text import one_line, safe
 from stoker.model.job import Status
 from stoker.supervisor.health import HealthFile
-from tests.worker.shell import APP, ROOT, Scene
+from tests.worker.shell import APP, ROOT, Deployment
 
 BAR = "━.*?%d of 6".encode()
 
@@ -170,58 +170,58 @@ def test_the_health_file_follows_no_link(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
 
 
-@pytest.mark.parallel_scene
+@pytest.mark.parallel_deployment
 @pytest.mark.spec("CLI-04")
-def test_drain_works_off_what_is_due_and_exits_with_0(scene: Scene) -> None:
-    scene.enqueue("quick", *({"n": n} for n in range(30)))
-    scene.enqueue("shout", {})
-    with scene.work("--drain", "-p", "2", "--log-format", "json", "-q", "default", ready=False) as command:
+def test_drain_works_off_what_is_due_and_exits_with_0(deployment: Deployment) -> None:
+    deployment.enqueue("quick", *({"n": n} for n in range(30)))
+    deployment.enqueue("shout", {})
+    with deployment.work("--drain", "-p", "2", "--log-format", "json", "-q", "default", ready=False) as command:
         assert command.wait() == 0
         lines = [json.loads(line) for line in command.log.splitlines()]
-    assert {job.status for job in scene.records()} == {Status.DONE}
-    assert len(scene.marks()) == 30
+    assert {job.status for job in deployment.records()} == {Status.DONE}
+    assert len(deployment.marks()) == 30
     [said] = [line for line in lines if line["logger"] == "stoker.job"]
     assert said["message"] == "red \x1b[31m alert\nstoker.worker: forged line"
     assert (said["kind"], said["attempt"], said["level"]) == ("shout", 1, "WARNING")
-    assert not scene.ready_file.exists()
+    assert not deployment.ready_file.exists()
 
 
-@pytest.mark.parallel_scene
+@pytest.mark.parallel_deployment
 @pytest.mark.spec("CLI-08")
-def test_the_order_of_queues_can_be_chosen(scene: Scene) -> None:
-    late = scene.enqueue("quick", *({"n": n} for n in range(5)), queue="low")
-    early = scene.enqueue("quick", *({"n": n} for n in range(5)), queue="high")
-    with scene.work("--drain", "--strict", "-q", "high:1,low:1", ready=False, STOKER_CLAIM_BATCH="1") as command:
+def test_the_order_of_queues_can_be_chosen(deployment: Deployment) -> None:
+    late = deployment.enqueue("quick", *({"n": n} for n in range(5)), queue="low")
+    early = deployment.enqueue("quick", *({"n": n} for n in range(5)), queue="high")
+    with deployment.work("--drain", "--strict", "-q", "high:1,low:1", ready=False, STOKER_CLAIM_BATCH="1") as command:
         assert command.wait() == 0
-    assert [mark.job for mark in scene.marks()] == [*early, *late]
-    scene.enqueue("quick", {"n": 1}, queue="low")
-    with scene.work("--drain", "--weighted", "-q", "high:5,low:1", ready=False) as command:
+    assert [mark.job for mark in deployment.marks()] == [*early, *late]
+    deployment.enqueue("quick", {"n": 1}, queue="low")
+    with deployment.work("--drain", "--weighted", "-q", "high:5,low:1", ready=False) as command:
         assert command.wait() == 0
-    assert {job.status for job in scene.records()} == {Status.DONE}
+    assert {job.status for job in deployment.records()} == {Status.DONE}
 
 
-@pytest.mark.parallel_scene
+@pytest.mark.parallel_deployment
 @pytest.mark.spec("CLI-05")
-def test_plain_logs_cannot_be_forged(scene: Scene) -> None:
-    scene.enqueue("shout", {})
-    with scene.command("-m", "stoker", "work", APP, "--drain") as command:
+def test_plain_logs_cannot_be_forged(deployment: Deployment) -> None:
+    deployment.enqueue("shout", {})
+    with deployment.command("-m", "stoker", "work", APP, "--drain") as command:
         assert command.wait() == 0
         assert "red \\x1b[31m alert\n    stoker.worker: forged line" in command.log
         assert "\x1b" not in command.log
 
 
-@pytest.mark.parallel_scene
+@pytest.mark.parallel_deployment
 @pytest.mark.spec("CLI-06")
-def test_a_terminal_shows_counters_and_while_draining_a_bar(scene: Scene) -> None:
+def test_a_terminal_shows_counters_and_while_draining_a_bar(deployment: Deployment) -> None:
     import pty
 
-    flags = {done: scene.folder / f"after-{done}" for done in (2, 4)}
-    scene.enqueue("nap", {"seconds": 0}, {"seconds": 0})
-    scene.enqueue("rest", *({"flag": str(flag)} for flag in flags.values() for _ in range(2)))
-    scene.enqueue("nap", {"seconds": 0}, delay=3600)  # not due, so the bar does not count it
+    flags = {done: deployment.folder / f"after-{done}" for done in (2, 4)}
+    deployment.enqueue("nap", {"seconds": 0}, {"seconds": 0})
+    deployment.enqueue("rest", *({"flag": str(flag)} for flag in flags.values() for _ in range(2)))
+    deployment.enqueue("nap", {"seconds": 0}, delay=3600)  # not due, so the bar does not count it
     main, end = pty.openpty()
     command = [sys.executable, "-m", "stoker", "work", APP, "--drain", "-q", "default:2"]
-    environ = {**scene.environ, "TERM": "xterm", "COLUMNS": "100"}
+    environ = {**deployment.environ, "TERM": "xterm", "COLUMNS": "100"}
     with subprocess.Popen(command, stdin=end, stdout=end, stderr=end, cwd=ROOT, env=environ) as process:
         os.close(end)
         shown = b""

@@ -28,7 +28,7 @@ from stoker.worker import Worker, maintenance
 from stoker.worker.failures import MOST, WINDOW, FailureLog
 from tests.harness.apps import PATIENCE, drain, until
 from tests.model.test_lifecycle import claimed
-from tests.worker.shell import APP, Scene
+from tests.worker.shell import APP, Deployment
 
 
 def lines(caplog: pytest.LogCaptureFixture, job: str | None = None) -> list[logging.LogRecord]:
@@ -270,15 +270,15 @@ async def test_ordinary_loggers_say_which_job_speaks(jobs: Stoker, caplog: pytes
     assert re.search(r"shop: hello \[job=\S+ kind=\w+ queue=[\w ]+ attempt=1\]$", Plain().format(inside[0]))
 
 
-@pytest.mark.parallel_scene
+@pytest.mark.parallel_deployment
 @pytest.mark.spec("FAILLOG-05")
-def test_the_log_level_is_stokers_own(scene: Scene) -> None:
-    [job] = scene.enqueue("mutter", {})
-    with scene.command("-m", "stoker", "work", APP, "--drain", "--log-level", "error") as command:
+def test_the_log_level_is_stokers_own(deployment: Deployment) -> None:
+    [job] = deployment.enqueue("mutter", {})
+    with deployment.command("-m", "stoker", "work", APP, "--drain", "--log-level", "error") as command:
         assert command.wait() == 0
         quiet = command.log
-    scene.enqueue("mutter", {})
-    with scene.command("-m", "stoker", "work", APP, "--drain", "--log-level", "debug") as command:
+    deployment.enqueue("mutter", {})
+    with deployment.command("-m", "stoker", "work", APP, "--drain", "--log-level", "debug") as command:
         assert command.wait() == 0
         loud = command.log
     assert "INFO shop: an ordinary line" in quiet and f"job={job}" in quiet
@@ -289,17 +289,17 @@ def test_the_log_level_is_stokers_own(scene: Scene) -> None:
     assert "DEBUG shop" not in loud and "DEBUG asyncio" not in loud
 
 
-@pytest.mark.parallel_scene
+@pytest.mark.parallel_deployment
 @pytest.mark.spec("FAILLOG-08")
-def test_a_level_of_another_logger_is_its_own(scene: Scene) -> None:
-    scene.enqueue("mutter", {})
-    with scene.command("-m", "stoker", "work", APP, "--drain", "--log-level", "shop=warning") as command:
+def test_a_level_of_another_logger_is_its_own(deployment: Deployment) -> None:
+    deployment.enqueue("mutter", {})
+    with deployment.command("-m", "stoker", "work", APP, "--drain", "--log-level", "shop=warning") as command:
         assert command.wait() == 0
         assert "INFO stoker.worker" in command.log
         assert "INFO shop" not in command.log
-    scene.enqueue("mutter", {})
+    deployment.enqueue("mutter", {})
     both = ("--log-level", "shop=debug", "--log-level", "error")
-    with scene.command("-m", "stoker", "work", APP, "--drain", *both) as command:
+    with deployment.command("-m", "stoker", "work", APP, "--drain", *both) as command:
         assert command.wait() == 0
         assert "INFO stoker" not in command.log
         assert "DEBUG shop: a line for the shop's own developers" in command.log

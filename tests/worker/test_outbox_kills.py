@@ -19,7 +19,7 @@ import pytest
 
 from stoker.app import Stoker
 from stoker.outbox import Outbox, StreamState
-from tests.worker.shell import Command, Scene, until
+from tests.worker.shell import Command, Deployment, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -30,12 +30,12 @@ KEYS = 12
 class Shop:
     """A store, processes that deliver it, and what they left behind."""
 
-    def __init__(self, scene: Scene, url: str, database: Any, insert: str) -> None:
-        self.scene = scene
+    def __init__(self, deployment: Deployment, url: str, database: Any, insert: str) -> None:
+        self.deployment = deployment
         self.database = database
         self.jobs = Stoker(url)
         self.outbox = Outbox[int](self.jobs, stream="orders", partitions=8)
-        scene.environ |= {"STOKER_URL": url, "INSERT": insert}
+        deployment.environ |= {"STOKER_URL": url, "INSERT": insert}
 
     def append(self, first: int, count: int, **headers: str) -> None:
         async def fill() -> None:
@@ -58,11 +58,11 @@ class Shop:
 
     @contextmanager
     def deliver(self) -> Iterator[Command]:
-        with self.scene.command("-m", "stoker", "outbox", "run", APP, "-p", "2") as command:
+        with self.deployment.command("-m", "stoker", "outbox", "run", APP, "-p", "2") as command:
             yield command
 
     def published(self) -> list[tuple[str, int]]:
-        path = self.scene.folder / "marks"
+        path = self.deployment.folder / "marks"
         lines = path.read_text().splitlines() if path.exists() else []
         return [(fields[1], int(fields[2])) for fields in map(str.split, lines) if fields[0] == "publish"]
 
@@ -87,7 +87,7 @@ class Shop:
     ]
 )
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
-    scene = Scene(tmp_path)
+    deployment = Deployment(tmp_path)
     if request.param == "sqlite":
         path = tmp_path / "jobs.db"
 
@@ -96,7 +96,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
                 return db.execute(text).fetchall()
 
         ask("create table effects (n integer primary key)")
-        return Shop(scene, f"sqlite:///{path}", ask, "insert into effects values (?)")
+        return Shop(deployment, f"sqlite:///{path}", ask, "insert into effects values (?)")
     url, schema = request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_schema")
 
     def ask_server(text: str) -> Any:
@@ -105,7 +105,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
             return found.fetchall() if found.description else []
 
     ask_server("create table effects (n integer primary key)")
-    return Shop(scene, f"{url}?schema={schema}", ask_server, f"insert into {schema}.effects values ($1)")
+    return Shop(deployment, f"{url}?schema={schema}", ask_server, f"insert into {schema}.effects values ($1)")
 
 
 @pytest.mark.spec("DELIVER-30")
@@ -143,7 +143,7 @@ def test_a_message_that_kills_its_process_is_given_up(shop: Shop) -> None:
             return [(one.consumer, one.payload.decode()) for one in page.letters]
 
     assert asyncio.run(look()) == [("deadly", "20")]
-    marks = (shop.scene.folder / "marks").read_text().splitlines()
+    marks = (shop.deployment.folder / "marks").read_text().splitlines()
     deaths = Counter(line.split()[0] for line in marks)["deadly"]
     assert 3 <= deaths <= 8
     assert shop.judge(41) >= 0

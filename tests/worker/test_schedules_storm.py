@@ -19,7 +19,7 @@ from stoker.model.schedule import Action, Misfire, Schedule
 from stoker.model.time import DAY, MINUTE, SECOND, Instant, rfc3339
 from stoker.testing.clock import VirtualClock
 from stoker.worker.schedules import fire_due
-from tests.faults.zygote import Zygote
+from tests.faults.fork_server import ForkServer
 from tests.model.test_cron_oracle import oracle, walls
 from tests.worker import tickers
 from tests.worker.tickers import Ticking, fired, planned
@@ -123,10 +123,12 @@ async def test_a_week_of_trouble_fires_what_the_oracle_fires(
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    zygote = Zygote("tests.worker.tickers", "stoker.engines.sqlite", "stoker.engines.postgres", "stoker.engines.redis")
-    yield zygote
-    zygote.close()
+def fork_server() -> Iterator[ForkServer]:
+    fork_server = ForkServer(
+        "tests.worker.tickers", "stoker.engines.sqlite", "stoker.engines.postgres", "stoker.engines.redis"
+    )
+    yield fork_server
+    fork_server.close()
 
 
 @pytest.mark.spec("SCHED-20")
@@ -134,7 +136,7 @@ def zygote() -> Iterator[Zygote]:
     "name", [pytest.param(one, marks=pytest.mark.engine(one)) for one in ("sqlite", "postgres", "redis")]
 )
 def test_tickers_that_are_killed_and_stopped_lose_and_double_nothing(
-    name: str, zygote: Zygote, request: pytest.FixtureRequest, tmp_path: Path, campaign: bool
+    name: str, fork_server: ForkServer, request: pytest.FixtureRequest, tmp_path: Path, campaign: bool
 ) -> None:
     """Real processes, kill -9 and SIGSTOP at any instant: every second has one job of each schedule."""
     if name == "sqlite":
@@ -146,7 +148,7 @@ def test_tickers_that_are_killed_and_stopped_lose_and_double_nothing(
         base, prefix = request.getfixturevalue("redis_url"), request.getfixturevalue("redis_prefix")
         url = f"{base}?prefix={prefix}"
     seconds = 60.0 if campaign else 3.0
-    ended = zygote.call(tickers.storm, within=seconds + 240, url=url, seconds=seconds, tickers=3, seed=9)
+    ended = fork_server.call(tickers.storm, within=seconds + 240, url=url, seconds=seconds, tickers=3, seed=9)
     found = ended.answer
     assert found["kills"] > tickers.FEWEST
     for one in tickers.EVERY_SECOND:

@@ -20,7 +20,7 @@ from stoker.model.schedule import NO_ID, OCCURRENCE, SCHEDULE, Edit, Schedule
 from stoker.model.time import DAY, MINUTE, SECOND, Instant
 from stoker.testing.clock import VirtualClock
 from stoker.worker.schedules import fire_due, fire_one
-from tests.faults.zygote import forked
+from tests.faults.fork_server import forked
 
 
 def planned(name: str, expression: str, **more: Any) -> Schedule:

@@ -10,7 +10,7 @@ import pytest
 from stoker.engines.postgres import PostgresEngine, leases
 from tests import services
 from tests.faults.network import Attempt
-from tests.faults.postgres.scenes import IMPATIENT, Make, trial
+from tests.faults.postgres.trials import IMPATIENT, Make, trial
 from tests.faults.trial import SOON
 from tests.harness.proxy import Proxy
 

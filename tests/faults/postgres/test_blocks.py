@@ -22,27 +22,27 @@ from stoker.model.retry import Fixed
 from stoker.worker import Worker
 from tests import services
 from tests.faults.blocks import Site, judge, storm
-from tests.faults.postgres.scenes import Make
-from tests.faults.zygote import Zygote
+from tests.faults.fork_server import ForkServer
+from tests.faults.postgres.trials import Make
 from tests.harness.proxy import Proxy
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.timeout(1_800)]
 
 
 @pytest.fixture
-def zygote() -> Iterator[Zygote]:
-    made = Zygote("tests.faults.blocks")
+def fork_server() -> Iterator[ForkServer]:
+    made = ForkServer("tests.faults.blocks")
     yield made
     made.close()
 
 
 @pytest.mark.spec("BLOCK-17")
 def test_effects_are_exactly_once_under_kills(
-    zygote: Zygote, campaign: bool, postgres_url: str, postgres_schema: str
+    fork_server: ForkServer, campaign: bool, postgres_url: str, postgres_schema: str
 ) -> None:
     seed, jobs = secrets.randbits(32), 10_000 if campaign else 500
     arguments = {"url": postgres_url, "schema": postgres_schema, "jobs": jobs, "seed": seed}
-    found = zygote.call(storm, within=1_500 if campaign else 900, **arguments).answer
+    found = fork_server.call(storm, within=1_500 if campaign else 900, **arguments).answer
     print(f"seed {seed}: {found}")
     site = Site(postgres_url, postgres_schema)
     assert judge(site.rows, site.table, found, jobs) == [], seed

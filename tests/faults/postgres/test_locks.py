@@ -11,7 +11,7 @@ import pytest
 
 from stoker.model.errors import EngineBusy, EngineFull, EngineUnavailable
 from tests import services
-from tests.faults.postgres.scenes import Make, trial
+from tests.faults.postgres.trials import Make, trial
 from tests.faults.trial import opened
 from tests.services import PostgresServer
 

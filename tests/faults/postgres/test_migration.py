@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from stoker.model.errors import EngineError, SchemaMismatch
-from tests.faults.postgres.scenes import Make
+from tests.faults.postgres.trials import Make
 from tests.faults.trial import opened
 from tests.harness.proxy import Proxy
 from tests.services import PostgresServer

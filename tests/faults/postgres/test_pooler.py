@@ -8,7 +8,7 @@ import functools
 import pytest
 
 from tests import services
-from tests.faults.postgres.scenes import Make, trial
+from tests.faults.postgres.trials import Make, trial
 from tests.services import PostgresServer
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.timeout(900)]

@@ -15,7 +15,7 @@ from stoker.model.errors import EngineReadOnly, EngineRefused, EngineUnavailable
 from stoker.model.job import Demand, Draft
 from stoker.registry import mint
 from tests.faults.network import Attempt
-from tests.faults.postgres.scenes import Make, trial
+from tests.faults.postgres.trials import Make, trial
 from tests.faults.trial import opened
 from tests.harness.proxy import Proxy
 from tests.services import PostgresServer

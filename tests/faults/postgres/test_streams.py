@@ -10,16 +10,16 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.faults.fork_server import ForkServer
 from tests.faults.seeded_streams import BUGS
 from tests.faults.streams import judge, storm
-from tests.faults.zygote import Zygote
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.timeout(1_500)]
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    made = Zygote("tests.faults.streams")
+def fork_server() -> Iterator[ForkServer]:
+    made = ForkServer("tests.faults.streams")
     yield made
     made.close()
 
@@ -31,21 +31,21 @@ def judged(url: str, schema: str, folder: Path) -> tuple[dict[str, int], list[st
 
 @pytest.mark.spec("OUTBOX-14", "OUTBOX-41", "OUTBOX-50", "OUTBOX-54")
 def test_streams_survive_kills_and_late_commits(
-    zygote: Zygote, tmp_path: Path, campaign: bool, postgres_url: str, postgres_schema: str
+    fork_server: ForkServer, tmp_path: Path, campaign: bool, postgres_url: str, postgres_schema: str
 ) -> None:
     """First deliveries are in the order of the commits, and effects in the advance's transaction happen once."""
     seed = secrets.randbits(32)
     messages = 100_000 if campaign else 10_000
     arguments: dict[str, Any] = {"url": postgres_url, "schema": postgres_schema, "folder": str(tmp_path)}
-    crowd, latest, blows, keys = (64, 1.5, 500, 2_000) if campaign else (64, 0.4, 120, 1_000)
-    tally = zygote.call(
+    writer_count, latest, faults, keys = (64, 1.5, 500, 2_000) if campaign else (64, 0.4, 120, 1_000)
+    tally = fork_server.call(
         storm,
         within=1_400,
         seed=seed,
         messages=messages,
         latest=latest,
-        crowd=crowd,
-        blows=blows,
+        writer_count=writer_count,
+        faults=faults,
         keys=keys,
         freezing=0.3,
         **arguments,
@@ -59,13 +59,13 @@ def test_streams_survive_kills_and_late_commits(
 @pytest.mark.spec("OUTBOX-66")
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found_out(
-    zygote: Zygote, tmp_path: Path, bug: str, postgres_url: str, postgres_schema: str
+    fork_server: ForkServer, tmp_path: Path, bug: str, postgres_url: str, postgres_schema: str
 ) -> None:
     seed = secrets.randbits(32)
     place = {"url": postgres_url, "schema": postgres_schema, "folder": str(tmp_path)}
     freezing = 0.7 if bug == "no fence" else 0.1
-    wild = {"messages": 100_000, "latest": 0.3, "crowd": 8, "lull": 0.25, "freezing": freezing}
-    zygote.call(storm, within=900, seed=seed, bug=bug, **place, **wild)
+    wild = {"messages": 100_000, "latest": 0.3, "writer_count": 8, "lull": 0.25, "freezing": freezing}
+    fork_server.call(storm, within=900, seed=seed, bug=bug, **place, **wild)
     figures, complaints = judged(postgres_url, postgres_schema, tmp_path)
     print(f"seed {seed}: {bug}: {figures}, {len(complaints)} complaints: {complaints[:5]}")
     assert any(" came after " in one or " came again " in one for one in complaints)

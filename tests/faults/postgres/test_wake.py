@@ -7,7 +7,7 @@ import time
 import pytest
 
 from stoker.engines.postgres.wakeup import listener
-from tests.faults.postgres.scenes import Make
+from tests.faults.postgres.trials import Make
 from tests.faults.trial import BOUND, Trial
 from tests.harness.proxy import Proxy
 from tests.services import PostgresServer
@@ -23,7 +23,7 @@ AT_ONCE = 0.5
 
 async def announced(trial: Trial) -> None:
     """Wait until a job that another process put is found by its announcement."""
-    elsewhere = trial.witness(trial.direct)
+    elsewhere = trial.recorder(trial.direct)
     give_up = time.monotonic() + BOUND
     while True:
         began = time.monotonic()

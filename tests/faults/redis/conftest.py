@@ -10,7 +10,7 @@ import redis
 from stoker.engines.redis import RedisEngine, leases
 from tests import services
 from tests.faults.network import Attempt
-from tests.faults.redis.scenes import IMPATIENT, Make, trial
+from tests.faults.redis.trials import IMPATIENT, Make, trial
 from tests.faults.trial import SOON
 from tests.harness.proxy import Proxy
 

@@ -15,7 +15,7 @@ from stoker.model.errors import EngineBusy, EngineUnavailable
 from stoker.model.job import Draft
 from stoker.registry import mint
 from tests import services
-from tests.faults.redis.scenes import Make, trial, whole
+from tests.faults.redis.trials import Make, trial, whole
 from tests.services.clusters import Cluster, until
 
 pytestmark = [pytest.mark.engine("redis"), pytest.mark.timeout(900)]

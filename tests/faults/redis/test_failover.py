@@ -14,7 +14,7 @@ import redis
 from stoker.model.job import Demand, Settlement, Status
 from stoker.model.time import SECOND
 from tests import services
-from tests.faults.redis.scenes import Make, whole
+from tests.faults.redis.trials import Make, whole
 from tests.faults.trial import BOUND, opened
 from tests.harness.proxy import Proxy
 from tests.services import RedisServer
@@ -71,7 +71,7 @@ async def test_what_a_lagging_replica_lacks_is_lost_and_said_and_nothing_else(
         await running.consuming()
         async with opened(make()) as engine:
             # A worker that will never be heard of again: its lease must not last for the hour that was set back.
-            ghost = running.witness(engine)
+            ghost = running.recorder(engine)
             await ghost.renew("ghost", [], lease=SECOND, first=True)
             await ghost.insert([running.app.draft("work", {"n": -1}, queue="attic")])
             [claim] = await ghost.claim(Demand("ghost", (("attic", 1),)))
@@ -96,7 +96,7 @@ async def test_what_a_lagging_replica_lacks_is_lost_and_said_and_nothing_else(
         await running.until(lambda: all(running.ends[one.job_id] for one in long), "what ran goes on", within=BOUND)
         assert {running.ends[one.job_id] for one in long} == {1}
         clock.set(-HOUR + 20)  # longer than a lease, far less than an hour
-        heir = running.witness(running.direct)
+        heir = running.recorder(running.direct)
         async with asyncio.timeout(BOUND):
             await heir.renew("heir", [], first=True)
             while not (freed := await heir.claim(Demand("heir", (("attic", 1),)))):

@@ -10,7 +10,7 @@ from stoker.model.errors import EngineFull, EngineRefused
 from stoker.model.job import Draft, Status
 from stoker.model.query import Query
 from stoker.registry import mint
-from tests.faults.redis.scenes import Make, trial
+from tests.faults.redis.trials import Make, trial
 from tests.faults.trial import opened
 from tests.services import RedisServer
 

@@ -13,7 +13,7 @@ from stoker.model.errors import EngineReadOnly
 from stoker.model.job import Demand, Draft, Status
 from stoker.registry import mint
 from tests import services
-from tests.faults.redis.scenes import Make, trial, whole
+from tests.faults.redis.trials import Make, trial, whole
 from tests.faults.trial import opened
 from tests.services import RedisServer
 

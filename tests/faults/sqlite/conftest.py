@@ -4,27 +4,27 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.zygote import Zygote
+from tests.faults.fork_server import ForkServer
 
 MODULES = (
     "tests.faults.blocks",
     "tests.faults.streams",
     "tests.faults.sqlite.storm",
     "tests.faults.sqlite.crashes",
-    "tests.faults.sqlite.harm",
+    "tests.faults.sqlite.failing_disk",
 )
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    made = Zygote(*MODULES)
+def fork_server() -> Iterator[ForkServer]:
+    made = ForkServer(*MODULES)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="session")
-def other_zygote() -> Iterator[Zygote]:
-    """A second zygote, for work in parallel."""
-    made = Zygote(*MODULES)
+def other_fork_server() -> Iterator[ForkServer]:
+    """A second fork_server, for work in parallel."""
+    made = ForkServer(*MODULES)
     yield made
     made.close()

@@ -15,17 +15,17 @@ from typing import Any
 from stoker.engines.sql import migrations
 from stoker.engines.sql.migrations import Migration
 from stoker.engines.sqlite import SqliteEngine
-from tests.faults.sqlite import scenes
+from tests.faults.fork_server import forked
+from tests.faults.sqlite import actions
 from tests.faults.sqlite.audit import audit, dump
 from tests.faults.sqlite.syscalls import WRITES, Saboteur
-from tests.faults.zygote import forked
 
 DIED = 137
 
 
 def furnished(folder: str) -> None:
     """Make the store that every action starts from."""
-    held = asyncio.run(scenes.furnish(Path(folder) / "jobs.db"))
+    held = asyncio.run(actions.furnish(Path(folder) / "jobs.db"))
     (Path(folder) / "held").write_bytes(pickle.dumps(held))
 
 
@@ -35,14 +35,14 @@ def explore(folder: str, name: str, *, by: str, every: int) -> dict[str, Any]:
     All or nothing: what is found is what was there before or what the whole action leaves, and doing it again, or
     going on without it, is as if nothing had happened.
     """
-    scene = Path(folder) / "jobs.db"
+    prepared = Path(folder) / "jobs.db"
     place = Path(folder) / name.replace(" ", "-")
-    before = dump(scenes.copied(scene, place))
+    before = dump(actions.copied(prepared, place))
     total, _ = attempt(place / "jobs.db", name, by, 0)
     after = dump(place / "jobs.db")
     complaints: list[str] = [f"whole: {words}" for words in audit(place / "jobs.db")]
     points = [*range(1, total, every), total]
-    explorer = Explorer(scene, name, by, before, after, ends=(1, total))
+    explorer = Explorer(prepared, name, by, before, after, ends=(1, total))
     died = 0
     other = place.with_suffix(".other")
     for seen, words in side_by_side(explorer.visit, [(place, points[::2]), (other, points[1::2])]):
@@ -57,7 +57,7 @@ def explore(folder: str, name: str, *, by: str, every: int) -> dict[str, Any]:
 class Explorer:
     """Explores one action, knowing what was stored before and after it."""
 
-    scene: Path
+    prepared: Path
     name: str
     by: str
     before: Any
@@ -67,9 +67,9 @@ class Explorer:
     def visit(self, place: Path, points: list[int]) -> tuple[int, list[str]]:
         """Die at each of the points; returns how often, and complaints."""
         died, complaints = 0, []
-        path = scenes.copied(self.scene, place)
+        path = actions.copied(self.prepared, place)
         for n in points:
-            path = scenes.copied(self.scene, place)
+            path = actions.copied(self.prepared, place)
             for end in ("-wal", "-shm"):
                 path.with_name(path.name + end).unlink(missing_ok=True)
             _, code = attempt(path, self.name, self.by, n)
@@ -122,7 +122,7 @@ def attempt(path: Path, name: str, by: str, n: int) -> tuple[int, int]:
 
 async def act(path: Path, name: str, by: str, n: int, into: int) -> None:
     saboteur = Saboteur(WRITES)
-    engine = SqliteEngine(path, clock=scenes.late, durability="process")
+    engine = SqliteEngine(path, clock=actions.late, durability="process")
     await engine.open()
     held = pickle.loads((path.parent.parent / "held").read_bytes())
     seen = 0
@@ -136,7 +136,7 @@ async def act(path: Path, name: str, by: str, n: int, into: int) -> None:
     resources = engine._store.resources()
     resources.connection._raw.set_trace_callback(statement)
     saboteur.arm(n if by == "write" else 0, end=True)
-    await scenes.ACTIONS[name](engine, held)
+    await actions.ACTIONS[name](engine, held)
     resources.connection._raw.set_trace_callback(None)
     steps = seen if by == "statement" else saboteur.count
     saboteur.disarm()
@@ -145,10 +145,10 @@ async def act(path: Path, name: str, by: str, n: int, into: int) -> None:
 
 
 async def drain(path: Path) -> None:
-    clock = [scenes.NOW]
+    clock = [actions.NOW]
     engine = SqliteEngine(path, clock=lambda: clock[0], durability="process")
     await engine.open()
-    await scenes.exhaust(engine, clock)
+    await actions.exhaust(engine, clock)
     await engine.close()
 
 

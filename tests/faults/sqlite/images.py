@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests import services
-from tests.faults.zygote import ROOT
+from tests.faults.fork_server import ROOT
 
 CALLS = "openat,pwrite64,write,ftruncate,fdatasync,fsync,unlink,unlinkat,rename"
 SECTOR = 512

@@ -1,7 +1,7 @@
 """The storm: producers and workers on one file, killed at random instants, frozen and thawed, over and over.
 
-Runs in a child of the zygote, which forks the members itself. Every member opens an engine of its own and writes its
-history to a file of its own, line by line after each awaited answer. Whatever is written there was acknowledged.
+Runs in a child of the fork server, which forks the members itself. Every member opens an engine of its own and writes
+its history to a file of its own, line by line after each awaited answer. Whatever is written there was acknowledged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stoker.model.job import Claim, Demand, Draft, Settlement, Status
 from stoker.model.time import MILLISECOND, Span
 from stoker.model.unique import Unique
 from stoker.testing.faults import Recorded
-from tests.faults.zygote import forked
+from tests.faults.fork_server import forked
 
 LEASE: Span = 250 * MILLISECOND
 FROZEN = 0.4

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from stoker.engines.sqlite import SqliteEngine
+from tests.faults.fork_server import ROOT
 from tests.faults.sqlite.audit import audit, stored_ids
 from tests.faults.sqlite.images import have_strace
-from tests.faults.zygote import ROOT
 
 pytestmark = pytest.mark.engine("sqlite")
 
@@ -24,7 +24,7 @@ WITHIN = 240.0
 
 
 def acknowledged(folder: Path) -> tuple[set[str], list[str]]:
-    """Return the acknowledged inserts and the errors of a `diligent` run."""
+    """Return the acknowledged inserts and the errors of a `acknowledged_work` run."""
     lines = [line.split(" ") for line in (folder / "acknowledged").read_text().splitlines()]
     return {job for word, job in lines if word == "insert"}, [name for word, name in lines if word == "error"]
 
@@ -43,7 +43,7 @@ async def test_a_sync_that_fails_is_an_error_and_never_an_acknowledgement(
     command = [
         *("strace", "-f", "-qq", "--seccomp-bpf", "-o", "/dev/null", "-e", "trace=fdatasync,fsync"),
         *("-e", f"inject=fdatasync,fsync:error=EIO:when={when}"),
-        *(sys.executable, "-m", "tests.faults.sqlite.diligent", str(tmp_path), "12", "power", journal),
+        *(sys.executable, "-m", "tests.faults.sqlite.acknowledged_work", str(tmp_path), "12", "power", journal),
     ]
     done = await asyncio.to_thread(
         subprocess.run, command, cwd=ROOT, capture_output=True, text=True, timeout=WITHIN, check=False
@@ -62,7 +62,7 @@ from pathlib import Path
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model.ids import Mint
 from tests.faults.sqlite.audit import audit, stored_ids
-from tests.faults.sqlite.harm import Log, use
+from tests.faults.sqlite.failing_disk import Log, use
 
 def fill(path):
     fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from tests.faults.fork_server import ForkServer
 from tests.faults.sqlite.audit import audit, stored_ids
-from tests.faults.sqlite.harm import harmed
+from tests.faults.sqlite.failing_disk import use_failing_disk
 from tests.faults.sqlite.syscalls import READS, WRITES, library
-from tests.faults.zygote import Zygote
 
 pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(600)]
 
@@ -45,7 +45,9 @@ KINDS: list[Kind] = [
 @replaceable
 @pytest.mark.spec("FAULT-20", "FAULT-21", "FAULT-22", "FAULT-25")
 @pytest.mark.parametrize("journal", ["wal", "delete"])
-def test_any_call_may_fail(zygote: Zygote, other_zygote: Zygote, tmp_path: Path, campaign: bool, journal: str) -> None:
+def test_any_call_may_fail(
+    fork_server: ForkServer, other_fork_server: ForkServer, tmp_path: Path, campaign: bool, journal: str
+) -> None:
     seed = secrets.randbits(32)
     chance = random.Random(seed)
     print(f"seed {seed}")
@@ -53,7 +55,11 @@ def test_any_call_may_fail(zygote: Zygote, other_zygote: Zygote, tmp_path: Path,
     work = list(zip(KINDS, places, strict=True))
     with ThreadPoolExecutor(2) as pool:
         halves = pool.map(
-            suffer, (zygote, other_zygote), (tmp_path / "a", tmp_path / "b"), (work[::2], work[1::2]), [journal] * 2
+            suffer,
+            (fork_server, other_fork_server),
+            (tmp_path / "a", tmp_path / "b"),
+            (work[::2], work[1::2]),
+            [journal] * 2,
         )
         runs = [report for half in halves for report in half]
     struck = sum(bool(report["struck"]) for report in runs)
@@ -63,13 +69,13 @@ def test_any_call_may_fail(zygote: Zygote, other_zygote: Zygote, tmp_path: Path,
     assert struck > len(runs) / 4
 
 
-def suffer(zygote: Zygote, folder: Path, work: list[tuple[Kind, Any]], journal: str) -> list[dict[str, Any]]:
+def suffer(fork_server: ForkServer, folder: Path, work: list[tuple[Kind, Any]], journal: str) -> list[dict[str, Any]]:
     """Fail at each of the places, one by one; returns all reports."""
     folder.mkdir()
     runs = []
     for (name, calls, error, times, allowed), places in work:
         for at in places:
-            report = run(zygote, folder, calls, at, times, error, journal)
+            report = run(fork_server, folder, calls, at, times, error, journal)
             about = f"{name} at {at} ({journal})"
             assert set(report["during"]["errors"]) <= allowed, f"{about}: {report['during']['words']}"
             assert report["after"]["errors"] == [], f"{about}: {report['after']['words']}"
@@ -81,7 +87,7 @@ def suffer(zygote: Zygote, folder: Path, work: list[tuple[Kind, Any]], journal: 
 
 @replaceable
 @pytest.mark.spec("FAULT-23")
-def test_opening_may_fail_and_be_tried_again(zygote: Zygote, tmp_path: Path, campaign: bool) -> None:
+def test_opening_may_fail_and_be_tried_again(fork_server: ForkServer, tmp_path: Path, campaign: bool) -> None:
     failed = 0
     for calls, error in (
         (WRITES, "ENOSPC"),
@@ -91,7 +97,7 @@ def test_opening_may_fail_and_be_tried_again(zygote: Zygote, tmp_path: Path, cam
         (("mmap",), "ENOMEM"),
     ):
         for at in range(1, 40 if campaign else 3):
-            report = run(zygote, tmp_path, calls, at, 1, error, "wal", opening=True)
+            report = run(fork_server, tmp_path, calls, at, 1, error, "wal", opening=True)
             failed += len(report["during"]["errors"])
             allowed = {
                 "EngineUnavailable",
@@ -104,12 +110,12 @@ def test_opening_may_fail_and_be_tried_again(zygote: Zygote, tmp_path: Path, cam
 
 
 def run(
-    zygote: Zygote, folder: Path, calls: Any, at: int, times: int, error: str, journal: str, **more: Any
+    fork_server: ForkServer, folder: Path, calls: Any, at: int, times: int, error: str, journal: str, **more: Any
 ) -> dict[str, Any]:
     place = folder / "place"
     place.mkdir()
-    report: dict[str, Any] = zygote.call(
-        harmed, folder=str(place), calls=list(calls), at=at, times=times, error=error, journal=journal, **more
+    report: dict[str, Any] = fork_server.call(
+        use_failing_disk, folder=str(place), calls=list(calls), at=at, times=times, error=error, journal=journal, **more
     ).answer
     judge(place / "jobs.db", report["during"], report["after"])
     shutil.rmtree(place)

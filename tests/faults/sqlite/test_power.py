@@ -59,7 +59,9 @@ def test_what_a_power_loss_leaves(tmp_path: Path, campaign: bool, durability: st
     run_folder.mkdir()
     image_folder.mkdir()
     trace = tmp_path / "trace"
-    traced("tests.faults.sqlite.diligent", run_folder, 60 if campaign else 20, durability, journal, trace=trace)
+    traced(
+        "tests.faults.sqlite.acknowledged_work", run_folder, 60 if campaign else 20, durability, journal, trace=trace
+    )
     with trace.open() as lines:
         run = list(steps(lines, run_folder))
     promised = (run_folder / "acknowledged").read_bytes()
@@ -110,7 +112,7 @@ def alone(folder: Path, failing: str | None) -> tuple[str, list[Step]]:
     """Run one engine for a short time; returns its lines and what it did to its files."""
     folder.mkdir()
     trace = folder.with_suffix(".trace")
-    traced("tests.faults.sqlite.diligent", folder, 14, "power", "wal", "alone", trace=trace, failing=failing)
+    traced("tests.faults.sqlite.acknowledged_work", folder, 14, "power", "wal", "alone", trace=trace, failing=failing)
     with trace.open() as lines:
         return (folder / "acknowledged").read_text(), list(steps(lines, folder))
 

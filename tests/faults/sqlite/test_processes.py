@@ -14,9 +14,9 @@ import pytest
 from stoker.engines.sqlite import SqliteEngine
 from stoker.model.errors import EngineBusy, EngineClosed
 from stoker.model.job import Demand, Status, Verdict
+from tests.faults.fork_server import ForkServer, forked
 from tests.faults.sqlite.audit import audit
 from tests.faults.sqlite.test_busy import DEMAND, PATIENT, drafts, ending, holding
-from tests.faults.zygote import Zygote, forked
 
 pytestmark = pytest.mark.engine("sqlite")
 
@@ -59,9 +59,9 @@ async def _use_after_fork(path: str) -> list[str]:
 
 
 @pytest.mark.spec("FAULT-53")
-def test_a_forked_child_is_refused_and_its_parent_does_not_notice(zygote: Zygote, tmp_path: Path) -> None:
+def test_a_forked_child_is_refused_and_its_parent_does_not_notice(fork_server: ForkServer, tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    code, found, *report = zygote.call(use_after_fork, path=str(path)).answer
+    code, found, *report = fork_server.call(use_after_fork, path=str(path)).answer
     assert (code, found) == ("0", "10")
     assert len(report) == 3
     assert all("does not survive a fork" in words and "for_loop()" in words for words in report)
@@ -111,8 +111,10 @@ def freeze_while_writing(path: str) -> None:
 
 
 @pytest.mark.spec("FAULT-55")
-def test_a_process_that_is_frozen_in_the_middle_makes_others_busy_and_no_more(zygote: Zygote, tmp_path: Path) -> None:
-    report = zygote.call(frozen, path=str(tmp_path / "jobs.db"), within=240).answer
+def test_a_process_that_is_frozen_in_the_middle_makes_others_busy_and_no_more(
+    fork_server: ForkServer, tmp_path: Path
+) -> None:
+    report = fork_server.call(frozen, path=str(tmp_path / "jobs.db"), within=240).answer
     assert report["busy"] + report["inserted"] == 4
     assert report["after"] == 3
     assert audit(tmp_path / "jobs.db") == []

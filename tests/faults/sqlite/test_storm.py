@@ -13,9 +13,9 @@ from stoker.engines.sqlite import SqliteEngine
 from stoker.model.job import Claim, Demand, Settlement, Status
 from stoker.testing.faults import Recorded, survey
 from stoker.testing.history import Entry, check, read, report
+from tests.faults.fork_server import ForkServer
 from tests.faults.sqlite.audit import audit
 from tests.faults.sqlite.storm import QUEUES, storm
-from tests.faults.zygote import Zygote
 
 pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(600)]
 
@@ -50,13 +50,13 @@ async def left(engine: SqliteEngine) -> int:
     ("durability", "journal", "share"), [("process", "wal", 0.6), ("power", "wal", 0.3), ("power", "delete", 0.1)]
 )
 async def test_killed_at_any_instant_nothing_acknowledged_is_lost(
-    zygote: Zygote, tmp_path: Path, campaign: bool, durability: str, journal: str, share: float
+    fork_server: ForkServer, tmp_path: Path, campaign: bool, durability: str, journal: str, share: float
 ) -> None:
     seed = secrets.randbits(32)
     kills = round((2_000 if campaign else 200) * share)
     print(f"seed {seed}")
     options: dict[str, Any] = {"durability": durability, "journal": journal}
-    tally = zygote.call(storm, within=400, folder=str(tmp_path), kills=kills, seed=seed, **options).answer
+    tally = fork_server.call(storm, within=400, folder=str(tmp_path), kills=kills, seed=seed, **options).answer
     path = tmp_path / "jobs.db"
     lines: list[bytes] = []
     stored = await drained(path, lines.append, **options)

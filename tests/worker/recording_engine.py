@@ -36,16 +36,16 @@ class Bare:
         return partial(getattr(SqliteEngine, door), self._engine)
 
 
-class Witnessed(SqliteEngine):
+class RecordingEngine(SqliteEngine):
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         super().__init__(path, **options)
         self._folder = Path(self.path).parent
         self._log = -1
-        self._witness = Recorded(cast(Engine, Bare(self)), f"{os.getpid()}-{uuid.uuid4().hex}", self._write)
+        self._recorder = Recorded(cast(Engine, Bare(self)), f"{os.getpid()}-{uuid.uuid4().hex}", self._write)
 
     def _write(self, line: bytes) -> None:
         if self._log < 0:
-            path = self._folder / f"history-{self._witness.who}"
+            path = self._folder / f"history-{self._recorder.who}"
             self._log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.write(self._log, line)
 
@@ -56,27 +56,27 @@ class Witnessed(SqliteEngine):
             self._log = -1
 
     async def insert(self, drafts: Sequence[Draft], **options: Any) -> list[Receipt]:
-        return await self._witness.insert(drafts, **options)
+        return await self._recorder.insert(drafts, **options)
 
     async def claim(self, demand: Demand) -> list[Claim]:
-        claims = await self._witness.claim(demand)
+        claims = await self._recorder.claim(demand)
         await self._arrive(claims)
         return claims
 
     async def settle(
         self, settlements: Sequence[Settlement], *, demand: Demand | None = None, **options: Any
     ) -> Settled:
-        settled = await self._witness.settle(settlements, demand=demand, **options)
+        settled = await self._recorder.settle(settlements, demand=demand, **options)
         await self._arrive(settled.claims)
         return settled
 
     async def renew(
         self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
     ) -> Renewal:
-        return await self._witness.renew(worker, held, lease=lease, first=first)
+        return await self._recorder.renew(worker, held, lease=lease, first=first)
 
     async def reap(self, by: str, limit: int, **options: Any) -> list[Claim]:
-        return await self._witness.reap(by, limit, **options)
+        return await self._recorder.reap(by, limit, **options)
 
     async def _arrive(self, claims: Sequence[Claim]) -> None:
         hold = self._folder / "hold"

@@ -1,8 +1,9 @@
 """A process that only forks: children that start in milliseconds and may be killed at any instant.
 
-The zygote is a fresh interpreter without threads that has imported what its children need, so forking it is safe. It
-is told by lines what to run: a function by its dotted name, with arguments that JSON can carry. A child's answer comes
-back as JSON, with how it ended. Children die with their parent, so nothing is left behind however a test ends.
+The fork server is a fresh interpreter without threads that has imported what its children need, so forking it is safe.
+Each line that it reads names what to run: a function by its dotted name, with arguments that JSON can carry. A child's
+answer comes back as JSON, with how it ended. Children die with their parent, so nothing is left behind however a test
+ends.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ class Ended(NamedTuple):
     answer: Any
 
 
-class Zygote:
+class ForkServer:
     """The test's end."""
 
     def __init__(self, *modules: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.zygote", *modules],
+            [sys.executable, "-m", "tests.faults.fork_server", *modules],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -53,7 +54,7 @@ class Zygote:
         self._process.stdin.write(json.dumps([name, arguments, within]) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
-        assert line, "the zygote is gone"
+        assert line, "the fork server is gone"
         code, answer, trouble = json.loads(line)
         assert not trouble, trouble
         return Ended(code, answer)
@@ -100,7 +101,7 @@ def answered(function: Callable[..., Any], arguments: dict[str, Any], within: fl
 
     def work() -> None:
         os.close(out)
-        # The lines between the test and the zygote are none of the child's business.
+        # The lines between the test and the fork server are none of the child's business.
         os.dup2(2, 1)
         with os.fdopen(into, "wb") as pipe:
             try:

@@ -1,6 +1,6 @@
 """A program for fault tests: inserts, claims and settles, and logs what was acknowledged.
 
-    python -m tests.faults.sqlite.diligent FOLDER ROUNDS DURABILITY JOURNAL [alone]
+    python -m tests.faults.sqlite.acknowledged_work FOLDER ROUNDS DURABILITY JOURNAL [alone]
 
 With "alone" there is one engine instead of two, and the log is never checkpointed by itself.
 

@@ -69,14 +69,16 @@ async def use(engine: SqliteEngine, log: Log, rounds: int, mint: Mint) -> None:
         await log.asking(engine.operator.expire(Retention()))
 
 
-def harmed(
+def use_failing_disk(
     folder: str, calls: list[str], at: int, times: int, error: str, journal: Any, *, opening: bool = False
 ) -> dict[str, Any]:
     """Let SQLite's n-th call fail so many times; afterwards the same engine must work again."""
-    return asyncio.run(_harmed(Path(folder), calls, at, times, getattr(errno, error), journal, opening=opening))
+    return asyncio.run(
+        _use_failing_disk(Path(folder), calls, at, times, getattr(errno, error), journal, opening=opening)
+    )
 
 
-async def _harmed(
+async def _use_failing_disk(
     folder: Path, calls: list[str], at: int, times: int, error: int, journal: Any, *, opening: bool
 ) -> dict[str, Any]:
     connection.WAL_PAGES = PAGES

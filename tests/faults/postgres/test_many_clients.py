@@ -12,13 +12,13 @@ from stoker.model.time import MINUTE
 from stoker.registry import mint
 from stoker.testing.faults import Recorded, survey
 from stoker.testing.history import check, read, report
-from tests.faults.postgres.scenes import Make
+from tests.faults.postgres.trials import Make
 from tests.faults.trial import opened
 from tests.services import PostgresServer
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.timeout(900)]
 
-CROWD = 200
+FLEET = 200
 BATCH = 5
 
 
@@ -44,7 +44,7 @@ async def member(engine: PostgresEngine, name: str, lines: list[bytes], go: asyn
 
 @pytest.mark.spec("PGFAULT-50")
 async def test_two_hundred_workers_share_what_there_is(server: PostgresServer, make: Make, campaign: bool) -> None:
-    await asyncio.to_thread(server.restart, "fast", max_connections=str(2 * CROWD + 20))
+    await asyncio.to_thread(server.restart, "fast", max_connections=str(2 * FLEET + 20))
     lines, go = list[bytes](), asyncio.Event()
     jobs = 20_000 if campaign else 2_000
     async with opened(make(timeout=60.0)) as engine:
@@ -53,7 +53,7 @@ async def test_two_hundred_workers_share_what_there_is(server: PostgresServer, m
             await recorded.insert(
                 [Draft(job_id=mint(), kind="work", queue="default", payload=b"{}") for _ in range(1_000)]
             )
-        members = [asyncio.create_task(member(make(timeout=60.0), f"w{number}", lines, go)) for number in range(CROWD)]
+        members = [asyncio.create_task(member(make(timeout=60.0), f"w{number}", lines, go)) for number in range(FLEET)]
         go.set()
         shares = await asyncio.gather(*members)
         assert sum(shares) == jobs

@@ -1,8 +1,8 @@
-"""Runs scenes in parallel.
+"""Runs deployments in parallel.
 
-A scene is a real `stoker work` on a store of its own, and most of its time is waiting. The first test of a module
-marked `parallel_scene` starts the scenes of all of them (`parallel_scene("name")`: of all in that group), `WIDTH` at a
-time, each in a thread. Every test then waits for its own scene and reports its result.
+A deployment is a real `stoker work` on a store of its own, and most of its time is waiting. The first test of a module
+marked `parallel_deployment` starts the deployments of all of them (`parallel_deployment("name")`: of all in that
+group), `WIDTH` at a time, each in a thread. Every test then waits for its own deployment and reports its result.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any
 
 import pytest
 
-from tests.worker.shell import Scene
+from tests.worker.shell import Deployment
 
 WIDTH = 4
 
 
 class Stage:
-    """The scenes of a session."""
+    """The deployments of a session."""
 
     def __init__(self, session: pytest.Session, folders: pytest.TempPathFactory) -> None:
         self._session = session
         self._folders = folders
-        self._pool = ThreadPoolExecutor(WIDTH, "scene")
+        self._pool = ThreadPoolExecutor(WIDTH, "deployment")
         self._environ = dict(os.environ)  # other tests change it for a while
         self._playing: dict[str, Future[None]] = {}
 
     def play(self, item: pytest.Function) -> None:
-        """Wait for the scene of a test; the first one of a group starts them all."""
+        """Wait for the deployment of a test; the first one of a group starts them all."""
         if item.nodeid not in self._playing:
             for other in self._session.items:
                 if isinstance(other, pytest.Function) and group(other) == group(item):
@@ -40,13 +40,13 @@ class Stage:
         given: dict[str, Any] = dict(item.callspec.params) if hasattr(item, "callspec") else {}
         if "campaign" in item.fixturenames:
             given["campaign"] = False
-        item.obj(Scene(self._folders.mktemp("scene"), self._environ), **given)
+        item.obj(Deployment(self._folders.mktemp("deployment"), self._environ), **given)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
 
 def group(item: pytest.Function) -> str | None:
-    """The group of scenes a test runs with; None: it runs alone."""
-    marker = item.get_closest_marker("parallel_scene")
+    """The group of deployments a test runs with; None: it runs alone."""
+    marker = item.get_closest_marker("parallel_deployment")
     return None if marker is None else str(marker.args[0]) if marker.args else item.module.__name__

@@ -20,10 +20,10 @@ from stoker.model.job import Job, Status
 from stoker.testing.faults import survey
 from stoker.testing.history import Entry, check, read, report
 from tests.faults.sqlite.audit import audit
-from tests.worker.shell import Command, Scene, alive, until
-from tests.worker.witness import Witnessed
+from tests.worker.recording_engine import RecordingEngine
+from tests.worker.shell import Command, Deployment, alive, until
 
-APP = "tests.worker.apps.witnessed:jobs"
+APP = "tests.worker.apps.recorded:jobs"
 OPEN = (Status.PENDING, Status.RUNNING, Status.RETRYING)
 
 
@@ -47,7 +47,7 @@ class Run:
 
 
 @dataclass
-class Blow:
+class Fault:
     """A kill: who died when, which handlers were running there, and who had to see it."""
 
     pids: tuple[int, ...]
@@ -57,24 +57,24 @@ class Blow:
     boss: int = 0
 
 
-class Crowd:
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
-        self.store = scene.folder / "jobs.db"
-        scene.environ["STORE"] = str(self.store)
+class Fleet:
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        self.store = deployment.folder / "jobs.db"
+        deployment.environ["STORE"] = str(self.store)
         self.acknowledged: list[str] = []
-        self.blows: list[Blow] = []
+        self.faults: list[Fault] = []
         self.runs: dict[tuple[str, int], Run] = {}
         self.by_job: dict[str, list[Run]] = defaultdict(list)
         self.by_pid: dict[int, dict[int, Run]] = defaultdict(dict)
         self.ended: set[str] = set()
-        self.flag = scene.folder / "stay"
+        self.flag = deployment.folder / "stay"
         self._read = 0
         self._open: dict[str, set[str]] = defaultdict(set)
         self._deaths: dict[str, int] = {}
         self._stack = ExitStack()
         self._commands: list[Command] = []
-        self.producer = Stoker(Witnessed(self.store), attempts=1_000)
+        self.producer = Stoker(RecordingEngine(self.store), attempts=1_000)
         for kind in ("nap", "wait", "watch"):
             self.producer.declare(kind)
 
@@ -90,7 +90,7 @@ class Crowd:
     def work(self, *options: str, processes: int = 2, slots: int = 4, lease: str = "1") -> Command:
         """One more `stoker work`; it is not waited for."""
         given = ("-p", str(processes), "-q", f"default:{slots}", "--lease", lease, *options)
-        command: Command = self._stack.enter_context(self.scene.work(*given, app=APP, ready=False))
+        command: Command = self._stack.enter_context(self.deployment.work(*given, app=APP, ready=False))
         self._commands.append(command)
         return command
 
@@ -128,7 +128,7 @@ class Crowd:
 
     def look(self) -> Self:
         """Read what handlers have written since."""
-        path = self.scene.folder / "marks"
+        path = self.deployment.folder / "marks"
         if not path.exists():
             return self
         with path.open("rb") as file:
@@ -166,33 +166,33 @@ class Crowd:
 
         return self.producer.run(count())
 
-    # --- blows --------------------------------------------------------------------------------------------------
+    # --- faults --------------------------------------------------------------------------------------------------
 
-    def kill(self, *pids: int, whole: bool = False, boss: int = 0) -> Blow:
+    def kill(self, *pids: int, whole: bool = False, boss: int = 0) -> Fault:
         """All of them at once, by kill -9. `boss` is the supervisor that lives on."""
         for pid in pids:
-            for log in self.scene.folder.glob(f"history-{pid}-*"):
+            for log in self.deployment.folder.glob(f"history-{pid}-*"):
                 self._deaths.setdefault(log.name.removeprefix("history-"), time.monotonic_ns())
-        blow = Blow(pids, time.monotonic(), whole, boss=boss)
+        fault = Fault(pids, time.monotonic(), whole, boss=boss)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         until(lambda: not any(map(alive, pids)), what="their death")
         self.look()
-        blow.victims = [run for pid in pids for run in self.by_pid.pop(pid, {}).values()]
-        self.blows.append(blow)
-        return blow
+        fault.victims = [run for pid in pids for run in self.by_pid.pop(pid, {}).values()]
+        self.faults.append(fault)
+        return fault
 
-    def kill_whole(self, command: Command) -> Blow:
+    def kill_whole(self, command: Command) -> Fault:
         """The supervisor with all of its worker processes; it is stopped first, and starts none meanwhile."""
         os.kill(command.process.pid, signal.SIGSTOP)
-        blow = self.kill(command.process.pid, *command.children, whole=True)
+        fault = self.kill(command.process.pid, *command.children, whole=True)
         command.wait()
-        return blow
+        return fault
 
-    def witnessed(self, within: float) -> list[Blow]:
+    def witnessed(self, within: float) -> list[Fault]:
         """Kills that a supervisor had so many seconds to see and to act upon, before it was killed itself."""
-        ends = {pid: blow.at for blow in self.blows if blow.whole for pid in blow.pids}
-        return [blow for blow in self.blows if blow.boss and ends.get(blow.boss, math.inf) - blow.at > within]
+        ends = {pid: fault.at for fault in self.faults if fault.whole for pid in fault.pids}
+        return [fault for fault in self.faults if fault.boss and ends.get(fault.boss, math.inf) - fault.at > within]
 
     def recoveries(self) -> dict[str, list[float]]:
         """Seconds from each kill until its victims ran again, by what was killed; a victim that did not is an error.
@@ -202,13 +202,13 @@ class Crowd:
         self.look()
         members = {pid for command in self._commands for pid in command.known}
         found: dict[str, list[float]] = {"process": [], "worker": [], "apart": []}
-        for blow in self.blows:
-            for run in blow.victims:
+        for fault in self.faults:
+            for run in fault.victims:
                 later = [other for other in self.by_job[run.job] if other.token > run.token]
                 assert later, f"{run} did not run again"
                 again = min(later, key=lambda other: other.token)
-                what = "apart" if again.pid not in members else "worker" if blow.whole else "process"
-                found[what].append(again.began - blow.at)
+                what = "apart" if again.pid not in members else "worker" if fault.whole else "process"
+                found[what].append(again.began - fault.at)
         return found
 
     # --- the end ------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class Crowd:
             return await survey(await self.producer.engine())
 
         found = self.producer.run(ask())
-        for log in self.scene.folder.glob("history-*"):
+        for log in self.deployment.folder.glob("history-*"):
             found += read(log.read_bytes())
         found += (Entry(who=who, call=0, op="death", mono=mono) for who, mono in self._deaths.items())
         return found

@@ -12,9 +12,9 @@ from pathlib import Path
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.model.retry import Fixed
-from tests.worker.witness import Witnessed
+from tests.worker.recording_engine import RecordingEngine
 
-jobs = Stoker(Witnessed(os.environ["STORE"]), attempts=1_000, backoff=Fixed(0))
+jobs = Stoker(RecordingEngine(os.environ["STORE"]), attempts=1_000, backoff=Fixed(0))
 
 
 def mark(what: str) -> None:
