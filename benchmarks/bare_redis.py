@@ -81,9 +81,9 @@ async def learn(url: str, prefix: str, batch: int) -> Lesson:
 
     def call(words: list[Any]) -> Call:
         renamed = [word.replace(scratch, prefix) if isinstance(word, str) else word for word in words]
-        # Ids come alone and in lots.
-        lots = [(place, record_format.ids_of(word)) for place, word in enumerate(words) if isinstance(word, bytes)]
-        jobs = [(place, [places[job] for job in lot]) for place, lot in lots if lot and places.keys() >= set(lot)]
+        # Ids come alone and packed.
+        packed = [(place, record_format.ids_of(word)) for place, word in enumerate(words) if isinstance(word, bytes)]
+        jobs = [(place, [places[job] for job in ids]) for place, ids in packed if ids and places.keys() >= set(ids)]
         return Call(renamed, jobs, [place for place, word in enumerate(words) if word == fence])
 
     inserting, claiming, settling = (call(words) for words in sent)

@@ -232,7 +232,7 @@ async def test_a_group_that_cannot_be_read_stops_no_other(
         assert (await bench.engine.diagnose()).damaged == ()
 
 
-# --- a cut lot ------------------------------------------------------------------------------------------------------
+# --- a cut entry -----------------------------------------------------------------------------------------------------
 
 
 async def cut(bench: Bench, key: str, by: int) -> None:

@@ -22,7 +22,7 @@ class Bench(Stand):
     """A server of one's own, which counts what scripts do."""
 
     async def held(self, n: int, worker: str = "silent", *, at_once: int = 100) -> list[Claim]:
-        """So many claims of a worker, each lot under a token of its own."""
+        """So many claims of a worker, each entry under a token of its own."""
         await self.engine.jobs.renew(worker, [], first=True, lease=HOUR)
         claims: list[Claim] = []
         while len(claims) < n:
@@ -114,11 +114,11 @@ async def test_a_renewal_of_much_is_several_short_calls(bench: Bench) -> None:
 
 @pytest.mark.spec("LOT-02")
 async def test_running_jobs_that_are_asked_to_stop_stay_where_they_are_held(bench: Bench) -> None:
-    """Some of a lot, one of them named twice: each is held once, and the others are not touched."""
+    """Some of an entry, one of them named twice: each is held once, and the others are not touched."""
     claims = await bench.held(4, "w", at_once=4)
     ids = [claim.id for claim in claims]
     await bench.engine.operator.alter(Selection((ids[0], ids[2], ids[0])), Cancel())
-    stored = [ids_of(lot[8:]) for lot in await bench.call("ZRANGE", bench.home.held("w"), 0, -1)]
-    assert sorted(job for lot in stored for job in lot) == sorted(ids)
+    stored = [ids_of(entry[8:]) for entry in await bench.call("ZRANGE", bench.home.held("w"), 0, -1)]
+    assert sorted(job for part in stored for job in part) == sorted(ids)
     renewal = await bench.engine.jobs.renew("w", [(claim.id, claim.token) for claim in claims], lease=HOUR)
     assert ([job for job, _ in renewal.canceling], renewal.lost) == ([ids[0], ids[2]], [])

@@ -193,7 +193,7 @@ async def test_more_keys_that_become_due_than_one_script_looks_at(bench: Bench) 
 
 
 @pytest.mark.spec("LIMIT-36")
-async def test_jobs_leave_the_middle_of_a_lot(bench: Bench) -> None:
+async def test_jobs_leave_the_middle_of_an_entry(bench: Bench) -> None:
     """Jobs stored together share an entry; one that is canceled is cut out of it, and the next one starts."""
     jobs = await bench.add(*(bench.limited() for _ in range(60)))
     gone = [*jobs[:2], jobs[30], jobs[59]]

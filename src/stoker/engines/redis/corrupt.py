@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stoker.engines.redis.census import held_keys, names
 from stoker.engines.redis.expire import ending
-from stoker.engines.redis.keys import AGAIN, LINES, WAIT
+from stoker.engines.redis.keys import LINES, RETRYING, WAIT
 from stoker.engines.redis.record_format import CHARS, HAS_STATE, ids_of
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.stored_job import StoredJob
@@ -30,20 +30,20 @@ async def remove_corrupt(store: Store, unit: Unit, broken: StoredJob) -> Status:
     if found_entry is not None:
         queue, line, entry = found_entry
         unit.leave(queue, line, entry)
-        again = await store.connection.call("ZSCORE", unit.shard.of_queue(AGAIN, queue), job)
-        unit.write("ZREM", unit.shard.of_queue(AGAIN, queue), job)
-        status = Status.PENDING if again is None else Status.RETRYING
+        retrying = await store.connection.call("ZSCORE", unit.shard.of_queue(RETRYING, queue), job)
+        unit.write("ZREM", unit.shard.of_queue(RETRYING, queue), job)
+        status = Status.PENDING if retrying is None else Status.RETRYING
     for held in await held_keys(store, unit.shard):
-        for lot in await store.connection.call("ZRANGE", held, 0, -1):
-            if job in ids_of(lot[8:]):
-                unit.write("LET_GO", held, lot[:8], job)
+        for claimed in await store.connection.call("ZRANGE", held, 0, -1):
+            if job in ids_of(claimed[8:]):
+                unit.write("LET_GO", held, claimed[:8], job)
                 status = Status.RUNNING
                 if record.options.limit is not None:
                     unit.free(record.queue, record.options.limit.subqueue, job)
-    for odd in sorted(LISTED):
-        if await store.connection.call("ZSCORE", key("odd"), CHARS[odd] + job) is not None:
-            unit.write("ZREM", key("odd"), CHARS[odd] + job)
-            status = odd
+    for listed in sorted(LISTED):
+        if await store.connection.call("ZSCORE", key("unsuccessful"), CHARS[listed] + job) is not None:
+            unit.write("ZREM", key("unsuccessful"), CHARS[listed] + job)
+            status = listed
     expires = await _ended(store, unit, job)
     if expires is not None:
         unit.write("UNEND", key("ends"), expires, job)
@@ -84,13 +84,13 @@ async def _entry(store: Store, key: str, job: JobId, *, in_lines: bool) -> tuple
 
 
 async def _ended(store: Store, unit: Unit, job: JobId) -> int | None:
-    """When a job expires, by the score of its lot."""
+    """When a job expires, by the score of its entry."""
     start = 0
     while True:
-        lots = await ending(store, unit.shard, start, STEP)
-        for expires, lot in lots:
-            if job in ids_of(lot):
+        entries = await ending(store, unit.shard, start, STEP)
+        for expires, packed in entries:
+            if job in ids_of(packed):
                 return expires
-        if len(lots) < STEP:
+        if len(entries) < STEP:
             return None
         start += STEP // 2

@@ -34,7 +34,7 @@ _DIAGNOSE, _UNREADABLE = script("diagnose"), script("unreadable")
 LOST = "it cannot be read and refuses all tokens; the next start of its app, or `stoker limits tune`, writes it anew"
 UNSET = {field: f"its {field} cannot be read; tune the queue, or start its app anew" for field in QUEUE_FIELDS}
 UNSET["declared"] = UNDECLARED
-_ODD = (b"a", b"x", b"c", b"i", b"t")
+_UNSUCCESSFUL = (b"a", b"x", b"c", b"i", b"t")
 
 
 async def diagnose(store: Store, nodes: Sequence[ServerInfo], losses: Sequence[str], unread: int) -> Facts:
@@ -81,12 +81,14 @@ async def _budgets(store: Store) -> list[tuple[str, str]]:
 
 
 async def _counted(store: Store, shard: Shard) -> list[Counted]:
-    fields, bodies, odd = await store.run(_DIAGNOSE, shard, ())
+    fields, bodies, listed = await store.run(_DIAGNOSE, shard, ())
     sums: Counter[bytes] = Counter()
     for field, n in zip(fields[::2], fields[1::2], strict=True):
         sums[field.rpartition(b"/")[2]] += int(n)
     place = shard.queue or "all queues"
-    found = [Counted(place, STATUSES[char].value, sums[char], int(n)) for char, n in zip(_ODD, odd, strict=True)]
+    found = [
+        Counted(place, STATUSES[char].value, sums[char], int(n)) for char, n in zip(_UNSUCCESSFUL, listed, strict=True)
+    ]
     return [*found, Counted(place, "stored", sum(sums.values()), int(bodies))]
 
 

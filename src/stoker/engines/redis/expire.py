@@ -30,7 +30,7 @@ from stoker.model.time import Instant, Span
 
 AT_ONCE = 250
 SWEPT_AT_ONCE = 5_000
-LOTS_AT_ONCE = 100
+ENTRIES_AT_ONCE = 100
 
 _EXPIRE = script("expire")
 _SWEEP = script("sweep")
@@ -127,19 +127,19 @@ async def _nearest(store: Store, shard: Shard, n: int) -> list[tuple[Instant, Jo
     """The next n jobs to expire, and those that expire together with the last of them."""
     found: list[tuple[Instant, JobId]] = []
     start = 0
-    while lots := await ending(store, shard, start, LOTS_AT_ONCE):
-        for expires, lot in lots:
+    while entries := await ending(store, shard, start, ENTRIES_AT_ONCE):
+        for expires, packed in entries:
             if len(found) >= n and expires > found[-1][0]:
                 return found
-            found += [(expires, job) for job in ids_of(lot)]
-        start += len(lots)
+            found += [(expires, job) for job in ids_of(packed)]
+        start += len(entries)
     return found
 
 
 async def ending(store: Store, shard: Shard, start: int, n: int) -> list[tuple[Instant, bytes]]:
-    """Lots of finished jobs in the order of their expiry, from a rank on."""
+    """Packed ids of finished jobs in the order of their expiry, from a rank on."""
     flat = await store.connection.call("ZRANGE", shard.key("ends"), start, start + n - 1, "WITHSCORES")
-    return [(int(expires), lot) for lot, expires in scored(flat)]
+    return [(int(expires), packed) for packed, expires in scored(flat)]
 
 
 async def _sweep(store: Store, shard: Shard, sweep: Sweep, kept: Span) -> int:

@@ -16,7 +16,7 @@ from stoker.engines.call_times import timed
 from stoker.engines.redis.census import counts_of, held_keys, names
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import bucket_of, pairs, pause_of, scored
-from stoker.engines.redis.keys import AGAIN, WAIT, Shard
+from stoker.engines.redis.keys import RETRYING, WAIT, Shard
 from stoker.engines.redis.record_format import (
     CHARS,
     check_parts,
@@ -40,7 +40,7 @@ from stoker.model.record import WAITING
 from stoker.model.time import MINUTE, Instant
 
 CHUNK = 500
-MOST_LOTS = 5_000
+MOST_ENTRIES = 5_000
 """Entries of one due time that are read together."""
 FAR = b"\xff" * 17
 """Behind every id."""
@@ -197,13 +197,13 @@ async def _timed_sources(store: Store, shard: Shard, query: Query) -> list[Timed
     """The lists that together hold every job that the query may match."""
     wanted = query.wanted
     if query.order == "finished":
-        few = await _few_odd(store, shard, wanted)
+        few = await _few_unsuccessful(store, shard, wanted)
         if few is not None:
             return [_sorted_places(few)]
         return [_by_end(shard, int(keep)) for keep in await store.connection.call("SMEMBERS", shard.key("keeps"))]
     queues = [name for name in await names(store, shard) if not query.queues or name in query.queues]
     if wanted == {Status.RETRYING}:
-        return [_by_score(shard.of_queue(AGAIN, queue)) for queue in queues]
+        return [_by_score(shard.of_queue(RETRYING, queue)) for queue in queues]
     return [*await _lists_by_due(store, shard, queues), *await _lines_by_due(store, shard, queues)]
 
 
@@ -232,12 +232,12 @@ async def _lines_by_due(store: Store, shard: Shard, queues: Sequence[str]) -> li
     return [_by_due_in_lines(key) for key, size in zip(keys, sizes, strict=True) if size]
 
 
-async def _few_odd(store: Store, shard: Shard, wanted: frozenset[Status]) -> list[Place] | None:
+async def _few_unsuccessful(store: Store, shard: Shard, wanted: frozenset[Status]) -> list[Place] | None:
     """When jobs of these statuses ended, latest first; None when they are many, or done ones are among them."""
     if Status.DONE in wanted:
         return None
     bounds = [(b"[" + CHARS[status], b"(" + CHARS[status] + FAR) for status in sorted(wanted)]
-    key = shard.key("odd")
+    key = shard.key("unsuccessful")
     sizes = await store.connection.pipeline([("ZLEXCOUNT", key, *bound) for bound in bounds])
     if sum(sizes) > LONGEST_WALK:
         return None
@@ -267,15 +267,15 @@ def _by_end(shard: Shard, keep: int) -> TimedSource:
         bound = str(start)
         while len(found) < n:
             flat = yield "ZREVRANGEBYSCORE", key, bound, "-inf", "WITHSCORES", "LIMIT", 0, n
-            lots = [(int(score) - keep, lot) for lot, score in scored(flat)]
-            places = [(end, job) for end, lot in lots for job in ids_of(lot)]
+            entries = [(int(score) - keep, packed) for packed, score in scored(flat)]
+            places = [(end, job) for end, packed in entries for job in ids_of(packed)]
             found += [place for place in places if place < after]
-            if len(lots) < n:
+            if len(entries) < n:
                 break
-            # All lots of the last score belong together.
-            bound = f"({lots[-1][0] + keep}"
-            last = yield "ZRANGEBYSCORE", key, lots[-1][0] + keep, lots[-1][0] + keep
-            found += [(lots[-1][0], job) for lot in last for job in ids_of(lot)]
+            # All entries of the last score belong together.
+            bound = f"({entries[-1][0] + keep}"
+            last = yield "ZRANGEBYSCORE", key, entries[-1][0] + keep, entries[-1][0] + keep
+            found += [(entries[-1][0], job) for packed in last for job in ids_of(packed)]
         return sorted({place for place in found if place < after}, reverse=True)[:n]
 
     return source
@@ -302,7 +302,7 @@ def _by_score(key: str) -> TimedSource:
 def _by_due(key: str, priority: bytes) -> TimedSource:
     """Waiting jobs of a queue and priority, soonest first.
 
-    Entries of one time are in the order of their first ids, and a lot may hold ids behind those of the next entry: the
+    Entries of one time are in the order of their first ids, and one may hold ids behind those of the next entry: the
     first n places are known when the last entry that was read begins behind them.
     """
 
@@ -338,7 +338,7 @@ def _by_due_in_lines(key: str) -> TimedSource:
             full = len(some) == n
             if full:  # all jobs of the last time belong together
                 last = int(some[-1][1])
-                more = yield "ZRANGEBYSCORE", key, last, last, "LIMIT", 0, MOST_LOTS
+                more = yield "ZRANGEBYSCORE", key, last, last, "LIMIT", 0, MOST_ENTRIES
                 some = [*((member, due) for member, due in some if due < last), *((member, last) for member in more)]
                 bound = f"({last}"
             places = ((int(due), job) for member, due in some for job in ids_in_line(member))
@@ -491,7 +491,10 @@ async def _narrow(store: Store, shard: Shard, wanted: frozenset[Status], query: 
     active = wanted & ACTIVE
     if active == {Status.RETRYING}:
         active = frozenset()
-    found = [_indexed(store, shard, "odd", CHARS[status], query.order) for status in sorted((wanted & LISTED) - active)]
+    found = [
+        _indexed(store, shard, "unsuccessful", CHARS[status], query.order)
+        for status in sorted((wanted & LISTED) - active)
+    ]
     if active:
         ids = await _active(store, shard, active, query)
         if ids is None:
@@ -548,6 +551,6 @@ async def unread(store: Store) -> int:
     found = 0
     for shard in await store.shards():
         ids = await store.connection.call("HKEYS", shard.key("corrupt"))
-        scores = [("ZSCORE", shard.key("odd"), CHARS[Status.DEAD] + job) for job in ids]
+        scores = [("ZSCORE", shard.key("unsuccessful"), CHARS[Status.DEAD] + job) for job in ids]
         found += sum(score is not None for score in await store.connection.pipeline(scores))
     return found

@@ -170,15 +170,15 @@ def arguments(drafts: Sequence[Draft], *, divided: bool) -> tuple[list[Any], lis
     queues: dict[str, int] = {}
     ids = [draft.job_id for draft in drafts]
     args: list[Any] = [min(ids), max(ids), "1" if ids == sorted(ids) else ""]
-    lot: tuple[Any, ...] = ()
+    shared: tuple[Any, ...] = ()
     size = 0
     for draft in drafts:
         unique = draft.unique
         kind: tuple[Any, ...] = (draft.queue, draft.kind, draft.delay, draft.at, unique is None)
         if divided:
             kind += (draft.options.limit, draft.tenant)
-        if kind != lot:
-            lot = kind
+        if kind != shared:
+            shared = kind
             when = f"@{draft.at}" if draft.at is not None else f"+{draft.delay}" if draft.delay else ""
             number = queues.setdefault(draft.queue, len(queues) + 1)
             args += (number, draft.queue, draft.kind, when, "" if unique is None else "1", 0)

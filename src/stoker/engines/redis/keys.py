@@ -22,7 +22,7 @@ FIXED = (
     "results",
     "keys",
     "named",
-    "odd",
+    "unsuccessful",
     "ends",
     "workers",
     "retired",
@@ -35,8 +35,8 @@ FIXED = (
 )
 """In the order in which `lua/_head.lua` names them."""
 
-WAIT, AGAIN, WAKE = "wait", "again", "wake"
-PLAIN_KEYS = (WAIT, AGAIN, WAKE)
+WAIT, RETRYING, WAKE = "wait", "retrying", "wake"
+PLAIN_KEYS = (WAIT, RETRYING, WAKE)
 """What every queue has, in the order in which scripts know it."""
 
 LINES = ("aside", "subqueues", "order", "dues")

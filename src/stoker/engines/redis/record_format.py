@@ -306,9 +306,9 @@ def waiting_entry(record: Record, *, has_state: bool) -> bytes:
     return entry + HAS_STATE if has_state else entry
 
 
-def ids_of(lot: bytes) -> list[JobId]:
-    """The whole ids of a lot: jobs that were inserted, claimed or ended in the same step share one entry."""
-    return [lot[at : at + 16] for at in range(0, len(lot) - 15, 16)]
+def ids_of(packed: bytes) -> list[JobId]:
+    """The whole ids of packed ones: jobs that were inserted, claimed or ended in the same step share one entry."""
+    return [packed[at : at + 16] for at in range(0, len(packed) - 15, 16)]
 
 
 def is_entry(entry: bytes) -> bool:

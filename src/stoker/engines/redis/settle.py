@@ -300,7 +300,7 @@ class Call:
         """Settlements as the script reads them; plain successes side by side become one."""
         body: list[Any] = []
         fences: dict[tuple[str, int], bytes] = {}
-        lot: list[JobId] = []
+        alike: list[JobId] = []
         last: tuple[bytes, int, JobId | None, str] | None = None
         for one, ref in given:
             fence = fences.get((one.worker, one.token))
@@ -310,15 +310,15 @@ class Call:
             if one.status is _DONE and ref[2] is None and one.keep is None and _is_plain(one):
                 group, line = ref[5], "" if ref[6] is None else _line(one, ref)
                 if last != (fence, label, group, line):
-                    lot, last = [], (fence, label, group, line)
+                    alike, last = [], (fence, label, group, line)
                     flags, more = 0, list[Any]()
                     if line:
                         flags, more = _LINE, [line]
                     if group is not None:
                         flags |= _GROUP
                         more += self._group(group, keys)
-                    body += (lot, fence, _plain_traits(label, flags), *more)
-                lot.append(one.id)
+                    body += (alike, fence, _plain_traits(label, flags), *more)
+                alike.append(one.id)
             else:
                 last = None
                 body += (one.id, fence, *await self._arguments(one, ref, label, keys, units, divided=divided))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stoker.engines.base import CONTROL
 from stoker.engines.redis import groups, record_format
 from stoker.engines.redis.control import read_queues
-from stoker.engines.redis.keys import AGAIN, GROUPS, LINES, WAIT, WAKE, Keys, Shard
+from stoker.engines.redis.keys import GROUPS, LINES, RETRYING, WAIT, WAKE, Keys, Shard
 from stoker.engines.redis.record_format import CHARS, PARTS
 from stoker.engines.redis.stored_job import StoredJob, as_record, notes_of, write_notes
 from stoker.engines.redis.subqueues import slot_text
@@ -297,7 +297,7 @@ class Unit(UnitOfWork):
         shard, job, status = self.shard, record.id, record.status
         if status in WAITING:
             if status is Status.RETRYING:
-                self._member(add, shard.of_queue(AGAIN, record.queue), record.scheduled_at, job)
+                self._member(add, shard.of_queue(RETRYING, record.queue), record.scheduled_at, job)
         elif status is Status.RUNNING:
             token = record_format.eight(record.token)
             self.write("HOLD" if add else "LET_GO", shard.held(record.worker or ""), token, job)
@@ -306,7 +306,7 @@ class Unit(UnitOfWork):
             if add:
                 self.write("SADD", shard.key("keeps"), (record.expires_at or 0) - (record.finished_at or 0))
         if status in LISTED:
-            self._member(add, shard.key("odd"), 0, CHARS[status] + job)
+            self._member(add, shard.key("unsuccessful"), 0, CHARS[status] + job)
 
     def _member(self, add: bool, key: str, score: int, member: bytes) -> None:
         self.write(*(("ZADD", key, score, member) if add else ("ZREM", key, member)))

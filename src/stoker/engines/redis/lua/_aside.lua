@@ -15,8 +15,8 @@ local function set_aside(id, queue, kind, body, state)
   call('HSET', CORRUPT, id, why)
   call('ZADD', ENDS, int(expires), id)
   kept_for(expires)
-  call('ZREM', ODD, 'a' .. id)
-  call('ZADD', ODD, '0', 'x' .. id)
+  call('ZREM', UNSUCCESSFUL, 'a' .. id)
+  call('ZADD', UNSUCCESSFUL, '0', 'x' .. id)
   -- Its group counts it as dead, if the body still names it (model.job.salvaged).
   local group = body and string.match(body, '"group":"([A-Za-z0-9+/]+==)"')
   if group then

@@ -30,20 +30,20 @@ end
 local function after_checks(at) return at + 1 + 4 * tonumber(ARGV[at]) end
 
 -- Remove from lease sets first and together, because the first write must be a removal, and add to them last: a running
--- job that is changed is removed and added, and so may be many jobs of one lot.
+-- job that is changed is removed and added, and so may be many jobs of one entry.
 local function released(at)
-  local lots, seen = {}, {}
+  local leaving, seen = {}, {}
   for _ = 1, tonumber(ARGV[at]) do
     local size = tonumber(ARGV[at + 3])
     if ARGV[at + 1] == 'LET_GO' and not seen[ARGV[at + 4] .. ARGV[at + 5]] then
       seen[ARGV[at + 4] .. ARGV[at + 5]] = true
       local name = ARGV[at + 2] .. ':' .. ARGV[at + 4]
-      local lot = lots[name] or {key = KEYS[tonumber(ARGV[at + 2])], token8 = ARGV[at + 4], ids = {}}
-      lots[name], lot.ids[#lot.ids + 1] = lot, ARGV[at + 5]
+      local one = leaving[name] or {key = KEYS[tonumber(ARGV[at + 2])], token8 = ARGV[at + 4], ids = {}}
+      leaving[name], one.ids[#one.ids + 1] = one, ARGV[at + 5]
     end
     at = at + 3 + size
   end
-  for _, lot in pairs(lots) do let_go(lot.key, lot.token8, lot.ids) end
+  for _, one in pairs(leaving) do let_go(one.key, one.token8, one.ids) end
 end
 
 -- Returns where the next argument is.
@@ -72,11 +72,11 @@ local function written(at)
       free(q, ARGV[at + 1], 1)
       call('ZREM', q.order, kept(ARGV[at + 1], ARGV[at + 2]))
     elseif command == 'HOLD' then
-      local lot = held[key .. ARGV[at]] or {key = key, token8 = ARGV[at], ids = {}, seen = {}}
-      held[key .. ARGV[at]] = lot
-      if not lot.seen[ARGV[at + 1]] then lot.seen[ARGV[at + 1]], lot.ids[#lot.ids + 1] = true, ARGV[at + 1] end
+      local one = held[key .. ARGV[at]] or {key = key, token8 = ARGV[at], ids = {}, seen = {}}
+      held[key .. ARGV[at]] = one
+      if not one.seen[ARGV[at + 1]] then one.seen[ARGV[at + 1]], one.ids[#one.ids + 1] = true, ARGV[at + 1] end
     elseif command == 'UNEND' then
-      -- Many jobs of a lot may be removed: all at once, before any is added.
+      -- Many jobs of an entry may be removed: all at once, before any is added.
       going[ARGV[at]] = going[ARGV[at]] or {}
       going[ARGV[at]][ARGV[at + 1]] = true
     elseif command ~= 'LET_GO' then
@@ -86,7 +86,7 @@ local function written(at)
     at = at + size
   end
   unend(going)
-  for _, lot in pairs(held) do hold(lot.key, lot.token8, table.concat(lot.ids)) end
+  for _, one in pairs(held) do hold(one.key, one.token8, table.concat(one.ids)) end
   return at
 end
 

@@ -328,9 +328,9 @@ found_in_line = function(q, name, entry)
   local head, id = sub(entry, 1, 10), sub(entry, 11, 26)
   local behind = '(' .. prefix .. head .. id .. string.rep('\255', 17)
   for _, member in ipairs(call('ZRANGEBYLEX', q.aside, '[' .. prefix .. head, behind)) do
-    local lot = sub(member, #prefix + 1)
+    local shared = sub(member, #prefix + 1)
     local gone = {[id] = true}
-    local left = not has_state(lot) and without(sub(lot, 11), gone)
+    local left = not has_state(shared) and without(sub(shared, 11), gone)
     if left and gone[id] == 'found' then return member, #left > 0 and prefix .. head .. left or nil end
   end
 end

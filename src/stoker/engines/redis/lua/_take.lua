@@ -7,7 +7,7 @@ new_batch = function() return {n = 0, ids = {}, heads = {}, with_state = {}, bac
 
 local function last_at(entry) return has_state(entry) and sub(entry, 11, 26) or sub(entry, -16) end
 
--- Take jobs in the order of their ids from entries whose lots overlap; the rest goes back.
+-- Take jobs in the order of their ids from entries whose ids overlap; the rest goes back.
 local function untangle(batch, entries, first, last, n)
   local head, found, left = sub(entries[first], 1, 10), {}, {}
   for i = first, last do
@@ -27,7 +27,7 @@ local function untangle(batch, entries, first, last, n)
   if #left > 0 then batch.back[#batch.back + 1] = head .. table.concat(left) end
 end
 
--- The last entry from i on whose lot overlaps with those before it.
+-- The last entry from i on whose ids overlap with those before it.
 local function mixed_until(entries, i)
   local head, highest = sub(entries[i], 1, 10), last_at(entries[i])
   while entries[i + 1] and sub(entries[i + 1], 1, 10) == head and earlier(sub(entries[i + 1], 11, 26), highest) do
@@ -148,7 +148,7 @@ take = function(queue, name, batch, worker, mine, jobs)
   local bodies = n > 1 and call('ZRANGEBYLEX', JOBS, '[' .. ids[1], '+', 'LIMIT', 0, n) or {}
   local w = pack('>I2', #worker) .. worker
   local fresh = 'r' .. now8 .. w .. pack('>c1I4I4I4I4I4I4I8c1', '0', 1, 0, 0, 0, 0, 0, now, '-')
-  local set, lot, s, h = {}, {}, 0, 0
+  local set, claimed, s, h = {}, {}, 0, 0
   local j, kind, pending = #jobs, nil, {}
   for i = 1, n do
     local id, state, body = ids[i], states[i], bodies[i]
@@ -159,7 +159,7 @@ take = function(queue, name, batch, worker, mine, jobs)
       pending[kind] = (pending[kind] or 0) + 1
       s, h, j = s + 2, h + 1, j + 1
       set[s - 1], set[s] = id, fresh .. heads[i]
-      lot[h] = id
+      claimed[h] = id
       jobs[j] = body
     else
       local r = kind and names_of(body) and read_state(state)
@@ -167,8 +167,8 @@ take = function(queue, name, batch, worker, mine, jobs)
         count(name .. '/' .. kind .. '/' .. r.status, -1)
         count(name .. '/' .. kind .. '/r', 1)
         if r.status == 'a' then
-          call('ZREM', AGAIN(queue), id)
-          call('ZREM', ODD, 'a' .. id)
+          call('ZREM', RETRYING(queue), id)
+          call('ZREM', UNSUCCESSFUL, 'a' .. id)
         end
         local before = r.status
         r.status, r.worker, r.cancel_requested, r.settled, r.tail = 'r', worker, '0', '-', ''
@@ -180,7 +180,7 @@ take = function(queue, name, batch, worker, mine, jobs)
       else
         kind = body and names_of(body)
         count(name .. '/' .. (kind or '') .. '/' .. (state and sub(state, 1, 1) == 'a' and 'a' or 'p'), -1)
-        call('ZREM', AGAIN(queue), id)
+        call('ZREM', RETRYING(queue), id)
         set_aside(id, name, kind, body, state)
         batch.unread = batch.unread or {}
         batch.unread[i] = true
@@ -188,7 +188,7 @@ take = function(queue, name, batch, worker, mine, jobs)
     end
   end
   if s > 0 then call('HSET', STATE, unpack(set)) end
-  if h > 0 then hold(mine, now8, table.concat(lot)) end
+  if h > 0 then hold(mine, now8, table.concat(claimed)) end
   for kind_, c in pairs(pending) do
     count(name .. '/' .. kind_ .. '/p', -c)
     count(name .. '/' .. kind_ .. '/r', c)

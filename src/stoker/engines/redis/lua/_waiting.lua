@@ -1,5 +1,5 @@
 -- A queue's waiting set: entries in byte order, each priority2 · due8 and then either id16 · '+' of a job that has a
--- state, or a lot of jobs without one that were inserted together, in ascending order.
+-- state, or the packed ids of jobs without one that were inserted together, in ascending order.
 -- Only jobs that were due at their insert share an entry, so an entry that is not due yet is one job.
 local function has_state(entry) return #entry == 27 end
 
@@ -14,19 +14,19 @@ local function earlier(a, b)
   return a4 < b4
 end
 
--- The entry whose lot holds a job without a state, and the entry without the job; nil when there is none.
-local function lot_of(wait, entry)
+-- The entry that holds a job without a state, and the entry without the job; nil when there is none.
+local function shared_entry(wait, entry)
   local head, id = sub(entry, 1, 10), sub(entry, 11, 26)
-  -- The end of the range lies behind every lot that begins with this id.
+  -- The end of the range lies behind every entry that begins with this id.
   local behind = '(' .. head .. id .. string.rep('\255', 17)
-  for _, lot in ipairs(call('ZRANGEBYLEX', wait, '[' .. head, behind)) do
+  for _, shared in ipairs(call('ZRANGEBYLEX', wait, '[' .. head, behind)) do
     local gone = {[id] = true}
-    local left = not has_state(lot) and without(sub(lot, 11), gone)
-    if left and gone[id] == 'found' then return lot, head .. left end
+    local left = not has_state(shared) and without(sub(shared, 11), gone)
+    if left and gone[id] == 'found' then return shared, head .. left end
   end
 end
 
--- Take bytes that are no entry out of a waiting set or, with the name of a subqueue, out of its line and `dues`. Of a lot
+-- Take bytes that are no entry out of a waiting set or, with the name of a subqueue, out of its line and `dues`. Of one
 -- that was cut the whole ids stay; the jobs that were cut off are looked for by the next cleaning (damage.py).
 local function take_out(queue, key, bytes, line, dues)
   local prefix, head, left = line and line .. '\0' or '', sub(bytes, 1, 10), {}
@@ -49,14 +49,14 @@ local function take_out(queue, key, bytes, line, dues)
 end
 
 local function is_waiting(wait, entry)
-  return call('ZSCORE', wait, entry) or not has_state(entry) and lot_of(wait, entry)
+  return call('ZSCORE', wait, entry) or not has_state(entry) and shared_entry(wait, entry)
 end
 
 local function leave_waiting(wait, entry)
   if call('ZREM', wait, entry) == 1 or has_state(entry) then return end
-  local lot, left = lot_of(wait, entry)
-  if lot then
-    call('ZREM', wait, lot)
+  local shared, left = shared_entry(wait, entry)
+  if shared then
+    call('ZREM', wait, shared)
     call('ZADD', wait, '0', left)
   end
 end

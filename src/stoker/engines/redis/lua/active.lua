@@ -1,4 +1,4 @@
--- with: _lots, _waiting
+-- with: _packed_ids, _waiting
 -- The ids of all waiting and running jobs, at one instant. KEYS end with the workers' lease sets. ARGV: now, how many
 -- queues.
 local queues, out, n = tonumber(ARGV[2]), {}, 0

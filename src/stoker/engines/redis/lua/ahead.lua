@@ -1,4 +1,4 @@
--- with: ?_lots, ?_waiting, ?_subqueues
+-- with: ?_packed_ids, ?_waiting, ?_subqueues
 -- Whether queues are paused, out of tokens or cooling, and when the first job of each is due. ARGV: now, the queues'
 -- names, in the order of their keys. Returns {now, for each queue {paused or nil, bucket or nil, cooling until or '',
 -- due or ''}}; a fifth value where a queue is divided and this form of the script does not know subqueues.

@@ -1,4 +1,4 @@
--- with: _lots, _waiting
+-- with: _packed_ids, _waiting
 -- Every count at one instant. KEYS end with the workers' lease sets. ARGV: now, the names of the queues whose keys are
 -- given, in their order.
 -- Returns {now, counts, totals, waiting, running}: waiting are queue, how many pending jobs are not due, and since when
@@ -10,12 +10,12 @@ for i = 2, #ARGV do given[ARGV[i]] = i - 1 end
 local after = pack('>I8', now + 1)
 
 -- The due time of the first job of a priority that is due and pending: retrying jobs are in the same set.
-local function first_pending(wait, again, p)
+local function first_pending(wait, retrying, p)
   local start, steps = '[' .. p, 0
   while steps < MOST_STEPS do
     local got = call('ZRANGEBYLEX', wait, start, '(' .. p .. after, 'LIMIT', 0, 100)
     for _, entry in ipairs(got) do
-      if is_entry(entry) and not call('ZSCORE', again, sub(entry, 11, 26)) then return parse('>I8', entry, 3) end
+      if is_entry(entry) and not call('ZSCORE', retrying, sub(entry, 11, 26)) then return parse('>I8', entry, 3) end
     end
     if #got < 100 then return nil end
     start, steps = '(' .. got[#got], steps + 100
@@ -23,13 +23,13 @@ local function first_pending(wait, again, p)
 end
 
 -- The same over all subqueues of a queue.
-local function first_in_lines(dues, again)
+local function first_in_lines(dues, retrying)
   local at = 0
   while at < MOST_STEPS do
     local got = call('ZRANGEBYSCORE', dues, '-inf', int(now), 'WITHSCORES', 'LIMIT', at, 100)
     for i = 1, #got, 2 do
       local entry = string.match(got[i], '^[^%z]*%z(.*)$') or ''
-      if is_entry(entry) and not call('ZSCORE', again, sub(entry, 11, 26)) then return tonumber(got[i + 1]) end
+      if is_entry(entry) and not call('ZSCORE', retrying, sub(entry, 11, 26)) then return tonumber(got[i + 1]) end
     end
     if #got < 200 then return nil end
     at = at + 100
@@ -37,8 +37,8 @@ local function first_in_lines(dues, again)
 end
 
 local function add_waiting(name)
-  local wait, again = WAIT(given[name]), AGAIN(given[name])
-  local later, oldest, bound = -call('ZCOUNT', again, '(' .. int(now), '+inf'), nil, '-'
+  local wait, retrying = WAIT(given[name]), RETRYING(given[name])
+  local later, oldest, bound = -call('ZCOUNT', retrying, '(' .. int(now), '+inf'), nil, '-'
   while true do
     local head = call('ZRANGEBYLEX', wait, bound, '(\8', 'LIMIT', 0, 1)[1]
     if not head then break end
@@ -47,7 +47,7 @@ local function add_waiting(name)
       local behind = pack('>I2', parse('>I2', p) + 1)
       bound = '[' .. behind
       later = later + call('ZLEXCOUNT', wait, '[' .. p .. after, '(' .. behind)
-      local due = first_pending(wait, again, p)
+      local due = first_pending(wait, retrying, p)
       if due and (not oldest or due < oldest) then oldest = due end
     else
       bound = '(' .. head  -- a claim takes it out
@@ -55,7 +55,7 @@ local function add_waiting(name)
   end
   -- Jobs in subqueues. One that is not due yet has an entry of its own.
   later = later + call('ZCOUNT', DUES(given[name]), '(' .. int(now), '+inf')
-  local due = first_in_lines(DUES(given[name]), again)
+  local due = first_in_lines(DUES(given[name]), retrying)
   if due and (not oldest or due < oldest) then oldest = due end
   local n = #waiting
   waiting[n + 1], waiting[n + 2], waiting[n + 3] = name, later, oldest and int(oldest) or ''

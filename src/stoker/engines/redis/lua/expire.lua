@@ -1,4 +1,4 @@
--- with: _lots, _events
+-- with: _packed_ids, _events
 -- Remove finished jobs and all that belongs to them. ARGV: now, how many at most, and their ids; without ids, those
 -- that have expired. Returns the removed ids.
 local limit, gone = tonumber(ARGV[2]), {}
@@ -17,7 +17,7 @@ local function remove(id, r)
   local body = body_of(id)
   local kind, queue = names_of(body or '')
   if r then
-    call('ZREM', ODD, r.status .. id)
+    call('ZREM', UNSUCCESSFUL, r.status .. id)
     for k = 0, math.min(r.errors, 32) - 1 do call('HDEL', ERRORS, id .. string.char(k)) end
   end
   if kind then
@@ -50,13 +50,13 @@ if #ARGV > 2 then
     if one.gone[one.id] == 'found' then remove(one.id, one.r) end
   end
 else
-  for _, lot in ipairs(call('ZRANGEBYSCORE', ENDS, '-inf', '(' .. int(now), 'LIMIT', 0, limit)) do
+  for _, packed in ipairs(call('ZRANGEBYSCORE', ENDS, '-inf', '(' .. int(now), 'LIMIT', 0, limit)) do
     local room = 16 * (limit - #gone)
     if room == 0 then break end
-    local expires = call('ZSCORE', ENDS, lot)
-    call('ZREM', ENDS, lot)
-    if #lot > room then call('ZADD', ENDS, expires, sub(lot, room + 1)) end
-    for _, id in ipairs(members(sub(lot, 1, room))) do remove(id, state_of(id)) end
+    local expires = call('ZSCORE', ENDS, packed)
+    call('ZREM', ENDS, packed)
+    if #packed > room then call('ZADD', ENDS, expires, sub(packed, room + 1)) end
+    for _, id in ipairs(members(sub(packed, 1, room))) do remove(id, state_of(id)) end
   end
 end
 if #gone > 0 then

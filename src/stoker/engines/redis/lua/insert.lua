@@ -1,4 +1,4 @@
--- with: ?_lots, ?_waiting, _groups, ?_subqueues
+-- with: ?_packed_ids, ?_waiting, _groups, ?_subqueues
 -- Store drafts. ARGV[2..4]: smallest and largest id, and '1' when they ascend; with groups to join also '@' and where
 -- these begin: (numbers of the group's key and of `groups`, state and callbacks of a new group or '', ids, queue of the
 -- first); for callbacks '#' and where their groups begin: (numbers of the group's key and of `groups`). Then sets of
@@ -59,7 +59,7 @@ while at <= last do
       lined[#lined + 1] = {q = q, name = line, slot = ARGV[at + 7], due = due, entries = entries}
     end
   end
-  local before, priority, lot, l = j, nil, nil, 0
+  local before, priority, parts, l = j, nil, nil, 0
   local most = ascend and due <= now and LARGEST or 1
   for i = at + HEADER, finish - 1, step do
     local id = ARGV[i]
@@ -78,11 +78,11 @@ while at <= last do
       jobs[j - 1], jobs[j] = '0', id .. times .. tail
       local p = sub(tail, 1, 2)
       if p ~= priority or l > most then
-        priority, lot, l = p, {p .. due8}, 1
-        entries[#entries + 1] = lot
+        priority, parts, l = p, {p .. due8}, 1
+        entries[#entries + 1] = parts
       end
       l = l + 1
-      lot[l] = id
+      parts[l] = id
     end
   end
   if j > before then
@@ -102,9 +102,9 @@ end
 if j == 0 then return reply({int(now), table.concat(letters)}) end
 tick()
 call('ZADD', JOBS, unpack(jobs))
-for queue, lots in pairs(waits) do
+for queue, entries in pairs(waits) do
   local flat = {}
-  for i, lot in ipairs(lots) do flat[2 * i - 1], flat[2 * i] = '0', table.concat(lot) end
+  for i, parts in ipairs(entries) do flat[2 * i - 1], flat[2 * i] = '0', table.concat(parts) end
   if #flat > 0 then call('ZADD', WAIT(queue), unpack(flat)) end
 end
 if DIVIDED then
@@ -118,8 +118,8 @@ if DIVIDED then
     local flat = flats[one.q] or {aside = {}, dues = {}}
     flats[one.q] = flat
     local score = int(one.due)
-    for _, lot in ipairs(one.entries) do
-      local entry = table.concat(lot)
+    for _, parts in ipairs(one.entries) do
+      local entry = table.concat(parts)
       local member, n = one.name .. '\0' .. entry, #flat.aside
       flat.aside[n + 1], flat.aside[n + 2], flat.dues[n + 1], flat.dues[n + 2] = '0', member, score, member
       join(one.q, one.name, one.slot, sub(entry, 1, 26), one.due, true)

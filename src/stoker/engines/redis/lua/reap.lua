@@ -1,9 +1,9 @@
--- with: _lots, _waiting, _groups, _subqueues, _aside
+-- with: _packed_ids, _waiting, _groups, _subqueues, _aside
 -- Pass the claims of dead and lapsed workers to a living one. KEYS[19…]: the lease set of the worker that takes over
 -- and of each owner, then the lengths of leases. ARGV: now, the worker that takes over, how many claims, how many of
 -- the owners are known to be dead; then the owners, those first. The other owners must have lapsed.
 -- Returns {now, claims}; a claim is {body, state, last error, notes, curve, cool-down count}. The work is bounded by
--- the limit and the number of owners, not by what they hold: lots are taken in the order of their tokens.
+-- the limit and the number of owners, not by what they hold: entries are taken in the order of their tokens.
 local by, limit = ARGV[2], tonumber(ARGV[3])
 -- Without a worker that takes over, the owners are only made unknown.
 if by ~= '' and tonumber(call('ZSCORE', WORKERS, by) or '-1') < now then return {int(now), {}} end
@@ -12,13 +12,15 @@ local dead, owners, order = tonumber(ARGV[4]), {}, {}
 -- Insert an owner into `order`, by its oldest token that was not taken yet.
 local PAGE = 20
 local function insert_in_order(owner)
-  if owner.at == #owner.lots and owner.at % PAGE == 0 then
-    for _, lot in ipairs(call('ZRANGE', owner.key, owner.at, owner.at + PAGE - 1)) do owner.lots[#owner.lots + 1] = lot end
+  if owner.at == #owner.entries and owner.at % PAGE == 0 then
+    for _, entry in ipairs(call('ZRANGE', owner.key, owner.at, owner.at + PAGE - 1)) do
+      owner.entries[#owner.entries + 1] = entry
+    end
   end
-  local lot = owner.lots[owner.at + 1]
-  if not lot then return end
-  note_cut(owner.key, lot)
-  owner.token = #lot >= 8 and parse('>I8', lot) or 0
+  local entry = owner.entries[owner.at + 1]
+  if not entry then return end
+  note_cut(owner.key, entry)
+  owner.token = #entry >= 8 and parse('>I8', entry) or 0
   local i = #order + 1
   while i > 1 and order[i - 1].token > owner.token do i = i - 1 end
   table.insert(order, i, owner)
@@ -28,7 +30,7 @@ for i = 5, #ARGV do
   local name = ARGV[i]
   local gone = i < 5 + dead or tonumber(call('ZSCORE', WORKERS, name) or '+inf') < now
   if gone and name ~= by and not owners[name] then
-    owners[name] = {name = name, key = KEYS[15 + i], lots = {}, at = 0}
+    owners[name] = {name = name, key = KEYS[15 + i], entries = {}, at = 0}
     if limit > 0 then insert_in_order(owners[name]) end
   end
 end
@@ -37,9 +39,9 @@ local ids, owner_of, n = {}, {}, 0
 while order[1] and n < limit do
   local owner = table.remove(order, 1)
   owner.at = owner.at + 1
-  local lot, cut = owner.lots[owner.at], 8 + 16 * (limit - n)
-  if #lot > cut then owner.rest = sub(lot, 1, 8) .. sub(lot, cut + 1) end
-  for _, id in ipairs(members(sub(lot, 9, cut))) do
+  local entry, cut = owner.entries[owner.at], 8 + 16 * (limit - n)
+  if #entry > cut then owner.rest = sub(entry, 1, 8) .. sub(entry, cut + 1) end
+  for _, id in ipairs(members(sub(entry, 9, cut))) do
     n = n + 1
     ids[n], owner_of[n] = id, owner.name
   end
@@ -47,7 +49,7 @@ while order[1] and n < limit do
 end
 -- The first write is a removal: a server without free memory accepts it, and the rest of the script with it.
 for _, owner in pairs(owners) do
-  if owner.at > 0 then call('ZREM', owner.key, unpack(owner.lots, 1, owner.at)) end
+  if owner.at > 0 then call('ZREM', owner.key, unpack(owner.entries, 1, owner.at)) end
   if owner.rest then call('ZADD', owner.key, '0', owner.rest) end
 end
 
@@ -89,14 +91,14 @@ for i, one in ipairs(found) do
   r.tail = pack('>I8', r.started_at) .. r.worker
   r.worker, r.token, r.started_at = by, math.max(now, r.token + 1), now
   local state, token8 = write_state(r), pack('>I8', r.token)
-  local lot = held[token8] or {}
-  held[token8], lot[#lot + 1] = lot, id
+  local claimed = held[token8] or {}
+  held[token8], claimed[#claimed + 1] = claimed, id
   set[2 * i - 1], set[2 * i] = id, state
   gates[queue] = gates[queue] or call('HMGET', QUEUES, queue .. '/curve', queue .. '/count')
   claims[i] = {one.body, state, one.error, one.notes, gates[queue][1], gates[queue][2]}
 end
 if #set > 0 then call('HSET', STATE, unpack(set)) end
-for token8, lot in pairs(held) do hold(KEYS[19], token8, table.concat(lot)) end
+for token8, claimed in pairs(held) do hold(KEYS[19], token8, table.concat(claimed)) end
 for name, owner in pairs(owners) do
   if call('EXISTS', owner.key) == 0 then
     call('ZREM', WORKERS, name)

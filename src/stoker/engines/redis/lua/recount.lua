@@ -1,4 +1,4 @@
--- with: _lots, _waiting, _subqueues
+-- with: _packed_ids, _waiting, _subqueues
 -- Repair the number of running jobs of a subqueue (model.subqueues.recounted), if its state is still as it was read.
 -- ARGV: now, queue, name of the subqueue, its state, how many jobs hold a slot. Returns 1 if it was repaired. Where the
 -- state is lost ('') a sixth value is the limit, and the state is made anew.

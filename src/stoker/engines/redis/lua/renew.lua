@@ -1,4 +1,4 @@
--- with: _lots
+-- with: _packed_ids
 -- Renew a worker's lease and compare its claims. KEYS[19]: its lease set; KEYS[20]: lengths of leases. ARGV[2..5]:
 -- worker, lease, '1' for a first renewal, age of an orphan; ARGV[6..7]: between which tokens (bounds in byte order) the
 -- worker names all its claims; then these claims, each (id, fence).

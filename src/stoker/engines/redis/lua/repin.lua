@@ -1,4 +1,4 @@
--- with: _lots, _waiting, _subqueues
+-- with: _packed_ids, _waiting, _subqueues
 -- Apply the numbers that an operator set (model.subqueues.repinned). ARGV: now, queue, '1' to look at each subqueue now,
 -- so that no claim has to look at all of them, names of subqueues.
 local q, names = divided_queue(ARGV[2], 22), {}

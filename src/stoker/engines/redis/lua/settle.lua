@@ -1,9 +1,9 @@
--- with: _lots, _waiting, _groups, ?_subqueues, _commit, _aside, _take, ?_lines, _claim
+-- with: _packed_ids, _waiting, _groups, ?_subqueues, _commit, _aside, _take, ?_lines, _claim
 -- Settle runs, and claim in the same step. ARGV[2]: where the demand begins (0: none). ARGV[3..6]: keep_done and
 -- keep_dead of a queue without settings, grace and highest count of a cool-down. ARGV[7]: how many labels, each (number
 -- of the queue's keys, queue, kind); then how many workers, each (name, number of the key of its lease set). Then the
 -- settlements, each job once: id, fence, traits, and what the traits announce. Neighbours with the same fence, traits and
--- group that announce nothing else come as one, with a lot of ids.
+-- group that announce nothing else come as one, with packed ids.
 -- Returns {now, verdicts, claims}, and where there are any the groups that closed and have callbacks, and numbers of
 -- queues in which a job waits for a slot that came back. Verdicts: a(pplied) r(epeated) c(anceling) l(ost), and ? when a
 -- check of an attached unit of work failed: the client reads again and sends that settlement again.
@@ -59,11 +59,11 @@ local group_of, ends_of, agenda = {}, {}, nil
 local line_of, slot_of = {}, {}
 local last = demand > 0 and demand - 1 or #ARGV
 while at <= last do
-  local lot, fence, t = ARGV[at], ARGV[at + 1], known[ARGV[at + 2]] or traits_of(ARGV[at + 2])
+  local packed, fence, t = ARGV[at], ARGV[at + 1], known[ARGV[at + 2]] or traits_of(ARGV[at + 2])
   local flags, first = t.flags, n + 1
-  for i = 16, #lot, 16 do
+  for i = 16, #packed, 16 do
     n = n + 1
-    ids[n], fences[n], traits[n] = sub(lot, i - 15, i), fence, t
+    ids[n], fences[n], traits[n] = sub(packed, i - 15, i), fence, t
   end
   at = at + 3
   if band(flags, LINE) > 0 then
@@ -241,8 +241,8 @@ local function conclude(s)
       call('ZADD', WAIT(label.queue), '0', entry)
     end
     if status == 'a' then
-      call('ZADD', AGAIN(label.queue), int(r.scheduled_at), id)
-      call('ZADD', ODD, '0', 'a' .. id)
+      call('ZADD', RETRYING(label.queue), int(r.scheduled_at), id)
+      call('ZADD', UNSUCCESSFUL, '0', 'a' .. id)
     end
     if r.scheduled_at <= now then wake(label.queue) end
     put(id, write_state(r))
@@ -253,7 +253,7 @@ local function conclude(s)
     else
       ended(id, t, write_state(r))
       if s.result then results[#results + 1] = s end
-      if status ~= 'd' then call('ZADD', ODD, '0', status .. id) end
+      if status ~= 'd' then call('ZADD', UNSUCCESSFUL, '0', status .. id) end
     end
   end
   if s.delay then cool(label, s.seen, s.delay) end

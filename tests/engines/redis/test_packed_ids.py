@@ -43,10 +43,10 @@ class Bench(Stand):
         return [claim.id for claim in claims]
 
     async def held(self, worker: str = "w") -> list[list[JobId]]:
-        return [ids_of(lot[8:]) for lot in await self.call("ZRANGE", self.home.held(worker), 0, -1)]
+        return [ids_of(entry[8:]) for entry in await self.call("ZRANGE", self.home.held(worker), 0, -1)]
 
     async def ends(self) -> list[list[JobId]]:
-        return [ids_of(lot) for lot in await self.call("ZRANGE", self.home.key("ends"), 0, -1)]
+        return [ids_of(packed) for packed in await self.call("ZRANGE", self.home.key("ends"), 0, -1)]
 
     async def line(self) -> list[list[JobId]]:
         """The jobs at each place of the line."""
@@ -95,7 +95,7 @@ async def test_claims_of_the_same_instant_have_an_entry_each_and_end_for_themsel
 
 
 @pytest.mark.spec("LOT-02")
-async def test_a_reaper_of_some_jobs_of_a_lot_leaves_the_others_where_they_are(bench: Bench) -> None:
+async def test_a_reaper_of_some_jobs_of_an_entry_leaves_the_others_where_they_are(bench: Bench) -> None:
     claims = await bench.claimed(4)
     ids = [claim.id for claim in claims]
     bench.clock.set(bench.clock() + 2 * HOUR)
@@ -103,7 +103,7 @@ async def test_a_reaper_of_some_jobs_of_a_lot_leaves_the_others_where_they_are(b
     taken = [claim.id for claim in await bench.engine.jobs.reap("heir", limit=3)]
     assert taken == ids[:3]
     assert await bench.held() == [ids[3:]]
-    assert sorted(job for lot in await bench.held("heir") for job in lot) == taken
+    assert sorted(job for ids in await bench.held("heir") for job in ids) == taken
     settled = await bench.engine.jobs.settle([conclude(claim, Done()) for claim in claims])
     assert settled.verdicts[:3] == [Verdict.LOST] * 3
 
@@ -121,7 +121,7 @@ async def test_what_ends_in_one_step_is_one_entry(bench: Bench) -> None:
 
 
 @pytest.mark.spec("LOT-04")
-async def test_one_that_is_removed_leaves_its_lot(bench: Bench) -> None:
+async def test_one_that_is_removed_leaves_its_entry(bench: Bench) -> None:
     ids = await bench.ended(3)
     tally = await bench.engine.operator.alter(Selection((ids[1],)), Delete())
     assert tally.changed == 1
@@ -130,7 +130,7 @@ async def test_one_that_is_removed_leaves_its_lot(bench: Bench) -> None:
 
 
 @pytest.mark.spec("LOT-04")
-async def test_several_that_are_removed_leave_their_lots_together(bench: Bench) -> None:
+async def test_several_that_are_removed_leave_their_entries_together(bench: Bench) -> None:
     first = await bench.ended(4)
     bench.clock.set(bench.clock() + SECOND)
     second = await bench.ended(3)
@@ -140,7 +140,7 @@ async def test_several_that_are_removed_leave_their_lots_together(bench: Bench) 
 
 
 @pytest.mark.spec("LOT-04")
-async def test_one_that_cannot_be_read_leaves_its_lot(bench: Bench) -> None:
+async def test_one_that_cannot_be_read_leaves_its_entry(bench: Bench) -> None:
     ids = await bench.ended(3)
     await bench.call("HSET", bench.home.key("state"), ids[1], GARBAGE)
     assert (await bench.engine.operator.alter(Selection((ids[1],)), Delete())).changed == 1
@@ -148,7 +148,7 @@ async def test_one_that_cannot_be_read_leaves_its_lot(bench: Bench) -> None:
 
 
 @pytest.mark.spec("LOT-04")
-async def test_one_that_runs_and_cannot_be_read_leaves_its_lot(bench: Bench) -> None:
+async def test_one_that_runs_and_cannot_be_read_leaves_its_entry(bench: Bench) -> None:
     claims = await bench.claimed(3)
     await bench.call("HSET", bench.home.key("state"), claims[1].id, GARBAGE)
     assert (await bench.engine.operator.alter(Selection((claims[1].id,)), Delete())).changed == 1
@@ -156,7 +156,7 @@ async def test_one_that_runs_and_cannot_be_read_leaves_its_lot(bench: Bench) -> 
 
 
 @pytest.mark.spec("LOT-05")
-async def test_no_more_than_the_limit_of_a_lot_expires(bench: Bench) -> None:
+async def test_no_more_than_the_limit_of_an_entry_expires(bench: Bench) -> None:
     first, second = await bench.ended(5), await bench.ended(3)
     bench.clock.set(bench.clock() + bench.engine.keep_done + SECOND)
     assert (await bench.engine.operator.expire(Retention(limit=2))).jobs == 2
@@ -180,7 +180,7 @@ async def test_nothing_of_a_job_outlives_its_retention(bench: Bench, surplus: bo
     settled = [conclude(claim, outcome) for claim, outcome in zip(claims, outcomes, strict=True)]
     assert set((await bench.engine.jobs.settle(settled)).verdicts) == {Verdict.APPLIED}
     hashes = ("state", "last", "notes", "results", "errors", "keys", "corrupt")
-    sets = ("jobs", "odd", "ends", "named")
+    sets = ("jobs", "unsuccessful", "ends", "named")
     assert [await bench.call("HLEN", bench.home.key(name)) for name in ("results", "notes", "errors")] == [1, 2, 1]
     if surplus:
         assert (await bench.engine.operator.expire(Retention(finished=0))).jobs == 2
@@ -263,7 +263,7 @@ async def test_ids_that_do_not_ascend_are_claimed_in_order(bench: Bench) -> None
 
 @pytest.mark.spec("LOT-06")
 async def test_one_that_comes_back_to_a_place_of_the_same_instant_is_claimed_in_order(bench: Bench) -> None:
-    """A job that was put back has a state and stands by itself, between two of a lot."""
+    """A job that was put back has a state and stands by itself, between two of an entry."""
     [first, second, third] = bench.drafts(3)
     await bench.add(second)
     await bench.engine.jobs.renew("w", [], first=True, lease=HOUR)
@@ -275,7 +275,7 @@ async def test_one_that_comes_back_to_a_place_of_the_same_instant_is_claimed_in_
 
 
 @pytest.mark.spec("LOT-06")
-async def test_each_priority_has_its_own_lots(bench: Bench) -> None:
+async def test_each_priority_has_its_own_entries(bench: Bench) -> None:
     low, high, usual = bench.drafts(3, priority=5), bench.drafts(3, priority=-5), bench.drafts(3)
     await bench.add(*(draft for trio in zip(low, high, usual, strict=True) for draft in trio))
     await bench.add(*bench.drafts(2, priority=-9, delay=HOUR))
