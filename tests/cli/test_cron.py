@@ -71,7 +71,7 @@ def rows(result: Result) -> list[list[str]]:
 @pytest.mark.spec("CLI-19")
 def test_a_list_shows_when_each_fires_next_and_what_became_of_the_last(app: str, url: str) -> None:
     head, digest, poll = rows(run("list", "--app", app))
-    assert head == list(cron.COLUMNS)
+    assert head == [*cron.COLUMNS, "status"]
     assert digest[:4] == ["digest", "0 9 * * mon-fri Europe/Paris", "digest", "mail"]
     assert digest[4].startswith("in ")
     assert digest[5:] == ["", ""]

@@ -8,15 +8,13 @@ from typing import Any
 import click
 import msgspec
 
-from stoker.cli.store import ask, on_target, read_time, show
-from stoker.cli.text import say
+from stoker.cli.store import Columns, as_lines_option, ask, on_target, read_time, table
 from stoker.model.audit import AuditEntry
 from stoker.model.ids import text
 from stoker.model.query import Former
 from stoker.model.time import SECOND, moment
 
 TIMES = ("scheduled_at", "started_at", "ended")
-COLUMNS = ("when", "who", "way", "action", "target", "jobs", "change", "reason", "entry")
 
 
 @click.command()
@@ -25,17 +23,12 @@ COLUMNS = ("when", "who", "way", "action", "target", "jobs", "change", "reason",
 @click.option("--action", metavar="ACTION", help="Only this, as in jobs.cancel; jobs. means all about jobs.")
 @click.option("--target", metavar="TARGET", help='Only changes of this, as in "queue mail".')
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many entries.")
-@click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
+@as_lines_option
 @on_target
 def audit(since: str, limit: int, as_json: bool, path: str | None, url: str | None, **chosen: str | None) -> None:
     """List who changed what, when, through what and why, the latest first."""
     window = read_time("--since", since) / SECOND
-    found = ask(path, url, lambda admin: admin.audit.list(window, limit=limit, **chosen))
-    if as_json:
-        for entry in found:
-            say(json.dumps(_object(entry)))
-    else:
-        show(COLUMNS, [_row(entry) for entry in found])
+    table(ask(path, url, lambda admin: admin.audit.list(window, limit=limit, **chosen)), COLUMNS, as_json, _object)
 
 
 def _object(entry: AuditEntry) -> dict[str, Any]:
@@ -54,16 +47,28 @@ def _job(one: Former) -> dict[str, Any]:
     return {**found, "id": text(one.id), **times}
 
 
-def _row(entry: AuditEntry) -> tuple[Any, ...]:
-    by, deed = entry.by, entry.deed
+def _change(entry: AuditEntry) -> str:
+    deed = entry.deed
     names = sorted(deed.before.keys() | deed.after.keys())
     if deed.before:
         parts = [f"{name} {_shown(deed.before.get(name))} → {_shown(deed.after.get(name))}" for name in names]
     else:
         parts = [f"{name} {_shown(deed.after[name])}" for name in names]
-    change = "; ".join(parts)
-    return moment(entry.at), by.who, by.way, deed.action, deed.target, deed.count, change, by.reason, entry.id
+    return "; ".join(parts)
 
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+COLUMNS: Columns[AuditEntry] = {
+    "when": lambda entry: moment(entry.at),
+    "who": lambda entry: entry.by.who,
+    "way": lambda entry: entry.by.way,
+    "action": lambda entry: entry.deed.action,
+    "target": lambda entry: entry.deed.target,
+    "jobs": lambda entry: entry.deed.count,
+    "change": _change,
+    "reason": lambda entry: entry.by.reason,
+    "entry": "id",
+}

@@ -20,14 +20,17 @@ from stoker.cli.command import NearestGroup
 from stoker.cli.operations import finished, seen, tally
 from stoker.cli.store import (
     EXIT_CODES,
+    Columns,
     as_json_option,
+    as_lines_option,
     ask,
+    columns,
     hinted,
     on_store,
     read_moment,
     read_time,
     said,
-    show,
+    table,
 )
 from stoker.cli.text import one_line, safe, say
 from stoker.codec.signature import display
@@ -43,7 +46,12 @@ from stoker.records import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-COLUMNS = ("id", "status", "queue", "kind", "attempts", "created", "error")
+COLUMNS: Columns[Job] = {
+    **columns("id", "status", "queue", "kind"),
+    "attempts": lambda job: f"{job.attempts} of {job.base + job.budget}",
+    "created": "created_at",
+    "error": lambda job: (job.last_error or "").strip().partition("\n")[0][:80],
+}
 LARGEST_PAGE = 200
 
 FILTER_HELP = """\b
@@ -136,7 +144,7 @@ async def whole(admin: Operators, terms: tuple[str, ...]) -> str:
 @terms_argument("[FILTER]...")
 @click.option("--limit", type=click.IntRange(1), default=25, show_default=True, help="At most so many jobs.")
 @click.option("--count", is_flag=True, help="Only how many there are: exact, or 10,000+.")
-@click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
+@as_lines_option
 @on_store
 def list_(terms: tuple[str, ...], limit: int, count: bool, as_json: bool, path: str | None, url: str | None) -> None:
     """List jobs, newest first. On a terminal the last line says how many there are in all."""
@@ -147,12 +155,8 @@ def list_(terms: tuple[str, ...], limit: int, count: bool, as_json: bool, path: 
         return
     found, first = ask(path, url, lambda admin: _listed(admin, terms, limit))
     hinted(first.hint)
-    if as_json:
-        for job in found:
-            say(json.dumps(as_object(job)))
-        return
-    show(COLUMNS, [_row(job) for job in found])
-    if first.total is not None and len(found) != first.total:
+    table(found, COLUMNS, as_json, as_object)
+    if not as_json and first.total is not None and len(found) != first.total:
         say(f"{len(found):,} of {_total(first)} jobs")
 
 
@@ -173,12 +177,6 @@ async def _listed(admin: Operators, terms: tuple[str, ...], limit: int) -> tuple
 
 def _total(page: JobPage) -> str:
     return f"{page.total:,}" if page.complete else f"{page.total:,}+"
-
-
-def _row(job: Job) -> tuple[Any, ...]:
-    allowed = f"{job.attempts} of {job.base + job.budget}"
-    error = (job.last_error or "").strip().partition("\n")[0]
-    return job.id, job.status.value, job.queue, job.kind, allowed, job.created_at, error[:80]
 
 
 def _happened(event: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -12,22 +11,36 @@ from stoker.admin.limits import BudgetView, KeyView
 from stoker.cli.command import NearestGroup
 from stoker.cli.store import (
     EXIT_CODES,
+    Columns,
+    act_on,
     as_json_option,
+    as_lines_option,
     ask,
     create_option,
     hinted,
     length,
-    objects,
     on_store,
     on_target,
     read_rate,
     said,
-    show,
+    table,
 )
 from stoker.cli.text import safe
 
-KEYS = ("key", "running", "most", "waiting", "holders")
-COLUMNS = ("budget", "tokens", "of", "rate", "next token")
+KEYS: Columns[KeyView] = {
+    "key": lambda one: safe(one.name),
+    "running": "running",
+    "most": lambda one: "any" if one.most is None else f"{one.most}{' (set)' if one.pinned else ''}",
+    "waiting": lambda one: "yes" if one.due is not None else "",
+    "holders": lambda one: " ".join(one.holders),
+}
+COLUMNS: Columns[BudgetView] = {
+    "budget": "name",
+    "tokens": lambda one: f"{one.tokens:.1f}",
+    "of": lambda one: f"{one.capacity:g}",
+    "rate": lambda one: f"{one.rate.n:g} per {one.rate.per:g} s",
+    "next token": lambda one: f"in {length(one.next_token)}" if one.next_token else "",
+}
 
 
 @click.group(cls=NearestGroup)
@@ -36,27 +49,18 @@ def limits() -> None:
 
 
 @limits.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
+@as_lines_option
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List budgets with the tokens that are left."""
-    found = ask(path, url, lambda admin: admin.limits.list())
-    if as_json:
-        objects(found)
-    else:
-        show(COLUMNS, [_row(one) for one in found])
-
-
-def _row(one: BudgetView) -> tuple[Any, ...]:
-    following = f"in {length(one.next_token)}" if one.next_token else ""
-    return one.name, f"{one.tokens:.1f}", f"{one.capacity:g}", f"{one.rate.n:g} per {one.rate.per:g} s", following
+    table(ask(path, url, lambda admin: admin.limits.list()), COLUMNS, as_json)
 
 
 @limits.command(epilog=EXIT_CODES)
 @click.argument("queue")
 @click.option("--after", metavar="NAME", help="Only names behind this one.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many.")
-@click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
+@as_lines_option
 @on_store
 def keys(queue: str, after: str | None, limit: int, as_json: bool, path: str | None, url: str | None) -> None:
     """List what runs under each limit key, and each tenant, of a queue."""
@@ -65,22 +69,13 @@ def keys(queue: str, after: str | None, limit: int, as_json: bool, path: str | N
         hinted((await admin.jobs.find(Filter(queues=(queue,)), limit=1)).hint)
         return await admin.limits.keys(queue, after=after, limit=limit)
 
-    found = ask(path, url, call)
-    if as_json:
-        objects(found)
-    else:
-        show(KEYS, [_key_row(one) for one in found])
-
-
-def _key_row(one: KeyView) -> tuple[Any, ...]:
-    most = "any" if one.most is None else f"{one.most}{' (set)' if one.pinned else ''}"
-    return safe(one.name), one.running, most, "yes" if one.due is not None else "", " ".join(one.holders)
+    table(ask(path, url, call), KEYS, as_json)
 
 
 @limits.command("full", epilog=EXIT_CODES)
 @click.argument("queue", required=False)
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many.")
-@click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
+@as_lines_option
 @on_store
 def full(queue: str | None, limit: int, as_json: bool, path: str | None, url: str | None) -> None:
     """List the keys at their limit for which jobs wait, of one queue or of all."""
@@ -90,11 +85,7 @@ def full(queue: str | None, limit: int, as_json: bool, path: str | None, url: st
             hinted((await admin.jobs.find(Filter(queues=(queue,)), limit=1)).hint)
         return await admin.limits.at_limit(queue, limit=limit)
 
-    found = ask(path, url, call)
-    if as_json:
-        objects(found)
-    else:
-        show(("queue", *KEYS), [(one.queue, *_key_row(one)) for one in found])
+    table(ask(path, url, call), {"queue": "queue", **KEYS}, as_json)
 
 
 @limits.command("set", epilog=EXIT_CODES)
@@ -110,15 +101,9 @@ def set_(queue: str, name: str, n: int, create: bool, as_json: bool, path: str |
     said(f"limit {name} of queue {queue} is set to {n}", as_json, queue=queue, limit=name, n=n)
 
 
-@limits.command(epilog=EXIT_CODES)
-@click.argument("queue")
-@click.argument("name")
-@as_json_option
-@on_store
-def clear(queue: str, name: str, as_json: bool, path: str | None, url: str | None) -> None:
-    """Give a limit back to the number that its jobs bring."""
-    ask(path, url, lambda admin: admin.limits.clear(queue, name))
-    said(f"limit {name} of queue {queue} is that of its jobs", as_json, queue=queue, limit=name, cleared=True)
+_CLEARS = "Give a limit back to the number that its jobs bring."
+_CLEARED = "limit {limit} of queue {queue} is that of its jobs"
+act_on(limits, "clear", _CLEARS, _CLEARED, on=["queue", "limit"], cleared=True)
 
 
 @limits.command(epilog=EXIT_CODES)
@@ -134,11 +119,5 @@ def tune(budget: str, rate: str, create: bool, as_json: bool, path: str | None, 
     said(f"budget {budget} is tuned to {rate}", as_json, budget=budget, n=wanted.n, per=wanted.per)
 
 
-@limits.command(epilog=EXIT_CODES)
-@click.argument("budget")
-@as_json_option
-@on_store
-def drain(budget: str, as_json: bool, path: str | None, url: str | None) -> None:
-    """Empty a budget, because the real limiter refused."""
-    ask(path, url, lambda admin: admin.limits.drain(budget))
-    said(f"budget {budget} is drained", as_json, budget=budget, drained=True)
+_DRAINS = "Empty a budget, because the real limiter refused."
+act_on(limits, "drain", _DRAINS, "budget {budget} is drained", on=["budget"], drained=True)

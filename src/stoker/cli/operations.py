@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
 
 import click
 
@@ -12,11 +11,24 @@ from stoker.admin import Operators
 from stoker.admin.as_json import plain
 from stoker.admin.operations import OperationView, Progress
 from stoker.cli.command import NearestGroup
-from stoker.cli.store import EXIT_CODES, as_json_option, ask, objects, on_store, on_target, show
+from stoker.cli.store import (
+    EXIT_CODES,
+    Columns,
+    as_json_option,
+    as_lines_option,
+    ask,
+    columns,
+    on_store,
+    on_target,
+    table,
+)
 from stoker.cli.text import safe, say
 from stoker.model.words import count
 
-COLUMNS = ("operation", "state", "action", "filter", "by", "started", "changed", "left")
+COLUMNS: Columns[OperationView] = {
+    **columns("operation=id", "state", "action", "filter", "by=who", "started=started_at", "changed"),
+    "left": lambda one: one.missing + one.blocked + sum(one.refused.values()),
+}
 
 
 @click.group(cls=NearestGroup)
@@ -25,20 +37,11 @@ def operations() -> None:
 
 
 @operations.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
+@as_lines_option
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List operations, the one that was started last first."""
-    found = ask(path, url, lambda admin: admin.operations.list())
-    if as_json:
-        objects(found)
-    else:
-        show(COLUMNS, [_row(one) for one in found])
-
-
-def _row(one: OperationView) -> tuple[Any, ...]:
-    left = one.missing + one.blocked + sum(one.refused.values())
-    return one.id, one.state, one.action, one.filter, one.who, one.started_at, one.changed, left
+    table(ask(path, url, lambda admin: admin.operations.list()), COLUMNS, as_json)
 
 
 @operations.command("show", epilog=EXIT_CODES)

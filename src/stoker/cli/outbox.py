@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from operator import attrgetter, itemgetter
 from typing import Any, Literal, TypeVar
 
 import click
@@ -14,7 +14,21 @@ from stoker.admin import Operators
 from stoker.admin.as_json import plain
 from stoker.cli import logs
 from stoker.cli.command import NearestGroup, app_option
-from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, on_target, read_time, said, show
+from stoker.cli.store import (
+    EXIT_CODES,
+    Columns,
+    act_on,
+    as_json_option,
+    as_lines_option,
+    ask,
+    columns,
+    confirm,
+    on_store,
+    on_target,
+    read_time,
+    said,
+    table,
+)
 from stoker.cli.text import one_line, say
 from stoker.cli.work import EXIT_CODES as WORK_EXIT_CODES
 from stoker.model.errors import NotFound, shown
@@ -26,20 +40,10 @@ from stoker.outbox.steering import ConsumerState, PartitionState, StreamState
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-STREAMS = ("stream", "partitions", "messages", "consumers", "waiting", "oldest")
-CONSUMERS = ("stream", "consumer", "state", "waiting", "oldest", "failures", "parked", "error")
-PARTITIONS = ("consumer", "partition", "position", "last", "waiting", "oldest", "attempts", "holder", "error")
-LETTERS = ("id", "consumer", "partition", "number", "key", "type", "status", "attempts", "failed", "reason")
-
 
 @click.group(cls=NearestGroup)
 def outbox() -> None:
     """Show streams and letters; replay, release, seek, pause, resume; run consumers."""
-
-
-def as_json(command: F) -> F:
-    """Give a command the option for JSON."""
-    return click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")(command)
 
 
 def chosen(command: F) -> F:
@@ -58,44 +62,39 @@ def chosen(command: F) -> F:
 
 
 @outbox.command("list")
-@as_json
+@as_lines_option
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List streams: how many messages they had, and what waits."""
-    found = ask(path, url, lambda admin: admin.outbox.list())
-    if as_json:
-        _objects(found)
-    else:
-        show(STREAMS, [_stream_row(one) for one in found])
+    table(ask(path, url, lambda admin: admin.outbox.list()), STREAMS, as_json)
 
 
 @outbox.command("show", epilog=EXIT_CODES)
 @click.argument("stream")
-@as_json
+@as_lines_option
 @on_store
 def show_(stream: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Show a stream with its consumers, and the partitions of each that have something to do."""
     found = ask(path, url, lambda admin: admin.outbox.stream(stream).state())
+    table([found], STREAMS, as_json)
     if as_json:
-        _objects([found])
         return
-    show(STREAMS, [_stream_row(found)])
     say("")
-    show(CONSUMERS, [_consumer_row(found.name, one) for one in found.consumers])
+    table([(found.name, one) for one in found.consumers], CONSUMERS)
     rows = [
-        _partition_row(one.name, part)
+        (one.name, part)
         for one in found.consumers
         for part in one.partitions
         if part.waiting or part.holder or part.failures or part.parked
     ]
     if rows:
         say("")
-        show(PARTITIONS, rows)
+        table(rows, PARTITIONS)
 
 
 @outbox.command(epilog=EXIT_CODES)
 @click.argument("stream", required=False)
-@as_json
+@as_lines_option
 @on_store
 def lag(stream: str | None, as_json: bool, path: str | None, url: str | None) -> None:
     """Show how far each consumer is behind, the oldest first."""
@@ -106,10 +105,7 @@ def lag(stream: str | None, as_json: bool, path: str | None, url: str | None) ->
     pairs = [(one.name, consumer) for one in ask(path, url, look) for consumer in one.consumers]
     late = datetime.max.replace(tzinfo=UTC)
     pairs.sort(key=lambda pair: (pair[1].oldest or late, pair[0], pair[1].name))
-    if as_json:
-        _objects([{"stream": name, **_without_partitions(consumer)} for name, consumer in pairs])
-    else:
-        show(CONSUMERS, [_consumer_row(*pair) for pair in pairs])
+    table(pairs, CONSUMERS, as_json, lambda pair: {"stream": pair[0], **_without_partitions(pair[1])})
 
 
 @outbox.command(epilog=EXIT_CODES)
@@ -123,7 +119,7 @@ def lag(stream: str | None, as_json: bool, path: str | None, url: str | None) ->
     help="Only letters of this status.",
 )
 @click.option("--limit", type=click.IntRange(1), default=25, show_default=True, help="At most so many letters.")
-@as_json
+@as_lines_option
 @on_store
 def letters(
     stream: str, status: str, limit: int, as_json: bool, path: str | None, url: str | None, **given: Any
@@ -143,11 +139,7 @@ def letters(
             if before is None or len(found) >= limit:
                 return found
 
-    found = ask(path, url, look)
-    if as_json:
-        _objects([_letter_object(one) for one in found])
-    else:
-        show(LETTERS, [_letter_row(one) for one in found])
+    table(ask(path, url, look), LETTERS, as_json, _letter_object)
 
 
 # --- letters --------------------------------------------------------------------------------------------------------
@@ -175,7 +167,7 @@ def _on_letters(name: str, text: str, *, asks: bool) -> None:
             if asks and not ids and not yes:
                 statuses = ("pending", "parked")
                 matching = sum([await handle.count_letters(status=one, **given) for one in statuses])
-                _confirm(f"{name} {count(matching, 'letter')} of stream {stream}?")
+                confirm(f"{name} {count(matching, 'letter')} of stream {stream}?")
             do = handle.replay if name == "replay" else handle.discard
             changed = await do(ids or None, **given)
             if ids and not changed:
@@ -186,12 +178,9 @@ def _on_letters(name: str, text: str, *, asks: bool) -> None:
             return changed
 
         changed = ask(path, url, change)
-        if as_json:
-            _objects([{"action": name, "changed": changed}])
-        else:
-            say(f"{name}: {count(changed, 'letter')}")
+        said(f"{name}: {count(changed, 'letter')}", as_json, action=name, changed=changed)
 
-    decorated: Any = on_store(as_json(chosen(command)))
+    decorated: Any = on_store(as_lines_option(chosen(command)))
     for option in (
         click.option("--yes", is_flag=True, help="Do not ask."),
         click.option("--all", "everything", is_flag=True, help="All letters of the stream."),
@@ -224,7 +213,7 @@ def clean(stream: str, older_than: str, yes: bool, as_json: bool, path: str | No
         handle = admin.outbox.stream(stream)
         await handle.state()
         if not yes:
-            _confirm(f"delete letters of stream {stream} that ended over {older_than} ago?")
+            confirm(f"delete letters of stream {stream} that ended over {older_than} ago?")
         return await handle.clean(age)
 
     removed = ask(path, url, call)
@@ -247,33 +236,26 @@ def release(stream: str, key: str, consumer: str | None, as_json: bool, path: st
 # --- consumers ------------------------------------------------------------------------------------------------------
 
 
-def _on_consumer(name: str, text: str, done: str, *, asks: str | None = None) -> None:
-    """Add a command that changes one consumer."""
-
-    def command(
-        stream: str, consumer: str, as_json: bool, path: str | None, url: str | None, yes: bool = False
-    ) -> None:
-        if asks is not None and not yes:
-            _confirm(asks.format(consumer=consumer, stream=stream))
-        ask(path, url, lambda admin: getattr(admin.outbox.stream(stream), name)(consumer))
-        text = f"consumer {consumer} of stream {stream} is {done}"
-        said(text, as_json, stream=stream, consumer=consumer, **{done: True})
-
-    decorated: Any = as_json_option(on_store(command))
-    if asks is not None:
-        decorated = click.option("--yes", is_flag=True, help="Do not ask.")(decorated)
-    decorated = click.argument("stream")(click.argument("consumer")(decorated))
-    outbox.command(name, help=text, epilog=EXIT_CODES)(decorated)
-
-
-_on_consumer("pause", "Deliver nothing more to a consumer; its messages are kept.", "paused")
-_on_consumer("resume", "Deliver to a consumer again.", "resumed")
-_on_consumer(
-    "drop",
-    "Forget a consumer with its position, letters and parked keys.",
-    "dropped",
-    asks="forget consumer {consumer} of stream {stream} with its position, letters and parked keys?",
-)
+for _verb, _text, _done, _asks in (
+    ("pause", "Deliver nothing more to a consumer; its messages are kept.", "paused", ""),
+    ("resume", "Deliver to a consumer again.", "resumed", ""),
+    (
+        "drop",
+        "Forget a consumer with its position, letters and parked keys.",
+        "dropped",
+        "forget consumer {consumer} of stream {stream} with its position, letters and parked keys?",
+    ),
+):
+    act_on(
+        outbox,
+        _verb,
+        _text,
+        f"consumer {{consumer}} of stream {{stream}} is {_done}",
+        lambda admin, stream, consumer, verb=_verb: getattr(admin.outbox.stream(stream), verb)(consumer),
+        on=["stream", "consumer"],
+        asks=_asks,
+        **{_done: True},
+    )
 
 
 @outbox.command(epilog=EXIT_CODES)
@@ -290,7 +272,7 @@ def seek(stream: str, consumer: str, to: str, yes: bool, as_json: bool, path: st
     """
     target = _target(to)
     if not yes:
-        _confirm(f"messages may come again or be passed over: move consumer {consumer} of stream {stream} to {to}?")
+        confirm(f"messages may come again or be passed over: move consumer {consumer} of stream {stream} to {to}?")
     ask(path, url, lambda admin: admin.outbox.stream(stream).seek(consumer, target))
     text = f"consumer {consumer} of stream {stream} goes on at {to}"
     said(text, as_json, stream=stream, consumer=consumer, to=to)
@@ -356,30 +338,6 @@ def run_(
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _stream_row(one: StreamState) -> tuple[Any, ...]:
-    waiting = max((consumer.waiting for consumer in one.consumers), default=0)
-    oldest = min((consumer.oldest for consumer in one.consumers if consumer.oldest is not None), default=None)
-    return one.name, one.partitions, one.messages, len(one.consumers), waiting, oldest
-
-
-def _consumer_row(stream: str, one: ConsumerState) -> tuple[Any, ...]:
-    state = "paused" if one.paused else "failing" if one.failures else "open"
-    error = _first_line(one.last_error)
-    return stream, one.name, state, one.waiting, one.oldest, one.failures, one.parked, error
-
-
-def _partition_row(consumer: str, one: PartitionState) -> tuple[Any, ...]:
-    numbers = (one.partition, one.position, one.last, one.waiting)
-    return consumer, *numbers, one.oldest, one.attempts, one.holder, _first_line(one.last_error)
-
-
-def _letter_row(one: Letter) -> tuple[Any, ...]:
-    status = f"{one.status.value}, due" if one.due else one.status.value
-    reason = _first_line(one.reason)
-    place = (one.consumer, one.partition, one.number)
-    return one.id, *place, one.key, one.type, status, one.attempts, one.failed, reason
-
-
 def _first_line(text: str | None) -> str:
     return "" if text is None else one_line(text.strip().partition("\n")[0], 80)
 
@@ -400,11 +358,6 @@ def _without_partitions(one: ConsumerState) -> dict[str, Any]:
     return {**found, "error": one.last_error}
 
 
-def _objects(found: list[Any]) -> None:
-    for one in found:
-        say(json.dumps(plain(one)))
-
-
 def _check_chosen(stream: StreamState, given: dict[str, Any]) -> None:
     """Refuse a consumer or a partition that the stream has not: a typing error would find no letters."""
     consumer, partition, known = given["consumer"], given["partition"], [one.name for one in stream.consumers]
@@ -415,7 +368,32 @@ def _check_chosen(stream: StreamState, given: dict[str, Any]) -> None:
         raise NotFound(f"stream {stream.name!r} has partitions 0 to {stream.partitions - 1}. Nothing was done.")
 
 
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Say --yes")
-    click.confirm(question, abort=True)
+def _of_second(*heads: str) -> dict[str, Any]:
+    """Columns of a state that stands behind the name of what it belongs to."""
+    return {head: lambda pair, get=attrgetter(field): get(pair[1]) for head, field in columns(*heads).items()}
+
+
+STREAMS: Columns[StreamState] = {
+    **columns("stream=name", "partitions", "messages"),
+    "consumers": lambda one: len(one.consumers),
+    "waiting": lambda one: max((each.waiting for each in one.consumers), default=0),
+    "oldest": lambda one: min((each.oldest for each in one.consumers if each.oldest is not None), default=None),
+}
+CONSUMERS: Columns[tuple[str, ConsumerState]] = {
+    "stream": itemgetter(0),
+    **_of_second("consumer=name"),
+    "state": lambda pair: "paused" if pair[1].paused else "failing" if pair[1].failures else "open",
+    **_of_second("waiting", "oldest", "failures", "parked"),
+    "error": lambda pair: _first_line(pair[1].last_error),
+}
+PARTITIONS: Columns[tuple[str, PartitionState]] = {
+    "consumer": itemgetter(0),
+    **_of_second("partition", "position", "last", "waiting", "oldest", "attempts", "holder"),
+    "error": lambda pair: _first_line(pair[1].last_error),
+}
+LETTERS: Columns[Letter] = {
+    **columns("id", "consumer", "partition", "number", "key", "type"),
+    "status": lambda one: f"{one.status.value}, due" if one.due else one.status.value,
+    **columns("attempts", "failed"),
+    "reason": lambda one: _first_line(one.reason),
+}

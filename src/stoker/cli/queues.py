@@ -15,12 +15,16 @@ from stoker.admin.queues import QueueView, purged
 from stoker.cli.command import NearestGroup
 from stoker.cli.store import (
     EXIT_CODES,
+    Columns,
+    act_on,
     ago,
     as_json_option,
+    as_lines_option,
     ask,
+    cells,
+    columns,
     create_option,
     length,
-    objects,
     on_store,
     on_target,
     read,
@@ -29,7 +33,7 @@ from stoker.cli.store import (
     read_rate,
     read_time,
     said,
-    show,
+    table,
 )
 from stoker.cli.text import one_line, say
 from stoker.model import words
@@ -39,9 +43,6 @@ from stoker.model.job import FINISHED
 from stoker.model.time import SECOND, moment, span
 from stoker.model.words import UNKNOWN
 
-COLUMNS = ("queue", "ready", "scheduled", "running", "retrying", "dead", "oldest waits", "workers", "slots", "state")
-FLOW = ("in/min", "out/min", "clear in", "95 % done in")
-
 
 @click.group(cls=NearestGroup)
 def queues() -> None:
@@ -49,22 +50,11 @@ def queues() -> None:
 
 
 @queues.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
+@as_lines_option
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List queues with their counts, and what went through them in the last 15 closed minutes."""
-    found = ask(path, url, lambda admin: admin.queues.list())
-    if as_json:
-        objects(found)
-    else:
-        show((*COLUMNS, *FLOW), [(*row(view), *flow(view)) for view in found])
-
-
-def row(view: QueueView) -> tuple[Any, ...]:
-    """One line of a table of queues."""
-    lag = length(view.lag) if view.ready else ""
-    counts = (view.ready, view.scheduled, view.running, view.retrying, view.dead)
-    return view.name, *counts, lag, view.workers, view.slots, state(view)
+    table(ask(path, url, lambda admin: admin.queues.list()), {**COLUMNS, **FLOW}, as_json)
 
 
 def flow(view: QueueView) -> tuple[str, ...]:
@@ -104,6 +94,20 @@ def short_state(view: QueueView) -> str:
     return "paused" if view.paused else "limited" if view.cooling_until is None else "cooling"
 
 
+COLUMNS: Columns[QueueView] = {
+    **columns("queue=name", "ready", "scheduled", "running", "retrying", "dead"),
+    "oldest waits": lambda view: length(view.lag) if view.ready else "",
+    **columns("workers", "slots"),
+    "state": state,
+}
+FLOW: Columns[QueueView] = {
+    "in/min": lambda view: flow(view)[0],
+    "out/min": lambda view: flow(view)[1],
+    "clear in": lambda view: flow(view)[2],
+    "95 % done in": lambda view: flow(view)[3],
+}
+
+
 @queues.command("show", epilog=EXIT_CODES)
 @click.argument("queue")
 @as_json_option
@@ -114,7 +118,7 @@ def show_(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
     if as_json:
         say(json.dumps(plain(view)))
         return
-    for name, value in zip((*COLUMNS, *FLOW), (*row(view), *flow(view)), strict=True):
+    for name, value in zip((*COLUMNS, *FLOW), cells(view, {**COLUMNS, **FLOW}), strict=True):
         say(f"{name}: {one_line(str(value), 500)}")
     say(f"done jobs are kept: {length(view.keep_done)}")
     say(f"dead jobs are kept: {length(view.keep_dead)}")
@@ -151,24 +155,9 @@ def pause(
     said(f"queue {queue} is paused{ends}", as_json, queue=queue, paused=True)
 
 
-@queues.command(epilog=EXIT_CODES)
-@click.argument("queue")
-@as_json_option
-@on_store
-def resume(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
-    """Let workers claim jobs of a queue again."""
-    ask(path, url, lambda admin: admin.queues.resume(queue))
-    said(f"queue {queue} is resumed", as_json, queue=queue, paused=False)
-
-
-@queues.command(epilog=EXIT_CODES)
-@click.argument("queue")
-@as_json_option
-@on_store
-def reopen(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
-    """End the cool-down of a queue, so that workers claim from it at once."""
-    ask(path, url, lambda admin: admin.queues.reopen(queue))
-    said(f"queue {queue} is open", as_json, queue=queue, cooling=False)
+_REOPENS = "End the cool-down of a queue, so that workers claim from it at once."
+act_on(queues, "resume", "Let workers claim jobs of a queue again.", "queue {queue} is resumed", paused=False)
+act_on(queues, "reopen", _REOPENS, "queue {queue} is open", cooling=False)
 
 
 @queues.command(epilog=EXIT_CODES)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC
+from operator import itemgetter
 from typing import Any
 
 import click
@@ -11,13 +12,34 @@ import click
 from stoker.admin import Operators
 from stoker.admin.as_json import plain
 from stoker.cli.command import NearestGroup
-from stoker.cli.store import EXIT_CODES, ago, as_json_option, ask, length, on_store, on_target, read_time, said, show
+from stoker.cli.store import (
+    EXIT_CODES,
+    Columns,
+    act_on,
+    ago,
+    as_json_option,
+    as_lines_option,
+    ask,
+    length,
+    on_store,
+    on_target,
+    read_time,
+    said,
+    table,
+)
 from stoker.cli.text import one_line, safe, say
 from stoker.codec.signature import display
 from stoker.model.time import SECOND
 from stoker.records import Schedule
 
-COLUMNS = ("schedule", "fires", "kind", "queue", "next", "last", "status")
+COLUMNS: Columns[Schedule] = {
+    "schedule": "name",
+    "fires": lambda one: one.cron if one.tz == "UTC" else f"{one.cron} {one.tz}",
+    "kind": "kind",
+    "queue": "queue",
+    "next": lambda one: "paused" if not one.enabled else one.next_fire or "soon",
+    "last": "last_fire",
+}
 
 
 @click.group(cls=NearestGroup)
@@ -26,7 +48,7 @@ def schedules() -> None:
 
 
 @schedules.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")
+@as_lines_option
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List schedules: when they fire next, and what became of the last time.
@@ -38,22 +60,12 @@ def list_(as_json: bool, path: str | None, url: str | None) -> None:
         return await admin.schedules.list(), bool(admin.app.tasks)
 
     found, has_code = ask(path, url, look)
-    if as_json:
-        for one in found:
-            say(json.dumps(_object(one)))
-    else:
-        show(COLUMNS, [_row(one, has_code=has_code) for one in found])
+    table(found, {**COLUMNS, "status": lambda one: _status(one, has_code=has_code)}, as_json, _object)
 
 
 def _object(one: Schedule) -> dict[str, Any]:
     found: dict[str, Any] = plain(one)
     return {**found, "payload": display(one.payload)}
-
-
-def _row(one: Schedule, *, has_code: bool) -> tuple[Any, ...]:
-    fires = one.cron if one.tz == "UTC" else f"{one.cron} {one.tz}"
-    upcoming: datetime | str = "paused" if not one.enabled else one.next_fire or "soon"
-    return one.name, fires, one.kind, one.queue, upcoming, one.last_fire, _status(one, has_code=has_code)
 
 
 def _status(one: Schedule, *, has_code: bool) -> str:
@@ -93,28 +105,16 @@ def show_(schedule: str, as_json: bool, path: str | None, url: str | None) -> No
 def next_(schedule: str, count: int, as_json: bool, path: str | None, url: str | None) -> None:
     """Show the next occurrences, in the schedule's zone and in UTC."""
     found = ask(path, url, lambda admin: admin.schedules.next(schedule, count))
-    rows = [(at.isoformat(), at.astimezone(UTC).isoformat(), ago(at)) for at in found]
-    show(("local", "utc", "when"), rows, as_json=as_json)
+    rows = [{"local": at.isoformat(), "utc": at.astimezone(UTC).isoformat(), "when": ago(at)} for at in found]
+    table(rows, {name: itemgetter(name) for name in ("local", "utc", "when")}, as_json)
 
 
-@schedules.command(epilog=EXIT_CODES)
-@click.argument("schedule")
-@as_json_option
-@on_store
-def pause(schedule: str, as_json: bool, path: str | None, url: str | None) -> None:
-    """Stop firing a schedule, on every worker, until it is resumed."""
-    ask(path, url, lambda admin: admin.schedules.pause(schedule))
-    said(f"schedule {schedule} is paused", as_json, schedule=schedule, paused=True)
-
-
-@schedules.command(epilog=EXIT_CODES)
-@click.argument("schedule")
-@as_json_option
-@on_store
-def resume(schedule: str, as_json: bool, path: str | None, url: str | None) -> None:
-    """Fire a schedule again from its next occurrence on; nothing is caught up."""
-    ask(path, url, lambda admin: admin.schedules.resume(schedule))
-    said(f"schedule {schedule} is resumed", as_json, schedule=schedule, paused=False)
+_PAUSES = "Stop firing a schedule, on every worker, until it is resumed."
+_RESUMES = "Fire a schedule again from its next occurrence on; nothing is caught up."
+_DROPS = "Remove a schedule; its jobs stay. One that code declares comes back when a worker starts."
+act_on(schedules, "pause", _PAUSES, "schedule {schedule} is paused", paused=True)
+act_on(schedules, "resume", _RESUMES, "schedule {schedule} is resumed", paused=False)
+act_on(schedules, "drop", _DROPS, "schedule {schedule} is dropped", dropped=True)
 
 
 @schedules.command("run", epilog=EXIT_CODES)
@@ -164,13 +164,3 @@ def reset(schedule: str, as_json: bool, path: str | None, url: str | None) -> No
         say(json.dumps(_object(one)))
     else:
         say(f"schedule {schedule} is as the code declares it: {safe(one.cron)} {safe(one.tz)}")
-
-
-@schedules.command(epilog=EXIT_CODES)
-@click.argument("schedule")
-@as_json_option
-@on_store
-def drop(schedule: str, as_json: bool, path: str | None, url: str | None) -> None:
-    """Remove a schedule; its jobs stay. One that code declares comes back when a worker starts."""
-    ask(path, url, lambda admin: admin.schedules.drop(schedule))
-    said(f"schedule {schedule} is dropped", as_json, schedule=schedule, dropped=True)

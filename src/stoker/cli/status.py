@@ -9,11 +9,12 @@ import click
 from stoker.admin import Operators
 from stoker.admin.as_json import plain
 from stoker.admin.history import RECENT, Failures
+from stoker.admin.kinds import KindView
 from stoker.admin.overview import Overview
-from stoker.admin.workers import RunningJob
+from stoker.admin.workers import RunningJob, WorkerView
 from stoker.cli.jobs import as_object
-from stoker.cli.queues import COLUMNS, row
-from stoker.cli.store import aimed, ask, objects, on_store, on_target, said, show
+from stoker.cli.queues import COLUMNS
+from stoker.cli.store import Columns, aimed, ask, columns, on_store, on_target, said, show, table
 from stoker.cli.text import say
 from stoker.engines.base import Description
 from stoker.model import words
@@ -24,6 +25,17 @@ from stoker.model.words import count
 MARKS = {"bad": "wrong", "warn": "attention", "plain": "note"}
 GROUPS = 10
 """How many groups of failures are shown."""
+
+WORKERS: Columns[WorkerView] = {
+    **columns("worker", "host", "pid", "state"),
+    "queues": lambda one: ",".join(f"{queue}:{slots}" for queue, slots in sorted(one.queues.items())),
+    **columns("running", "version", "seen=seen_at"),
+}
+KINDS: Columns[KindView] = {
+    **columns("kind", "pending", "running", "retrying", "dead", "completed", "deaths=failed"),
+    "worker": lambda one: "yes" if one.known else "no",
+    "last error": lambda one: error_line(one.last_error)[:80],
+}
 
 
 @click.command()
@@ -47,7 +59,7 @@ def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str |
         say(found.verdict)
         _attention(found)
         say()
-        show(COLUMNS, [row(view) for view in found.queues])
+        table(found.queues, COLUMNS)
         running = sum(one.state == "running" for one in found.workers)
         say(f"\n{words.count(running, 'worker')} at work, {len(found.workers) - running} silent or stopped")
         _wrong(failures)
@@ -92,27 +104,7 @@ def workers(
     if worker is not None:
         _runs(worker, ask(path, url, lambda admin: _running(admin, worker)), as_json)
         return
-    found = ask(path, url, lambda admin: admin.workers.list())
-    if as_json:
-        objects(found)
-        return
-    columns = ("worker", "host", "pid", "state", "queues", "running", "version", "seen")
-    show(
-        columns,
-        [
-            (
-                one.worker,
-                one.host,
-                one.pid,
-                one.state,
-                ",".join(f"{queue}:{slots}" for queue, slots in sorted(one.queues.items())),
-                one.running,
-                one.version,
-                one.seen_at,
-            )
-            for one in found
-        ],
-    )
+    table(ask(path, url, lambda admin: admin.workers.list()), WORKERS, as_json)
 
 
 async def _running(admin: Operators, worker: str) -> list[RunningJob]:
@@ -124,14 +116,14 @@ async def _running(admin: Operators, worker: str) -> list[RunningJob]:
 
 def _runs(worker: str, found: list[RunningJob], as_json: bool) -> None:
     """Print the jobs that a worker runs, the longest running first."""
-    if as_json:
-        objects({**as_object(one.job), "worker": worker, "long": one.long} for one in found)
-        return
-    rows = [
-        (one.job.id, one.job.kind, one.job.queue, one.job.started_at, "over five minutes" if one.long else "")
-        for one in found
-    ]
-    show(("id", "kind", "queue", "started", "note"), rows)
+    columns: Columns[RunningJob] = {
+        "id": lambda one: one.job.id,
+        "kind": lambda one: one.job.kind,
+        "queue": lambda one: one.job.queue,
+        "started": lambda one: one.job.started_at,
+        "note": lambda one: "over five minutes" if one.long else "",
+    }
+    table(found, columns, as_json, lambda one: {**as_object(one.job), "worker": worker, "long": one.long})
 
 
 @click.command()
@@ -139,25 +131,4 @@ def _runs(worker: str, found: list[RunningJob], as_json: bool) -> None:
 @on_target
 def kinds(as_json: bool, path: str | None, url: str | None) -> None:
     """List kinds: their jobs now, what became of those before, and whether a worker has the task."""
-    found = ask(path, url, lambda admin: admin.kinds.list())
-    if as_json:
-        objects(found)
-        return
-    columns = ("kind", "pending", "running", "retrying", "dead", "completed", "deaths", "worker", "last error")
-    show(
-        columns,
-        [
-            (
-                one.kind,
-                one.pending,
-                one.running,
-                one.retrying,
-                one.dead,
-                one.completed,
-                one.failed,
-                "yes" if one.known else "no",
-                error_line(one.last_error)[:80],
-            )
-            for one in found
-        ],
-    )
+    table(ask(path, url, lambda admin: admin.kinds.list()), KINDS, as_json)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import click
 
@@ -242,6 +242,11 @@ def as_json_option(command: Callable[P, T]) -> Callable[P, T]:
     return click.option("--json", "as_json", is_flag=True, help="As one object.")(command)
 
 
+def as_lines_option(command: Callable[P, T]) -> Callable[P, T]:
+    """Give a command that lists something the option `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")(command)
+
+
 def create_option(command: Callable[P, T]) -> Callable[P, T]:
     """Give a command the option `--create`."""
     text = "Take a name that is not known yet."
@@ -259,10 +264,46 @@ def said(text: str, as_json: bool, **facts: Any) -> None:
     say(json.dumps(facts) if as_json else safe(text))
 
 
-def objects(found: Iterable[Any]) -> None:
-    """Print values as one object per line."""
-    for one in found:
-        say(json.dumps(plain(one)))
+def act_on(
+    group: click.Group,
+    name: str,
+    text: str,
+    done: str,
+    call: Callable[..., Awaitable[object]] | None = None,
+    *,
+    on: Sequence[str] = (),
+    asks: str = "",
+    **facts: object,
+) -> None:
+    """Add a command that does one thing to what its arguments name, and says so: `stoker queues resume mail`.
+
+    The group's noun of the admin has a method of the same `name`, unless there is another `call`. `on` are the
+    arguments, by default the noun alone; `done` is said afterwards, and `asks` is asked before.
+    """
+    noun = str(group.name)
+    arguments = on or (noun.removesuffix("s"),)
+
+    def command(as_json: bool, path: str | None, url: str | None, yes: bool = False, **given: str) -> None:
+        named = {one: given[one] for one in arguments}
+        if asks and not yes:
+            confirm(asks.format(**named))
+        do = call or (lambda admin, *values: getattr(getattr(admin, noun), name)(*values))
+        ask(path, url, lambda admin: do(admin, *named.values()))
+        said(done.format(**named), as_json, **named, **facts)
+
+    decorated: Any = as_json_option(on_store(command))
+    if asks:
+        decorated = click.option("--yes", is_flag=True, help="Do not ask.")(decorated)
+    for one in reversed(arguments):
+        decorated = click.argument(one)(decorated)
+    group.command(name, help=text, epilog=EXIT_CODES)(decorated)
+
+
+def confirm(question: str) -> None:
+    """Go on only with a yes; without a terminal no user can say it."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Say --yes")
+    click.confirm(question, abort=True)
 
 
 def read(what: Callable[[], T]) -> T:
@@ -318,12 +359,36 @@ def read_curve(option: str, text: str) -> Curve:
 # --- showing --------------------------------------------------------------------------------------------------------
 
 
-def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool = False) -> None:
-    """Print rows: a table on a terminal, tab-separated in a pipe, one object per line as JSON."""
-    if as_json:
-        for row in rows:
-            say(json.dumps(dict(zip(columns, map(_plain, row), strict=True))))
+Columns: TypeAlias = dict[str, str | Callable[[T], object]]
+"""What a table shows of a view: by the head of each column a field of the view, or a function of it."""
+
+
+def columns(*heads: str) -> dict[str, Any]:
+    """Columns that show fields: `started=started_at`, or the head alone where it is the field."""
+    return {head: field or head for head, _, field in (one.partition("=") for one in heads)}
+
+
+def cells(one: T, columns: Columns[T]) -> list[object]:
+    """One line of a table."""
+    return [getattr(one, cell) if isinstance(cell, str) else cell(one) for cell in columns.values()]
+
+
+def table(
+    found: Iterable[T],
+    columns: Columns[T],
+    as_json: bool = False,
+    as_object: Callable[[T], object] = plain,
+) -> None:
+    """Print views as a table, or as one object per line with every field."""
+    if not as_json:
+        show(tuple(columns), [cells(one, columns) for one in found])
         return
+    for one in found:
+        say(json.dumps(as_object(one)))
+
+
+def show(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print rows: a table on a terminal, tab-separated in a pipe."""
     texts = [[one_line(_text(cell)) for cell in row] for row in rows]
     if not on_terminal():
         for row in (columns, *texts):
@@ -369,9 +434,3 @@ def _text(cell: object) -> str:
     if cell is None:
         return ""
     return ago(cell) if isinstance(cell, datetime) else str(cell)
-
-
-def _plain(cell: Any) -> Any:
-    if isinstance(cell, datetime):
-        return cell.isoformat()
-    return cell if isinstance(cell, str | int | float | bool | None | list | dict) else str(cell)

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from stoker.admin.as_json import plain
+from stoker.admin.tokens import TokenView
 from stoker.cli.command import NearestGroup
-from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, on_target, read_time, said, show
+from stoker.cli.store import (
+    EXIT_CODES,
+    Columns,
+    act_on,
+    as_json_option,
+    ask,
+    columns,
+    on_store,
+    on_target,
+    read_time,
+    said,
+    table,
+)
 from stoker.cli.text import say
 from stoker.model.access import ROLES
 from stoker.model.time import SECOND
 
-COLUMNS = ("name", "role", "queues", "created", "expires", "state")
+COLUMNS: Columns[TokenView] = {
+    **columns("name", "role"),
+    "queues": lambda one: ", ".join(one.queues) or "all",
+    **columns("created", "expires", "state"),
+}
 
 
 @click.group(cls=NearestGroup)
@@ -44,25 +59,8 @@ def create(
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List tokens; what they are is not stored."""
-    found = ask(path, url, lambda admin: admin.tokens.list())
-    if as_json:
-        for one in found:
-            say(json.dumps(plain(one)))
-    else:
-        show(
-            COLUMNS,
-            [
-                (one.name, one.role, ", ".join(one.queues) or "all", one.created, one.expires, one.state)
-                for one in found
-            ],
-        )
+    table(ask(path, url, lambda admin: admin.tokens.list()), COLUMNS, as_json)
 
 
-@tokens.command(epilog=EXIT_CODES)
-@click.argument("name")
-@as_json_option
-@on_store
-def revoke(name: str, as_json: bool, path: str | None, url: str | None) -> None:
-    """End a token. Dashboards notice within seconds."""
-    ask(path, url, lambda admin: admin.tokens.revoke(name))
-    said(f"token {name} is revoked", as_json, name=name, revoked=True)
+_REVOKES = "End a token. Dashboards notice within seconds."
+act_on(tokens, "revoke", _REVOKES, "token {name} is revoked", on=["name"], revoked=True)
