@@ -127,7 +127,7 @@ async def test_a_foreign_member_of_a_line_stops_no_subqueue(
     mine = await bench.limited("a", 2)
     theirs = await bench.limited("b", 2)
     other = await bench.add(SOUND)
-    for name in ("aside", "dues"):
+    for name in ("subqueue_entries", "dues"):
         await bench.call("ZADD", bench.home.of_queue(name, DAMAGED), 0, b"api/a\0" + member)
     await bench.engine.jobs.ahead([DAMAGED, SOUND])
     assert (await bench.counts())[Status.PENDING] == 5
@@ -261,7 +261,7 @@ async def test_jobs_of_a_cut_waiting_entry_are_claimed(bench: Bench, caplog: pyt
 @pytest.mark.spec("REDISOPS-17")
 async def test_jobs_of_a_cut_line_are_claimed(bench: Bench) -> None:
     jobs = await bench.limited("a", 4, number=9)
-    for name in ("aside", "dues"):
+    for name in ("subqueue_entries", "dues"):
         await cut(bench, bench.home.of_queue(name, DAMAGED), 7)
     found = await bench.claim()
     assert [claim.id for claim in found] == jobs[:3]
@@ -319,7 +319,7 @@ async def test_a_job_without_its_state_is_shown_named_and_removed(
     jobs = await (bench.limited("a", 3, number=9) if limited else bench.add(DAMAGED, 3))
     later = await bench.add(DAMAGED, 1, delay=HOUR)
     if status is Status.PENDING:
-        for key in (bench.home.of_queue(name, DAMAGED) for name in ("wait", "aside", "dues")):
+        for key in (bench.home.of_queue(name, DAMAGED) for name in ("wait", "subqueue_entries", "dues")):
             for member in await bench.call("ZRANGE", key, 0, -1):
                 if jobs[1] in member:
                     score = await bench.call("ZSCORE", key, member)
@@ -425,14 +425,14 @@ async def test_a_budget_that_cannot_be_read_stops_no_other(bench: Bench, stored:
 
 
 @pytest.mark.spec("REDISOPS-18")
-@pytest.mark.parametrize("divided", [False, True], ids=["plain", "divided"])
+@pytest.mark.parametrize("subqueues", [False, True], ids=["plain", "subqueues"])
 @pytest.mark.parametrize("garbage", [b"{", b"\xff", b"[1]", b'"x"'], ids=["cut", "no text", "a list", "a text"])
 @pytest.mark.parametrize("field", ["paused", "until", "bucket", "limits", "keep_done", "keep_dead", "count", "workers"])
 async def test_a_setting_that_cannot_be_read_stops_no_other_queue(
-    bench: Bench, caplog: pytest.LogCaptureFixture, field: str, garbage: bytes, divided: bool
+    bench: Bench, caplog: pytest.LogCaptureFixture, field: str, garbage: bytes, subqueues: bool
 ) -> None:
     """Where it decides whether jobs start, its queue stands still until it is declared anew, or resumed."""
-    jobs = await (bench.limited("a", 2) if divided else bench.add(DAMAGED, 2))
+    jobs = await (bench.limited("a", 2) if subqueues else bench.add(DAMAGED, 2))
     before = await bench.claim(1, queues=(DAMAGED,))
     other = await bench.add(SOUND)
     await bench.engine.control.tune(DAMAGED, Tuning(curve=Curve(on=True)), declared=True)

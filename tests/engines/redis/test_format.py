@@ -30,7 +30,7 @@ KEYS = {name.partition(":")[0] for row in ROWS for name in re.findall(r"`([^`]+)
 
 
 def test_every_key_is_on_the_page() -> None:
-    per_queue = {*keys.PLAIN_KEYS, *keys.LINES, keys.HELD}
+    per_queue = {*keys.PLAIN_KEYS, *keys.SUBQUEUE_KEYS, keys.HELD}
     assert {*keys.FIXED, *events.KEYS, *per_queue, keys.SCHEDULES} <= KEYS
 
 

@@ -48,8 +48,8 @@ class Bench(Stand):
     async def ends(self) -> list[list[JobId]]:
         return [ids_of(packed) for packed in await self.call("ZRANGE", self.home.key("ends"), 0, -1)]
 
-    async def line(self) -> list[list[JobId]]:
-        """The jobs at each place of the line."""
+    async def waiting(self) -> list[list[JobId]]:
+        """The jobs of each waiting entry."""
         places = await self.call("ZRANGE", self.home.of_queue("wait", "default"), 0, -1)
         return [ids_of(place.removesuffix(HAS_STATE)[10:]) for place in places]
 
@@ -213,15 +213,15 @@ async def test_of_those_that_expire_together_the_oldest_ids_go_first(bench: Benc
     assert await bench.stored() == [claims[2].id, claims[3].id]
 
 
-# --- in line ----------------------------------------------------------------------------------------------------
+# --- waiting ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("LOT-06")
 async def test_who_comes_together_stands_together(bench: Bench) -> None:
     ids = await bench.add(*bench.drafts(120))
-    line = await bench.line()
-    assert [job for place in line for job in place] == ids
-    assert [len(place) for place in line] == [50, 50, 20]
+    entries = await bench.waiting()
+    assert [job for place in entries for job in place] == ids
+    assert [len(place) for place in entries] == [50, 50, 20]
 
 
 @pytest.mark.spec("LOT-06")
@@ -234,7 +234,7 @@ async def test_claims_of_any_size_take_all_jobs_in_order(bench: Bench, n: int) -
     while some := await bench.claim(n):
         assert len(some) == n or len(found) + len(some) == len(ids)
         found += some
-        left = [job for place in await bench.line() for job in place]
+        left = [job for place in await bench.waiting() for job in place]
         assert left == ids[len(found) :], "what is not taken stays where it was"
     assert found == ids
 
@@ -288,9 +288,9 @@ async def test_each_priority_has_its_own_entries(bench: Bench) -> None:
 async def test_one_that_is_changed_leaves_the_others_where_they_are(bench: Bench) -> None:
     ids = await bench.add(*bench.drafts(4))
     assert (await bench.engine.operator.alter(Selection((ids[1],)), Cancel())).changed == 1
-    assert await bench.line() == [[ids[0], ids[2], ids[3]]]
+    assert await bench.waiting() == [[ids[0], ids[2], ids[3]]]
     assert (await bench.engine.operator.alter(Selection((ids[0],)), Prioritize(3))).changed == 1
-    assert await bench.line() == [[ids[2], ids[3]], [ids[0]]]
+    assert await bench.waiting() == [[ids[2], ids[3]], [ids[0]]]
     assert (await bench.engine.operator.alter(Selection((ids[2], ids[3])), Delete())).changed == 2
     assert await bench.claim(5) == [ids[0]]
 
@@ -300,7 +300,7 @@ async def test_one_that_is_changed_leaves_the_others_where_they_are(bench: Bench
 async def test_any_sixteen_bytes_are_an_id(bench: Bench, place: int) -> None:
     ids = [JobId(b"\1" * 16), JobId(b"\xff" * 16)]
     await bench.add(*(Draft(job, "work", b"{}") for job in ids))
-    assert await bench.line() == [ids]
+    assert await bench.waiting() == [ids]
     assert (await bench.engine.operator.alter(Selection((ids[place],)), Delete())).changed == 1
     assert await bench.claim(5) == [ids[1 - place]]
 
@@ -308,7 +308,7 @@ async def test_any_sixteen_bytes_are_an_id(bench: Bench, place: int) -> None:
 @pytest.mark.spec("LOT-08")
 async def test_who_is_not_due_stands_alone(bench: Bench) -> None:
     ids = await bench.add(*bench.drafts(3, delay=HOUR))
-    assert await bench.line() == [[job] for job in ids]
+    assert await bench.waiting() == [[job] for job in ids]
     assert (await bench.engine.operator.census()).scheduled == {"default": 3}
     bench.clock.set(bench.clock() + HOUR)
     assert await bench.claim(5) == ids

@@ -10,7 +10,7 @@ import pytest
 
 from stoker.engines.redis import RedisEngine
 from stoker.engines.redis.insert import LIMITED_AT_ONCE
-from stoker.engines.redis.keys import FIXED, LINES, PLAIN_KEYS
+from stoker.engines.redis.keys import FIXED, PLAIN_KEYS, SUBQUEUE_KEYS
 from stoker.engines.redis.scripts import LOOKS_AT_ONCE, Script, script
 from stoker.engines.redis.subqueues import REPINNED_AT_ONCE
 from stoker.model.control import Tuning
@@ -48,11 +48,11 @@ class Bench(Stand):
     async def running(self) -> dict[str, int]:
         return {one.name: one.running for one in await self.engine.control.subqueues(QUEUE)}
 
-    async def lines(self) -> list[str]:
+    async def stored(self) -> list[str]:
         """Which keys of subqueues there are."""
-        found = [name for name in LINES if await self.call("EXISTS", self.home.of_queue(name, QUEUE))]
+        found = [name for name in SUBQUEUE_KEYS if await self.call("EXISTS", self.home.of_queue(name, QUEUE))]
         fields = await self.call("HKEYS", self.home.key("queues"))
-        return [*found, *(["divided"] if f"{QUEUE}/divided".encode() in fields else [])]
+        return [*found, *(["has_subqueues"] if f"{QUEUE}/has_subqueues".encode() in fields else [])]
 
     async def counted(self, n: int) -> tuple[int, int]:
         """How many jobs a claim takes, and how many commands the server runs for it."""
@@ -80,14 +80,14 @@ async def alone(redis_prefix: str) -> AsyncIterator[Bench]:
 
 @pytest.mark.spec("REDISLIMIT-01")
 async def test_a_plain_queue_runs_scripts_without_subqueues(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No keys, no code of theirs. An engine that meets a divided queue for the first time asks again, once."""
+    """No keys, no code of theirs. An engine that meets a queue with subqueues for the first time asks again, once."""
     seen: list[tuple[str, int]] = []
     plain = {script(name).sha for name in ("insert", "claim", "settle", "ahead")}
     original = bench.store.connection.run
 
     async def run(one: Script, keys: Sequence[str], args: Sequence[Any], **more: Any) -> Any:
         if one.name != "renew":
-            seen.append((one.name + ("" if one.sha in plain else " divided"), len(keys)))
+            seen.append((one.name + ("" if one.sha in plain else " with subqueues"), len(keys)))
         return await original(one, keys, args, **more)
 
     monkeypatch.setattr(bench.store.connection, "run", run)
@@ -108,7 +108,7 @@ async def test_a_plain_queue_runs_scripts_without_subqueues(bench: Bench, monkey
     seen.clear()
     assert len(await bench.take()) == 1
     assert await bench.take() == []
-    assert seen == [("claim", per_queue + 1), *[("claim divided", per_queue + len(LINES) + 1)] * 2]
+    assert seen == [("claim", per_queue + 1), *[("claim with subqueues", per_queue + len(SUBQUEUE_KEYS) + 1)] * 2]
 
 
 @pytest.mark.spec("REDISLIMIT-04")
@@ -137,12 +137,12 @@ async def test_calls_at_the_same_moment_store_few_keys_by_one_script(
 @pytest.mark.spec("LIMIT-30")
 async def test_a_queue_whose_keys_are_finished_is_plain_again(bench: Bench) -> None:
     await bench.add(*(bench.limited(key, hold=hold) for key in "abc" for hold in ("running", "retrying")))
-    assert await bench.lines() == [*LINES, "divided"]
+    assert await bench.stored() == [*SUBQUEUE_KEYS, "has_subqueues"]
     await bench.end(await bench.take(), Snoozed(SECOND))
     bench.clock.set(bench.clock() + SECOND)
     while claims := await bench.take():
         await bench.end(claims)
-    assert await bench.lines() == []
+    assert await bench.stored() == []
 
 
 @pytest.mark.spec("LIMIT-02", "LIMIT-46")
@@ -207,7 +207,7 @@ async def test_jobs_leave_the_middle_of_an_entry(bench: Bench) -> None:
         found += [claim.id for claim in claims]
         await bench.end(claims)
     assert found == [job for job in jobs if job not in gone]
-    assert await bench.lines() == []
+    assert await bench.stored() == []
 
 
 @pytest.mark.spec("REDISLIMIT-03")
@@ -226,7 +226,7 @@ async def test_a_large_claim_and_a_large_settlement_are_several_scripts(
     monkeypatch.setattr(bench.store.connection, "run", run)
     claims = await bench.take(1_000)
     assert [claim.id for claim in claims] == jobs[:451]
-    assert calls.count("claim") == 1 + 5  # the first one learns that the queue is divided
+    assert calls.count("claim") == 1 + 5  # the first one learns that the queue has subqueues
     demand = Demand("w", ((QUEUE, 5),))
     settled = await bench.engine.jobs.settle([conclude(claim, Done()) for claim in claims], demand=demand)
     assert settled.verdicts == [Verdict.APPLIED] * 451
@@ -292,7 +292,7 @@ async def test_a_broken_job_is_deleted_out_of_its_key(bench: Bench) -> None:
         claims = await bench.take()
         assert [claim.id for claim in claims] == [job]
         await bench.end(claims)
-    assert await bench.lines() == []
+    assert await bench.stored() == []
 
 
 # --- no memory left ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from stoker.model.time import Instant
 if TYPE_CHECKING:
     from stoker.engines.redis.store import Store
 
-_CENSUS = script("census", divided=True)
+_CENSUS = script("census", with_subqueues=True)
 _ORDER = {status: place for place, status in enumerate(Status)}
 
 
@@ -62,7 +62,7 @@ async def _counted(store: Store, shard: Shard) -> list[Any]:
     queues = await names(store, shard)
     while True:
         answer = await store.run(
-            _CENSUS, shard, queues, queues=queues, more=await held_keys(store, shard), divided=True
+            _CENSUS, shard, queues, queues=queues, more=await held_keys(store, shard), with_subqueues=True
         )
         if isinstance(answer, list):
             return answer

@@ -31,7 +31,7 @@ from stoker.model.retry import Curve
 from stoker.model.throttle import Cooldown
 from stoker.model.time import Instant
 
-_CLAIM = {divided: script("claim", divided=divided) for divided in (False, True)}
+_CLAIM = {with_subqueues: script("claim", with_subqueues=with_subqueues) for with_subqueues in (False, True)}
 _ENLIST = script("enlist")
 
 Ref = tuple[str, str, str | None, str | None, bytes | None, JobId | None, Slot | None, str | None]
@@ -70,10 +70,10 @@ async def claim_in(
     claims: list[Claim] = []
     while queues and len(claims) < total:
         names = list(dict.fromkeys(name for name, _ in queues))
-        divided = not store.divided.isdisjoint(names)
-        keys = Keys(shard.all_keys(names, divided=divided), divided=divided)
+        with_subqueues = not store.with_subqueues.isdisjoint(names)
+        keys = Keys(shard.all_keys(names, with_subqueues=with_subqueues), with_subqueues=with_subqueues)
         args = (store.arg_now(), *arguments(shard, keys, worker, total - len(claims), queues))
-        instant, found = await store.connection.run(_CLAIM[divided], keys.names, args)
+        instant, found = await store.connection.run(_CLAIM[with_subqueues], keys.names, args)
         taken = await taken_over(store, shard, store.seen(instant), worker, names, found)
         claims += taken
         if (rest := unasked(store, names, queues, found, taken)) is not None:
@@ -91,7 +91,7 @@ def unasked(
     if not found or len(found[-1]) < 5 or not found[-1][4]:
         return None
     name = names[found[-1][0] - 1]
-    store.divided.add(name)
+    store.with_subqueues.add(name)
     place = [one for one, _ in queues].index(name)
     got = sum(claim_.queue == name for claim_ in taken)
     return [(one, n - got if one == name else n) for one, n in queues[place:] if one != name or n > got]

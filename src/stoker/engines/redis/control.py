@@ -55,7 +55,7 @@ Decide = Callable[[bytes | None, Instant], tuple[bytes | None, T]]
 """From a field's value and the time to its new value and the result for the caller."""
 
 
-JUDGED_BY = ("keep_done", "keep_dead", "curve", "until", "count", "fair", "divided")
+JUDGED_BY = ("keep_done", "keep_dead", "curve", "until", "count", "fair", "has_subqueues")
 """The fields of a queue that a change of its jobs depends on."""
 
 QUEUE_FIELDS = (*JUDGED_BY, "paused", "reason", "by", "workers", "bucket", "declared", "limits")
@@ -273,8 +273,8 @@ async def read_queues(store: Store, shard: Shard, names: Sequence[str]) -> dict[
     for at, name in enumerate(names):
         stored = dict(zip(JUDGED_BY, found[at * size : (at + 1) * size], strict=True))
         queues[name] = queue_of(name, stored)
-        if stored["fair"] is not None or stored["divided"] is not None:
-            store.divided.add(name)
+        if stored["fair"] is not None or stored["has_subqueues"] is not None:
+            store.with_subqueues.add(name)
     return queues
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stoker.engines.redis.census import held_keys, names
 from stoker.engines.redis.expire import ending
-from stoker.engines.redis.keys import LINES, RETRYING, WAIT
+from stoker.engines.redis.keys import RETRYING, SUBQUEUE_KEYS, WAIT
 from stoker.engines.redis.record_format import CHARS, HAS_STATE, ids_of
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.stored_job import StoredJob
@@ -28,8 +28,8 @@ async def remove_corrupt(store: Store, unit: Unit, broken: StoredJob) -> Status:
     found_entry = await _waiting(store, unit, job)
     status: Status | None = None
     if found_entry is not None:
-        queue, line, entry = found_entry
-        unit.leave(queue, line, entry)
+        queue, subqueue, entry = found_entry
+        unit.leave(queue, subqueue, entry)
         retrying = await store.connection.call("ZSCORE", unit.shard.of_queue(RETRYING, queue), job)
         unit.write("ZREM", unit.shard.of_queue(RETRYING, queue), job)
         status = Status.PENDING if retrying is None else Status.RETRYING
@@ -59,23 +59,23 @@ async def remove_corrupt(store: Store, unit: Unit, broken: StoredJob) -> Status:
 
 
 async def _waiting(store: Store, unit: Unit, job: JobId) -> tuple[str, str | None, bytes] | None:
-    """The queue and the subqueue (None: the main line) in which a job waits, and its entry there."""
+    """The queue and the subqueue (None: the waiting set) in which a job waits, and its entry there."""
     for queue in await names(store, unit.shard):
-        for name in (WAIT, LINES[0]):
-            found = await _entry(store, unit.shard.of_queue(name, queue), job, in_lines=name != WAIT)
+        for name in (WAIT, SUBQUEUE_KEYS[0]):
+            found = await _entry(store, unit.shard.of_queue(name, queue), job, in_subqueues=name != WAIT)
             if found is not None:
                 return queue, *found
     return None
 
 
-async def _entry(store: Store, key: str, job: JobId, *, in_lines: bool) -> tuple[str | None, bytes] | None:
+async def _entry(store: Store, key: str, job: JobId, *, in_subqueues: bool) -> tuple[str | None, bytes] | None:
     start = 0
     while True:
         members = await store.connection.call("ZRANGE", key, start, start + STEP - 1)
         for member in members:
-            line, _, entry = member.partition(b"\0") if in_lines else (None, b"", member)
+            subqueue, _, entry = member.partition(b"\0") if in_subqueues else (None, b"", member)
             if job in ids_of(entry[10:]):
-                name = None if line is None else line.decode()
+                name = None if subqueue is None else subqueue.decode()
                 return name, entry if entry.endswith(job + HAS_STATE) else entry[:10] + job
         if len(members) < STEP:
             return None

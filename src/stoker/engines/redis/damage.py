@@ -31,9 +31,9 @@ log = logging.getLogger("stoker.engines.redis")
 READ_AT_ONCE = 1_000
 RESTORED_AT_ONCE = 100
 
-_ACTIVE = script("active", divided=True)
+_ACTIVE = script("active", with_subqueues=True)
 _STRAYS = script("strays")
-_ADRIFT = script("adrift", divided=True)
+_ADRIFT = script("adrift", with_subqueues=True)
 
 ENTRIES, QUEUE, GROUP = b"entries", b"queue:", b"group:"
 """Fields of `damage`: entries are missing, a key of a queue has another type, a group cannot be read."""
@@ -68,7 +68,7 @@ async def repair(store: Store, shard: Shard) -> None:
 async def _repair_counters(store: Store, shard: Shard) -> None:
     """Remove what jobs whose body is lost left in the counters of their queue, once nothing waits there."""
     queues = await names(store, shard)
-    found: list[bytes] = await store.run(_ADRIFT, shard, queues, queues=queues, divided=True) if queues else []
+    found: list[bytes] = await store.run(_ADRIFT, shard, queues, queues=queues, with_subqueues=True) if queues else []
     for field, n in zip(found[::2], found[1::2], strict=True):
         queue, kind, _ = field.decode().split("/")
         log.warning(
@@ -102,7 +102,7 @@ async def _strays(store: Store, shard: Shard) -> list[JobId]:
 
 async def _listed(store: Store, shard: Shard) -> set[JobId]:
     queues, held = await names(store, shard), await held_keys(store, shard)
-    return set(await store.run(_ACTIVE, shard, [len(queues)], queues=queues, more=held, divided=True))
+    return set(await store.run(_ACTIVE, shard, [len(queues)], queues=queues, more=held, with_subqueues=True))
 
 
 async def _restore(store: Store, shard: Shard, ids: list[JobId]) -> None:

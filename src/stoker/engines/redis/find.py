@@ -22,7 +22,7 @@ from stoker.engines.redis.record_format import (
     check_parts,
     eight,
     end_of,
-    ids_in_line,
+    ids_in_subqueue_entry,
     ids_of,
     is_entry,
     read_label,
@@ -49,8 +49,8 @@ CLOCKS_APART = MINUTE
 TENANT = 2
 """The flag of a body with a tenant."""
 
-_ACTIVE = script("active", divided=True)
-_AHEAD = {divided: script("ahead", divided=divided) for divided in (False, True)}
+_ACTIVE = script("active", with_subqueues=True)
+_AHEAD = {with_subqueues: script("ahead", with_subqueues=with_subqueues) for with_subqueues in (False, True)}
 
 Entry: TypeAlias = tuple[JobId, bytes]
 """A job on a walk, with its body where the walk brings it."""
@@ -118,11 +118,11 @@ class Finder(Facet[Store]):
 
 
 async def _ahead(store: Store, shard: Shard, names: list[str]) -> Ahead:
-    divided = not store.divided.isdisjoint(names)
-    instant, rows = await store.run(_AHEAD[divided], shard, names, queues=names, divided=divided)
+    with_subqueues = not store.with_subqueues.isdisjoint(names)
+    instant, rows = await store.run(_AHEAD[with_subqueues], shard, names, queues=names, with_subqueues=with_subqueues)
     unknown = [name for name, row in zip(names, rows, strict=True) if len(row) > 4]
     if unknown:
-        store.divided.update(unknown)
+        store.with_subqueues.update(unknown)
         return await _ahead(store, shard, names)
     gates: list[Gate] = []
     for name, (paused, bucket, *times) in zip(names, rows, strict=True):
@@ -204,7 +204,7 @@ async def _timed_sources(store: Store, shard: Shard, query: Query) -> list[Timed
     queues = [name for name in await names(store, shard) if not query.queues or name in query.queues]
     if wanted == {Status.RETRYING}:
         return [_by_score(shard.of_queue(RETRYING, queue)) for queue in queues]
-    return [*await _lists_by_due(store, shard, queues), *await _lines_by_due(store, shard, queues)]
+    return [*await _lists_by_due(store, shard, queues), *await _subqueues_by_due(store, shard, queues)]
 
 
 async def _lists_by_due(store: Store, shard: Shard, queues: Sequence[str]) -> list[TimedSource]:
@@ -225,11 +225,11 @@ async def _lists_by_due(store: Store, shard: Shard, queues: Sequence[str]) -> li
     return found
 
 
-async def _lines_by_due(store: Store, shard: Shard, queues: Sequence[str]) -> list[TimedSource]:
+async def _subqueues_by_due(store: Store, shard: Shard, queues: Sequence[str]) -> list[TimedSource]:
     """A list for each queue that has subqueues."""
     keys = [shard.of_queue("dues", queue) for queue in queues]
     sizes = await store.connection.pipeline([("ZCARD", key) for key in keys]) if keys else []
-    return [_by_due_in_lines(key) for key, size in zip(keys, sizes, strict=True) if size]
+    return [_by_due_in_subqueues(key) for key, size in zip(keys, sizes, strict=True) if size]
 
 
 async def _few_unsuccessful(store: Store, shard: Shard, wanted: frozenset[Status]) -> list[Place] | None:
@@ -326,7 +326,7 @@ def _by_due(key: str, priority: bytes) -> TimedSource:
     return source
 
 
-def _by_due_in_lines(key: str) -> TimedSource:
+def _by_due_in_subqueues(key: str) -> TimedSource:
     """Waiting jobs of a queue's subqueues, soonest first."""
 
     def source(after: Place, n: int) -> Reading:
@@ -341,7 +341,7 @@ def _by_due_in_lines(key: str) -> TimedSource:
                 more = yield "ZRANGEBYSCORE", key, last, last, "LIMIT", 0, MOST_ENTRIES
                 some = [*((member, due) for member, due in some if due < last), *((member, last) for member in more)]
                 bound = f"({last}"
-            places = ((int(due), job) for member, due in some for job in ids_in_line(member))
+            places = ((int(due), job) for member, due in some for job in ids_in_subqueue_entry(member))
             found += sorted(place for place in places if place > after)
             if not full:
                 break
@@ -513,7 +513,7 @@ async def _active(store: Store, shard: Shard, active: frozenset[Status], query: 
         if sum(waiting) > LONGEST_WALK:
             return None
     held = await held_keys(store, shard) if Status.RUNNING in active else []
-    found: list[JobId] = await store.run(_ACTIVE, shard, [len(queues)], queues=queues, more=held, divided=True)
+    found: list[JobId] = await store.run(_ACTIVE, shard, [len(queues)], queues=queues, more=held, with_subqueues=True)
     return found
 
 

@@ -32,7 +32,7 @@ from stoker.model.record import due_at
 from stoker.model.subqueues import position
 from stoker.model.time import Instant
 
-_INSERT = {divided: script("insert", divided=divided) for divided in (False, True)}
+_INSERT = {with_subqueues: script("insert", with_subqueues=with_subqueues) for with_subqueues in (False, True)}
 _INSERTED, _EXISTING = Stored.INSERTED, Stored.EXISTING
 
 FAIR = b"/"
@@ -137,22 +137,24 @@ async def _into(store: Store, shard: Shard, drafts: Sequence[Draft], group: Grou
 async def _send(store: Store, shard: Shard, drafts: Sequence[Draft], group: Group | None) -> tuple[Instant, bytes]:
     """One call of the script, in the form that knows subqueues where that is needed."""
     while True:
-        divided = _divides(store, drafts)
-        args, queues = arguments(drafts, divided=divided)
-        keys = _add_joins(args, shard, _first_key(queues, divided=divided), drafts, group)
-        instant, letters = await store.run(_INSERT[divided], shard, args, queues=queues, more=keys, divided=divided)
+        with_subqueues = _has_subqueues(store, drafts)
+        args, queues = arguments(drafts, with_subqueues=with_subqueues)
+        keys = _add_joins(args, shard, _first_key(queues, with_subqueues=with_subqueues), drafts, group)
+        instant, letters = await store.run(
+            _INSERT[with_subqueues], shard, args, queues=queues, more=keys, with_subqueues=with_subqueues
+        )
         if letters != FAIR:
             return store.seen(instant), letters
-        store.divided.update(queues)
+        store.with_subqueues.update(queues)
 
 
-def _divides(store: Store, drafts: Sequence[Draft]) -> bool:
-    return any(draft.options.limit is not None or draft.queue in store.divided for draft in drafts)
+def _has_subqueues(store: Store, drafts: Sequence[Draft]) -> bool:
+    return any(draft.options.limit is not None or draft.queue in store.with_subqueues for draft in drafts)
 
 
-def _first_key(queues: Sequence[str], *, divided: bool) -> int:
+def _first_key(queues: Sequence[str], *, with_subqueues: bool) -> int:
     """The number of the first key behind those of the queues."""
-    return len(FIXED) + stride(divided=divided) * len(queues) + 1
+    return len(FIXED) + stride(with_subqueues=with_subqueues) * len(queues) + 1
 
 
 async def _arrived(store: Store, shard: Shard, drafts: Sequence[Draft]) -> bool:
@@ -165,7 +167,7 @@ async def _arrived(store: Store, shard: Shard, drafts: Sequence[Draft]) -> bool:
         return False
 
 
-def arguments(drafts: Sequence[Draft], *, divided: bool) -> tuple[list[Any], list[str]]:
+def arguments(drafts: Sequence[Draft], *, with_subqueues: bool) -> tuple[list[Any], list[str]]:
     """Drafts as the script reads them, and the queues in the order of their keys."""
     queues: dict[str, int] = {}
     ids = [draft.job_id for draft in drafts]
@@ -175,7 +177,7 @@ def arguments(drafts: Sequence[Draft], *, divided: bool) -> tuple[list[Any], lis
     for draft in drafts:
         unique = draft.unique
         kind: tuple[Any, ...] = (draft.queue, draft.kind, draft.delay, draft.at, unique is None)
-        if divided:
+        if with_subqueues:
             kind += (draft.options.limit, draft.tenant)
         if kind != shared:
             shared = kind
@@ -183,7 +185,7 @@ def arguments(drafts: Sequence[Draft], *, divided: bool) -> tuple[list[Any], lis
             number = queues.setdefault(draft.queue, len(queues) + 1)
             args += (number, draft.queue, draft.kind, when, "" if unique is None else "1", 0)
             size = len(args) - 1
-            if divided:
+            if with_subqueues:
                 limit = draft.options.limit
                 args += (position(limit, draft.tenant, fair=True), slot_text(limit))
         args[size] += 1
@@ -197,18 +199,18 @@ async def insert_callbacks(store: Store, shard: Shard, drafts: Sequence[Draft], 
     """Store the callbacks of closed groups in one call; False, with nothing stored, if one group has its already."""
     letters, instant = FAIR, b""
     while letters == FAIR:
-        divided = _divides(store, drafts)
-        args, queues = arguments(drafts, divided=divided)
+        with_subqueues = _has_subqueues(store, drafts)
+        args, queues = arguments(drafts, with_subqueues=with_subqueues)
         args[2] += f"#{len(args) + 2}"
-        number = _first_key(queues, divided=divided)
+        number = _first_key(queues, with_subqueues=with_subqueues)
         for place in range(1, len(groups_) + 1):
             args += (number + place, number)
         keys = [shard.key(GROUPS), *groups_]
         instant, letters = await store.run(
-            _INSERT[divided], shard, args, queues=queues, more=keys, repeat=False, divided=divided
+            _INSERT[with_subqueues], shard, args, queues=queues, more=keys, repeat=False, with_subqueues=with_subqueues
         )
         if letters == FAIR:
-            store.divided.update(queues)
+            store.with_subqueues.update(queues)
     now = store.seen(instant)
     if store.connection.cluster:
         await store.wake({draft.queue for draft in drafts if wakes(due_at(draft, now), now)})

@@ -3,7 +3,7 @@
 A *shard* is a hash tag: all its keys live in one slot, so one script may touch them all in one atomic step. A single
 Redis has one shard that holds every queue; a cluster has one per queue, plus the home shard for what belongs to no
 queue. Every script gets the fixed keys of its shard first, then three for each queue it works on, then its own. In the
-form for divided queues, those with subqueues, each queue has four keys more.
+form for queues with subqueues, each queue has four keys more.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ WAIT, RETRYING, WAKE = "wait", "retrying", "wake"
 PLAIN_KEYS = (WAIT, RETRYING, WAKE)
 """What every queue has, in the order in which scripts know it."""
 
-LINES = ("aside", "subqueues", "order", "dues")
-"""What a divided queue has beside: jobs by subqueue, states, their orders, and jobs by due time."""
+SUBQUEUE_KEYS = ("subqueue_entries", "subqueues", "order", "dues")
+"""What a queue with subqueues has beside: jobs by subqueue, states, their orders, and jobs by due time."""
 
 HELD = "held"
 """Once per worker: its lease set, the jobs it runs in the order of their tokens."""
@@ -52,9 +52,9 @@ GROUPS = "groups"
 """What a sweep has to look at, and when: keys of groups, scored by an instant."""
 
 
-def stride(*, divided: bool) -> int:
+def stride(*, with_subqueues: bool) -> int:
     """How many keys each queue of a script has."""
-    return len(PLAIN_KEYS) + (len(LINES) if divided else 0)
+    return len(PLAIN_KEYS) + (len(SUBQUEUE_KEYS) if with_subqueues else 0)
 
 
 class Shard:
@@ -84,9 +84,9 @@ class Shard:
         """The full name of a group's hash; a body names its group in the same letters."""
         return f"{self.tag}:group:{b2a_base64(group, newline=False).decode()}"
 
-    def all_keys(self, queues: Sequence[str], *, divided: bool = False) -> list[str]:
-        """The keys of a script that works on these queues; `divided`: with those of subqueues."""
-        names = (*PLAIN_KEYS, *LINES) if divided else PLAIN_KEYS
+    def all_keys(self, queues: Sequence[str], *, with_subqueues: bool = False) -> list[str]:
+        """The keys of a script that works on these queues; `with_subqueues`: with those of subqueues."""
+        names = (*PLAIN_KEYS, *SUBQUEUE_KEYS) if with_subqueues else PLAIN_KEYS
         return [*self.fixed, *(self.of_queue(name, queue) for queue in queues for name in names)]
 
 
@@ -96,12 +96,12 @@ def tag_of(key: str) -> str:
 
 
 class Keys:
-    """The keys of one script call and their numbers. `divided`: its queues have keys of subqueues."""
+    """The keys of one script call and their numbers. `with_subqueues`: its queues have keys of subqueues."""
 
-    def __init__(self, names: Iterable[str], *, divided: bool = False) -> None:
+    def __init__(self, names: Iterable[str], *, with_subqueues: bool = False) -> None:
         self.names = list(names)
         self._numbers = {name: number for number, name in enumerate(self.names, 1)}
-        self._of_queue = stride(divided=divided)
+        self._of_queue = stride(with_subqueues=with_subqueues)
 
     def number(self, name: str) -> int:
         found = self._numbers.get(name)
@@ -114,7 +114,7 @@ class Keys:
         """The number of a queue among those whose keys come right behind the fixed ones."""
         return (self._numbers[shard.of_queue(WAIT, name)] - len(FIXED) - 1) // self._of_queue + 1
 
-    def lines(self, shard: Shard, queue: str) -> int:
+    def subqueues(self, shard: Shard, queue: str) -> int:
         """The number of the first key of a queue's subqueues; the others follow it."""
-        first, *_ = [self.number(shard.of_queue(name, queue)) for name in LINES]
+        first, *_ = [self.number(shard.of_queue(name, queue)) for name in SUBQUEUE_KEYS]
         return first

@@ -317,8 +317,8 @@ def is_entry(entry: bytes) -> bool:
     return size >= 26 and (size % 16 == 10 or size == 27) and entry[0] < 8
 
 
-def ids_in_line(member: bytes) -> list[JobId]:
-    """The ids of an entry in the line of a subqueue."""
+def ids_in_subqueue_entry(member: bytes) -> list[JobId]:
+    """The ids of an entry of a subqueue."""
     return ids_of(member.partition(b"\0")[2][10:])
 
 

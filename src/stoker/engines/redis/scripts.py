@@ -4,8 +4,8 @@ A script's first line may say `-- with: _claim, _commit`; those files are put be
 between dollar signs stand for constants of the model and for the format of a state. The server knows a script by the
 SHA-1 of its text. After a restart or a flush it has forgotten it; then the client sends the text once.
 
-Hot scripts have two forms. The plain one knows no subqueues: if it meets a divided queue, it says so and leaves it
-alone. The client then uses the other form, which has also the parts that are named with a question mark.
+Hot scripts have two forms. The plain one knows no subqueues: if it meets a queue that has some, it says so and leaves
+it alone. The client then uses the other form, which has also the parts that are named with a question mark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOOKS_AT_ONCE = 400
 """How many touched subqueues one script looks at; while it runs, the server does nothing else."""
 
 CLAIMED_AT_ONCE = 100
-"""How many jobs of a divided queue one script claims: each may be of another subqueue."""
+"""How many jobs of a queue with subqueues one script claims: each may be of another subqueue."""
 
 KEEP_DONE: Span = HOUR
 """For done jobs of a queue without settings: they take memory, so Redis keeps them for less than other engines."""
@@ -62,15 +62,15 @@ class Script:
 
 
 @functools.cache
-def script(name: str, *, divided: bool = False) -> Script:
-    """The script of lua/<name>.lua; `divided`: in the form for queues with subqueues."""
+def script(name: str, *, with_subqueues: bool = False) -> Script:
+    """The script of lua/<name>.lua; `with_subqueues`: in the form for queues with subqueues."""
     own = _read(name)
     first = own.partition("\n")[0]
     named = first.removeprefix(_WITH).split(", ") if first.startswith(_WITH) else []
-    parts = [part.removeprefix("?") for part in named if divided or not part.startswith("?")]
+    parts = [part.removeprefix("?") for part in named if with_subqueues or not part.startswith("?")]
     text = "\n".join([_read("_head"), *map(_read, parts), own])
-    text = text.replace("$STRIDE$", str(stride(divided=divided))).replace("$DIVIDED$", str(divided).lower())
-    return Script(name, text)
+    text = text.replace("$STRIDE$", str(stride(with_subqueues=with_subqueues)))
+    return Script(name, text.replace("$SUBQUEUES$", str(with_subqueues).lower()))
 
 
 def _read(name: str) -> str:

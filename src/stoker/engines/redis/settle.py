@@ -37,9 +37,9 @@ from stoker.model.lifecycle import KEEP_DEAD, check_settlements, deletes
 from stoker.model.subqueues import tenant_line
 from stoker.model.throttle import DECAY_GRACE, MOST_EVENTS
 
-_SETTLE = {divided: script("settle", divided=divided) for divided in (False, True)}
+_SETTLE = {with_subqueues: script("settle", with_subqueues=with_subqueues) for with_subqueues in (False, True)}
 _TRAITS = struct.Struct(">cHHQ")
-_REFUND, _CRASH, _THROTTLED, _ERROR, _DELETE, _RESULT, _KEY, _COOL, _ATTACHED, _KEEP, _DUE, _GROUP, _LINE = (
+_REFUND, _CRASH, _THROTTLED, _ERROR, _DELETE, _RESULT, _KEY, _COOL, _ATTACHED, _KEEP, _DUE, _GROUP, _SUBQUEUE = (
     1 << n for n in range(13)
 )
 LIMITED_AT_ONCE = 200
@@ -167,7 +167,7 @@ def _plain_traits(label: int, flags: int = 0) -> bytes:
     return _TRAITS.pack(b"d", flags, label, 0)
 
 
-def _line(one: Settlement, ref: Ref) -> str:
+def _subqueue(one: Settlement, ref: Ref) -> str:
     """What the script has to know of the subqueue of a job; '' for nothing. Its first character says what it is."""
     limit = ref[6]
     if limit is not None:
@@ -226,11 +226,11 @@ class Call:
         wanted = [] if demand is None else [(name, n) for name, n in demand.queues if n > 0]
         for name, _ in wanted:
             queues.setdefault(name, len(queues) + 1)
-        divided = self._divided(given, queues)
-        keys, body, units = await self._encoded(given, labels, list(queues), divided=divided)
-        if not divided and any(unit.lined for unit in units):
-            divided = True
-            keys, body, units = await self._encoded(given, labels, list(queues), divided=divided)
+        with_subqueues = self._with_subqueues(given, queues)
+        keys, body, units = await self._encoded(given, labels, list(queues), with_subqueues=with_subqueues)
+        if not with_subqueues and any(unit.uses_subqueues for unit in units):
+            with_subqueues = True
+            keys, body, units = await self._encoded(given, labels, list(queues), with_subqueues=with_subqueues)
         workers = dict.fromkeys(one.worker for one, _ in given)
         holders = [part for worker in workers for part in (worker, keys.number(self._shard.held(worker)))]
         args = [self._store.arg_now(), 0, KEEP_DONE, KEEP_DEAD, DECAY_GRACE, MOST_EVENTS, len(labels), *head]
@@ -238,9 +238,9 @@ class Call:
         if demand is not None and wanted:
             args[1] = len(args) + 1
             args += claiming.arguments(self._shard, keys, demand.worker, claiming.limit(demand), wanted)
-        instant, letters, *rest = await self._store.connection.run(_SETTLE[divided], keys.names, args)
+        instant, letters, *rest = await self._store.connection.run(_SETTLE[with_subqueues], keys.names, args)
         if letters == FAIR:
-            self._store.divided.update(ref[0] for one, ref in given if one.status in _WAITING)
+            self._store.with_subqueues.update(ref[0] for one, ref in given if one.status in _WAITING)
             return await self._send(given, demand)
         found, closed, freed = (*rest, [], [])[:3]
         now = self._store.seen(instant)
@@ -264,9 +264,9 @@ class Call:
             await self._store.close_groups(self._shard, closed)
         return bytes(letters)
 
-    def _divided(self, given: Sequence[tuple[Settlement, Ref]], queues: Iterable[str]) -> bool:
+    def _with_subqueues(self, given: Sequence[tuple[Settlement, Ref]], queues: Iterable[str]) -> bool:
         """Is this call about subqueues, as far as it is known?"""
-        known = self._store.divided
+        known = self._store.with_subqueues
         return (
             not known.isdisjoint(queues)
             or any(ref[6] is not None for _, ref in given)
@@ -281,12 +281,12 @@ class Call:
         labels: dict[tuple[str, str], int],
         queues: Sequence[str],
         *,
-        divided: bool,
+        with_subqueues: bool,
     ) -> tuple[Keys, list[Any], list[Unit]]:
         """The keys, the settlements as the script reads them, and the units of work attached to them."""
-        keys = Keys(self._shard.all_keys(queues, divided=divided), divided=divided)
+        keys = Keys(self._shard.all_keys(queues, with_subqueues=with_subqueues), with_subqueues=with_subqueues)
         units: list[Unit] = []
-        return keys, await self._body(given, labels, keys, units, divided=divided), units
+        return keys, await self._body(given, labels, keys, units, with_subqueues=with_subqueues), units
 
     async def _body(
         self,
@@ -295,7 +295,7 @@ class Call:
         keys: Keys,
         units: list[Unit],
         *,
-        divided: bool,
+        with_subqueues: bool,
     ) -> list[Any]:
         """Settlements as the script reads them; plain successes side by side become one."""
         body: list[Any] = []
@@ -308,12 +308,12 @@ class Call:
                 fence = fences[one.worker, one.token] = record_format.fence(one.worker, one.token)
             label = labels[ref[0], ref[1]]
             if one.status is _DONE and ref[2] is None and one.keep is None and _is_plain(one):
-                group, line = ref[5], "" if ref[6] is None else _line(one, ref)
-                if last != (fence, label, group, line):
-                    alike, last = [], (fence, label, group, line)
+                group, subqueue = ref[5], "" if ref[6] is None else _subqueue(one, ref)
+                if last != (fence, label, group, subqueue):
+                    alike, last = [], (fence, label, group, subqueue)
                     flags, more = 0, list[Any]()
-                    if line:
-                        flags, more = _LINE, [line]
+                    if subqueue:
+                        flags, more = _SUBQUEUE, [subqueue]
                     if group is not None:
                         flags |= _GROUP
                         more += self._group(group, keys)
@@ -321,11 +321,12 @@ class Call:
                 alike.append(one.id)
             else:
                 last = None
-                body += (one.id, fence, *await self._arguments(one, ref, label, keys, units, divided=divided))
+                traits = await self._arguments(one, ref, label, keys, units, with_subqueues=with_subqueues)
+                body += (one.id, fence, *traits)
         return [b"".join(part) if type(part) is list else part for part in body]
 
     async def _arguments(
-        self, one: Settlement, ref: Ref, label: int, keys: Keys, units: list[Unit], *, divided: bool
+        self, one: Settlement, ref: Ref, label: int, keys: Keys, units: list[Unit], *, with_subqueues: bool
     ) -> list[Any]:
         """One settlement as the script reads it, behind its id and fence."""
         status = one.status
@@ -334,9 +335,9 @@ class Call:
         if one.due is not None and status in _WAITING:
             flags, span = flags | _DUE, one.due
         more: list[Any] = []
-        if divided and (line := _line(one, ref)):
-            flags |= _LINE
-            more += (line, slot_text(ref[6])) if status in _WAITING else (line,)
+        if with_subqueues and (subqueue := _subqueue(one, ref)):
+            flags |= _SUBQUEUE
+            more += (subqueue, slot_text(ref[6])) if status in _WAITING else (subqueue,)
         if ref[5] is not None:
             flags |= _GROUP
             more += self._group(ref[5], keys)

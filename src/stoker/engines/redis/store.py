@@ -78,7 +78,7 @@ class Store:
         self._known: set[str] = set()
         self._keyed: dict[str, str] = {}
         self.enlisted: set[tuple[str, str]] = set()
-        self.divided: set[str] = set()
+        self.with_subqueues: set[str] = set()
         """Queues that have or had subqueues: scripts about them are called in the form that knows these."""
         self._latest: Instant = 0
         self.counted_as = ""
@@ -169,13 +169,13 @@ class Store:
         queues: Sequence[str] = (),
         more: Sequence[str] = (),
         repeat: bool = True,
-        divided: bool = False,
+        with_subqueues: bool = False,
     ) -> Any:
         """Run a script on a shard, with the keys of these queues and whatever more it is about.
 
-        `divided`: the script is in the form that knows subqueues.
+        `with_subqueues`: the script is in the form that knows subqueues.
         """
-        keys = [*shard.all_keys(queues, divided=divided), *more]
+        keys = [*shard.all_keys(queues, with_subqueues=with_subqueues), *more]
         return await self.connection.run(script_, keys, (self.arg_now(), *args), repeat=repeat)
 
     async def read(

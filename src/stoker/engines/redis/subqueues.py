@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from stoker.engines.call_times import timed
 from stoker.engines.redis.census import held_keys
 from stoker.engines.redis.keys import DAMAGE, Shard
-from stoker.engines.redis.record_format import OFFSET, eight, ids_in_line
+from stoker.engines.redis.record_format import OFFSET, eight, ids_in_subqueue_entry
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.stored_job import as_record
 from stoker.engines.shared.facets import Facet
@@ -39,9 +39,9 @@ COUNTED_AT_ONCE = 1_000
 REPINNED_AT_ONCE = 200
 """Subqueues that one script looks at after an operator changed numbers."""
 
-_REPIN = script("repin", divided=True)
-_RECOUNT = script("recount", divided=True)
-_ACTIVE = script("active", divided=True)
+_REPIN = script("repin", with_subqueues=True)
+_RECOUNT = script("recount", with_subqueues=True)
+_ACTIVE = script("active", with_subqueues=True)
 
 
 def slot_text(slot: Slot | None) -> str:
@@ -106,7 +106,7 @@ async def recount(store: Store, limit: int) -> list[Repair]:
     """Count the slots of subqueues that have been full for long; repairs up to `limit` wrong numbers."""
     repairs: list[Repair] = []
     for shard in await store.shards():
-        for queue in await _divided(store, shard):
+        for queue in await _with_subqueues(store, shard):
             await _restore_lost(store, shard, queue)
             repairs += await _recount(store, shard, queue, limit - len(repairs))
     return repairs
@@ -132,7 +132,7 @@ async def _restore_lost(store: Store, shard: Shard, queue: str) -> None:
             held = holders.get(name, [])
             slot = await _limit_of(store, shard, queue, name, held)
             args = (queue, name, "", len(held), slot_text(slot))
-            restored += await store.run(_RECOUNT, shard, args, queues=(queue,), divided=True)
+            restored += await store.run(_RECOUNT, shard, args, queues=(queue,), with_subqueues=True)
     log.warning("queue %s: the states of %d limits were gone; their running jobs are counted anew", queue, restored)
     if store.connection.cluster:
         await store.wake([queue])
@@ -140,19 +140,19 @@ async def _restore_lost(store: Store, shard: Shard, queue: str) -> None:
 
 async def _limit_of(store: Store, shard: Shard, queue: str, name: str, held: Sequence[JobId]) -> Slot | None:
     """The limit that a job of a subqueue names: one that waits, else one that runs."""
-    line = name.encode()
-    found = await store.connection.call(
-        *("ZRANGEBYLEX", shard.of_queue("aside", queue), b"[" + line + b"\0", b"(" + line + b"\1", "LIMIT", 0, 10)
-    )
-    ids = [job for member in found for job in ids_in_line(member)] + list(held)
+    key, subqueue = shard.of_queue("subqueue_entries", queue), name.encode()
+    bounds = b"[" + subqueue + b"\0", b"(" + subqueue + b"\1"
+    found = await store.connection.call("ZRANGEBYLEX", key, *bounds, "LIMIT", 0, 10)
+    ids = [job for member in found for job in ids_in_subqueue_entry(member)] + list(held)
     _, rows = await store.read(shard, ids)
     limits = [row.record.options.limit for row in rows if row is not None]
     return next((limit for limit in limits if limit is not None), None)
 
 
-async def _divided(store: Store, shard: Shard) -> list[str]:
+async def _with_subqueues(store: Store, shard: Shard) -> list[str]:
     fields = await store.connection.call("HKEYS", shard.key("queues"))
-    return sorted(field.decode().removesuffix("/divided") for field in fields if field.endswith(b"/divided"))
+    mark = b"/has_subqueues"
+    return sorted(field.removesuffix(mark).decode() for field in fields if field.endswith(mark))
 
 
 async def _recount(store: Store, shard: Shard, queue: str, limit: int) -> list[Repair]:
@@ -178,7 +178,7 @@ async def _recount(store: Store, shard: Shard, queue: str, limit: int) -> list[R
             n = len(holders.get(name, ()))
             if raw is None or read(name, raw).running == n or len(repairs) == limit:
                 continue
-            if await store.run(_RECOUNT, shard, (queue, name, raw, n), queues=(queue,), divided=True):
+            if await store.run(_RECOUNT, shard, (queue, name, raw, n), queues=(queue,), with_subqueues=True):
                 repairs.append(Repair(queue, name, read(name, raw).running, n))
     if repairs and store.connection.cluster:
         await store.wake([queue])
@@ -199,7 +199,7 @@ async def _holders(store: Store, shard: Shard, queue: str, names: set[str]) -> d
     if not names:
         return found
     # All lease sets at one instant: a claim that passes from one worker to another is in one of them.
-    held = await store.run(_ACTIVE, shard, (0,), more=await held_keys(store, shard), divided=True)
+    held = await store.run(_ACTIVE, shard, (0,), more=await held_keys(store, shard), with_subqueues=True)
     ids: dict[JobId, None] = dict.fromkeys(held)
     order = shard.of_queue("order", queue)
     for name in sorted(names):
@@ -223,7 +223,7 @@ async def repin(store: Store, queue: str) -> None:
     after: str | None = None
     while names := await page(store, shard, queue, after, REPINNED_AT_ONCE):
         many = after is not None or len(names) == REPINNED_AT_ONCE
-        await store.run(_REPIN, shard, (queue, "1" if many else "", *names), queues=(queue,), divided=True)
+        await store.run(_REPIN, shard, (queue, "1" if many else "", *names), queues=(queue,), with_subqueues=True)
         after = names[-1]
     if after is not None:
         await store.wake([queue])

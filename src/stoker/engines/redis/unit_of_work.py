@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stoker.engines.base import CONTROL
 from stoker.engines.redis import groups, record_format
 from stoker.engines.redis.control import read_queues
-from stoker.engines.redis.keys import GROUPS, LINES, RETRYING, WAIT, WAKE, Keys, Shard
+from stoker.engines.redis.keys import GROUPS, RETRYING, SUBQUEUE_KEYS, WAIT, WAKE, Keys, Shard
 from stoker.engines.redis.record_format import CHARS, PARTS
 from stoker.engines.redis.stored_job import StoredJob, as_record, notes_of, write_notes
 from stoker.engines.redis.subqueues import slot_text
@@ -27,7 +27,7 @@ from stoker.model.subqueues import freed, line_of, renumbers
 if TYPE_CHECKING:
     from stoker.engines.redis.store import Store
 
-_ON_LINES = frozenset({"JOIN", "QUIT", "FREE"})
+_ON_SUBQUEUES = frozenset({"JOIN", "QUIT", "FREE"})
 """Commands on the subqueues of a queue, which is their first argument."""
 
 BODY = ("kind", "queue", "payload", "budget", *(part.field for part in PARTS))
@@ -46,7 +46,7 @@ class Unit(UnitOfWork):
         self.completed: list[groups.Completed] = []
         """The groups that the commit has closed and that have callbacks, as the script names them."""
         self._stored_groups: dict[JobId, Group | None] = {}
-        self.lined = False
+        self.uses_subqueues = False
         """Whether what was encoded last touches subqueues."""
         self._noted: set[JobId] = set()
         self._checks: list[tuple[str, str, Any, Any]] = []
@@ -150,19 +150,19 @@ class Unit(UnitOfWork):
         self._checks, self._writes = extra_checks, extra_writes
         args: list[Any] = [len(checks)]
         for kind, key, field, value in checks:
-            number = keys.number(key) if kind != "l" else keys.lines(self.shard, value)
+            number = keys.number(key) if kind != "l" else keys.subqueues(self.shard, value)
             if kind == "l":
                 value = keys.number(self.shard.of_queue(WAIT, value))
             args += (kind, number, field, value)
         args.append(len(writes))
         for command, key, given in writes:
-            number = keys.lines(self.shard, given[0]) if command in _ON_LINES else keys.number(key)
+            number = keys.subqueues(self.shard, given[0]) if command in _ON_SUBQUEUES else keys.number(key)
             if command == "GROUP":
                 given = (keys.number(self.shard.key(GROUPS)), *given)
             elif command == "QUIT":
                 given = (given[0], keys.number(self.shard.of_queue(WAIT, given[0])), *given[1:])
             args += (command, number, len(given), *given)
-        self.lined = any(command in _ON_LINES for command, _, _ in writes)
+        self.uses_subqueues = any(command in _ON_SUBQUEUES for command, _, _ in writes)
         return args
 
     def _collect(self) -> None:
@@ -187,11 +187,11 @@ class Unit(UnitOfWork):
         else:
             entry = record_format.waiting_entry(record, has_state=False)
             self._checks.append(("-", key("state"), record.id, b""))
-            if (line := self._line(record)) is None:
+            if (subqueue := self._subqueue(record)) is None:
                 self._checks.append(("w", self.shard.of_queue(WAIT, record.queue), entry, b""))
             else:
-                place = f"{record.queue}/{line}\0".encode() + entry
-                self._checks.append(("l", self.shard.of_queue(LINES[0], record.queue), place, record.queue))
+                place = f"{record.queue}/{subqueue}\0".encode() + entry
+                self._checks.append(("l", self.shard.of_queue(SUBQUEUE_KEYS[0], record.queue), place, record.queue))
 
     def _put(self, before: Record | None, after: Record) -> None:
         key, job = self.shard.key, after.id
@@ -235,30 +235,30 @@ class Unit(UnitOfWork):
         if record.unique is not None:
             self.write("ZREM", key("named"), record.unique.key.encode() + b"\0" + job)
 
-    def _line(self, record: Record) -> str | None:
-        """The subqueue that a stored waiting job stands in, if it does not stand in the main line; None: it must.
+    def _subqueue(self, record: Record) -> str | None:
+        """The subqueue that a stored waiting job stands in, if it does not stand in the waiting set; None: it must.
 
         A job without a limit may stand in either: its queue may have become fair, or not fair, since.
         """
-        return line_of(record, fair=record.queue in self._store.divided)
+        return line_of(record, fair=record.queue in self._store.with_subqueues)
 
     def _put_in(self, record: Record, *, has_state: bool, anew: bool) -> None:
         """Add a record's entries by its status."""
         if record.status in WAITING:
             entry = record_format.waiting_entry(record, has_state=has_state)
             settings = self._queues.get(record.queue)
-            line = line_of(record, fair=settings is not None and settings.fair)
-            if line is None:
+            subqueue = line_of(record, fair=settings is not None and settings.fair)
+            if subqueue is None:
                 self.write("ZADD", self.shard.of_queue(WAIT, record.queue), 0, entry)
             else:
                 slot = "" if record.options.limit is None else slot_text(record.options.limit)
-                self._on_lines("JOIN", record.queue, line, slot, "1" if anew else "", entry)
+                self._on_subqueue("JOIN", record.queue, subqueue, slot, "1" if anew else "", entry)
         self._place(record, add=True)
 
     def _take_out(self, record: Record, *, has_state: bool) -> None:
         """Remove a record's entries by its status."""
         if record.status in WAITING:
-            self.leave(record.queue, self._line(record), record_format.waiting_entry(record, has_state=has_state))
+            self.leave(record.queue, self._subqueue(record), record_format.waiting_entry(record, has_state=has_state))
         self._place(record, add=False)
 
     def restore(self, record: Record) -> None:
@@ -271,16 +271,16 @@ class Unit(UnitOfWork):
         self._put_in(record, has_state=row.raw is not None, anew=False)
         self.woken.add(record.queue)
 
-    def leave(self, queue: str, line: str | None, entry: bytes) -> None:
-        """Take a waiting entry out of a subqueue, or of the main line."""
-        if line is None:
+    def leave(self, queue: str, subqueue: str | None, entry: bytes) -> None:
+        """Take a waiting entry out of a subqueue, or of the waiting set."""
+        if subqueue is None:
             self.write("LEAVE", self.shard.of_queue(WAIT, queue), entry)
         else:
-            self._on_lines("QUIT", queue, line, entry)
+            self._on_subqueue("QUIT", queue, subqueue, entry)
 
-    def free(self, queue: str, line: str, job: JobId) -> None:
+    def free(self, queue: str, subqueue: str, job: JobId) -> None:
         """Give the slot of a job back; another one may wait for it."""
-        self._on_lines("FREE", queue, line, job)
+        self._on_subqueue("FREE", queue, subqueue, job)
         self.woken.add(queue)
 
     def _free(self, before: Record, after: Record | None) -> None:
@@ -289,8 +289,8 @@ class Unit(UnitOfWork):
         if place is not None:
             self.free(*place, before.id)
 
-    def _on_lines(self, command: str, queue: str, *args: Any) -> None:
-        self.write(command, self.shard.of_queue(LINES[0], queue), queue, *args)
+    def _on_subqueue(self, command: str, queue: str, *args: Any) -> None:
+        self.write(command, self.shard.of_queue(SUBQUEUE_KEYS[0], queue), queue, *args)
 
     def _place(self, record: Record, *, add: bool) -> None:
         """Add a record's entries beside those of a waiting set, or remove them."""

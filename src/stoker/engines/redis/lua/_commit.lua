@@ -1,12 +1,12 @@
 -- Compare and set for a unit of work. From ARGV[at]: how many checks, each (kind, key number, field, value); then how
 -- many writes, each (command, key number, how many arguments, arguments…). Beside the server's commands there are WAKE,
 -- HOLD (token, id), LET_GO (token, id), LEAVE (waiting entry), UNEND (score, id) and GROUP (number of the key `groups`,
--- change of total, done, dead and canceled, ids that join, queue of the first). On the key `aside` of a divided queue: JOIN
+-- change of total, done, dead and canceled, ids that join, queue of the first). On the key `subqueue_entries`: JOIN
 -- (queue, subqueue, limit, '1' if it sets the number, waiting entry), QUIT (queue, number of the key `wait`, subqueue,
 -- waiting entry), FREE (queue, subqueue, id). All checks come before all writes.
--- Kinds: '=' a hash field has this value, '-' a hash field is absent, 'w' a waiting entry exists, 'l' the same in a line,
--- given as queue · '/' · subqueue · '\0' · entry, or in the main line, whose key has the number that is the value, 'm' no
--- job has this id.
+-- Kinds: '=' a hash field has this value, '-' a hash field is absent, 'w' a waiting entry exists, 'l' the same in a
+-- subqueue, given as queue · '/' · subqueue · '\0' · entry, or in the waiting set, whose key has the number that is the
+-- value, 'm' no job has this id.
 local function checked(at)
   local n = tonumber(ARGV[at])
   at = at + 1
@@ -17,8 +17,8 @@ local function checked(at)
     elseif kind == '-' then sound = not call('HGET', key, field)
     elseif kind == 'w' then sound = is_waiting(key, field)
     elseif kind == 'l' then
-      local queue, line, entry = string.match(field, '^([^/]*)/([^%z]*)%z(.*)$')
-      sound = found_in_line(divided_queue(queue, tonumber(ARGV[at + 1])), line, entry)
+      local queue, subqueue, entry = string.match(field, '^([^/]*)/([^%z]*)%z(.*)$')
+      sound = found_in_subqueue(subqueues_of(queue, tonumber(ARGV[at + 1])), subqueue, entry)
         or is_waiting(KEYS[tonumber(ARGV[at + 3])], entry)
     else sound = not body_of(field) end
     if not sound then return false end
@@ -63,12 +63,13 @@ local function written(at)
     elseif command == 'LEAVE' then
       leave_waiting(key, ARGV[at])
     elseif command == 'JOIN' then
-      put_in_line(divided_queue(ARGV[at], tonumber(ARGV[at - 2])), ARGV[at + 1], ARGV[at + 4], ARGV[at + 2], ARGV[at + 3] == '1')
+      local q = subqueues_of(ARGV[at], tonumber(ARGV[at - 2]))
+      put_into_subqueue(q, ARGV[at + 1], ARGV[at + 4], ARGV[at + 2], ARGV[at + 3] == '1')
     elseif command == 'QUIT' then
-      local q = divided_queue(ARGV[at], tonumber(ARGV[at - 2]))
-      if not leave_line(q, ARGV[at + 2], ARGV[at + 3]) then leave_waiting(KEYS[tonumber(ARGV[at + 1])], ARGV[at + 3]) end
+      local q = subqueues_of(ARGV[at], tonumber(ARGV[at - 2]))
+      if not leave_subqueue(q, ARGV[at + 2], ARGV[at + 3]) then leave_waiting(KEYS[tonumber(ARGV[at + 1])], ARGV[at + 3]) end
     elseif command == 'FREE' then
-      local q = divided_queue(ARGV[at], tonumber(ARGV[at - 2]))
+      local q = subqueues_of(ARGV[at], tonumber(ARGV[at - 2]))
       free(q, ARGV[at + 1], 1)
       call('ZREM', q.order, kept(ARGV[at + 1], ARGV[at + 2]))
     elseif command == 'HOLD' then

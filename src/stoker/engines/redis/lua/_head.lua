@@ -1,6 +1,6 @@
 -- The head of every script: names of the keys, the store's clock, and the formats of body and state (FORMAT.md).
--- KEYS: the shard's fixed keys (keys.py), then wait, retrying and wake of each queue (in the form for divided queues also
--- aside, subqueues, order and dues), then what a script asks for.
+-- KEYS: the shard's fixed keys (keys.py), then wait, retrying and wake of each queue (in the form for queues with
+-- subqueues also subqueue_entries, subqueues, order and dues), then what a script asks for.
 -- ARGV[1]: now in microseconds, '' for the server's time, or '@engine' for the server's time and a counted write.
 local KEYS, ARGV, unpack = KEYS, ARGV, unpack
 local call, sub, byte, fmt = redis.call, string.sub, string.byte, string.format
@@ -8,11 +8,11 @@ local pack, parse = struct.pack, struct.unpack
 local JOBS, STATE, LAST, ERRORS, NOTES, RESULTS, SLOTS, NAMED, UNSUCCESSFUL, ENDS, WORKERS, RETIRED, COUNTS,
   TOTALS, QUEUES, CLOCK, CORRUPT, KEEPS = unpack(KEYS, 1, 18)
 -- How many keys each queue has, and whether those of subqueues are among them.
-local STRIDE, DIVIDED = $STRIDE$, $DIVIDED$
+local STRIDE, WITH_SUBQUEUES = $STRIDE$, $SUBQUEUES$
 local function WAIT(i) return KEYS[19 + (i - 1) * STRIDE] end
 local function RETRYING(i) return KEYS[20 + (i - 1) * STRIDE] end
 local function WAKE(i) return KEYS[21 + (i - 1) * STRIDE] end
-local function ASIDE(i) return KEYS[22 + (i - 1) * STRIDE] end
+local function SUBQUEUE_ENTRIES(i) return KEYS[22 + (i - 1) * STRIDE] end
 local function DUES(i) return KEYS[25 + (i - 1) * STRIDE] end
 
 -- Numbers are doubles: exact up to 2^53, and only %.0f writes them in full.

@@ -8,10 +8,10 @@ local function waits(id, body)
   if not entries_at[place] then
     local prefix, due = sub(STATE, 1, -6), int(parse('>I8', head, 3))
     local waiting = redis.pcall('ZRANGEBYLEX', prefix .. 'wait:' .. queue, '[' .. head, '(' .. head .. string.rep('\255', 17))
-    local lines = redis.pcall('ZRANGEBYSCORE', prefix .. 'dues:' .. queue, due, due)
+    local others = redis.pcall('ZRANGEBYSCORE', prefix .. 'dues:' .. queue, due, due)
     -- Where a key holds another type the whole queue stands still, and that is said elsewhere (`guarded`).
-    if waiting.err or lines.err then return true end
-    entries_at[place] = table.concat(waiting) .. table.concat(lines)
+    if waiting.err or others.err then return true end
+    entries_at[place] = table.concat(waiting) .. table.concat(others)
   end
   return string.find(entries_at[place], id, 1, true)
 end

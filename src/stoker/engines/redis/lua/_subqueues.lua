@@ -1,17 +1,17 @@
 -- Subqueues (model.subqueues; FORMAT.md). A script changes states in `known`, and `write_states` writes them.
--- A line is a part of `aside`: the subqueue's name, a zero byte, and a waiting entry.
+-- An entry of a subqueue is its name, a zero byte, and a waiting entry.
 -- A script may have 200 local names: hence the block.
-local divided_queue, level, is_full, states_of, state_of_line, changing, in_parts, write_states, claims_of, see_heads, is_fair, before,
-  touch, join, put_in_line, free, kept, found_in_line, leave_line, look, looked, restored, pins_of
+local subqueues_of, level, is_full, states_of, subqueue_state, changing, in_parts, write_states, claims_of, see_heads,
+  is_fair, before, touch, join, put_into_subqueue, free, kept, found_in_subqueue, leave_subqueue, look, looked, restored, pins_of
 do
 local queues, queue_list, band = {}, {}, bit.band
 
 -- The subqueues of a queue. `at`: the number of the first of its four keys, in KEYS unless others are given.
-divided_queue = function(name, at, keys)
+subqueues_of = function(name, at, keys)
   local q = queues[name]
   if not q then
     keys = keys or KEYS
-    q = {name = name, aside = keys[at], states = keys[at + 1], order = keys[at + 2], dues = keys[at + 3], known = {},
+    q = {name = name, entries = keys[at], states = keys[at + 1], order = keys[at + 2], dues = keys[at + 3], known = {},
       changed = {}}
     queues[name] = q
     queue_list[#queue_list + 1] = q
@@ -122,7 +122,7 @@ states_of = function(q, names)
   return q.known
 end
 
-state_of_line = function(q, name) return q.known[name] or states_of(q, {name})[name] end
+subqueue_state = function(q, name) return q.known[name] or states_of(q, {name})[name] end
 
 -- A state that the script is about to change.
 changing = function(q, s)
@@ -185,8 +185,8 @@ write_states = function()
     in_parts('HDEL', q.states, drop)
     in_parts('ZADD', q.order, come)
     in_parts('HSET', q.states, put)
-    if made then call('HSETNX', QUEUES, q.name .. '/divided', '1')
-    elseif #drop > 0 and call('EXISTS', q.order) == 0 then call('HDEL', QUEUES, q.name .. '/divided') end
+    if made then call('HSETNX', QUEUES, q.name .. '/has_subqueues', '1')
+    elseif #drop > 0 and call('EXISTS', q.order) == 0 then call('HDEL', QUEUES, q.name .. '/has_subqueues') end
   end
 end
 
@@ -275,10 +275,10 @@ local function number_it(q, s, slot, fresh)
   end
 end
 
--- A job joins a line (model.subqueues.made, renumbered and touched). If nothing else is to be looked at, the new head is
--- known without a look; until the next claim it is `unseen`.
+-- A job joins a subqueue (model.subqueues.made, renumbered and touched). If nothing else is to be looked at, the new
+-- head is known without a look; until the next claim it is `unseen`.
 join = function(q, name, slot, head, due, anew)
-  local s = changing(q, state_of_line(q, name))
+  local s = changing(q, subqueue_state(q, name))
   if s.lost then return end
   if is_gone(s) then
     s.number, s.pinned, s.bucket, s.at, s.turn, s.since, s.unseen = nil, nil, nil, nil, 0, nil, nil
@@ -302,16 +302,16 @@ join = function(q, name, slot, head, due, anew)
   end
 end
 
-put_in_line = function(q, name, entry, slot, anew)
+put_into_subqueue = function(q, name, entry, slot, anew)
   local due, member = parse('>I8', entry, 3), name .. '\0' .. entry
-  call('ZADD', q.aside, '0', member)
+  call('ZADD', q.entries, '0', member)
   call('ZADD', q.dues, int(due), member)
   join(q, name, slot, sub(entry, 1, 26), due, anew)
 end
 
 -- Give slots back (model.subqueues.released). Returns whether a job waits for one.
 free = function(q, name, n)
-  local s = state_of_line(q, name)
+  local s = subqueue_state(q, name)
   changing(q, s).running = math.max(0, s.running - n)
   if not is_full(s) then s.since = nil end
   return s.head ~= nil or s.next ~= nil
@@ -320,14 +320,14 @@ end
 -- A job that keeps its slot while it waits is noted, so that operators find it.
 kept = function(name, id) return 'k' .. name .. '\0' .. id end
 
--- The member of a line that holds a waiting job, and what is left of it without the job (nil: nothing).
-found_in_line = function(q, name, entry)
+-- The entry of a subqueue that holds a waiting job, and what is left of it without the job (nil: nothing).
+found_in_subqueue = function(q, name, entry)
   local prefix = name .. '\0'
-  if call('ZSCORE', q.aside, prefix .. entry) then return prefix .. entry end
+  if call('ZSCORE', q.entries, prefix .. entry) then return prefix .. entry end
   if has_state(entry) then return nil end
   local head, id = sub(entry, 1, 10), sub(entry, 11, 26)
   local behind = '(' .. prefix .. head .. id .. string.rep('\255', 17)
-  for _, member in ipairs(call('ZRANGEBYLEX', q.aside, '[' .. prefix .. head, behind)) do
+  for _, member in ipairs(call('ZRANGEBYLEX', q.entries, '[' .. prefix .. head, behind)) do
     local shared = sub(member, #prefix + 1)
     local gone = {[id] = true}
     local left = not has_state(shared) and without(sub(shared, 11), gone)
@@ -335,29 +335,29 @@ found_in_line = function(q, name, entry)
   end
 end
 
--- Take a waiting job out of its line; returns whether it was there.
-leave_line = function(q, name, entry)
-  local member, left = found_in_line(q, name, entry)
+-- Take a waiting job out of its subqueue; returns whether it was there.
+leave_subqueue = function(q, name, entry)
+  local member, left = found_in_subqueue(q, name, entry)
   if not member then return false end
-  call('ZREM', q.aside, member)
+  call('ZREM', q.entries, member)
   call('ZREM', q.dues, member)
   if left then
-    call('ZADD', q.aside, '0', left)
+    call('ZADD', q.entries, '0', left)
     call('ZADD', q.dues, int(parse('>I8', entry, 3)), left)
   end
-  touch(q, changing(q, state_of_line(q, name)), 0)
+  touch(q, changing(q, subqueue_state(q, name)), 0)
   return true
 end
 
--- What a line holds: its first due job, and when the first of the others is due (model.subqueues.Look).
+-- What a subqueue holds: its first due job, and when the first of the others is due (model.subqueues.Look).
 look = function(q, name)
   local prefix, stop = name .. '\0', '(' .. name .. '\1'
   local size, from, first, later = #prefix, '[' .. prefix, nil, nil
   while true do
-    local member = call('ZRANGEBYLEX', q.aside, from, stop, 'LIMIT', 0, 1)[1]
+    local member = call('ZRANGEBYLEX', q.entries, from, stop, 'LIMIT', 0, 1)[1]
     if not member then return first, later end
     if not is_entry(sub(member, size + 1)) then
-      take_out(q.name, q.aside, sub(member, size + 1), name, q.dues)
+      take_out(q.name, q.entries, sub(member, size + 1), name, q.dues)
     else
       local priority, due = parse('>I2I8', member, size + 1)
       if due <= now then

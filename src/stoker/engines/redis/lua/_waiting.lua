@@ -26,10 +26,10 @@ local function shared_entry(wait, entry)
   end
 end
 
--- Take bytes that are no entry out of a waiting set or, with the name of a subqueue, out of its line and `dues`. Of one
+-- Take bytes that are no entry out of a waiting set or, with the name of a subqueue, out of its entries and `dues`. Of one
 -- that was cut the whole ids stay; the jobs that were cut off are looked for by the next cleaning (damage.py).
-local function take_out(queue, key, bytes, line, dues)
-  local prefix, head, left = line and line .. '\0' or '', sub(bytes, 1, 10), {}
+local function take_out(queue, key, bytes, subqueue, dues)
+  local prefix, head, left = subqueue and subqueue .. '\0' or '', sub(bytes, 1, 10), {}
   call('ZREM', key, prefix .. bytes)
   if dues then call('ZREM', dues, prefix .. bytes) end
   if #bytes > 10 and byte(bytes) < 8 then

@@ -9,7 +9,7 @@ for i = 1, queues do
       out[n] = id
     end
   end
-  for _, member in ipairs(call('ZRANGE', ASIDE(i), 0, -1)) do
+  for _, member in ipairs(call('ZRANGE', SUBQUEUE_ENTRIES(i), 0, -1)) do
     for _, id in ipairs(ids_at(string.match(member, '^[^%z]*%z(.*)$') or '')) do
       n = n + 1
       out[n] = id

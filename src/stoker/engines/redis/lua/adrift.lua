@@ -8,7 +8,7 @@ for i = 1, #counts, 2 do
   local at = given[name]
   if at and (char == 'p' or char == 'a') and counts[i + 1] ~= '0' then
     local waiting = redis.pcall('ZCARD', WAIT(at))
-    if waiting == 0 and redis.pcall('ZCARD', ASIDE(at)) == 0 then
+    if waiting == 0 and redis.pcall('ZCARD', SUBQUEUE_ENTRIES(at)) == 0 then
       call('HDEL', COUNTS, counts[i])
       if tonumber(counts[i + 1]) > 0 then out[#out + 1], out[#out + 2] = counts[i], counts[i + 1] end
     end

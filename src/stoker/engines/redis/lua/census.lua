@@ -23,7 +23,7 @@ local function first_pending(wait, retrying, p)
 end
 
 -- The same over all subqueues of a queue.
-local function first_in_lines(dues, retrying)
+local function first_in_subqueues(dues, retrying)
   local at = 0
   while at < MOST_STEPS do
     local got = call('ZRANGEBYSCORE', dues, '-inf', int(now), 'WITHSCORES', 'LIMIT', at, 100)
@@ -55,7 +55,7 @@ local function add_waiting(name)
   end
   -- Jobs in subqueues. One that is not due yet has an entry of its own.
   later = later + call('ZCOUNT', DUES(given[name]), '(' .. int(now), '+inf')
-  local due = first_in_lines(DUES(given[name]), retrying)
+  local due = first_in_subqueues(DUES(given[name]), retrying)
   if due and (not oldest or due < oldest) then oldest = due end
   local n = #waiting
   waiting[n + 1], waiting[n + 2], waiting[n + 3] = name, later, oldest and int(oldest) or ''

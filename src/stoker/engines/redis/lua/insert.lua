@@ -4,15 +4,15 @@
 -- first); for callbacks '#' and where their groups begin: (numbers of the group's key and of `groups`). Then sets of
 -- drafts that share queue, kind and time, each (number of the queue's keys, queue, kind, when, '1' with keys, how many),
 -- followed by its drafts: (id, tail), with keys (id, tail, slot, key). When: '' now, '+n' after n microseconds, '@n' at
--- that instant. In the form for divided queues a set has two values more, before its drafts: the subqueue of a limit and
--- the limit, the subqueue of a tenant (for a fair queue) and '', or '' and ''.
+-- that instant. In the form for queues with subqueues a set has two values more, before its drafts: the subqueue of a
+-- limit and the limit, the subqueue of a tenant (for a fair queue) and '', or '' and ''.
 -- Returns {now, letters}, one per draft: i(nserted) or e(xisting). When a key is held, a group to join is missing or
 -- closed, a draft for a group is stored already, or the callbacks of a group are, it returns {now, '?'} and writes
 -- nothing: the client then decides by the model's rules in a unit of work.
 -- Returns {now, '/'} without writing when a queue is fair and this form of the script does not know subqueues.
 -- Ids minted together lie together: if none is stored between the smallest and the largest, all are new.
 local mixed = #call('ZRANGEBYLEX', JOBS, '[' .. ARGV[2], '(' .. ARGV[3] .. '\1', 'LIMIT', 0, 1) > 0
-local letters, jobs, waits, soon, counts, named, lined = {}, {}, {}, {}, {}, {}, {}
+local letters, jobs, waits, soon, counts, named, joining = {}, {}, {}, {}, {}, {}, {}
 local at, last, w, j, ascend = 5, #ARGV, 0, 0, byte(ARGV[4]) == 49
 local joins = tonumber(string.match(ARGV[4], '@(%d+)') or 0)
 local closings = tonumber(string.match(ARGV[4], '#(%d+)') or 0)
@@ -32,7 +32,7 @@ if joins > 0 then
 end
 -- How many due jobs share a waiting entry: a claim that takes some of them writes the rest anew.
 local LARGEST = 50
-local HEADER = DIVIDED and 8 or 6
+local HEADER = WITH_SUBQUEUES and 8 or 6
 local settings = {}
 while at <= last do
   local queue, name, kind, when, keyed = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4] == '1'
@@ -42,7 +42,7 @@ while at <= last do
   if not set then
     set = call('HMGET', QUEUES, name .. '/used', name .. '/fair')
     settings[name] = set
-    if set[2] and not DIVIDED then return {int(now), '/'} end
+    if set[2] and not WITH_SUBQUEUES then return {int(now), '/'} end
   end
   local due, due8 = now, now8
   if when ~= '' then
@@ -51,12 +51,12 @@ while at <= last do
   end
   local times, entries = now8 .. due8, waits[queue] or {}
   waits[queue] = entries
-  if DIVIDED then
-    local line = ARGV[at + 6]
-    if line ~= '' and (set[2] or byte(line) ~= 64) then
+  if WITH_SUBQUEUES then
+    local subqueue = ARGV[at + 6]
+    if subqueue ~= '' and (set[2] or byte(subqueue) ~= 64) then
       entries = {}
-      local q = divided_queue(name, 22 + (queue - 1) * STRIDE)
-      lined[#lined + 1] = {q = q, name = line, slot = ARGV[at + 7], due = due, entries = entries}
+      local q = subqueues_of(name, 22 + (queue - 1) * STRIDE)
+      joining[#joining + 1] = {q = q, name = subqueue, slot = ARGV[at + 7], due = due, entries = entries}
     end
   end
   local before, priority, parts, l = j, nil, nil, 0
@@ -107,26 +107,26 @@ for queue, entries in pairs(waits) do
   for i, parts in ipairs(entries) do flat[2 * i - 1], flat[2 * i] = '0', table.concat(parts) end
   if #flat > 0 then call('ZADD', WAIT(queue), unpack(flat)) end
 end
-if DIVIDED then
+if WITH_SUBQUEUES then
   local names, flats = {}, {}
-  for _, one in ipairs(lined) do
+  for _, one in ipairs(joining) do
     names[one.q] = names[one.q] or {}
     table.insert(names[one.q], one.name)
   end
   for q, some in pairs(names) do states_of(q, some) end
-  for _, one in ipairs(lined) do
-    local flat = flats[one.q] or {aside = {}, dues = {}}
+  for _, one in ipairs(joining) do
+    local flat = flats[one.q] or {entries = {}, dues = {}}
     flats[one.q] = flat
     local score = int(one.due)
     for _, parts in ipairs(one.entries) do
       local entry = table.concat(parts)
-      local member, n = one.name .. '\0' .. entry, #flat.aside
-      flat.aside[n + 1], flat.aside[n + 2], flat.dues[n + 1], flat.dues[n + 2] = '0', member, score, member
+      local member, n = one.name .. '\0' .. entry, #flat.entries
+      flat.entries[n + 1], flat.entries[n + 2], flat.dues[n + 1], flat.dues[n + 2] = '0', member, score, member
       join(one.q, one.name, one.slot, sub(entry, 1, 26), one.due, true)
     end
   end
   for q, flat in pairs(flats) do
-    in_parts('ZADD', q.aside, flat.aside)
+    in_parts('ZADD', q.entries, flat.entries)
     in_parts('ZADD', q.dues, flat.dues)
   end
   write_states()

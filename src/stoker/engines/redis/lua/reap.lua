@@ -73,8 +73,10 @@ for i, id in ipairs(ids) do
     local sound, limit = pcall(cjson.decode, text or '')
     if text and sound and type(limit.name) == 'string' then
       local prefix, keys = sub(STATE, 1, -6), {}
-      for k, key in ipairs({'aside', 'subqueues', 'order', 'dues'}) do keys[k] = prefix .. key .. ':' .. queue end
-      free(divided_queue(queue, 1, keys), limit.name .. (limit.key and '/' .. limit.key or ''), 1)
+      for k, key in ipairs({'subqueue_entries', 'subqueues', 'order', 'dues'}) do
+        keys[k] = prefix .. key .. ':' .. queue
+      end
+      free(subqueues_of(queue, 1, keys), limit.name .. (limit.key and '/' .. limit.key or ''), 1)
     end
   end
 end

@@ -2,8 +2,8 @@
 -- Repair the number of running jobs of a subqueue (model.subqueues.recounted), if its state is still as it was read.
 -- ARGV: now, queue, name of the subqueue, its state, how many jobs hold a slot. Returns 1 if it was repaired. Where the
 -- state is lost ('') a sixth value is the limit, and the state is made anew.
-local q = divided_queue(ARGV[2], 22)
-local s = state_of_line(q, ARGV[3])
+local q = subqueues_of(ARGV[2], 22)
+local s = subqueue_state(q, ARGV[3])
 if (s.raw or '') ~= ARGV[4] or (ARGV[4] == '' and not s.lost) then return reply(0) end
 if s.lost then
   restored(q, s, ARGV[6], tonumber(ARGV[5]))

@@ -1,7 +1,7 @@
 -- with: _packed_ids, _waiting, _subqueues
 -- Apply the numbers that an operator set (model.subqueues.repinned). ARGV: now, queue, '1' to look at each subqueue now,
 -- so that no claim has to look at all of them, names of subqueues.
-local q, names = divided_queue(ARGV[2], 22), {}
+local q, names = subqueues_of(ARGV[2], 22), {}
 for i = 4, #ARGV do names[#names + 1] = ARGV[i] end
 local pins, known = pins_of(q), states_of(q, names)
 for _, name in ipairs(names) do

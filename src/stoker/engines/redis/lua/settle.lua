@@ -1,4 +1,4 @@
--- with: _packed_ids, _waiting, _groups, ?_subqueues, _commit, _aside, _take, ?_lines, _claim
+-- with: _packed_ids, _waiting, _groups, ?_subqueues, _commit, _aside, _take, ?_subqueue_claim, _claim
 -- Settle runs, and claim in the same step. ARGV[2]: where the demand begins (0: none). ARGV[3..6]: keep_done and
 -- keep_dead of a queue without settings, grace and highest count of a cool-down. ARGV[7]: how many labels, each (number
 -- of the queue's keys, queue, kind); then how many workers, each (name, number of the key of its lease set). Then the
@@ -7,7 +7,7 @@
 -- Returns {now, verdicts, claims}, and where there are any the groups that closed and have callbacks, and numbers of
 -- queues in which a job waits for a slot that came back. Verdicts: a(pplied) r(epeated) c(anceling) l(ost), and ? when a
 -- check of an attached unit of work failed: the client reads again and sends that settlement again.
--- Returns {now, '/'} without writing when a job goes back to a fair queue and the settlement does not name its line.
+-- Returns {now, '/'} without writing when a job goes back to a fair queue and the settlement does not name its subqueue.
 -- The script judges all settlements before its first write, which is a removal.
 local demand, keeps, grace, most = tonumber(ARGV[2]), {keep_done = ARGV[3], keep_dead = ARGV[4]}, ARGV[5], ARGV[6]
 local at, labels = 8, {}
@@ -20,7 +20,7 @@ local mine = {}
 for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do mine[ARGV[i]] = KEYS[tonumber(ARGV[i + 1])] end
 at = at + 1 + 2 * tonumber(ARGV[at])
 local REFUND, CRASH, THROTTLED, ERROR, DELETE, RESULT, KEY, COOL, ATTACHED, KEEP = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512
-local DUE, GROUP, LINE = 1024, 2048, 4096
+local DUE, GROUP, SUBQUEUE = 1024, 2048, 4096
 local band = bit.band
 local TOTAL = {d = 'completed', a = 'retried', x = 'failed', c = 'canceled'}
 
@@ -42,21 +42,22 @@ local function traits_of(text)
   -- A success that stores at most a result.
   local f = flags % GROUP
   found.plain = status == 'd' and (f == 0 or f == RESULT or f == KEEP or f == RESULT + KEEP)
-  if (status == 'p' or status == 'a') and band(flags, LINE) == 0
+  if (status == 'p' or status == 'a') and band(flags, SUBQUEUE) == 0
     and call('HGET', QUEUES, found.label.name .. '/fair') then unlined = true end
   known[text] = found
   all_traits[#all_traits + 1] = found
   return found
 end
 
-local function lines_at(label) return divided_queue(label.name, 22 + (label.queue - 1) * STRIDE) end
+local function subqueues_at(label) return subqueues_of(label.name, 22 + (label.queue - 1) * STRIDE) end
 
 -- --- judging -----------------------------------------------------------------------------------------------------
 local ids, fences, traits, more, n = {}, {}, {}, {}, 0
 local group_of, ends_of, agenda = {}, {}, nil
--- By settlement the line that its flag LINE names. It begins with '=' (the subqueue of a limit), '!' (the same, and the
--- job keeps its slot until it ends) or '@' (that of a tenant, for a fair queue). A job that goes back has a limit too.
-local line_of, slot_of = {}, {}
+-- By settlement the subqueue that its flag SUBQUEUE names. It begins with '=' (the subqueue of a limit), '!' (the same,
+-- and the job keeps its slot until it ends) or '@' (that of a tenant, for a fair queue). A job that goes back has a limit
+-- too.
+local subqueue_of, slot_of = {}, {}
 local last = demand > 0 and demand - 1 or #ARGV
 while at <= last do
   local packed, fence, t = ARGV[at], ARGV[at + 1], known[ARGV[at + 2]] or traits_of(ARGV[at + 2])
@@ -66,11 +67,11 @@ while at <= last do
     ids[n], fences[n], traits[n] = sub(packed, i - 15, i), fence, t
   end
   at = at + 3
-  if band(flags, LINE) > 0 then
-    local line, slot = ARGV[at], nil
+  if band(flags, SUBQUEUE) > 0 then
+    local subqueue, slot = ARGV[at], nil
     at = at + 1
     if t.status == 'p' or t.status == 'a' then slot, at = ARGV[at], at + 1 end
-    for i = first, n do line_of[i], slot_of[i] = line, slot end
+    for i = first, n do subqueue_of[i], slot_of[i] = subqueue, slot end
   end
   if band(flags, GROUP) > 0 then
     local group = KEYS[tonumber(ARGV[at])]
@@ -161,7 +162,7 @@ for i = 1, n do
     local s = more[i] or {id = id, traits = t}
     verdict = judge(s, state, fence, t.status)
     if verdict == 'a' then
-      s.state, s.line, s.limit = state, line_of[i], slot_of[i]
+      s.state, s.subqueue, s.limit = state, subqueue_of[i], slot_of[i]
       rest[#rest + 1] = s
       if t.status == 'd' then trouble[t.label.kind] = ''
       elseif s.error and (t.status == 'x' or t.status == 'a') then trouble[t.label.kind] = s.error end
@@ -173,9 +174,9 @@ for i = 1, n do
     local gone = released[fence]
     if not gone then gone = {}; released[fence] = gone end
     gone[#gone + 1] = id
-    local line = line_of[i]
-    if line and byte(line) ~= 64 and not (byte(line) == 33 and slot_of[i]) then
-      freed[#freed + 1] = {t.label, sub(line, 2), byte(line) == 33 and id}
+    local subqueue = subqueue_of[i]
+    if subqueue and byte(subqueue) ~= 64 and not (byte(subqueue) == 33 and slot_of[i]) then
+      freed[#freed + 1] = {t.label, sub(subqueue, 2), byte(subqueue) == 33 and id}
     end
     local group = group_of[i]
     if group then
@@ -227,16 +228,16 @@ local function conclude(s)
   r.status, r.worker, r.settled, r.tail = status, '', status, ''
   if status == 'p' or status == 'a' then
     r.scheduled_at = band(flags, DUE) > 0 and t.span or now + t.span  -- lifecycle.due_again
-    local entry, line = waiting_entry(r.priority, r.scheduled_at, id), s.line
-    local mark = line and byte(line)
+    local entry, subqueue = waiting_entry(r.priority, r.scheduled_at, id), s.subqueue
+    local mark = subqueue and byte(subqueue)
     if mark == 33 then
-      local q = lines_at(label)
-      call('ZADD', q.order, '0', kept(sub(line, 2), id))
+      local q = subqueues_at(label)
+      call('ZADD', q.order, '0', kept(sub(subqueue, 2), id))
     end
     if mark == 61 then
-      put_in_line(lines_at(label), sub(line, 2), entry, s.limit, false)
-    elseif mark == 64 and is_fair(lines_at(label)) then
-      put_in_line(lines_at(label), line, entry, '', false)
+      put_into_subqueue(subqueues_at(label), sub(subqueue, 2), entry, s.limit, false)
+    elseif mark == 64 and is_fair(subqueues_at(label)) then
+      put_into_subqueue(subqueues_at(label), subqueue, entry, '', false)
     else
       call('ZADD', WAIT(label.queue), '0', entry)
     end
@@ -268,10 +269,10 @@ if a > 0 then
     named[label] = named[label] or {}
     table.insert(named[label], one[2])
   end
-  for label, names in pairs(named) do states_of(lines_at(label), names) end
+  for label, names in pairs(named) do states_of(subqueues_at(label), names) end
   for _, one in ipairs(freed) do
     local label = one[1]
-    local q = lines_at(label)
+    local q = subqueues_at(label)
     if free(q, one[2], 1) then waited[label.queue] = true end
     if one[3] then call('ZREM', q.order, kept(one[2], one[3])) end
   end
@@ -297,7 +298,7 @@ if a > 0 then
   for group, e in pairs(ends_of) do count_group(group, agenda, 0, e.d, e.x, e.c) end
 end
 local wakes = {}
-if DIVIDED then
+if WITH_SUBQUEUES then
   write_states()
   -- A slot that came back wakes a waiter, unless this call asks for jobs of the queue.
   for i = demand + 3, demand > 0 and #ARGV or 0, 3 do waited[tonumber(ARGV[i])] = nil end

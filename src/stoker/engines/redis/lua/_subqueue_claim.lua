@@ -1,45 +1,46 @@
--- A claim of a divided queue (shared.subqueue_claim; model.subqueues). A script may have 200 local names: hence the block.
-local claim_lines, has_more
+-- A claim of a queue with subqueues (shared.subqueue_claim; model.subqueues). A script may have 200 local names: hence
+-- the block.
+local claim_from_subqueues, has_more
 do
 
--- What a claim reads of a line it reads once, mostly: then it knows also what is left. `line.entries` are due entries of
--- one priority in order, without the name of the subqueue; `complete`: no others of this priority are due; `behind`: what
--- follows them in the line, '' for nothing.
-local read_line
-read_line = function(q, line, n)
-  local prefix = line.name .. '\0'
+-- What a claim reads of a subqueue it reads once, mostly: then it knows also what is left. `source.entries` are due
+-- entries of one priority in order, without the name of the subqueue; `complete`: no others of this priority are due;
+-- `behind`: what follows them, '' for nothing.
+local read_entries
+read_entries = function(q, source, n)
+  local prefix = source.name .. '\0'
   local size, wanted, entries = #prefix, n + 1, {}
-  local got = call('ZRANGEBYLEX', q.aside, '[' .. prefix .. line.p, '(' .. line.name .. '\1', 'LIMIT', 0, wanted)
-  line.entries, line.complete, line.behind = entries, #got < wanted, #got < wanted and '' or nil
+  local got = call('ZRANGEBYLEX', q.entries, '[' .. prefix .. source.p, '(' .. source.name .. '\1', 'LIMIT', 0, wanted)
+  source.entries, source.complete, source.behind = entries, #got < wanted, #got < wanted and '' or nil
   for i = 1, #got do
     local entry = sub(got[i], size + 1)
     if not is_entry(entry) then
-      take_out(q.name, q.aside, entry, line.name, q.dues)
-      return read_line(q, line, n)
+      take_out(q.name, q.entries, entry, source.name, q.dues)
+      return read_entries(q, source, n)
     end
-    if sub(entry, 1, 2) ~= line.p or parse('>I8', entry, 3) > now then
-      line.complete, line.behind = true, entry
+    if sub(entry, 1, 2) ~= source.p or parse('>I8', entry, 3) > now then
+      source.complete, source.behind = true, entry
       break
     end
     entries[i] = entry
   end
 end
 
--- The first n jobs of what was read, and of how many entries; nil if more of the line has to be read for them.
-local function jobs_of(line, n)
-  local entries, jobs = line.entries, 0
-  for i = 1, line.complete and #entries or #entries - 1 do
+-- The first n jobs of what was read, and of how many entries; nil if more entries have to be read for them.
+local function jobs_of(source, n)
+  local entries, jobs = source.entries, 0
+  for i = 1, source.complete and #entries or #entries - 1 do
     jobs = jobs + math.floor((#entries[i] - 10) / 16)
   end
-  if jobs < n and (not line.complete or line.behind ~= '') then return nil end
+  if jobs < n and (not source.complete or source.behind ~= '') then return nil end
   local batch = new_batch()
   return batch, take_from(batch, entries, n)
 end
 
--- The first n due jobs of a line or, without a name, of the main line, over all priorities; they stay. `taken` are their
--- entries.
+-- The first n due jobs of a subqueue or, without a name, of the waiting set, over all priorities; they stay. `taken`
+-- are their entries.
 local function peek(q, wait, name, n)
-  local prefix, stop, key = name and name .. '\0' or '', name and '(' .. name .. '\1' or '+', name and q.aside or wait
+  local prefix, stop, key = name and name .. '\0' or '', name and '(' .. name .. '\1' or '+', name and q.entries or wait
   local size, batch, priority, after = #prefix, new_batch(), 0, pack('>I8', now + 1)
   batch.taken = {}
   local function drop(entry) take_out(q.name, key, entry, name, name and q.dues) end
@@ -113,7 +114,7 @@ local function look_again(q, turn, most)
   return #names
 end
 
--- A heap of lines by their next job.
+-- A heap of sources, subqueues and the waiting set, by their next job.
 local function push(heap, one)
   local i = #heap + 1
   heap[i] = one
@@ -141,30 +142,30 @@ local function pop(heap)
   return first
 end
 
--- The next job of a line of which more than the head may start: read some at a time, more when these are taken.
-local function advance(q, wait, line, left)
-  line.at = line.at + 1
-  local most = math.min(line.room, line.at - 1 + left)
-  if line.at > most then return false end
-  if line.at > line.batch.n then
-    if line.batch.n < line.read then return false end
-    line.read = math.min(most, line.name and 2 * line.read or math.max(8, 8 * line.read))
+-- The next job of a source of which more than the head may start: read some at a time, more when these are taken.
+local function advance(q, wait, source, left)
+  source.at = source.at + 1
+  local most = math.min(source.room, source.at - 1 + left)
+  if source.at > most then return false end
+  if source.at > source.batch.n then
+    if source.batch.n < source.read then return false end
+    source.read = math.min(most, source.name and 2 * source.read or math.max(8, 8 * source.read))
     local batch
-    if line.name and line.read <= 8 then
-      read_line(q, line, line.read)
-      batch = jobs_of(line, line.read)
+    if source.name and source.read <= 8 then
+      read_entries(q, source, source.read)
+      batch = jobs_of(source, source.read)
     end
-    line.batch = batch or peek(q, wait, line.name, line.read)
-    if line.at > line.batch.n then return false end
+    source.batch = batch or peek(q, wait, source.name, source.read)
+    if source.at > source.batch.n then return false end
   end
-  line.head = line.batch.heads[line.at] .. line.batch.ids[line.at]
+  source.head = source.batch.heads[source.at] .. source.batch.ids[source.at]
   return true
 end
 
--- What a claim takes: jobs by line, what is removed from lines for them and put back there, the lines in the order of
--- their jobs, and where it is known the first job that is left ('' for none). MAIN is the main line.
+-- What a claim takes: jobs by source, what is removed from subqueues for them and put back there, the sources in the order
+-- of their jobs, and where it is known the first job that is left ('' for none). MAIN is the waiting set.
 local MAIN = {}
-local function new_plan() return {lines = {}, batches = {}, names = {}, gone = {}, back = {}, rest = {}} end
+local function new_plan() return {sources = {}, batches = {}, names = {}, gone = {}, back = {}, rest = {}} end
 
 -- Add jobs of a subqueue to a plan.
 local function add_jobs(plan, name, batch, gone)
@@ -184,14 +185,14 @@ local function add_jobs(plan, name, batch, gone)
   end
 end
 
--- Take n jobs of a subqueue. `line`: what was read of it already.
-local function take_line(q, wait, plan, s, n, line)
-  line = line or {name = s.name, p = sub(s.head, 1, 2)}
-  if not line.entries then read_line(q, line, n) end
-  local entry = n == 1 and line.entries[1]
+-- Take n jobs of a subqueue. `source`: what was read of it already.
+local function take_from_subqueue(q, wait, plan, s, n, source)
+  source = source or {name = s.name, p = sub(s.head, 1, 2)}
+  if not source.entries then read_entries(q, source, n) end
+  local entry = n == 1 and source.entries[1]
   if entry and #entry < 28 then
     -- The frequent case: one job, which has an entry of its own.
-    local name, second, behind = s.name, line.entries[2], line.behind
+    local name, second, behind = s.name, source.entries[2], source.behind
     plan.gone[#plan.gone + 1] = name .. '\0' .. entry
     plan.batches[name] = {n = 1, ids = {sub(entry, 11, 26)}, heads = {sub(entry, 1, 10)}, with_state = {has_state(entry) or nil}}
     plan.names[#plan.names + 1] = name
@@ -200,13 +201,13 @@ local function take_line(q, wait, plan, s, n, line)
     elseif behind and parse('>I8', behind, 3) <= now then plan.rest[name] = sub(behind, 1, 26) end
     return 1
   end
-  local batch, c = jobs_of(line, n)
+  local batch, c = jobs_of(source, n)
   if not batch then
     batch = peek(q, wait, s.name, n)
     add_jobs(plan, s.name, batch, batch.taken)
     return batch.n
   end
-  local gone, entries, behind = {}, line.entries, line.behind
+  local gone, entries, behind = {}, source.entries, source.behind
   for i = 1, c do gone[i] = entries[i] end
   local rest = entries[c + 1] and sub(entries[c + 1], 1, 26) or behind == '' and '' or nil
   if not rest and behind and parse('>I8', behind, 3) <= now then rest = sub(behind, 1, 26) end
@@ -218,14 +219,14 @@ local function take_line(q, wait, plan, s, n, line)
   return batch.n
 end
 
--- Write what a plan removes from lines and puts back there.
-local function write_lines(q, plan)
-  in_parts('ZREM', q.aside, plan.gone)
+-- Write what a plan removes from subqueues and puts back there.
+local function write_entries(q, plan)
+  in_parts('ZREM', q.entries, plan.gone)
   in_parts('ZREM', q.dues, plan.gone)
   if #plan.back > 0 then
     in_parts('ZADD', q.dues, plan.back)
     for i = 1, #plan.back, 2 do plan.back[i] = '0' end
-    in_parts('ZADD', q.aside, plan.back)
+    in_parts('ZADD', q.entries, plan.back)
   end
   plan.gone, plan.back = {}, {}
 end
@@ -245,35 +246,35 @@ local function in_order(q, wait, n, first_only)
       local some = room(s, n - c)
       if some > 0 then
         c = c + 1
-        plan.lines[c], counts[s.name], order[#order + 1] = s.name, 1, s
+        plan.sources[c], counts[s.name], order[#order + 1] = s.name, 1, s
         if some > 1 then
-          local line = {name = s.name, room = some, at = 1, read = 1, batch = {n = 1}, p = sub(s.head, 1, 2)}
-          reads[s.name] = line
-          if advance(q, wait, line, n - c) then push(heap, line) end
+          local source = {name = s.name, room = some, at = 1, read = 1, batch = {n = 1}, p = sub(s.head, 1, 2)}
+          reads[s.name] = source
+          if advance(q, wait, source, n - c) then push(heap, source) end
         end
       end
     elseif first then
       local name = first.name or MAIN
       c = c + 1
-      plan.lines[c], counts[name] = name, (counts[name] or 0) + 1
+      plan.sources[c], counts[name] = name, (counts[name] or 0) + 1
       pop(heap)
       if advance(q, wait, first, n - c) then push(heap, first) end
     else
       break
     end
   end
-  for _, s in ipairs(order) do take_line(q, wait, plan, s, counts[s.name], reads[s.name]) end
+  for _, s in ipairs(order) do take_from_subqueue(q, wait, plan, s, counts[s.name], reads[s.name]) end
   if counts[MAIN] then plan.batches[MAIN] = due_of(q.name, wait, counts[MAIN]) end
   return plan
 end
 
--- The main line first: it holds what was stored before the queue became fair. Then subqueues in turn, at most `each`
+-- The waiting set first: it holds what was stored before the queue became fair. Then subqueues in turn, at most `each`
 -- jobs of one: the first of each, the second of each, and so on.
 local function in_turn(q, wait, n)
   local plan = new_plan()
   plan.batches[MAIN] = due_of(q.name, wait, n)
   local left = n - plan.batches[MAIN].n
-  for i = 1, n - left do plan.lines[i] = MAIN end
+  for i = 1, n - left do plan.sources[i] = MAIN end
   local states = left > 0 and open_states(q, 't', 18, left) or {}
   if #states == 0 then return plan end
   local each, wanted, over = math.ceil(left / #states), {}, -left
@@ -291,10 +292,10 @@ local function in_turn(q, wait, n)
   end
   local got, short = {}, math.max(0, -over)
   for i, s in ipairs(states) do
-    got[i] = wanted[i] > 0 and take_line(q, wait, plan, s, wanted[i]) or 0
+    got[i] = wanted[i] > 0 and take_from_subqueue(q, wait, plan, s, wanted[i]) or 0
     short = short + wanted[i] - got[i]
   end
-  if short > 0 then write_lines(q, plan) end
+  if short > 0 then write_entries(q, plan) end
   for _, i in ipairs(last) do
     if short > 0 and got[i] == each - 1 then
       local name = states[i].name
@@ -306,14 +307,14 @@ local function in_turn(q, wait, n)
   end
   for place = 1, each do
     for i, s in ipairs(states) do
-      if got[i] >= place then plan.lines[#plan.lines + 1] = s.name end
+      if got[i] >= place then plan.sources[#plan.sources + 1] = s.name end
     end
   end
   return plan
 end
 
--- Claim up to n jobs of a divided queue; returns whether a further call may find more.
-claim_lines = function(q, queue, n, worker, mine, jobs, first_only)
+-- Claim up to n jobs of a queue with subqueues; returns whether a further call may find more.
+claim_from_subqueues = function(q, queue, n, worker, mine, jobs, first_only)
   local count_before, counted, looks, wait, start = claims_of(q), false, 0, WAIT(queue), #jobs
   while true do
     local most = $MOST_LOOKS$ - looks
@@ -323,12 +324,12 @@ claim_lines = function(q, queue, n, worker, mine, jobs, first_only)
     looks = looks + found
     local some = n - (#jobs - start)
     local plan = is_fair(q) and not first_only and in_turn(q, wait, some) or in_order(q, wait, some, first_only)
-    write_lines(q, plan)
+    write_entries(q, plan)
     -- One batch in the order of the plan.
     local batch, at = new_batch(), {}
-    for i, name in ipairs(plan.lines) do
+    for i, name in ipairs(plan.sources) do
       local from, k = plan.batches[name], (at[name] or 0) + 1
-      -- A line may hold fewer jobs than its state says only if another program wrote to it.
+      -- A subqueue may hold fewer jobs than its state says only if another program wrote to it.
       if from.ids[k] then
         at[name], batch.n = k, batch.n + 1
         batch.ids[batch.n], batch.heads[batch.n] = from.ids[k], from.heads[k]
@@ -336,15 +337,15 @@ claim_lines = function(q, queue, n, worker, mine, jobs, first_only)
       end
     end
     take(queue, q.name, batch, worker, mine, jobs)
-    local aside = 0
-    for _ in pairs(batch.unread or {}) do aside = aside + 1 end
+    local unreadable = 0
+    for _ in pairs(batch.unread or {}) do unreadable = unreadable + 1 end
     if #plan.names > 0 then
       if not counted then
         counted = true
         call('HSET', QUEUES, q.name .. '/claims', int(count_before + 1))
       end
       -- model.subqueues.served; a job that cannot be read has not started.
-      local unread = aside > 0 and {} or nil
+      local unread = unreadable > 0 and {} or nil
       for i in pairs(batch.unread or {}) do unread[batch.ids[i]] = true end
       for _, name in ipairs(plan.names) do
         local s, given = changing(q, q.known[name]), plan.batches[name]
@@ -365,7 +366,7 @@ claim_lines = function(q, queue, n, worker, mine, jobs, first_only)
     end
     local left = n - (#jobs - start)
     if left <= 0 then return false end
-    if found < most and aside == 0 and (#plan.lines == 0 or not is_fair(q)) then return false end
+    if found < most and unreadable == 0 and (#plan.sources == 0 or not is_fair(q)) then return false end
   end
 end
 
