@@ -19,7 +19,7 @@ from benchmarks.doors import WORKER, drafts, successes
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.postgres.claim_cursor import MIN_TAKEN, SLACK
 from stoker.engines.postgres.columns import listed
-from stoker.engines.postgres.connection import DOORS, Connection
+from stoker.engines.postgres.connection import FOR_JOBS, Connection
 from stoker.engines.postgres.statements import STATEMENTS
 from stoker.engines.postgres.wakeup.listener import CHANNEL
 from stoker.model.ids import JobId
@@ -99,7 +99,7 @@ class Pupil:
         self._claim = ""
 
     async def listen(self, engine: PostgresEngine) -> None:
-        """Note the statements of doors, which is all that is run as one statement."""
+        """Note the statements about jobs, which is all that is run as one statement."""
         store: Any = engine._store  # noqa: SLF001 - what passes there is the point
         take, give_back = store.take, store.give_back
         self._claim = store.texts["claim"]
@@ -189,7 +189,7 @@ class BarePostgres:
         await engine.jobs.renew(WORKER, [], first=True, lease=HOUR)
         await engine.close()
         opened = [
-            await Connection.open(url, "the bare loop", settings=DOORS, pooler="none", patience=PATIENCE)
+            await Connection.open(url, "the bare loop", settings=FOR_JOBS, pooler="none", patience=PATIENCE)
             for _ in range(3)
         ]
         try:

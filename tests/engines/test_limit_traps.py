@@ -18,7 +18,7 @@ import pytest
 from stoker.engines.base import Engine
 from stoker.engines.memory import MemoryEngine
 from stoker.engines.postgres import PostgresEngine, claim, subqueues
-from stoker.engines.postgres.connection import DOORS, Connection
+from stoker.engines.postgres.connection import FOR_JOBS, Connection
 from stoker.engines.postgres.statements import STATEMENTS, placed
 from stoker.engines.sqlite import SqliteEngine
 from stoker.engines.sqlite.connection import Connection as SqliteConnection
@@ -619,7 +619,7 @@ async def test_states_are_found_by_name_and_not_by_walking_the_queue(
     await engine.jobs.insert([limited(f"k{n}") for n in range(1_000)])
     await take(engine, 5)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        for name, value in DOORS.items():
+        for name, value in FOR_JOBS.items():
             connection.execute("select set_config(%s, %s, false)", (name, value))
         text = placed(STATEMENTS["subqueue_named"], postgres_schema)
         connection.execute(f"prepare named as {text}".encode())

@@ -84,10 +84,12 @@ async def test_postgres_stops_a_long_read_and_not_a_long_write(
     twin = await limited(PostgresEngine(url, schema=postgres_schema))
     store = twin._store
     store.texts = {**store.texts, "long": "SELECT pg_sleep(30)", "short": "SELECT pg_sleep(0.2)::text"}
-    for read in (store.read, store.stroll):
-        with pytest.raises(EngineSlow, match="took too long"):
-            await read(lambda _: asked("long"))
-        await answers(twin)
+    with pytest.raises(EngineSlow, match="took too long"):
+        await store.read(lambda _: asked("long"))
+    await answers(twin)
+    with pytest.raises(EngineSlow, match="took too long"):
+        await store.each("admin", lambda: asked("long"))
+    await answers(twin)
     with psycopg.connect(postgres_url) as connection:
         running = "select count(*) from pg_stat_activity where state = 'active' and query = 'SELECT pg_sleep(30)'"
         assert connection.execute(running).fetchone() == (0,)

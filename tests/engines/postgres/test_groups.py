@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from stoker.engines.postgres import PostgresEngine
-from stoker.engines.postgres.groups import Looks
+from stoker.engines.postgres.groups import GroupCloser
 from stoker.model.groups import Group, Swept, into_group, new_group
 from stoker.model.ids import Mint
 from stoker.model.job import Claim, Demand, Draft, Job, Verdict
@@ -112,7 +112,7 @@ async def test_a_process_killed_between_commit_and_look_costs_a_sweep(
     group = await make(engine, 2, then)
     claims = await engine.jobs.claim(DEMAND)
     with monkeypatch.context() as patched:
-        patched.setattr(Looks, "add", lambda *_: None)
+        patched.setattr(GroupCloser, "add", lambda *_: None)
         await end(engine, claims)
     found = await read(engine, group)
     assert (found.waiting, found.closed_at) == (0, None)
@@ -227,7 +227,7 @@ async def test_a_group_closes_no_earlier_than_its_last_member_ended(
     now = 1_800_000_000_000_000
     early = PostgresEngine(postgres_url, schema=postgres_schema, clock=lambda: now)
     late = PostgresEngine(postgres_url, schema=postgres_schema, clock=lambda: now + 7)
-    monkeypatch.setattr(Looks, "add", lambda *_: None)
+    monkeypatch.setattr(GroupCloser, "add", lambda *_: None)
     async with AsyncExitStack() as stack:
         for one in (early, late):
             await one.open()

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from stoker.engines.postgres import PostgresEngine
-from stoker.engines.postgres.connection import DOORS
+from stoker.engines.postgres.connection import FOR_JOBS
 from stoker.engines.postgres.statements import STATEMENTS, placed
 from stoker.engines.sql.user_handles.handles import drive
 from stoker.model.ids import Mint
@@ -226,7 +226,7 @@ async def test_late_commits_neither_skip_nor_invert(make: Make, postgres_url: st
 
 async def _buffers(url: str, text: str, values: tuple[Any, ...]) -> int:
     """Pages that a statement touches, in a transaction that is rolled back."""
-    connection = await asyncpg.connect(url, server_settings=DOORS)
+    connection = await asyncpg.connect(url, server_settings=FOR_JOBS)
     try:
         transaction = connection.transaction()
         await transaction.start()

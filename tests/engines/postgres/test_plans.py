@@ -1,7 +1,8 @@
 """How Postgres finds its rows: no statement reads a table that grows with the jobs from end to end.
 
-Doors plan once and keep the plan, perhaps from a time when every table was empty, so theirs are looked at without any
-values. Questions of people are planned for what they ask, so theirs are looked at with values over real rows.
+Connections for jobs plan once and keep the plan, perhaps from a time when every table was empty, so theirs are looked
+at without any values. Questions of people are planned for what they ask, so theirs are looked at with values over real
+rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pytest
 
 from stoker.engines.postgres import PostgresEngine, claim_cursor, find
 from stoker.engines.postgres.columns import listed
-from stoker.engines.postgres.connection import DESK, DOORS
+from stoker.engines.postgres.connection import FOR_ADMIN, FOR_JOBS
 from stoker.engines.postgres.statements import STATEMENTS, merged, placed
 from stoker.model.query import Query
 
@@ -38,7 +39,9 @@ MAY_SCAN = {
     "release_all_keys": "only for a key that cannot be read",
 }
 
-DESK_ONLY = {"find_by_end_done": "its summary per range of pages needs a bitmap scan, which doors never plan"}
+ADMIN_ONLY = {
+    "find_by_end_done": "its summary per range of pages needs a bitmap scan, which connections for jobs never plan"
+}
 
 CONDITIONS = {"Index Cond", "Recheck Cond", "TID Cond"}
 
@@ -214,8 +217,8 @@ def read_whole(name: str, plan: Any) -> set[str]:
 @pytest.mark.spec("PGOP-09")
 @pytest.mark.parametrize("state", ["empty", "full"])
 async def test_no_door_reads_a_large_table_whole(postgres_url: str, schemas: dict[str, str], state: str) -> None:
-    """Each statement, planned the way the doors plan theirs: without values, with or without rows."""
-    connection = await asyncpg.connect(postgres_url, server_settings=DOORS)
+    """Each statement, planned the way connections for jobs plan theirs: without values, with or without rows."""
+    connection = await asyncpg.connect(postgres_url, server_settings=FOR_JOBS)
     guilty = {}
     try:
         asked = {name: placed(STATEMENTS[name], schemas[state]) for name in planned()}
@@ -226,7 +229,7 @@ async def test_no_door_reads_a_large_table_whole(postgres_url: str, schemas: dic
             values = f"({', '.join(['null'] * places)})" if places else ""
             plan = json.loads(await connection.fetchval(f"explain (format json) execute asked{values}"))
             await connection.execute("deallocate asked")
-            if name not in DESK_ONLY and (found := read_whole(name, plan)):
+            if name not in ADMIN_ONLY and (found := read_whole(name, plan)):
                 guilty[name] = found
     finally:
         await connection.close()
@@ -240,7 +243,7 @@ async def test_a_claim_walks_along_its_index_when_most_entries_are_dead(
     """A server that knows of few living jobs among many dead would rather read and sort them all."""
     schema = schemas["empty"]
     async with contextlib.AsyncExitStack() as stack:
-        connection = await asyncpg.connect(postgres_url, server_settings=DOORS)
+        connection = await asyncpg.connect(postgres_url, server_settings=FOR_JOBS)
         stack.push_async_callback(connection.close)
         holder = await asyncpg.connect(postgres_url)
         stack.push_async_callback(holder.close)
@@ -264,7 +267,7 @@ async def test_a_claim_walks_along_its_index_when_most_entries_are_dead(
 @pytest.mark.spec("PGOP-09")
 async def test_no_question_reads_a_large_table_whole(postgres_url: str, schemas: dict[str, str], rows: int) -> None:
     """Pages, census and retention over many rows, planned for what they ask."""
-    connection = await asyncpg.connect(postgres_url, server_settings=DESK)
+    connection = await asyncpg.connect(postgres_url, server_settings=FOR_ADMIN)
     guilty = {}
     try:
         ids = [f"{n:032x}" for n in range(1, rows, rows // 20)]
@@ -281,13 +284,13 @@ async def test_no_question_reads_a_large_table_whole(postgres_url: str, schemas:
 
 @pytest.mark.spec("PGOP-09")
 def test_excuses_are_for_statements_that_exist() -> None:
-    assert {*MAY_SCAN, *DESK_ONLY, *SEARCHES_LEASES, *ASKED, *BY_ID} <= set(STATEMENTS)
+    assert {*MAY_SCAN, *ADMIN_ONLY, *SEARCHES_LEASES, *ASKED, *BY_ID} <= set(STATEMENTS)
 
 
 @pytest.mark.spec("PGOP-18")
 async def test_a_claim_over_many_queues_looks_at_each_place_once(postgres_url: str, schemas: dict[str, str]) -> None:
     """Twice the queues are twice the work: no queue searches for its places among those of the others."""
-    connection = await asyncpg.connect(postgres_url, server_settings=DOORS)
+    connection = await asyncpg.connect(postgres_url, server_settings=FOR_JOBS)
     text = placed(STATEMENTS["claim"], schemas["empty"])
     where = [
         listed([number]) for number in (claim_cursor.LOWEST, claim_cursor.HIGHEST, claim_cursor.START, claim_cursor.END)

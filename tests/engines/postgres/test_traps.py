@@ -77,7 +77,7 @@ async def take(engine: PostgresEngine, n: int = 1, worker: str = "w1") -> list[C
 async def uncommitted(engine: PostgresEngine, name: str, *values: Any) -> AsyncIterator[list[Row]]:
     """One of the engine's statements, held open in a transaction that commits when the block ends."""
     store = engine._store
-    connection = await store.connect("doors")
+    connection = await store.connect("jobs")
     await connection.command("BEGIN", 5)
     yield await connection.run(store.texts[name], values, 5)
     await connection.command("COMMIT", 5)
@@ -87,7 +87,7 @@ async def uncommitted(engine: PostgresEngine, name: str, *values: Any) -> AsyncI
 async def blocked(engine: PostgresEngine, task: asyncio.Task[Any]) -> None:
     """Wait until a task's statement waits for a lock."""
     store = engine._store
-    connection = await store.connect("desk")
+    connection = await store.connect("admin")
     look = "select count(*) from pg_locks where not granted"
     deadline = time.monotonic() + 60
     while not task.done() and (await connection.run(look, (), 5))[0][0] == 0:

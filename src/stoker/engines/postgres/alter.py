@@ -36,9 +36,9 @@ class Alterer(Facet):
         tell = partial(of_alter, selection, wanted)
         try:
             tally = await self._store.write(
-                lambda unit: audit.audited(unit, careful.alter(unit, selection, wanted), by, tell), lane="desk"
+                lambda unit: audit.audited(unit, careful.alter(unit, selection, wanted), by, tell), lane="admin"
             )
-            await self._store.looks.look_now()
+            await self._store.group_closer.run_now()
         finally:
             # Also when only the answer to its commit was lost.
             self._claimer.forget()

@@ -21,4 +21,4 @@ class Audit(Facet):
 
     @timed(write=True, name="write_audit")
     async def write(self, by: By, deed: Deed) -> AuditEntry:
-        return await self._store.write(lambda unit: _LOG.entered(unit, by, deed), lane="desk")
+        return await self._store.write(lambda unit: _LOG.entered(unit, by, deed), lane="admin")

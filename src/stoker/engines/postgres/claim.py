@@ -379,7 +379,7 @@ async def recount(store: Store, limit: int) -> list[Repair]:
             return await store.play(connection, subqueues.recount(unit, queue, left))
 
         with suppress(Locked):
-            repairs += await store.transact(work, lane="desk", first=(_NOW, ()), begin=locked(store, queue))
+            repairs += await store.transact(work, lane="admin", first=(_NOW, ()), begin=locked(store, queue))
     return repairs
 
 

@@ -54,7 +54,7 @@ COMMON = {
     "client_min_messages": "warning",
     "default_transaction_isolation": LEVEL,
 }
-DOORS = {
+FOR_JOBS = {
     **COMMON,
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -62,10 +62,10 @@ DOORS = {
     "enable_mergejoin": "off",
     "enable_bitmapscan": "off",
 }
-"""The doors' statements are planned once, perhaps while every table is empty: they must not learn from that. They walk
+"""Statements about jobs are planned once, perhaps while every table is empty: they must not learn from that. They walk
 along an index in its order; a bitmap would read and sort every dead entry that a held snapshot keeps."""
 
-DESK = {**COMMON, "enable_seqscan": "off"}
+FOR_ADMIN = {**COMMON, "enable_seqscan": "off"}
 """Questions of people are planned for what they ask, and never for a walk over everything."""
 
 

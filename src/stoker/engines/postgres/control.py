@@ -71,7 +71,7 @@ class Control(Facet):
                 return _tune_budget(unit, name, tuning, declared=declared, by=by)
             return _tune_queue(unit, name, tuning, declared=declared, by=by)
 
-        return await self._store.write(change, lane="desk")
+        return await self._store.write(change, lane="admin")
 
     @timed(write=False)
     async def subqueues(

@@ -40,7 +40,7 @@ async def repair(store: Store) -> None:
         await store.play(connection, _repair(unit))
 
     with suppress(Locked):
-        await store.transact(work, lane="desk", first=(_NOW, ()), begin=locked(store, LOCK))
+        await store.transact(work, lane="admin", first=(_NOW, ()), begin=locked(store, LOCK))
 
 
 def _found() -> Exchange[bool]:

@@ -28,7 +28,7 @@ _PINS = sql("describe_pins")
 
 async def describe(store: Store) -> Description:
     """The description of an open engine. Settings are read in a transaction like those that store jobs."""
-    server, sizes, pins = await store.write(lambda _: _asked(), lane="desk")
+    server, sizes, pins = await store.write(lambda _: _asked(), lane="admin")
     return _described(store, server, sizes, pins)
 
 

@@ -39,9 +39,9 @@ def expected_indexes() -> frozenset[str]:
 
 async def diagnose(store: Store) -> Facts:
     """The facts about an open engine's store. Settings are read in a transaction like those that store jobs."""
-    postgres = await store.write(lambda _: _server(store), lane="desk", notify=False)
+    postgres = await store.write(lambda _: _server(store), lane="admin", notify=False)
     counts, keys, damaged = await store.read(lambda _: _counts())
-    async with store.lend("desk") as connection:
+    async with store.lend("admin") as connection:
         transport = connection.transport()
     counters = tuple(Counted(queue or "all queues", what, counter, found) for what, queue, counter, found in counts)
     return Facts(idle_keys=keys, counters=counters, damaged=damaged, postgres=postgres, transport=transport)

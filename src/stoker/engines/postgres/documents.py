@@ -10,7 +10,7 @@ from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.shared import documents as shared
 from stoker.engines.shared.documents import Signed
-from stoker.engines.sql.exchanges import Exchange, just
+from stoker.engines.sql.exchanges import Exchange
 from stoker.model.time import Instant
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Documents(Facet, shared.Documents):
     """Tokens, sessions and operations."""
 
     async def now(self) -> Instant:
-        return await self._store.stroll(just)
+        return await self._store.server_time()
 
     @timed(write=False)
     async def _documents(self, sort: str) -> list[bytes]:
@@ -34,7 +34,7 @@ class Documents(Facet, shared.Documents):
 
     @timed(write=True)
     async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
-        return await self._store.write(lambda unit: _swap(unit, sort, name, before, after, signed), lane="desk")
+        return await self._store.write(lambda unit: _swap(unit, sort, name, before, after, signed), lane="admin")
 
 
 def _documents(sort: str) -> Exchange[list[bytes]]:

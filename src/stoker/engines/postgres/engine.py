@@ -36,7 +36,6 @@ from stoker.engines.postgres.steering import Consumers
 from stoker.engines.postgres.store import Options, Store
 from stoker.engines.postgres.url import public_url, read_url
 from stoker.engines.postgres.user_transaction import Transactions
-from stoker.engines.sql.exchanges import just
 from stoker.model.health.facts import Facts
 from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.time import Instant, Span
@@ -134,7 +133,7 @@ class PostgresEngine:
         self._store = store = Store(options)
         self.call_times = store.call_times
         claimer, finder = Claimer(store), Finder(store)
-        store.looks.inserted = claimer.inserted
+        store.group_closer.inserted = claimer.inserted
         self._transactions = transactions = Transactions(store, claimer)
         self._inserter = inserter = Inserter(store, claimer, transactions)
         settler = Settler(store, claimer, transactions)
@@ -197,4 +196,4 @@ class PostgresEngine:
         return await diagnose.diagnose(self._store)
 
     async def now(self) -> Instant:
-        return await self._store.stroll(just)
+        return await self._store.server_time()

@@ -36,7 +36,7 @@ class Timeline(Facet):
         self._store.inside()
         if not events and not points:
             return 0
-        return await self._store.write(lambda unit: _record(unit, events, points, now, chunk), lane="desk", lax=True)
+        return await self._store.write(lambda unit: _record(unit, events, points, now, chunk), lane="admin", lax=True)
 
     @timed(write=False)
     async def events(self, window: Window) -> list[Event]:

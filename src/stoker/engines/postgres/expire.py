@@ -78,9 +78,9 @@ class Sweeper(Facet):
         if sweep is Sweep.LIMITS:
             await damage.repair(store)
             return Expired(repairs=tuple(await claim.recount(store, retention.limit)))
-        expired = await store.write(lambda unit: _sweep(unit, sweep, retention), lane="desk", lax=True)
+        expired = await store.write(lambda unit: _sweep(unit, sweep, retention), lane="admin", lax=True)
         if sweep is Sweep.JOBS:
-            while await store.write(lambda _: counters.fold(), lane="desk", lax=True) >= counters.MOST:
+            while await store.write(lambda _: counters.fold(), lane="admin", lax=True) >= counters.MOST:
                 pass
         return expired
 

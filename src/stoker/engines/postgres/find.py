@@ -53,7 +53,7 @@ class Finder(Facet):
 
     @timed(write=False)
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        return await self._store.each("desk" if len(ids) > FEW else "claim", lambda: _jobs(ids))
+        return await self._store.each("admin" if len(ids) > FEW else "claim", lambda: _jobs(ids))
 
     @timed(write=False)
     async def find(self, query: Query) -> Page:
@@ -61,7 +61,7 @@ class Finder(Facet):
 
     @timed(write=False)
     async def ahead(self, queues: Sequence[str]) -> Ahead:
-        rows = await self._store.once("desk", _AHEAD, (list(queues), self._store.now(), SOON))
+        rows = await self._store.once("admin", _AHEAD, (list(queues), self._store.now(), SOON))
         gates = [
             Gate(name, Pause(end) if paused else None, until, due, read_bucket(*bucket))
             for _, name, paused, end, until, due, *bucket in rows

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("stoker.engines.postgres")
 
 MERGED = 0.02
-"""Seconds after a commit in which the looks of other commits join its own."""
+"""Seconds after a commit for which its groups wait for those of other commits."""
 
 FOLDED_AFTER: Span = SECOND
 """How old a change is before a sweep adds it to its group."""
@@ -77,7 +77,7 @@ class Groups(Facet):
 
     @timed(write=False, name="get_groups")
     async def get(self, ids: Sequence[JobId]) -> list[Group | None]:
-        rows = await self._store.once("desk", _GROUPS, (list(ids),)) if ids else []
+        rows = await self._store.once("admin", _GROUPS, (list(ids),)) if ids else []
         found: dict[JobId, Group] = {}
         for row in rows:
             known, total, done, dead, canceled, queue, members, at = row[_WIDTH:]
@@ -91,30 +91,30 @@ class Groups(Facet):
     async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
         if not await self._store.once("write", _SEAL, (group, abandoned)):
             return False
-        self._store.looks.add((group,))
-        await self._store.looks.look_now()
+        self._store.group_closer.add((group,))
+        await self._store.group_closer.run_now()
         return True
 
     def watch_closings(self, emit: Callable[[Closing], None]) -> None:
-        self._store.looks.emit_closing = emit
+        self._store.group_closer.emit_closing = emit
 
     @timed(write=True, name="sweep_groups")
     async def sweep(self, limit: int = 1_000) -> Swept:
         store = self._store
-        await store.looks.settle()
+        await store.group_closer.wait_idle()
         found: dict[str, set[JobId]] = {}
-        for group, what in await store.once("desk", _TO_SWEEP, (store.now(), limit, FOLDED_AFTER, ABANDONED_AFTER)):
+        for group, what in await store.once("admin", _TO_SWEEP, (store.now(), limit, FOLDED_AFTER, ABANDONED_AFTER)):
             found.setdefault(what, set()).add(group)
         swept = Swept()
-        closed = await store.looks.close_complete(sorted(found.get("changed", ())))
+        closed = await store.group_closer.close_complete(sorted(found.get("changed", ())))
         if old := sorted(found.get("old", set()) | found.get("unsealed", set())):
-            swept = await store.looks.fold(old)
-            await store.once("desk", _DROP_CHANGES, (old,))
+            swept = await store.group_closer.fold(old)
+            await store.once("admin", _DROP_CHANGES, (old,))
         removed = 0
         expired = sorted(found.get("expired", ()))
         for start in range(0, len(expired), EXPIRED_AT_ONCE):
             part = partial(_expire, groups=expired[start : start + EXPIRED_AT_ONCE])
-            removed += await store.write(part, lane="desk", lax=True)
+            removed += await store.write(part, lane="admin", lax=True)
         return Swept(abandoned=swept.abandoned, closed=swept.closed + closed, removed=removed)
 
 
@@ -145,8 +145,8 @@ def _read(row: Row) -> Group:
 # --- closing ----------------------------------------------------------------------------------------------------
 
 
-class Looks:
-    """The groups that commits of this engine have changed, to be looked at soon. Lives on the engine's loop.
+class GroupCloser:
+    """Closes complete groups soon after the commits of this engine that changed them. Lives on the engine's loop.
 
     `inserted` is called with the drafts that a closing stored, `emit_closing` with each group that closed.
     """
@@ -159,7 +159,7 @@ class Looks:
         self.emit_closing: Callable[[Closing], None] = ignore
 
     def add(self, groups: Iterable[JobId]) -> None:
-        """Look at these soon, together with those of other commits."""
+        """Close those of these that are complete, soon, together with those of other commits."""
         self._groups.update(groups)
         if self._groups and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._run(), name="stoker-groups")
@@ -167,21 +167,21 @@ class Looks:
     async def _run(self) -> None:
         while self._groups:
             await asyncio.sleep(MERGED)
-            await self._look()
+            await self._close_added()
 
-    async def look_now(self) -> None:
-        """Look at what was added, without waiting for other commits."""
+    async def run_now(self) -> None:
+        """Do so for what was added, without waiting for other commits."""
         if self._groups:
-            await self._look()
+            await self._close_added()
 
-    async def _look(self) -> None:
+    async def _close_added(self) -> None:
         groups, self._groups = sorted(self._groups), set()
         try:
             await self.close_complete(groups)
         except EngineError as error:
             log.warning("%d groups are looked at by the next sweep instead: %s", len(groups), error)
 
-    async def settle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until everything that was added has been looked at."""
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
@@ -219,7 +219,7 @@ class Looks:
             task.cancel()
             await asyncio.wait([task])
         if self._groups:
-            await self._look()
+            await self._close_added()
 
 
 def _fold(unit: Unit, groups: Sequence[JobId]) -> Exchange[tuple[Swept, list[Closing]]]:

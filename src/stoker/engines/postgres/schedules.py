@@ -44,17 +44,17 @@ class Schedules(Facet):
 
     @timed(write=False, name="read_schedules")
     async def read(self) -> list[Schedule]:
-        return [unpack(name, stored.encode()) for name, stored in await self._store.once("desk", _SCHEDULES, ())]
+        return [unpack(name, stored.encode()) for name, stored in await self._store.once("admin", _SCHEDULES, ())]
 
     @timed(write=True)
     async def put(self, given: Schedule | Edit, *, keep_edited: bool = False, by: By | None = None) -> Schedule | None:
-        return await self._store.write(lambda unit: _put(unit, given, keep_edited=keep_edited, by=by), lane="desk")
+        return await self._store.write(lambda unit: _put(unit, given, keep_edited=keep_edited, by=by), lane="admin")
 
     @timed(write=True)
     async def drop(self, name: str, *, by: By | None = None) -> bool:
         if by is None:
-            return bool(await self._store.once("desk", _DROP, (name,)))
-        return await self._store.write(lambda unit: _drop(unit, name, by), lane="desk")
+            return bool(await self._store.once("admin", _DROP, (name,)))
+        return await self._store.write(lambda unit: _drop(unit, name, by), lane="admin")
 
     @timed(write=True)
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:

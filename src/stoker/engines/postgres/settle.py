@@ -107,7 +107,7 @@ class Settler(Facet):
             if freed := _freed(plain, verdicts):
                 store.notify(freed)
             if groups := {item.ref.group for item in plain if item.ref.group is not None}:
-                store.looks.add(groups)
+                store.group_closer.add(groups)
             return verdicts
         if any(settlement.slots for settlement in settlements):
             return await self._around_locks(settlements)

@@ -1,6 +1,6 @@
 """An engine's connections to its database: statements, transactions and retries.
 
-Connections are opened on demand and kept. Writes and reads use connections of different kinds ("doors" and "desk"),
+Connections are opened on demand and kept. Writes and reads use connections of different kinds ("jobs" and "admin"),
 because the server plans their statements by different rules. A call takes the connection of its kind that was used
 last, so an engine that does one thing at a time has one connection. Each lane limits its concurrent calls; renewals are
 never limited.
@@ -21,8 +21,8 @@ import msgspec
 from stoker.engines.base import Clock
 from stoker.engines.call_times import CallTimes
 from stoker.engines.postgres import schema
-from stoker.engines.postgres.connection import BEGIN, COMMON, DESK, DOORS, Connection, Pooler, Retriable
-from stoker.engines.postgres.groups import Looks
+from stoker.engines.postgres.connection import BEGIN, COMMON, FOR_ADMIN, FOR_JOBS, Connection, Pooler, Retriable
+from stoker.engines.postgres.groups import GroupCloser
 from stoker.engines.postgres.statements import merged, sql, texts
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.postgres.wakeup.notifier import Notifier
@@ -41,14 +41,14 @@ TURNS = 20
 TRIES = 6
 """Attempts at a transaction that the server aborts for a deadlock or conflict."""
 
-LANES = {"write": 4, "keyed": 4, "settle": 4, "claim": 2, "stream": 4, "desk": 3}
+LANES = {"write": 4, "keyed": 4, "settle": 4, "claim": 2, "stream": 4, "admin": 3}
 """Concurrent calls of each lane; further calls wait. Renewals are not limited.
 
 Inserts with unique keys may wait for the lock of another transaction: neither plain inserts nor settlements wait for
 them.
 """
 
-KINDS = {"doors": DOORS, "streams": DOORS, "desk": DESK, "transaction": COMMON}
+KINDS = {"jobs": FOR_JOBS, "streams": FOR_JOBS, "admin": FOR_ADMIN, "transaction": COMMON}
 """Settings of the connections of each kind. In a transaction users run statements of their own."""
 
 SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -82,7 +82,7 @@ class Store:
         self.call_times = CallTimes()
         self.texts = texts(options.schema)
         self.notifier = Notifier(self)
-        self.looks = Looks(self)
+        self.group_closer = GroupCloser(self)
         self.identity: tuple[str, int] | None = None
         self.version = ""
         """The server's, as the newest connection told."""
@@ -104,13 +104,13 @@ class Store:
             self.notifier = Notifier(self)
             self._idle = {kind: [] for kind in KINDS}
             self._lanes = {lane: asyncio.Semaphore(n) for lane, n in LANES.items()}
-            connection = await self.connect("doors")
+            connection = await self.connect("jobs")
             try:
                 self.identity = await schema.prepare(connection, self.options)
             except BaseException:
                 connection.terminate()
                 raise
-            self._idle["doors"].append(connection)
+            self._idle["jobs"].append(connection)
             self._home = (os.getpid(), asyncio.get_running_loop())
 
     async def close(self) -> None:
@@ -118,7 +118,7 @@ class Store:
         if self._home is None or self._home[0] != os.getpid():
             self._home = None
             return
-        await self.looks.close()
+        await self.group_closer.close()
         # Pending notifications are sent before the connections are closed.
         await self.notifier.close()
         self._home = None
@@ -152,7 +152,7 @@ class Store:
         # The server stops waiting for a lock before the client does; otherwise abandoned waits would pile up there.
         limit = {"lock_timeout": str(int(options.patience * 900))}
         settings = {**KINDS[kind], **limit}
-        most = options.read_limit if kind == "desk" else None
+        most = options.read_limit if kind == "admin" else None
         connection = await Connection.open(
             options.url,
             options.where,
@@ -172,7 +172,7 @@ class Store:
 
     @asynccontextmanager
     async def lend(self, lane: str) -> AsyncIterator[Connection]:
-        """A connection for one call on a lane: write, claim, renew or desk."""
+        """A connection for one call on a lane: write, claim, renew or admin."""
         connection = await self.take(lane)
         try:
             yield connection
@@ -288,7 +288,7 @@ class Store:
         if notify and unit.woken:
             self.notify(unit.woken)
         if unit.touched_groups:
-            self.looks.add(unit.touched_groups)
+            self.group_closer.add(unit.touched_groups)
         tell(unit.entries)
         return answer
 
@@ -313,7 +313,7 @@ class Store:
     async def read(self, make: Callable[[Instant], Exchange[T]]) -> T:
         """Run a reading exchange in one snapshot."""
         patience = self.options.patience
-        async with self.lend("desk") as connection:
+        async with self.lend("admin") as connection:
             await connection.command(connection.within_limit(SNAPSHOT), patience)
             try:
                 now = self.now()
@@ -327,13 +327,13 @@ class Store:
                 raise
             return answer
 
-    async def stroll(self, make: Callable[[Instant], Exchange[T]]) -> T:
-        """Run a reading exchange without a snapshot, so that a long walk holds none."""
-        async with self.lend("desk") as connection:
+    async def server_time(self) -> Instant:
+        """The server's clock, or the injected one."""
+        async with self.lend("admin") as connection:
             now = self.now()
             if now is None:
                 [(now,)] = await connection.run(self.texts[_NOW], (), self.options.patience)
-            return await self.play(connection, make(now))
+            return now
 
     async def play(self, connection: Connection, exchange: Exchange[T]) -> T:
         """Run the statements of an exchange on a connection, in its current transaction."""
@@ -414,7 +414,7 @@ class Store:
 
 
 def _kind(lane: str) -> str:
-    return {"desk": "desk", "stream": "streams", "transaction": "transaction"}.get(lane, "doors")
+    return {"admin": "admin", "stream": "streams", "transaction": "transaction"}.get(lane, "jobs")
 
 
 async def breather(turn: int) -> None:

@@ -123,7 +123,7 @@ class Transactions(Facet):
         if tx.woken:
             store.notify(tx.woken)
         if tx.touched_groups:
-            store.looks.add(tx.touched_groups)
+            store.group_closer.add(tx.touched_groups)
 
 
 def _is_alone(claim: Claim) -> bool:
@@ -164,8 +164,8 @@ def _nothing(_: Unit) -> Exchange[None]:
     yield from ()
 
 
-def _whole(unit: Unit, door: Exchange[T]) -> Exchange[T]:
-    answer = yield from door
+def _whole(unit: Unit, exchange: Exchange[T]) -> Exchange[T]:
+    answer = yield from exchange
     yield from unit.end()
     return answer
 
@@ -356,7 +356,7 @@ def _committed(store: Store, claimer: Claimer, unit: Unit, delay: float) -> None
         if unit.woken:
             store.notify(unit.woken)
         if unit.touched_groups:
-            store.looks.add(unit.touched_groups)
+            store.group_closer.add(unit.touched_groups)
 
     store.later(delay, tell)
 

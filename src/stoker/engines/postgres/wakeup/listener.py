@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stoker.engines.base import CONTROL
-from stoker.engines.postgres.connection import DESK, Connection, DriverError, Pooler, Retriable
+from stoker.engines.postgres.connection import FOR_ADMIN, Connection, DriverError, Pooler, Retriable
 from stoker.model.errors import EngineError
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Listener:
     async def _open(self) -> Connection | None:
         """Open a connection that listens; None when a pooler makes that impossible."""
         url, pooler = self.address
-        connection = await Connection.open(url, self._where, settings=DESK, pooler=pooler, patience=self._patience)
+        connection = await Connection.open(url, self._where, settings=FOR_ADMIN, pooler=pooler, patience=self._patience)
         if connection.pooled:
             await connection.close()
             if _registry.first_to_report(self.address):
