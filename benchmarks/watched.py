@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from benchmarks.app import NOOP, PAYLOAD, QUEUE
 from stoker.engines.base import LEASE, Transaction
@@ -26,12 +27,16 @@ class Watched(SqliteEngine):
 
     renewals: ClassVar[list[float]] = []
 
-    async def renew(
-        self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
-    ) -> Renewal:
-        renewal = await super().renew(worker, held, lease=lease, first=first)
-        self.renewals.append(time.monotonic())
-        return renewal
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__(path, **options)
+        renew = self.jobs.renew
+
+        async def noted(*args: Any, **options: Any) -> Renewal:
+            renewal = await renew(*args, **options)
+            self.renewals.append(time.monotonic())
+            return renewal
+
+        self.jobs.renew = noted  # type: ignore[method-assign]
 
 
 class Nothing(MemoryEngine):

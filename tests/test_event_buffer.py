@@ -223,7 +223,7 @@ async def test_a_flush_that_is_canceled_writes_no_event_twice(tmp_path: Path) ->
     insert(buffer, *[draft() for _ in range(200)])
     turns = 0
     while len(buffer):
-        flushing = asyncio.ensure_future(buffer.flush(engine))
+        flushing = asyncio.ensure_future(buffer.flush(engine.timeline))
         for _ in range(turns % 50):
             await asyncio.sleep(0)
         flushing.cancel()

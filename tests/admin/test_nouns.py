@@ -12,7 +12,7 @@ import pytest
 from stoker.admin import Admin, InvalidFilter, Operators
 from stoker.admin.history import EventPage
 from stoker.app import Stoker
-from stoker.engines.base import Engine, Feature
+from stoker.engines.base import Feature
 from stoker.model import ids
 from stoker.model.control import Presence, Tuning
 from stoker.model.errors import InvalidInput, NotFound
@@ -24,6 +24,7 @@ from stoker.model.throttle import Cool, Rate
 from stoker.model.time import HOUR, MINUTE, SECOND, moment
 from stoker.records import Curve
 from stoker.testing.clock import VirtualClock
+from tests.harness.calls import counted
 
 UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
 
@@ -443,42 +444,15 @@ async def test_failures_are_grouped_by_kind_and_error(admin: Admin, app: Stoker)
 # --- everything on one screen ---
 
 
-class Counting:
-    """An engine that counts the calls which reach the store."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.calls: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name in {"census", "queues", "workers", "points", "schedules", "streams", "find", "get", "describe", "now"}:
-            self.calls.append(name)
-        return getattr(self._engine, name)
-
-
-@pytest.fixture
-def counting(app: Stoker, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    calls: list[str] = []
-    real = app.engine
-
-    async def engine() -> Any:
-        counted = Counting(await real())
-        counted.calls = calls
-        return counted
-
-    monkeypatch.setattr(app, "engine", engine)
-    return calls
-
-
 @pytest.mark.spec("ADMIN-22")
 async def test_the_overview_takes_six_calls(
-    admin: Admin, app: Stoker, clock: VirtualClock, counting: list[str]
+    admin: Admin, app: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(200):
         await app.enqueue(app.draft("send", queue=f"q{n}"))
-    counting.clear()
+    calls = counted(await app.engine(), monkeypatch)
     found = await admin.overview()
-    assert len(counting) <= 6, counting
+    assert 0 < calls.total() <= 6, calls
     assert len(found.queues) == 200
     assert found.counts["ready"] == found.counts["pending"] == 200
     assert found.verdict == "One thing needs you", "no worker is there"

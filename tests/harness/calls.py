@@ -1,9 +1,10 @@
-"""What a test asks of a store, counted."""
+"""Calls of a store, counted or replaced."""
 
 from __future__ import annotations
 
 import inspect
 from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -20,6 +21,23 @@ def counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             if part is not None:
                 monkeypatch.setattr(part, name, _counted(calls, name, getattr(part, name)))
     return calls
+
+
+def replace(engine: Engine, names: Iterable[str], around: Callable[[str, Any], Any]) -> None:
+    """Replace methods of an engine's facets, and of its twins made from now on, by `around(name, method)`."""
+    for facet, contract in FACETS.items():
+        part = getattr(engine, facet)
+        for name in names:
+            if hasattr(contract, name):
+                setattr(part, name, around(name, getattr(part, name)))
+    make = engine.for_loop
+
+    def for_loop(**options: Any) -> Engine:
+        twin = make(**options)
+        replace(twin, names, around)
+        return twin
+
+    engine.for_loop = for_loop  # type: ignore[method-assign]
 
 
 def _counted(calls: Counter[str], name: str, call: Any) -> Any:

@@ -83,7 +83,7 @@ class Setup:
         self.stopping = Stopping()
 
     async def __aenter__(self) -> Self:
-        await self._engine.renew("w1", [], first=True)
+        await self._engine.jobs.renew("w1", [], first=True)
         app: Any = None
         context = ServiceContext(app, self._engine, lambda: "w1", lambda: not self.stopping, self.stopping, UnderWay())
         self._task = asyncio.create_task(self._service.run(context))
@@ -175,7 +175,7 @@ async def test_a_slow_lease_shortens_the_time_of_the_handler(outbox: Outbox[int]
 
     await fill(outbox, 1)
     engine = Slow(await outbox.app.engine())
-    await engine.renew("w1", [], first=True)
+    await engine.jobs.renew("w1", [], first=True)
     handler = outbox.handlers["publish"]
     await outbox_of(engine).register(outbox.stream, [handler.consumer])  # type: ignore[arg-type]
     app: Any = None

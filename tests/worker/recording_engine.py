@@ -10,30 +10,15 @@ import asyncio
 import os
 import uuid
 from collections.abc import Sequence
-from functools import partial
+from copy import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
-from stoker.engines.base import LEASE, Engine
+from stoker.engines.base import Engine
 from stoker.engines.sqlite import SqliteEngine
-from stoker.model.ids import JobId
-from stoker.model.job import Claim, Demand, Draft, Receipt, Renewal, Settled, Settlement
-from stoker.model.time import Span
+from stoker.model.job import Claim, Demand, Settled, Settlement
 from stoker.testing.faults import Recorded
-
-
-class Bare:
-    """The doors of an engine as they are before calls are recorded."""
-
-    def __init__(self, engine: SqliteEngine) -> None:
-        self._engine = engine
-
-    @property
-    def jobs(self) -> Any:
-        return self
-
-    def __getattr__(self, door: str) -> Any:
-        return partial(getattr(SqliteEngine, door), self._engine)
 
 
 class RecordingEngine(SqliteEngine):
@@ -41,7 +26,11 @@ class RecordingEngine(SqliteEngine):
         super().__init__(path, **options)
         self._folder = Path(self.path).parent
         self._log = -1
-        self._recorder = Recorded(cast(Engine, Bare(self)), f"{os.getpid()}-{uuid.uuid4().hex}", self._write)
+        bare = cast(Engine, SimpleNamespace(jobs=copy(self.jobs)))
+        self._recorder = Recorded(bare, f"{os.getpid()}-{uuid.uuid4().hex}", self._write)
+        jobs: Any = self.jobs
+        jobs.insert, jobs.renew, jobs.reap = self._recorder.insert, self._recorder.renew, self._recorder.reap
+        jobs.claim, jobs.settle = self._claim, self._settle
 
     def _write(self, line: bytes) -> None:
         if self._log < 0:
@@ -55,28 +44,17 @@ class RecordingEngine(SqliteEngine):
             os.close(self._log)
             self._log = -1
 
-    async def insert(self, drafts: Sequence[Draft], **options: Any) -> list[Receipt]:
-        return await self._recorder.insert(drafts, **options)
-
-    async def claim(self, demand: Demand) -> list[Claim]:
+    async def _claim(self, demand: Demand) -> list[Claim]:
         claims = await self._recorder.claim(demand)
         await self._arrive(claims)
         return claims
 
-    async def settle(
+    async def _settle(
         self, settlements: Sequence[Settlement], *, demand: Demand | None = None, **options: Any
     ) -> Settled:
         settled = await self._recorder.settle(settlements, demand=demand, **options)
         await self._arrive(settled.claims)
         return settled
-
-    async def renew(
-        self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
-    ) -> Renewal:
-        return await self._recorder.renew(worker, held, lease=lease, first=first)
-
-    async def reap(self, by: str, limit: int, **options: Any) -> list[Claim]:
-        return await self._recorder.reap(by, limit, **options)
 
     async def _arrive(self, claims: Sequence[Claim]) -> None:
         hold = self._folder / "hold"

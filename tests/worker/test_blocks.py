@@ -199,7 +199,7 @@ async def test_an_async_handler_with_every_handle(shop: Shop, store: str, name: 
     ]
     assert shop.effects() == [0, 1, 2, 3, 4]
     engine: Any = await shop.jobs.engine()
-    [state] = await engine.streams(["orders"])
+    [state] = await engine.outbox.streams(["orders"])
     assert sum(state.last) == 5
     await shop.jobs.close()
 
@@ -490,7 +490,7 @@ async def test_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             records = [await becomes(one, Status.DONE, Status.DEAD) for one in made]
             await until(lambda: worker.counts[Status.DONE] == 4)
         engine = await charging.jobs.engine()
-        assert (await engine.census()).by_status("later")[Status.PENDING] == 4
+        assert (await engine.operator.census()).by_status("later")[Status.PENDING] == 4
     assert [(one.status, one.attempts) for one in records] == [
         *((Status.DONE, 2), (Status.DONE, 1)),
         *((Status.DONE, 1), (Status.DONE, 2)),
@@ -518,7 +518,7 @@ async def test_a_commit_in_doubt_stays_in_doubt_beyond_a_process(
             records = [await becomes(one, Status.DONE, Status.DEAD) for one in made]
             await until(lambda: worker.lost == 1 and worker.counts[Status.DONE] == 1)
         engine = await charging.jobs.engine()
-        assert (await engine.census()).by_status("later")[Status.PENDING] == 2
+        assert (await engine.operator.census()).by_status("later")[Status.PENDING] == 2
     assert [(one.status, one.attempts, one.result) for one in records] == [
         (Status.DONE, 1, None),
         (Status.DONE, 2, None),

@@ -26,6 +26,7 @@ from stoker.model.time import SECOND
 from stoker.testing.clock import VirtualClock
 from stoker.worker import Worker, lease, state
 from tests.harness.apps import PATIENCE, becomes, until, working
+from tests.harness.calls import replace
 
 
 class Rival:
@@ -319,17 +320,19 @@ async def test_the_safe_end_of_a_lease_counts_from_before_the_renewal_was_sent(
     late, left = 0.0, list[float]()
     monkeypatch.setattr(state, "lease_clock", lambda: time.monotonic() + late)
     engine = await jobs.engine()
+
+    def slow(_: str, renew: Any) -> Any:
+        async def call(*args: Any, **more: Any) -> Renewal:
+            nonlocal late
+            left.append(worker.claims.safe_until - state.lease_clock())
+            renewal: Renewal = await renew(*args, **more)
+            late += 86_400
+            return renewal
+
+        return call
+
+    replace(engine, ["renew"], slow)
     worker = Worker(jobs, lease=3600)
-    renew: Any = type(engine).renew  # type: ignore[attr-defined]
-
-    async def slow(self: Engine, *args: Any, **more: Any) -> Renewal:
-        nonlocal late
-        left.append(worker.claims.safe_until - state.lease_clock())
-        renewal: Renewal = await renew(self, *args, **more)
-        late += 86_400
-        return renewal
-
-    monkeypatch.setattr(type(engine), "renew", slow)
     async with worker:
         for renewals in (2, 3):
             await engine.jobs.wake([CONTROL])
@@ -343,20 +346,24 @@ async def test_the_safe_end_counts_so_too_after_a_lost_lease(jobs: Stoker, monke
     late, asked = 0.0, 0
     monkeypatch.setattr(state, "lease_clock", lambda: time.monotonic() + late)
     engine = await jobs.engine()
+
+    def slow(_: str, renew: Any) -> Any:
+        async def call(*args: Any, **more: Any) -> Renewal:
+            nonlocal late, asked
+            renewal: Renewal = await renew(*args, **more)
+            if not asked:
+                return renewal
+            late += 86_400
+            asked += 1
+            return msgspec.structs.replace(renewal, known=asked != 2)
+
+        return call
+
+    replace(engine, ["renew"], slow)
     worker = Worker(jobs, lease=3600)
-    renew: Any = type(engine).renew  # type: ignore[attr-defined]
-
-    async def slow(self: Engine, *args: Any, **more: Any) -> Renewal:
-        nonlocal late, asked
-        renewal: Renewal = await renew(self, *args, **more)
-        late += 86_400
-        asked += 1
-        return msgspec.structs.replace(renewal, known=asked != 2)
-
     async with worker:
         former = worker.id
         asked = 1
-        monkeypatch.setattr(type(engine), "renew", slow)
         await engine.jobs.wake([CONTROL])
         await until(lambda: worker.id != former and worker.claims.safe_until > -math.inf)
         assert worker.claims.safe_until < state.lease_clock()

@@ -21,6 +21,7 @@ from stoker.model.events import Transition, Window
 from stoker.model.job import Status
 from stoker.worker import Worker, lease, store_loop
 from tests.harness.apps import ENGINES, PATIENCE, becomes, drain, until, working
+from tests.harness.calls import replace
 
 CALLS = ("insert", "claim", "settle", "renew", "note", "reap", "beat", "record", "expire")
 
@@ -44,18 +45,6 @@ class Weather:
         return answer
 
 
-def stormy(base: type[Any], weather: Weather) -> type[Any]:
-    def wrapped(name: str) -> Any:
-        method = getattr(base, name)
-
-        async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return await weather.around(name, functools.partial(method, self, *args, **kwargs))
-
-        return call
-
-    return type("Stormy", (base,), {name: wrapped(name) for name in CALLS})
-
-
 @pytest.fixture
 def weather() -> Weather:
     return Weather()
@@ -65,9 +54,14 @@ def weather() -> Weather:
 async def app(request: pytest.FixtureRequest, tmp_path: Path, weather: Weather) -> Any:
     engine: Engine
     if request.param == "memory":
-        engine = stormy(MemoryEngine, weather)()
+        engine = MemoryEngine()
     else:
-        engine = stormy(SqliteEngine, weather)(tmp_path / "jobs.db", durability="process")
+        engine = SqliteEngine(tmp_path / "jobs.db", durability="process")
+    replace(
+        engine,
+        CALLS,
+        lambda name, method: lambda *args, **more: weather.around(name, functools.partial(method, *args, **more)),
+    )
     app = Stoker(engine)
     yield app
     weather.away = False

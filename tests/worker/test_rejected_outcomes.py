@@ -16,39 +16,43 @@ from stoker.model.ids import JobId
 from stoker.model.job import Note, Settlement, Status
 from stoker.worker import rejected_outcomes, store_loop
 from tests.harness.apps import PATIENCE, becomes, drain, until, working
+from tests.harness.calls import replace
 
 
 class Picky:
     """Refuses settlements and notes of some jobs; `plain` ones too, or only those with a result."""
 
-    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.refused: set[JobId] = set()
         self.plain = False
         self.errors: list[Exception] = [EngineError("this cannot be stored.")]
         self.calls = 0
-        cls: Any = type(engine)
-        settle, note = cls.settle, cls.note
+        replace(engine, ["settle"], lambda _, settle: self._settle(settle))
+        replace(engine, ["note"], lambda _, note: self._note(note))
 
-        async def picky_settle(engine: Any, settlements: Sequence[Settlement], **more: Any) -> Any:
+    def _settle(self, settle: Any) -> Any:
+        async def picky(settlements: Sequence[Settlement], **more: Any) -> Any:
             self.calls += 1
             for one in settlements:
                 if one.id in self.refused and (self.plain or one.result is not None):
                     raise self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
-            return await settle(engine, settlements, **more)
+            return await settle(settlements, **more)
 
-        async def picky_note(engine: Any, notes: Sequence[Note]) -> Any:
+        return picky
+
+    def _note(self, note: Any) -> Any:
+        async def picky(notes: Sequence[Note]) -> Any:
             if any(one.id in self.refused for one in notes):
                 raise self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
-            return await note(engine, notes)
+            return await note(notes)
 
-        monkeypatch.setattr(cls, "settle", picky_settle)
-        monkeypatch.setattr(cls, "note", picky_note)
+        return picky
 
 
 @pytest.fixture
 def picky(jobs: Stoker, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Picky:
     monkeypatch.setattr(store_loop, "LONGEST_PAUSE", 0.05)
-    return Picky(engine, monkeypatch)
+    return Picky(engine)
 
 
 @pytest.mark.spec("WORKER-28")

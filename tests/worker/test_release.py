@@ -31,7 +31,7 @@ async def test_a_release_that_fails_half_way_is_taken_up_where_it_was(
 ) -> None:
     monkeypatch.setattr(release, "BATCH", 4)
     engine, claims = await held(jobs, 10)
-    real = getattr(engine, door)
+    real = getattr(engine.jobs, door)
     answers = iter([True, False, True, False])
 
     async def shaky(*args: Any, **more: Any) -> Any:
@@ -39,7 +39,7 @@ async def test_a_release_that_fails_half_way_is_taken_up_where_it_was(
             return await real(*args, **more)
         raise EngineUnavailable("gone for a moment.")
 
-    monkeypatch.setattr(engine, door, shaky)
+    monkeypatch.setattr(engine.jobs, door, shaky)
     await release_patiently(jobs, ["doomed"], crash)
     found = await engine.operator.get([claim.id for claim in claims])
     expected = (Status.RETRYING, 0, 1) if crash else (Status.PENDING, 0, 0)

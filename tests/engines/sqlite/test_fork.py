@@ -24,7 +24,7 @@ mint = Mint(lambda: time.time_ns() // 1_000, os.urandom)
 async def insert(patience):
     engine = SqliteEngine(path, journal=journal, busy_timeout=patience)
     await engine.open()
-    await engine.insert([Draft(mint(), "work")])
+    await engine.jobs.insert([Draft(mint(), "work")])
     await engine.close()
 
 def fork(patience=60.0):
@@ -53,7 +53,8 @@ async def busy():
     engine = SqliteEngine(path, journal=journal, busy_timeout=60.0)
     await engine.open()
     while not over.is_set():
-        await asyncio.gather(*(engine.insert([Draft(mint(), "work")]) for _ in range(20)), engine.census())
+        inserts = (engine.jobs.insert([Draft(mint(), "work")]) for _ in range(20))
+        await asyncio.gather(*inserts, engine.operator.census())
         begun.set()
     await engine.close()
 
@@ -90,7 +91,7 @@ async def main():
     fork_gate.LONGEST = 0.05
     async with engine.transaction():
         late = await asyncio.to_thread(fork, 0.05)
-        inserted = asyncio.ensure_future(engine.insert([Draft(mint(), "work")]))
+        inserted = asyncio.ensure_future(engine.jobs.insert([Draft(mint(), "work")]))
     await inserted
     await engine.close()
     return answer, late

@@ -43,7 +43,7 @@ mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 async def visit(path):
     engine = SqliteEngine(path)
     await engine.open()
-    await engine.insert([Draft(job_id=mint(), kind="work")])
+    await engine.jobs.insert([Draft(job_id=mint(), kind="work")])
     await engine.close()
 print("ready", flush=True)
 while path := sys.stdin.readline().strip():

@@ -25,14 +25,14 @@ from stoker.model.job import Demand, Draft
 async def main():
     engine = SqliteEngine(sys.argv[1])
     await engine.open()
-    await engine.insert([Draft(os.urandom(16), "send")])
-    await engine.renew("killed", [], first=True)
-    await engine.claim(Demand("killed", (("default", 1),)))
-    waiting = asyncio.create_task(engine.wait(["default"], 60))
+    await engine.jobs.insert([Draft(os.urandom(16), "send")])
+    await engine.jobs.renew("killed", [], first=True)
+    await engine.jobs.claim(Demand("killed", (("default", 1),)))
+    waiting = asyncio.create_task(engine.jobs.wait(["default"], 60))
     print("open", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     if len(sys.argv) > 2:
-        await engine.renew("killed", [], lease=0)
+        await engine.jobs.renew("killed", [], lease=0)
         await engine.close()
         print("closed", flush=True)
 asyncio.run(main())
@@ -83,7 +83,7 @@ async def test_one_folder_beside_the_file_that_goes_with_its_last_user(path: Pat
 @pytest.mark.parametrize("how", ["closed", "over"])
 def test_a_process_that_exits_leaves_no_folder(path: Path, how: str) -> None:
     """Also a process that never closes its engine. Its worker's liveness file is dropped in both cases."""
-    script = USER.replace('await engine.renew("killed", [], first=True)', "") if how == "over" else USER
+    script = USER.replace('await engine.jobs.renew("killed", [], first=True)', "") if how == "over" else USER
     with child(script, path, *(["close"] if how == "closed" else [])) as user:
         assert user.line() == "open"
         assert "jobs.db-stoker" in names(path)

@@ -12,10 +12,16 @@ from stoker.model.errors import EngineUnavailable
 
 
 class Flaky(SqliteEngine):
-    async def renew(self, *args: Any, **kwargs: Any) -> Any:
-        if Path(os.environ["AWAY"]).exists():
-            raise EngineUnavailable("the cable is out")
-        return await super().renew(*args, **kwargs)
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__(path, **options)
+        renew = self.jobs.renew
+
+        async def flaky(*args: Any, **kwargs: Any) -> Any:
+            if Path(os.environ["AWAY"]).exists():
+                raise EngineUnavailable("the cable is out")
+            return await renew(*args, **kwargs)
+
+        self.jobs.renew = flaky  # type: ignore[method-assign]
 
 
 jobs = Stoker(Flaky(os.environ["STORE"]))

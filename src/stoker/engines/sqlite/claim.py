@@ -12,16 +12,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stoker.engines.call_times import timed
 from stoker.engines.shared import careful, subqueue_claim
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import read_bucket, read_metadata, read_options, read_unique
 from stoker.engines.sqlite import subqueues
 from stoker.engines.sqlite.columns import PENDING, PICK, RETRYING, RUNNING, STATUSES, check_claimable
+from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.subqueues import BEFORE_ALL
 from stoker.engines.sqlite.unit_of_work import QueueRow, Unit, find
@@ -31,6 +33,9 @@ from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
 from stoker.model.job import FIRST, PLAIN, Claim, Demand, Options
 from stoker.model.time import Instant
+
+if TYPE_CHECKING:
+    from stoker.engines.sqlite.store import Store
 
 log = logging.getLogger("stoker.engines.sqlite")
 
@@ -51,6 +56,34 @@ NO_QUEUE = 0
 
 _CLAIMABLE = (PENDING, RETRYING)
 _NOTHING_MORE = (PLAIN, None, 0, 0, 0, None, None)
+
+
+class Claimer(Facet):
+    """Claims jobs for workers, and lets them wait for some."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._starving = False
+
+    @timed(write=True)
+    async def claim(self, demand: Demand) -> list[Claim]:
+        if self._starving:
+            # An idle worker claims again and again: a read first keeps its claims out of the write-ahead log.
+            names = [queue for queue, _ in demand.queues]
+            if not await self._store.read(lambda now: due_queues(names, now)):
+                return []
+        claims: list[Claim] = await self._store.request(demand=demand)
+        self._starving = not claims
+        return claims
+
+    async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
+        woken = await self._store.wait(topics, timeout)
+        self._starving = self._starving and not woken
+        return woken
+
+    @timed(write=False)
+    async def ahead(self, queues: Sequence[str]) -> Ahead:
+        return await self._store.read(lambda now: ahead(queues, now))
 
 
 def claim(unit: Unit, demand: Demand) -> Exchange[list[Claim]]:

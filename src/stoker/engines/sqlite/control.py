@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stoker.engines.call_times import timed
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import pack_budget, read_budget, read_queue
 from stoker.engines.sqlite import audit, subqueues
+from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.audit import By, of_setting
@@ -44,6 +46,52 @@ _PRESENCES = sql("presences")
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Presence).decode
+
+
+class Control(Facet):
+    """Queue settings, budgets, locks and presences."""
+
+    @timed(write=False)
+    async def queues(self) -> list[Queue]:
+        return await self._store.read(lambda _: queues())
+
+    @timed(write=True)
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
+        return await self._store.write(lambda unit: tune(unit, name, tuning, declared=declared, by=by), strict=True)
+
+    @timed(write=False)
+    async def subqueues(
+        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
+    ) -> list[SubqueueView]:
+        return await self._store.read(lambda now: subqueues_of(now, queue, after, limit, names))
+
+    @timed(write=False)
+    async def budgets(self) -> list[Budget]:
+        return await self._store.read(lambda _: budgets())
+
+    @timed(write=True)
+    async def spend(self, name: str, n: int = 1) -> Grant:
+        return await self._store.write(lambda unit: take_tokens(unit, name, n))
+
+    @timed(write=True)
+    async def drain(self, name: str) -> bool:
+        return await self._store.write(lambda unit: drain(unit, name))
+
+    @timed(write=True)
+    async def lock(self, name: str, owner: str, lease: Span) -> bool:
+        return await self._store.write(lambda unit: lock(unit, name, owner, lease))
+
+    @timed(write=True)
+    async def unlock(self, name: str, owner: str) -> bool:
+        return await self._store.write(lambda _: unlock(name, owner))
+
+    @timed(write=True)
+    async def beat(self, presence: Presence) -> None:
+        await self._store.write(lambda unit: beat(unit, presence))
+
+    @timed(write=False)
+    async def workers(self) -> list[Presence]:
+        return await self._store.read(lambda _: presences())
 
 
 def queues() -> Exchange[list[Queue]]:

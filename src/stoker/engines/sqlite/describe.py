@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stoker.engines.base import Description
 from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sqlite import file_checks
 from stoker.engines.sqlite.connection import LEVELS, VERSION
-from stoker.engines.sqlite.store import OpenResources, Options
+
+if TYPE_CHECKING:
+    from stoker.engines.sqlite.store import OpenResources, Options
 
 _log = logging.getLogger("stoker.engines.sqlite")
 

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from stoker.engines.call_times import timed
+from stoker.engines.shared import documents as shared
 from stoker.engines.shared.documents import Signed
-from stoker.engines.sql.exchanges import Exchange
+from stoker.engines.sql.exchanges import Exchange, just
 from stoker.engines.sqlite import audit
+from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
+from stoker.model.time import Instant
 
 _DOCUMENTS = sql("documents")
 _MAKE = sql("document_make")
 _WRITE = sql("document_write")
 _DROP = sql("document_drop")
+
+
+class Documents(Facet, shared.Documents):
+    """Tokens, sessions and operations."""
+
+    async def now(self) -> Instant:
+        return await self._store.read(just)
+
+    @timed(write=False)
+    async def _documents(self, sort: str) -> list[bytes]:
+        return await self._store.read(lambda _: documents(sort))
+
+    @timed(write=True)
+    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
+        return await self._store.write(lambda unit: swap(unit, sort, name, before, after, signed), strict=True)
 
 
 def documents(sort: str) -> Exchange[list[bytes]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from stoker.engines.call_times import timed
 from stoker.engines.sql.event_log import EventLog
 from stoker.engines.sql.exchanges import Exchange, Many
+from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.event_blocks import pack
-from stoker.model.events import Event, Point
+from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
 from stoker.model.time import Instant, Span
 
 _CHUNK = sql("record_chunk")
@@ -22,6 +24,47 @@ _SUMMED = sql("points_summed")
 _OF_QUEUES, _OF_QUEUES_MERGED = sql("points_of_queues"), sql("points_of_queues_merged")
 
 LOG = EventLog(sql("events"), sql("events_latest"), sql("events_removed"), sql("events_late"), b"".join)
+
+
+class Timeline(Facet):
+    """Events and points."""
+
+    @timed(write=True)
+    async def record(
+        self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
+    ) -> int:
+        return await self._store.write(lambda unit: record(unit, events, points, now, chunk))
+
+    @timed(write=False)
+    async def events(self, window: Window) -> list[Event]:
+        return await self._store.read(lambda _: LOG.events(window))
+
+    @timed(write=False)
+    async def event_counts(self, since: Instant, until: Instant) -> list[EventCount]:
+        return await self._store.read(lambda _: LOG.counts(since, until))
+
+    @timed(write=False)
+    async def late_minutes(self, since: Instant) -> list[Instant]:
+        return await self._store.read(lambda _: LOG.late_minutes(since))
+
+    @timed(write=False)
+    async def latencies(self, window: Window) -> list[Latency]:
+        return await self._store.read(lambda _: LOG.latencies(window))
+
+    @timed(write=False)
+    async def points(
+        self,
+        since: Instant,
+        until: Instant,
+        metrics: Sequence[str],
+        queues: frozenset[str] = frozenset(),
+        *,
+        width: Span | None = None,
+    ) -> list[Point]:
+        return await self._store.read(lambda _: points(since, until, metrics, queues, width))
+
+    def timings(self) -> Timings:
+        return self.call_times.drain()
 
 
 def record(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.engines.call_times import timed
+from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sqlite import damage, subqueues
+from stoker.engines.sqlite.describe import warn_of_log
+from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId
-from stoker.model.query import LATEST, Expired, Retention, Sweep
+from stoker.model.query import LATEST, Expired, Retention, Sweep, bounded
 from stoker.model.time import Instant, Span
 
 _EXPIRED = sql("expire_jobs")
@@ -31,6 +35,22 @@ REMOVALS = 100_000
 
 OLD_NAMES = 1_000
 """Names of reaped workers that are remembered, at most: those of the last ones."""
+
+
+class Sweeper(Facet):
+    """Deletes what has expired, one sweep after the other."""
+
+    @timed(write=True)
+    async def expire(self, retention: Retention) -> Expired:
+        warn_of_log(self._store.path)
+        kept = bounded(retention, self._store.history)
+        return await in_steps(kept, lambda sweep: self._expire(sweep, kept))
+
+    async def _expire(self, sweep: Sweep, kept: Retention) -> Expired:
+        # Numbers are counted without the write lock first: they are nearly always right.
+        if sweep is Sweep.LIMITS and not await self._store.read(damage.to_repair):
+            return Expired()
+        return await self._store.write(lambda unit: expire(unit, sweep, kept))
 
 
 def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Exchange[Expired]:

@@ -12,8 +12,10 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
+from stoker.engines.call_times import timed
 from stoker.engines.shared.merged_lists import MergedLists
 from stoker.engines.sql.exchanges import Exchange, Row
+from stoker.engines.sqlite.census import census
 from stoker.engines.sqlite.columns import (
     CODES,
     PENDING,
@@ -27,11 +29,12 @@ from stoker.engines.sqlite.columns import (
     walk,
 )
 from stoker.engines.sqlite.expire import keeps
+from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import find as find_job
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, LISTED, Failure, Job, Status
-from stoker.model.query import LONGEST_WALK, Page, Query, cursor_at, matches, place_of
+from stoker.model.query import LONGEST_WALK, Census, Page, Query, cursor_at, matches, place_of
 from stoker.model.time import Instant
 
 CHUNK = 200
@@ -67,6 +70,22 @@ _ID, _QID, _STATUS = (VIEW.index(name) for name in ("id", "qid", "status"))
 
 Chunk: TypeAlias = Callable[[JobId, int], Exchange[list[tuple[JobId, bool]]]]
 """Returns the next ids after one, at most so many, and whether each may match."""
+
+
+class Finder(Facet):
+    """Reads jobs and counts them."""
+
+    @timed(write=False)
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        return await self._store.read(lambda _: get(ids))
+
+    @timed(write=False)
+    async def find(self, query: Query) -> Page:
+        return await self._store.read_in_slices(lambda now: find(query, now))
+
+    @timed(write=False)
+    async def census(self) -> Census:
+        return await self._store.read(census)
 
 
 def find(query: Query, now: Instant) -> Exchange[Page]:

@@ -7,16 +7,18 @@ callbacks and the ids of its members are in another table, read when it closes a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from stoker.engines.call_times import timed
 from stoker.engines.shared import careful
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql import damage
 from stoker.engines.sql.exchanges import Exchange, Row
+from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.model.errors import CorruptRecord
 from stoker.model.groups import (
@@ -57,6 +59,28 @@ _EXPIRED = sql("groups_expired")
 _KEPT = sql("group_kept")
 _ERASE = (sql("delete_group"), sql("delete_group_jobs"))
 _QUEUE_NAME = sql("queue_by_qid")
+
+
+class Groups(Facet):
+    """Jobs that are counted together."""
+
+    @timed(write=False, name="get_groups")
+    async def get(self, ids: Sequence[JobId]) -> list[Group | None]:
+        return await self._store.read(lambda _: groups(ids))
+
+    @timed(write=True)
+    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
+        return await self._store.write(lambda unit: seal(unit, group, abandoned=abandoned), strict=True)
+
+    def watch_closings(self, emit: Callable[[Closing], None]) -> None:
+        self._store.emit_closing = emit
+
+    @timed(write=True, name="sweep_groups")
+    async def sweep(self, limit: int = 1_000) -> Swept:
+        await self._store.emit_joined()
+        if not await self._store.read(to_sweep):
+            return Swept()
+        return await self._store.write(lambda unit: sweep(unit, limit), strict=True)
 
 
 def groups(ids: Sequence[JobId]) -> Exchange[list[Group | None]]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.engines.base import Transaction
+from stoker.engines.call_times import timed
 from stoker.engines.sql import careful
 from stoker.engines.sql.exchanges import Exchange, Many, Row
 from stoker.engines.sqlite import groups, subqueues
 from stoker.engines.sqlite.columns import INSERT_BODY, INSERT_READY, PENDING, draft_row
+from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import ENQUEUED, QueuePlace, Unit
 from stoker.model.ahead import wakes
@@ -24,6 +27,20 @@ from stoker.model.time import Instant
 
 _UNDO = sql("insert_undo")
 _INSERTED = Stored.INSERTED
+
+
+class Inserter(Facet):
+    """Inserts drafts, in a transaction of their own or in a user's."""
+
+    @timed(write=True)
+    async def insert(
+        self, drafts: Sequence[Draft], *, tx: Transaction | None = None, group: Group | None = None
+    ) -> list[Receipt]:
+        if tx is not None:
+            undo = _may_raise(drafts)
+            return await self._store.join(tx, lambda unit: insert(unit, drafts, group), undo=undo)
+        strict = bool(drafts) or group is not None
+        return await self._store.request(strict=strict, drafts=drafts, group=group)  # type: ignore[no-any-return]
 
 
 def insert(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> Exchange[list[Receipt]]:
@@ -96,3 +113,11 @@ def _line(
         queue = yield from unit.use_queue(draft.queue)
         line = lines[seen] = yield from subqueues.join(unit, queue, name, slot, due, anew=True)
     return line
+
+
+def _may_raise(drafts: Sequence[Draft]) -> bool:
+    """Return whether an insert of these drafts can raise half-way."""
+    return any(
+        (draft.unique is not None and draft.unique.mode == "raise") or draft.options.group is not None
+        for draft in drafts
+    )

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from stoker.engines.base import CONTROL, ORPHANED_AFTER
+from stoker.engines.base import CONTROL, LEASE, ORPHANED_AFTER
+from stoker.engines.call_times import timed
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sqlite.claim import living, set_aside, stored
+from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import FURTHEST_AHEAD, Unit
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Renewal
+from stoker.model.job import Claim, Renewal, check_lease
 from stoker.model.time import Instant, Span
 
 _RENEW = sql("renew")
@@ -24,6 +26,31 @@ _OLDEST = sql("reap_oldest")
 _TAKE = sql("reap_take")
 _FORGET = sql("reap_forget")
 _UNLOCK = sql("reap_unlock")
+
+
+class Leases(Facet):
+    """The leases of workers."""
+
+    @timed(write=True)
+    async def renew(
+        self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
+    ) -> Renewal:
+        check_lease(lease)
+        renewal = await self._store.write(lambda unit: renew(unit, worker, held, lease, first=first), bare=not first)
+        self._store.resources().liveness.show(worker, alive=renewal.known and lease > 0)
+        return renewal
+
+    @timed(write=True)
+    async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
+        liveness = self._store.resources().liveness
+        living, lapsed = await self._store.read(workers)
+        gone = [*dead, *liveness.dead(worker for worker in living if worker != by)]
+        if not gone and not lapsed.difference((by,)):
+            return []
+        claims, retired = await self._store.write(lambda unit: reap(unit, by, limit, gone))
+        for worker in retired:
+            liveness.forget(worker)
+        return claims
 
 
 def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, *, first: bool) -> Exchange[Renewal]:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import heapq
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
+from stoker.engines.call_times import timed
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import encode
+from stoker.engines.sqlite import audit
+from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.stream_rows import NUMBERS, Place, letter_row, read_letter
 from stoker.engines.sqlite.unit_of_work import Unit
+from stoker.model.audit import By, of_letters
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.delivery import Advance
 from stoker.model.outbox.letters import (
     ClaimLetters,
     Clean,
+    Count,
     Letter,
     LetterAction,
     LetterFilter,
@@ -101,6 +107,23 @@ def _change(rid: int, letter: Letter, at: int) -> tuple[str, Row]:
 
 
 # --- by users -----------------------------------------------------------------------------------------------------
+
+
+class LetterBox(Facet):
+    """Letters, as users list and change them."""
+
+    @timed(write=True)
+    async def letters(
+        self, chosen: LetterFilter, action: LetterAction | None = None, *, by: By | None = None
+    ) -> Letters:
+        if action is None:
+            return await self._store.read(lambda _: page(chosen))
+        if isinstance(action, Count):
+            return await self._store.read(lambda _: count(chosen))
+        tell = partial(of_letters, chosen, action)
+        return await self._store.write(
+            lambda unit: audit.audited(unit, change(unit, chosen, action), by, tell), strict=True
+        )
 
 
 def page(chosen: LetterFilter) -> Exchange[Letters]:

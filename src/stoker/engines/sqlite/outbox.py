@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from stoker.engines.base import Transaction, needs_transaction
+from stoker.engines.call_times import timed
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.exchanges import Exchange, Many, Row
 from stoker.engines.sql.stream_rows import pack_headers, read_messages
 from stoker.engines.sqlite import letters
 from stoker.engines.sqlite.claim import living
+from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.stream_rows import NUMBERS, Place, read_cursor, write_cursor
 from stoker.engines.sqlite.unit_of_work import Unit
@@ -32,10 +35,10 @@ from stoker.model.outbox.cursor import (
     wanted,
     within,
 )
-from stoker.model.outbox.delivery import Advance, Advanced, advanced
+from stoker.model.outbox.delivery import Advance, Advanced, advanced, check_wish
 from stoker.model.outbox.letters import message_of
 from stoker.model.outbox.steering import landing
-from stoker.model.outbox.stream import Entry, Message, Stream, register, topic
+from stoker.model.outbox.stream import Entry, Message, Stream, check_entries, check_received, register, topic
 from stoker.model.time import Instant, Span
 
 FEW = 64
@@ -58,6 +61,51 @@ _PARKED = sql("parked_keys")
 _RELEASED = sql("parked_released")
 _RECEIVE = sql("receive")
 _WORKER = sql("worker")
+
+
+class Streams(Facet):
+    """Messages: appended, leased and delivered; ids received and claims held."""
+
+    @timed(write=True)
+    async def register(
+        self, stream: Stream, consumers: Sequence[Consumer] = (), *, tx: Transaction | None = None
+    ) -> None:
+        if tx is not None:
+            return await self._store.join(tx, lambda _: make(stream, consumers))
+        return await self._store.write(lambda _: make(stream, consumers), strict=True)
+
+    @timed(write=True)
+    async def append(self, stream: Stream, entries: Sequence[Entry], *, tx: Transaction | None = None) -> None:
+        check_entries(stream, entries)
+        if tx is not None:
+            return await self._store.join(tx, lambda unit: append(unit, stream, entries))
+        return await self._store.write(lambda unit: append(unit, stream, entries), strict=True)
+
+    @timed(write=True)
+    async def lease(self, wish: Wish) -> Lease | Rest:
+        # An idle consumer asks again and again: a read first keeps it out of the write-ahead log.
+        found = await self._store.read(lambda now: look(wish, now))
+        if isinstance(found, Rest):
+            return found
+        return await self._store.write(lambda unit: lease(unit, wish))
+
+    @timed(write=True)
+    async def advance(self, advance: Advance, *, tx: Transaction | None = None, wish: Wish | None = None) -> Advanced:
+        check_wish(advance, wish, joined=tx is not None)
+        if tx is not None:
+            return await self._store.join(tx, lambda unit: _advance(unit, advance))
+        return await self._store.write(lambda unit: _advance(unit, advance, wish))
+
+    @timed(write=True)
+    async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:
+        needs_transaction("receive", tx)
+        check_received(source, ids)
+        return await self._store.join(tx, lambda unit: receive(unit, source, ids, keep))
+
+    @timed(write=True)
+    async def hold(self, claim: Claim, *, tx: Transaction) -> Claim | None:
+        needs_transaction("hold", tx)
+        return await self._store.join(tx, lambda unit: hold(unit, claim))
 
 
 # --- streams ------------------------------------------------------------------------------------------------------
@@ -226,7 +274,7 @@ def _behind(place: Place, cursor: Cursor, limit: int, most: int) -> Exchange[lis
 # --- advance ------------------------------------------------------------------------------------------------------
 
 
-def advance(unit: Unit, change: Advance, wish: Wish | None = None) -> Exchange[Advanced]:
+def _advance(unit: Unit, change: Advance, wish: Wish | None = None) -> Exchange[Advanced]:
     """Store an advance; with `wish`, lease the same partition again if there is more."""
     rows = yield _CURSOR, (change.stream, change.consumer, change.partition)
     if not rows:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.engines.base import CONTROL
+from stoker.engines.call_times import timed
 from stoker.engines.shared import careful
+from stoker.engines.shared import schedules as shared
 from stoker.engines.shared.schedules import decide
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sqlite import audit
+from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model import schedule as rules
@@ -20,6 +23,29 @@ _SCHEDULES = sql("schedules")
 _SCHEDULE = sql("schedule")
 _WRITE = sql("schedule_write")
 _DROP = sql("schedule_drop")
+
+
+class Schedules(Facet):
+    """Schedules and their ticks."""
+
+    @timed(write=False, name="read_schedules")
+    async def read(self) -> list[Schedule]:
+        return await self._store.read(lambda _: schedules())
+
+    @timed(write=True)
+    async def put(self, given: Schedule | Edit, *, keep_edited: bool = False, by: By | None = None) -> Schedule | None:
+        return await self._store.write(lambda unit: put(unit, given, keep_edited=keep_edited, by=by), strict=True)
+
+    @timed(write=True)
+    async def drop(self, name: str, *, by: By | None = None) -> bool:
+        return await self._store.write(lambda unit: drop(unit, name, by), strict=True)
+
+    @timed(write=True)
+    async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
+        return await shared.fire(self._fire, tick, drafts)
+
+    async def _fire(self, tick: Tick, drafts: Sequence[Draft]) -> Fired:
+        return await self._store.write(lambda unit: fire(unit, tick, drafts), strict=True)
 
 
 def schedules() -> Exchange[list[Schedule]]:

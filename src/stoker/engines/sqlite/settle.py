@@ -8,21 +8,69 @@ then the transaction runs again, one by one. Every other settlement takes the ca
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
+from stoker.engines.base import Transaction, needs_transaction
+from stoker.engines.call_times import timed
 from stoker.engines.shared import careful
+from stoker.engines.sql import careful as exchanges
 from stoker.engines.sql.exchanges import Exchange, Many, Row
 from stoker.engines.sqlite import subqueues
 from stoker.engines.sqlite.columns import DONE, FINISH, RUNNING
+from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import COMPLETED, Mismatch, Unit
 from stoker.model.groups import GroupChange
 from stoker.model.ids import JobId
-from stoker.model.job import Settlement, Status, Verdict
+from stoker.model.job import Claim, Demand, Note, Settled, Settlement, Status, Verdict
+from stoker.model.lifecycle import check_settlements
+
+if TYPE_CHECKING:
+    from stoker.engines.sqlite.store import Store
 
 _FENCE = sql("settle_fence")
 _APPLIED = Verdict.APPLIED
 _DONE = Status.DONE
+
+
+class Settler(Facet):
+    """Settles claims and writes notes on running jobs."""
+
+    def __init__(self, store: Store, claim: Callable[[Demand], Awaitable[list[Claim]]]) -> None:
+        super().__init__(store)
+        self._claim = claim
+
+    @timed(write=True)
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        tx: Transaction | None = None,
+        demand: Demand | None = None,
+    ) -> Settled:
+        check_settlements(settlements)
+        if tx is not None:
+            verdicts = await self._store.join(tx, lambda unit: settle(unit, settlements))
+            return Settled(verdicts, [] if demand is None else await self._claim(demand))
+        strict = bool(settlements)
+        settled: Settled = await self._store.request(strict=strict, settlements=settlements, demand=demand)
+        self._store.ends.settled(settlements, settled.verdicts)
+        return settled
+
+    @timed(write=True)
+    async def note(self, notes: Sequence[Note], *, tx: Transaction | None = None) -> list[Verdict]:
+        if tx is not None:
+            return await self._store.join(tx, lambda unit: exchanges.note(unit, notes))
+        return await self._store.write(lambda unit: exchanges.note(unit, notes))
+
+    async def settle_last(self, settlement: Settlement, *, tx: Transaction) -> bool:
+        needs_transaction("settle_last", tx)
+        return (await self.settle([settlement], tx=tx)).verdicts == [Verdict.APPLIED]
+
+    def tell_settled(self, settlements: Sequence[Settlement]) -> None:
+        self._store.resources()
+        self._store.ends.settled(settlements, [Verdict.APPLIED] * len(settlements))
 
 
 def settle(unit: Unit, settlements: Sequence[Settlement]) -> Exchange[list[Verdict]]:

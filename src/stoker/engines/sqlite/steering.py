@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.engines.call_times import timed
 from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sql.steering import StreamSteering
 from stoker.engines.sql.stream_rows import PARTITION
+from stoker.engines.sqlite import audit
+from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.outbox import landings
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.stream_rows import NUMBERS, read_cursor, write_cursor
 from stoker.engines.sqlite.unit_of_work import Unit
+from stoker.model.audit import By, of_steer
 from stoker.model.outbox.cursor import Cursor
-from stoker.model.outbox.steering import Seek, StreamState, sought
+from stoker.model.outbox.steering import Seek, Steering, StreamState, sought
 from stoker.model.outbox.stream import Vacuumed
 from stoker.model.time import Instant
 
@@ -48,6 +52,33 @@ class _Steering(StreamSteering):
 
 _STEERING = _Steering(sql, _DROP)
 steer = _STEERING.steer
+
+
+class Consumers(Facet):
+    """What users see of streams and change about consumers, and the vacuum."""
+
+    @timed(write=False)
+    async def streams(self, names: Sequence[str] = ()) -> list[StreamState]:
+        return await self._store.read(lambda _: streams(names))
+
+    @timed(write=True)
+    async def steer(self, stream: str, consumer: str, change: Steering, *, by: By | None = None) -> bool:
+        return await self._store.write(
+            lambda unit: audit.audited(
+                unit,
+                _STEERING.steer(unit, stream, consumer, change),
+                by,
+                lambda done: of_steer(stream, consumer, change, done=done),
+            ),
+            strict=True,
+        )
+
+    @timed(write=True)
+    async def vacuum(self, stream: str, limit: int) -> Vacuumed:
+        limit = min(limit, LARGEST_SWEEP)
+        if not await self._store.read(lambda now: sweepable(stream, limit, now)):
+            return Vacuumed()
+        return await self._store.write(lambda unit: vacuum(unit, stream, limit))
 
 
 def streams(names: Sequence[str]) -> Exchange[list[StreamState]]:

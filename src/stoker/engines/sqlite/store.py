@@ -14,11 +14,12 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from stoker.engines.base import CONTROL, Clock, Transaction
+from stoker.engines.call_times import CallTimes
 from stoker.engines.notices import keep_for_workers, warn_once
 from stoker.engines.shared.ends import Ends, Interest, Message, topics_of
 from stoker.engines.shared.waiters import Hub
@@ -57,7 +58,7 @@ class Options(msgspec.Struct, frozen=True):
     """The options of an engine. `patience`: seconds to wait for other writers; `read_limit`: most for one read."""
 
     clock: Clock | None
-    durability: str
+    durability: Literal["power", "process"]
     journal: Journal
     patience: float
     read_limit: float | None = None
@@ -74,6 +75,8 @@ class Store:
         self.path = path
         self.options = options
         self.clock: Clock = options.clock or system_clock
+        self.call_times = CallTimes()
+        self.history: int | None = None
         self.ends = Ends(self._ended, self._listen_to_all, self._notify_ends, Interest())
         self.emit_closing: Callable[[Closing], None] = ignore
         self._joined: dict[JobId, Closing] = {}
@@ -209,6 +212,14 @@ class Store:
             if found := await self.read(lambda now: _with_work(topics, now)):
                 return frozenset(found)
         return await resources.hub.wait(topics, timeout)
+
+    async def ended(self, job: JobId, timeout: float) -> bool:
+        self.resources()
+        return await self.ends.wait(job, timeout)
+
+    async def wake(self, topics: Sequence[str]) -> None:
+        self.resources()
+        self.notify(set(topics))
 
     def notify(self, topics: set[str]) -> None:
         """Wake waiters of these topics in this engine and in all others."""

@@ -20,7 +20,6 @@ from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.engines.sqlite.write_transaction import LONGEST_NAP, SHORTEST_NAP, commit
 from stoker.model.errors import EngineBusy, EngineClosed, EngineRefused
 from stoker.model.groups import Closing
-from stoker.model.job import Draft
 
 T = TypeVar("T")
 
@@ -50,14 +49,6 @@ def with_savepoint(exchange: Exchange[T]) -> Exchange[T]:
         raise
     yield "RELEASE stoker_call", ()
     return result
-
-
-def may_raise(drafts: Sequence[Draft]) -> bool:
-    """Return whether an insert of these drafts can raise half-way."""
-    return any(
-        (draft.unique is not None and draft.unique.mode == "raise") or draft.options.group is not None
-        for draft in drafts
-    )
 
 
 class Own:
