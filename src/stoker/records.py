@@ -44,20 +44,19 @@ class FailedRun(msgspec.Struct, frozen=True, gc=False):
     error: str
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole record of a job at one moment, as `JobHandle.refresh` returns it.
+class JobState(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of a job at one moment, without its payload and result.
 
     `attempts` counts starts, `budget` is how many are allowed from `base` on. `timeout`, `expires`, `keep`, `backoff`
     and `isolation` are the options the job was enqueued with; None: none was given. `then` names the kinds of the jobs
     behind it in its chain, `group` is the id of its group. `metadata` holds what the job was enqueued with and, under
-    keys that begin with `exec_`, what its runs noted. `payload` and `result` are JSON. `unreadable`: some of what is
-    stored cannot be read, as `metadata` says under `stoker.corrupt`; the rest is shown.
+    keys that begin with `exec_`, what its runs noted. `unreadable`: some of what is stored cannot be read, as
+    `metadata` says under `stoker.corrupt`; the rest is shown.
     """
 
     id: str
     kind: str
     queue: str
-    payload: bytes
     status: Status
     priority: int
     attempts: int
@@ -86,12 +85,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     cancel_requested_at: datetime | None = None
     last_error: str | None = None
     history: tuple[FailedRun, ...] = ()
-    result: bytes | None = None
     progress: float | None = None
     metadata: dict[str, str] = {}
     log: tuple[str, ...] = ()
     successor: str | None = None
     unreadable: bool = False
+
+
+class Job(JobState, frozen=True, kw_only=True):
+    """The whole record of a job at one moment, as `JobHandle.refresh` returns it. `payload` and `result` are JSON."""
+
+    payload: bytes
+    result: bytes | None = None
 
 
 class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):

@@ -274,7 +274,7 @@ async def test_one_job_is_run_first_ahead_of_its_rate(app: Stoker) -> None:
     with pytest.raises(InvalidInput, match="goes with the id of one job"):
         await admin.operations.start("run-now", "is:ready", {"first": True})
     [entry] = await admin.audit.list(action="jobs.run_now")
-    assert (entry.deed.target, entry.deed.after) == (f"job {made[2]}", {"first": True})
+    assert (entry.target, entry.after) == (f"job {made[2]}", {"first": True})
 
 
 @pytest.mark.spec("ADMIN-05")

@@ -49,7 +49,7 @@ async def test_letters_of_a_filter_are_replayed_page_by_page(
     gone = await admin.operations.finish((await admin.operations.start_on_letters("discard", stream="bills")).id)
     assert (gone.state, gone.changed) == ("done", 2)
     assert await admin.outbox.count_letters(status="discarded") == 2
-    actions = [one.deed.action for one in await admin.audit.list()]
+    actions = [one.action for one in await admin.audit.list()]
     assert {"operations.start", "letters.replay", "letters.discard"} == set(actions)
 
 

@@ -342,7 +342,7 @@ async def test_the_jobs_of_one_worker_are_taken_back_now(app: Stoker, clock: Vir
     assert late is not Verdict.APPLIED, "what its runs still write is refused"
     assert not (await engine.jobs.renew("w", [])).known, "if it lives it goes on under another id"
     [entry] = await admin.audit.list()
-    assert (entry.deed.action, entry.deed.target, entry.by.reason, entry.deed.after) == (
+    assert (entry.action, entry.target, entry.reason, entry.after) == (
         "workers.take_back",
         "worker w",
         "its host is gone",

@@ -111,7 +111,7 @@ def test_letters_and_consumers() -> None:
 @pytest.mark.spec("AUDIT-08")
 def test_a_deed_is_said_in_words() -> None:
     def said(action: str, before: dict[str, Any] | None = None, after: dict[str, Any] | None = None) -> str:
-        return in_words(Deed(action=action, target="x", before=before or {}, after=after or {}))
+        return in_words(action, before or {}, after or {})
 
     assert said("jobs.run_now") == "Made due"
     assert said("jobs.burn") == "jobs.burn"

@@ -334,7 +334,7 @@ async def test_what_is_undone_is_in_the_audit_log_too(app: Stoker, client: Clien
         f"/jobs/{waiting}/edit": "jobs.edit",
     }
     for path, action in acts.items():
-        before = [one.deed.action for one in await Admin(app).audit.list(3_600)]
+        before = [one.action for one in await Admin(app).audit.list(3_600)]
         needed = {
             "move": {"queue": "mail", "create": "yes"},
             "prioritize": {"priority": "5"},
@@ -342,7 +342,7 @@ async def test_what_is_undone_is_in_the_audit_log_too(app: Stoker, client: Clien
         }
         fields = needed.get(path.rpartition("/")[2], {})
         await undo(client, told(await client.post(path, fields)))
-        done = [one.deed.action for one in await Admin(app).audit.list(3_600)]
+        done = [one.action for one in await Admin(app).audit.list(3_600)]
         assert len(done) == len(before) + 2, path
         assert action in done[:2], (path, done)
 

@@ -47,7 +47,7 @@ async def test_jobs_are_enqueued_found_read_and_changed(app: Stoker, client: Cli
     found = (await client.get("/api/v1/jobs?q=queue:mail")).json()
     assert [job["id"] for job in found["jobs"]] == [UNKNOWN]
     one = (await client.get(f"/api/v1/jobs/{UNKNOWN}")).json()
-    assert (one["status"], one["queue"], one["payload_bytes"]) == ("ready", "mail", 12)
+    assert (one["status"], one["view"], one["queue"], one["payload_bytes"]) == ("pending", "ready", "mail", 12)
     assert "payload" not in one
     shown = (await send(client, "POST", f"/jobs/{UNKNOWN}/reveal", {})).json()
     assert shown == {"part": "payload", "text": '{"to":"ada"}'}
@@ -65,7 +65,7 @@ async def test_jobs_are_enqueued_found_read_and_changed(app: Stoker, client: Cli
     await send(client, "POST", f"/jobs/{UNKNOWN}/requeue")
     await end(app, await claim(app, "bulk"))
     copy = (await send(client, "POST", f"/jobs/{UNKNOWN}/retry")).json()["created"][0]
-    assert (await client.get(f"/api/v1/jobs/{copy}")).json()["status"] == "ready"
+    assert (await client.get(f"/api/v1/jobs/{copy}")).json()["view"] == "ready"
     assert (await send(client, "DELETE", f"/jobs/{copy}")).json()["changed"] == 1
     assert (await client.get(f"/api/v1/jobs/{copy}")).status_code == 404
 

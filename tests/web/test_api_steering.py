@@ -38,13 +38,13 @@ async def test_a_job_is_edited_restored_and_told(app: Stoker, client: Client, cl
     body = {"payload": {"n": 12345678901234567890123}, "priority": 7, "at": later.isoformat(), "attempts": 9}
     assert (await send(client, "PATCH", f"/jobs/{id_}", body)).json()["changed"] == 1
     job = (await client.get(f"/api/v1/jobs/{id_}")).json()
-    assert (job["priority"], job["status"], job["allowed"]) == (7, "scheduled", 9)
+    assert (job["priority"], job["view"], job["budget"]) == (7, "scheduled", 9)
     shown = (await send(client, "POST", f"/jobs/{id_}/reveal", {})).json()["text"]
     assert "12345678901234567890123" in shown
     assert (await send(client, "PATCH", f"/jobs/{id_}", {})).status_code == 422
     await send(client, "POST", f"/jobs/{id_}/cancel", {})
     assert (await send(client, "POST", f"/jobs/{id_}/restore")).json() == {"done": True}
-    assert (await client.get(f"/api/v1/jobs/{id_}")).json()["status"] == "scheduled"
+    assert (await client.get(f"/api/v1/jobs/{id_}")).json()["view"] == "scheduled"
     assert (await send(client, "POST", f"/jobs/{UNKNOWN}/restore")).status_code == 404
     assert isinstance((await client.get(f"/api/v1/jobs/{id_}/events")).json()["events"], list)
     done = [action for action, _ in await audited(client)]

@@ -18,7 +18,7 @@ from tests.web.conftest import Client, enqueue
 from tests.web.test_pages import lively
 
 ENGINES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("memory", "sqlite", "postgres")]
-HIDDEN = {"payload", "headers", "raw", "place"}
+HIDDEN = {"payload", "result", "headers", "raw", "place"}
 """What an answer leaves out of what it lists."""
 
 
@@ -55,6 +55,25 @@ async def test_an_answer_is_what_admin_returns(app: Stoker, client: Client, cloc
     written = (await answered("streams/orders/letters"))["letters"]
     assert written == shown((await admin.outbox.letters(stream="orders", status=None)).letters)
     assert written
+    jobs = (await answered("jobs"))["jobs"]
+    assert [{name: value for name, value in one.items() if name != "view"} for one in jobs] == [
+        one | {"history": [], "log": []} for one in shown((await admin.jobs.find(limit=50)).jobs)
+    ]
+    assert {one["view"] for one in jobs if one["status"] == "pending"} == {"ready", "scheduled"}
+    found = await answered(f"jobs/{jobs[0]['id']}")
+    assert {name: found[name] for name in jobs[0]} == jobs[0]
+    why = await admin.jobs.explain(jobs[0]["id"])
+    assert [gate["detail"] for gate in (await answered(f"jobs/{jobs[0]['id']}/explain"))["gates"]] == [
+        gate.detail for gate in why.all
+    ]
+    assert await answered("preview?q=is:dead") == plain(await admin.jobs.preview("is:dead"))
+    await admin.operations.finish((await admin.operations.start("discard", "is:dead")).id)
+    assert (await answered("operations"))["operations"] == plain(await admin.operations.list())
+    named = Admin(app, by="ada")
+    await named.jobs.cancel(next(one["id"] for one in jobs if one["view"] == "scheduled"))
+    assert (entries := (await answered("audit"))["entries"]) == plain(await admin.audit.list())
+    assert entries[0]["former"]
+    client.board.hub.forget()  # it was changed from elsewhere
     overview, whole = await answered("overview"), plain(await admin.overview())
     assert overview == {name: whole[name] for name in overview}
 

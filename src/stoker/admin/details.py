@@ -15,6 +15,7 @@ from stoker.model import job as stored
 from stoker.model.control import Presence
 from stoker.model.derived import runs_long
 from stoker.model.events import Event, window_of, with_record
+from stoker.model.explain import Explanation, Reason
 from stoker.model.groups import GROUP, Group
 from stoker.model.job import ORIGINAL, PARENT, Status
 from stoker.model.origin import origin
@@ -50,6 +51,38 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     then: str | None
     on_failure: str | None
     on_finish: str | None
+
+
+class GateView(msgspec.Struct, frozen=True, kw_only=True):
+    """A reason why a job does not run: since when, until when (None: not known), and what to do about it."""
+
+    reason: Reason
+    detail: str
+    remedy: str
+    since: datetime | None
+    until: datetime | None
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """The gates that are shut for a job; the first one decides. `beside` names its chain, group and schedule."""
+
+    gates: tuple[GateView, ...]
+    beside: tuple[str, ...]
+
+
+def why(found: Explanation) -> Why:
+    """An explanation as JSON has it."""
+    gates = (
+        GateView(
+            reason=one.reason,
+            detail=one.detail,
+            remedy=one.remedy,
+            since=None if one.since is None else moment(one.since),
+            until=None if one.until is None else moment(one.until),
+        )
+        for one in found.all
+    )
+    return Why(gates=tuple(gates), beside=found.beside)
 
 
 class JobDetail(msgspec.Struct, frozen=True, kw_only=True):

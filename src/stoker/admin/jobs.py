@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from stoker import records
 from stoker.admin.asking import Asking, Noun
-from stoker.admin.audit import AuditAdmin, audited
+from stoker.admin.audit import AuditAdmin, AuditView, audited
 from stoker.admin.bulk import (
     Bulk,
     Walk,
@@ -36,7 +36,6 @@ from stoker.key_function import KeyFunction
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.actions import ACTIONS, Given, Making, action_of, on_many
-from stoker.model.audit import AuditEntry
 from stoker.model.control import Queue
 from stoker.model.derived import ErrorGroup, error_groups
 from stoker.model.errors import CorruptRecord, InvalidInput, KeyHeld, NotFound, WrongStatus
@@ -363,18 +362,18 @@ class JobsAdmin(Noun):
         change = Edit(payload=payload, priority=priority, at=due, attempts=attempts)
         return await self._one(found, change)
 
-    async def restore(self, former: Sequence[Former] | AuditEntry | str) -> Bulk:
+    async def restore(self, former: Sequence[Former] | AuditView | str) -> Bulk:
         """Undo a cancel or a discard, as its tally (`former`) or an entry of the audit log, or its id, names the jobs.
 
         A job to which anything happened since is refused; one whose unique key was taken meanwhile is blocked.
         """
-        if isinstance(former, str):
-            former = await AuditAdmin(self._asking).get(former)
-        if isinstance(former, AuditEntry):
-            if former.deed.action not in UNDONE:
-                why = f"tells of {former.deed.action}; only {' and '.join(UNDONE)} can be undone"
-                raise InvalidInput("entry", former.id, why)
-            former = former.deed.former
+        if isinstance(former, (AuditView, str)):
+            entry = former if isinstance(former, str) else former.id
+            deed = (await AuditAdmin(self._asking).stored(entry)).deed
+            if deed.action not in UNDONE:
+                why = f"tells of {deed.action}; only {' and '.join(UNDONE)} can be undone"
+                raise InvalidInput("entry", entry, why)
+            former = deed.former
         done = Bulk()
         for start in range(0, len(former), LARGEST_BATCH):
             portion = tuple(former[start : start + LARGEST_BATCH])

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from stoker.admin import Bulk, Filter, Operators
 from stoker.admin.as_json import plain
-from stoker.admin.details import EventView, JobDetail
+from stoker.admin.details import EventView, JobDetail, why
 from stoker.admin.jobs import JobPage
 from stoker.admin.operations import OperationView
 from stoker.cli.command import NearestGroup
@@ -37,10 +37,10 @@ from stoker.codec.signature import display
 from stoker.model.actions import MANY, Action, Parameter
 from stoker.model.derived import error_line
 from stoker.model.errors import NotFound
-from stoker.model.explain import Explanation, Gate
+from stoker.model.explain import Explanation
 from stoker.model.filter import WORDS, InvalidFilter
 from stoker.model.ids import shortened
-from stoker.model.time import SECOND, moment
+from stoker.model.time import SECOND
 from stoker.model.words import count as count_of
 from stoker.records import Job
 
@@ -237,8 +237,7 @@ def explain(job: str, as_json: bool, path: str | None, url: str | None) -> None:
 
     found = ask(path, url, read)
     if as_json:
-        gates = [_gate(one) for one in (found.first, *found.gates)]
-        say(json.dumps({"job": job, "gates": gates, "beside": found.beside}))
+        say(json.dumps({"job": job, **plain(why(found))}))
         return
     say(f"{found.reason}: {found.detail}")
     for gate in found.gates:
@@ -247,11 +246,6 @@ def explain(job: str, as_json: bool, path: str | None, url: str | None) -> None:
         say(line)
     if found.remedy:
         say(found.remedy)
-
-
-def _gate(one: Gate) -> dict[str, Any]:
-    times = {name: at and moment(at).isoformat() for name, at in (("since", one.since), ("until", one.until))}
-    return {**plain(one), **times}
 
 
 @jobs.command(cls=FilterCommand)

@@ -177,15 +177,15 @@ _PAST: Final = {
 """What was done, by the verb of an action."""
 
 
-def in_words(deed: Deed) -> str:
+def in_words(action: str, before: dict[str, Any], after: dict[str, Any]) -> str:
     """What was done, as a sentence goes before its target; an action without a word is named as it is stored."""
-    if deed.action == "queues.tune" and "pause" in {*deed.before, *deed.after}:
-        return "Paused" if deed.after.get("pause") else "Resumed"
-    if deed.action == "schedules.put" and not deed.before:
+    if action == "queues.tune" and "pause" in {*before, *after}:
+        return "Paused" if after.get("pause") else "Resumed"
+    if action == "schedules.put" and not before:
         return "Created"
-    if deed.action == "schedules.put" and "enabled" in deed.after:
-        return "Resumed" if deed.after["enabled"] else "Paused"
-    return _PAST.get(deed.action.rpartition(".")[2], deed.action)
+    if action == "schedules.put" and "enabled" in after:
+        return "Resumed" if after["enabled"] else "Paused"
+    return _PAST.get(action.rpartition(".")[2], action)
 
 
 def of_token(before: AccessToken | None, after: AccessToken) -> Deed:

@@ -77,6 +77,11 @@ class Explanation(msgspec.Struct, frozen=True):
     beside: tuple[str, ...] = ()
 
     @property
+    def all(self) -> tuple[Gate, ...]:
+        """Every gate that is shut, the one that decides first."""
+        return (self.first, *self.gates)
+
+    @property
     def reason(self) -> Reason:
         return self.first.reason
 
@@ -91,8 +96,7 @@ class Explanation(msgspec.Struct, frozen=True):
     @property
     def still(self) -> str:
         """What keeps a job from running that an action has just made ready; empty: it runs when its turn comes."""
-        gates = (self.first, *self.gates)
-        shut = next((one for one in gates if one.reason not in _PASSING), None)
+        shut = next((one for one in self.all if one.reason not in _PASSING), None)
         return "" if shut is None else f"It still waits: {shut.detail}."
 
 

@@ -107,7 +107,7 @@ async def _reveal(job: JobForm) -> Response:
 async def restored(visit: Visit, id_: str, kind: str) -> str:
     """Undo the last cancel or discard of a job, as the audit log has it."""
     entries = await visit.admin.audit.list(3_600, target=f"job {id_}", limit=20)
-    entry = next((one for one in entries if one.deed.action in UNDONE), None)
+    entry = next((one for one in entries if one.action in UNDONE), None)
     if entry is None:
         raise NotFound("The audit log has nothing about this job that can be undone.")
     done = await visit.admin.jobs.restore(entry)

@@ -12,12 +12,14 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from stoker import records
 from stoker.admin import Bulk
 from stoker.admin.asking import knowing
-from stoker.admin.details import EventView, GroupView, group_view
+from stoker.admin.details import EventView, GroupView, Why, group_view, why
 from stoker.model import ids
 from stoker.model.actions import MANY, Action
 from stoker.model.errors import NotFound
-from stoker.model.job import Job
+from stoker.model.job import Job, Status
 from stoker.model.origin import origin
+from stoker.model.time import Instant
+from stoker.records import JobState
 from stoker.web.actions import job as job_actions
 from stoker.web.actions.doing import act
 from stoker.web.api import types as t
@@ -95,29 +97,13 @@ class BulkBody(Acting, kw_only=True):
 # --- what is answered -----------------------------------------------------------------------------------------------
 
 
-class JobSummary(Struct, kw_only=True):
-    """A job in a list. `status` splits pending into ready and scheduled.
+class JobView(JobState, frozen=True, kw_only=True):
+    """A job without its payload and result. `view` is its status, with pending as ready or scheduled.
 
-    `unreadable`: some of what is stored about it cannot be read; the rest is shown.
+    In a list it is without its history and log too.
     """
 
-    id: str
-    kind: str
-    queue: str
-    status: str
-    priority: int
-    attempts: int
-    allowed: int
-    created_at: datetime
-    scheduled_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    tenant: str | None
-    key: str | None
-    worker: str | None
-    progress: float | None
-    last_error: str | None
-    unreadable: bool
+    view: str
 
 
 class JobList(Struct, kw_only=True):
@@ -127,7 +113,7 @@ class JobList(Struct, kw_only=True):
     which names of the filter are not known, and what was probably meant; empty where all are.
     """
 
-    jobs: list[JobSummary]
+    jobs: list[JobView]
     after: str | None
     scanned: int
     total: int | None = None
@@ -135,49 +121,19 @@ class JobList(Struct, kw_only=True):
     hint: str = ""
 
 
-class Failed(Struct, kw_only=True):
-    """A run that failed."""
-
-    at: datetime
-    attempt: int
-    error: str
-
-
-class JobRecord(JobSummary, kw_only=True):
+class JobRecord(JobView, frozen=True, kw_only=True):
     """Everything about a job but its payload and result, which are revealed by themselves."""
 
     principal: str | None
     correlation: str | None
-    cancel_requested: bool
-    expires_at: datetime | None
-    successor: str | None
-    group: str | None
     payload_bytes: int
     result_bytes: int | None
-    history: list[Failed]
-    log: list[str]
-    metadata: dict[str, str]
 
 
 class Events(Struct, kw_only=True):
     """What happened to a job, oldest first, as far as events are kept."""
 
     events: list[EventView]
-
-
-class GateView(Struct, kw_only=True):
-    """A reason why a job does not run."""
-
-    reason: str
-    detail: str
-    remedy: str
-
-
-class Why(Struct, kw_only=True):
-    """The gates that are shut for a job; the first one decides."""
-
-    gates: list[GateView]
-    beside: list[str]
 
 
 class Revealed(Struct, kw_only=True):
@@ -201,7 +157,7 @@ class TallyView(Struct, kw_only=True):
     cancel_requested: int
     missing: int
     blocked: int
-    refused: dict[str, int]
+    refused: dict[Status, int]
     created: list[str]
 
 
@@ -213,8 +169,8 @@ async def find(visit: Visit, given: JobsQuery) -> JobList:
     """Find jobs by a filter."""
     reading = await visit.board.hub.reading()
     found = await visit.admin.jobs.find(given.q, limit=given.limit, cursor=given.after, total=given.total)
-    rows = [JobSummary(**_summary(job, reading.census.at)) for job in found.jobs]
     counted: dict[str, Any] = {"total": found.total, "complete": found.complete, "hint": found.hint}
+    rows = [JobView(**_shown(job, reading.census.at)) for job in found.jobs]
     return JobList(jobs=rows, after=found.cursor, scanned=found.scanned, **counted)
 
 
@@ -272,29 +228,17 @@ async def read(visit: Visit) -> JobRecord:
     job = records.job(visit.board.redact.job(raw))
     whose = origin(job.payload, visit.board.redact.values(raw.options.metadata or {}))
     return JobRecord(
-        **_summary(job, reading.census.at),
+        **_shown(job, reading.census.at),
         principal=whose.principal,
         correlation=whose.correlation,
-        cancel_requested=job.cancel_requested,
-        expires_at=job.expires_at,
-        successor=job.successor,
-        group=job.group,
         payload_bytes=len(raw.payload),
         result_bytes=None if raw.result is None else len(raw.result),
-        history=[Failed(at=one.at, attempt=one.attempt, error=one.error) for one in job.history],
-        log=list(job.log),
-        metadata=job.metadata,
     )
 
 
-def _summary(job: records.Job, now: int) -> dict[str, Any]:
-    same = ("id", "kind", "queue", "priority", "attempts", "created_at", "scheduled_at", "started_at", "finished_at")
-    more = ("tenant", "worker", "progress", "last_error", "unreadable")
-    return {name: getattr(job, name) for name in (*same, *more)} | {
-        "status": shared.shown_status(job, now),
-        "allowed": job.base + job.budget,
-        "key": None if job.unique is None else job.unique.key,
-    }
+def _shown(job: records.Job, now: Instant) -> dict[str, Any]:
+    same = {name: getattr(job, name) for name in JobState.__struct_fields__}
+    return {**same, "view": shared.shown_status(job, now)}
 
 
 @api.patch("/jobs/{id}")
@@ -304,7 +248,7 @@ async def edit(visit: Visit, given: EditBody) -> TallyView:
     fields = {name: value for name in given.__struct_fields__ if not t.unset(value := getattr(given, name))}
     if "payload" in fields:
         fields["payload"] = bytes(fields["payload"])
-    done = await visit.admin.jobs.edit(ids.text(job.id), **fields)
+    done = await knowing(visit.admin.jobs, job).edit(ids.text(job.id), **fields)
     visit.board.hub.forget()
     return _tally(done)
 
@@ -319,19 +263,14 @@ async def delete(visit: Visit) -> TallyView:
 async def events(visit: Visit) -> Events:
     """Read what happened to a job."""
     job = await job_facts.stored(visit)
-    return Events(events=(await visit.admin.jobs.get(ids.text(job.id))).events)
+    return Events(events=(await knowing(visit.admin.jobs, job).get(ids.text(job.id))).events)
 
 
 @api.get("/jobs/{id}/explain")
 async def explain(visit: Visit) -> Why:
     """Say why a job does not run."""
     job = await job_facts.stored(visit)
-    found = await visit.admin.jobs.explain(ids.text(job.id))
-    gates = [
-        GateView(reason=gate.reason.value, detail=gate.detail, remedy=gate.remedy)
-        for gate in (found.first, *found.gates)
-    ]
-    return Why(gates=gates, beside=list(found.beside))
+    return why(await knowing(visit.admin.jobs, job).explain(ids.text(job.id)))
 
 
 @api.post("/jobs/{id}/reveal")
@@ -398,11 +337,4 @@ async def _reached(visit: Visit) -> Job:
 
 
 def _tally(done: Bulk) -> TallyView:
-    return TallyView(
-        changed=done.changed,
-        cancel_requested=done.cancel_requested,
-        missing=done.missing,
-        blocked=done.blocked,
-        refused={status.value: n for status, n in done.refused.items()},
-        created=done.created,
-    )
+    return msgspec.convert(done, TallyView, from_attributes=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
-from stoker.admin import Filter
+from stoker.admin import Filter, Preview
 from stoker.admin.operations import OperationView
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
@@ -38,38 +38,7 @@ class NewOperation(Acting, kw_only=True):
     counted_at: t.Moment
 
 
-class Preview(Struct, kw_only=True):
-    """How many a filter meant at the moment `counted_at`; `complete` is false where counting stopped at 10,000."""
-
-    count: int
-    complete: bool
-    counted_at: datetime
-
-
-class OperationRecord(Struct, kw_only=True):
-    """An operation and how far it came.
-
-    It touches nothing that was created or ended after `counted_at`; when it is done, `later` says how many such jobs
-    the filter means, null if that is not known.
-    """
-
-    id: str
-    who: str
-    action: str
-    q: str
-    state: str
-    counted_at: datetime
-    started_at: datetime
-    seen_at: datetime
-    changed: int
-    cancel_requested: int
-    missing: int
-    blocked: int
-    refused: dict[str, int]
-    later: int | None
-
-
-class NewOperationRecord(OperationRecord, kw_only=True):
+class NewOperationRecord(OperationView, frozen=True, kw_only=True):
     """An operation that has begun. `left` of what was counted still match: at least so many unless `complete`."""
 
     left: int
@@ -79,20 +48,19 @@ class NewOperationRecord(OperationRecord, kw_only=True):
 class Operations(Struct, kw_only=True):
     """Operations, the latest first."""
 
-    operations: list[OperationRecord]
+    operations: list[OperationView]
 
 
 @api.get("/preview")
 async def preview(visit: Visit, given: PreviewQuery) -> Preview:
     """Count the jobs that a filter means."""
-    found = await visit.admin.jobs.preview(given.q)
-    return Preview(count=found.count, complete=found.complete, counted_at=found.counted_at)
+    return await visit.admin.jobs.preview(given.q)
 
 
 @api.get("/operations")
 async def listed(visit: Visit) -> Operations:
     """List operations."""
-    return Operations(operations=[record(one) for one in (await visit.admin.operations.list())[:200]])
+    return Operations(operations=(await visit.admin.operations.list())[:200])
 
 
 @api.post("/operations", status=202)
@@ -113,49 +81,25 @@ async def start(visit: Visit, given: NewOperation) -> NewOperationRecord:
 
 
 @api.get("/operations/{id}")
-async def read(visit: Visit) -> OperationRecord:
+async def read(visit: Visit) -> OperationView:
     """Read an operation."""
-    return record(await visit.admin.operations.get(place(visit, "id")))
+    return await visit.admin.operations.get(place(visit, "id"))
 
 
 @api.post("/operations/{id}/stop")
-async def stop(visit: Visit, given: t.NoBody) -> OperationRecord:  # noqa: ARG001 - nothing is said in it
+async def stop(visit: Visit, given: t.NoBody) -> OperationView:  # noqa: ARG001 - nothing is said in it
     """Stop an operation."""
     needs_everything(visit)
-    return record(await visit.admin.operations.stop(place(visit, "id")))
+    return await visit.admin.operations.stop(place(visit, "id"))
 
 
 @api.post("/operations/{id}/resume")
-async def resume(visit: Visit, given: t.NoBody) -> OperationRecord:  # noqa: ARG001 - nothing is said in it
+async def resume(visit: Visit, given: t.NoBody) -> OperationView:  # noqa: ARG001 - nothing is said in it
     """Go on with an operation."""
     needs_everything(visit)
-    return record(await pages.go_on(visit, place(visit, "id")))
+    return await pages.go_on(visit, place(visit, "id"))
 
 
 def begun(found: OperationView, left: int, *, complete: bool) -> NewOperationRecord:
     """An operation that has begun, with how many of the counted jobs or letters it can still meet."""
-    same = record(found)
-    fields = {name: getattr(same, name) for name in OperationRecord.__struct_fields__}
-    return NewOperationRecord(**fields, left=left, complete=complete)
-
-
-def record(found: OperationView) -> OperationRecord:
-    same = (
-        "id",
-        "who",
-        "action",
-        "state",
-        "counted_at",
-        "started_at",
-        "seen_at",
-        "changed",
-        "cancel_requested",
-        "missing",
-        "blocked",
-        "later",
-    )
-    return OperationRecord(
-        **{name: getattr(found, name) for name in same},
-        q=found.filter,
-        refused={status.value: n for status, n in found.refused.items()},
-    )
+    return NewOperationRecord(**asdict(found), left=left, complete=complete)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from stoker.admin.audit import AuditView
 from stoker.admin.history import Failures
 from stoker.admin.overview import Attention, attention
 from stoker.admin.snapshot import AWAY, LISTS, Snapshot
-from stoker.model.audit import AuditEntry
 from stoker.model.health.check import Check
 from stoker.model.time import SECOND, moment
 from stoker.web import charts
@@ -90,25 +90,10 @@ class HealthRecord(Struct, kw_only=True):
     notes: list[str]
 
 
-class AuditRecord(Struct, kw_only=True):
-    """Who changed what, when, through what and why."""
-
-    at: datetime
-    who: str
-    way: str
-    action: str
-    target: str
-    count: int
-    reason: str | None
-    request: str | None
-    before: dict[str, Any]
-    after: dict[str, Any]
-
-
 class AuditRecords(Struct, kw_only=True):
     """Entries of the audit log, the latest first."""
 
-    entries: list[AuditRecord]
+    entries: list[AuditView]
 
 
 @api.get("/overview")
@@ -173,10 +158,4 @@ async def audit(visit: Visit, given: AuditQuery) -> AuditRecords:
     found = await visit.admin.audit.list(
         window, who=given.who, action=given.action, target=given.target, limit=given.limit
     )
-    return AuditRecords(entries=[_entry(one) for one in found])
-
-
-def _entry(one: AuditEntry) -> AuditRecord:
-    by = {name: getattr(one.by, name) for name in ("who", "way", "reason", "request")}
-    deed = {name: getattr(one.deed, name) for name in ("action", "target", "count", "before", "after")}
-    return AuditRecord(at=moment(one.at), **by, **deed)
+    return AuditRecords(entries=found)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, convert
 
+from stoker.admin import Preview
 from stoker.engines.base import Feature
 from stoker.model.errors import NotFound
 from stoker.model.outbox.letters import LetterStatus
@@ -16,7 +17,7 @@ from stoker.outbox.letters import LetterState
 from stoker.outbox.steering import ConsumerState, StreamHandle, StreamState
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
-from stoker.web.api.operations import NewOperationRecord, Preview, begun
+from stoker.web.api.operations import NewOperationRecord, begun
 from stoker.web.pages import letters as pages
 from stoker.web.pages.shared import needs_everything
 from stoker.web.problems import Problem

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from stoker.model.audit import AuditEntry, in_words
+from stoker.admin.audit import AuditView
+from stoker.model.audit import in_words
 from stoker.model.errors import InvalidInput
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.web import view
@@ -40,27 +41,18 @@ async def show(visit: Visit) -> Response:
     return view.page(visit, "audit.html", context)
 
 
-def _row(visit: Visit, one: AuditEntry) -> dict[str, Any]:
-    noun, _, name = one.deed.target.partition(" ")
+def _row(visit: Visit, one: AuditView) -> dict[str, Any]:
+    noun, _, name = one.target.partition(" ")
     links = {"job": f"jobs/{name}", "queue": f"queues/{name}", "schedule": f"schedules/{name}"}
+    names = sorted({*one.before, *one.after})
     return {
-        "at": one.at,
-        "who": one.by.who,
-        "way": WAYS.get(one.by.way, one.by.way),
-        "action": one.deed.action,
-        "did": in_words(one.deed),
-        "target": one.deed.target,
+        "entry": one,
+        "way": WAYS.get(one.way, one.way),
+        "did": in_words(one.action, one.before, one.after),
         "link": visit.url(links[noun]) if noun in links and name else "",
-        "count": one.deed.count if noun == "letters" else 0,
-        "reason": one.by.reason or "",
-        "request": one.by.request or "",
-        "change": _change(one),
+        "count": one.count if noun == "letters" else 0,
+        "change": ", ".join(f"{name} {_text(one.before.get(name))} → {_text(one.after.get(name))}" for name in names),
     }
-
-
-def _change(one: AuditEntry) -> str:
-    names = sorted({*one.deed.before, *one.deed.after})
-    return ", ".join(f"{name} {_text(one.deed.before.get(name))} → {_text(one.deed.after.get(name))}" for name in names)
 
 
 def _text(value: Any) -> str:

@@ -75,7 +75,7 @@ ASKS: Final = (("asks", "yes"),)
 
 def gates(visit: Visit, job: Job, found: Explanation, reading: Reading, facts: Facts) -> list[dict[str, Any]]:
     """Every gate in the order in which a claim asks: passed, shut with its remedy, or not reached."""
-    shut: dict[Reason, Gate] = {gate.reason: gate for gate in (found.first, *found.gates)}
+    shut: dict[Reason, Gate] = {gate.reason: gate for gate in found.all}
     rows: list[dict[str, Any]] = []
     blocked = False
     for name, reasons, sign in GATES:
