@@ -13,7 +13,7 @@ import pytest
 from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.engines.base import outbox_of
-from stoker.model.errors import InvalidInput, InvalidOption, NotFound
+from stoker.model.errors import InvalidInput, InvalidOption, NotFound, UnknownOption
 from stoker.model.outbox.cursor import Lease, Wish
 from stoker.model.outcome import Reject, Retry, Snooze
 from stoker.outbox import Batch, LetterStatus, Message, Outbox, Pace
@@ -91,6 +91,14 @@ async def test_letters_are_listed_page_by_page_and_counted(jobs: Stoker) -> None
     assert await outbox.count_letters(type="json", partition=0) == 5
     with pytest.raises(InvalidOption, match="pending, parked"):
         await outbox.letters(status="lost")
+    misspelled: Any = {"consumr": "bill"}
+    for call in (outbox.letters, outbox.count_letters, outbox.replay, outbox.discard):
+        with pytest.raises(UnknownOption, match="consumer"):
+            await call(**misspelled)
+    paged: Any = {"limit": 5}
+    for change in (outbox.count_letters, outbox.replay, outbox.discard):
+        with pytest.raises(UnknownOption, match="limit"):
+            await change(**paged)
     with pytest.raises(InvalidInput, match="place of a letter"):
         await outbox.letters(before="nowhere")
     with pytest.raises(InvalidInput, match="limit"):

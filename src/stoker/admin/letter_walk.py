@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -13,7 +13,7 @@ from stoker.model.errors import InvalidInput
 from stoker.model.outbox.letters import DiscardLetters, LetterAction, LetterFilter, LetterPlace, Replay
 from stoker.model.query import Tally
 from stoker.model.time import Instant
-from stoker.outbox.letters import place, read_filter
+from stoker.outbox.letters import LetterTerms, place, read_filter
 
 PAGE = 500
 """How many letters one step changes at most."""
@@ -21,7 +21,7 @@ PAGE = 500
 LETTER_ACTIONS: Final[dict[str, LetterAction]] = {"replay-letters": Replay(), "discard-letters": DiscardLetters()}
 """Actions on letters, by the name under which an operation is stored."""
 
-FIELDS: Final = ("stream", "consumer", "key", "partition", "type")
+FIELDS: Final = ("stream", *LetterTerms.__annotations__)
 """What chooses letters."""
 
 
@@ -54,19 +54,13 @@ def chosen(given: Given, before: LetterPlace | None = None) -> LetterFilter:
     """The letters of one step; an unknown field or a wrong value is refused."""
     if unknown := sorted(given.keys() - {*FIELDS}):
         raise InvalidInput("letters", unknown[0], f"are chosen by {', '.join(FIELDS)}")
-    texts = {name: None if given.get(name) is None else str(given[name]) for name in FIELDS if name != "partition"}
     partition = given.get("partition")
     if partition is not None and not isinstance(partition, int):
         raise InvalidInput("partition", partition, "must be a whole number")
-    found = read_filter(
-        texts["stream"],
-        consumer=texts["consumer"],
-        status=None,
-        key=texts["key"],
-        partition=partition,
-        type=texts["type"],
-        limit=PAGE,
-    )
+    terms: dict[str, Any] = {name: str(value) for name, value in given.items() if value is not None}
+    if partition is not None:
+        terms["partition"] = partition
+    found = read_filter(terms.pop("stream", None), paged=True, status=None, limit=PAGE, **terms)
     return msgspec.structs.replace(found, before=before)
 
 

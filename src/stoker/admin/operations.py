@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 import msgspec
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from stoker.model.job import Status
 from stoker.model.operations import Operation, bound_of
 from stoker.model.query import Tally
 from stoker.model.time import Instant, instant, moment
+from stoker.outbox.letters import LetterTerms
 
 logger = logging.getLogger("stoker.admin")
 
@@ -108,11 +109,8 @@ class OperationsAdmin(Noun):
         action: Literal["replay", "discard"],
         *,
         stream: str | None = None,
-        consumer: str | None = None,
-        key: str | None = None,
-        partition: int | None = None,
-        type: str | None = None,  # noqa: A002 - the field's name
         counted_at: datetime | None = None,
+        **terms: Unpack[LetterTerms],
     ) -> OperationView:
         """Store an operation on letters and begin to walk, in this process; returns at once.
 
@@ -121,7 +119,7 @@ class OperationsAdmin(Noun):
         """
         if (name := f"{action}-letters") not in LETTER_ACTIONS:
             raise InvalidInput("action", action, "must be replay or discard")
-        fields = {"stream": stream, "consumer": consumer, "key": key, "partition": partition, "type": type}
+        fields: dict[str, Any] = {"stream": stream, **terms}
         given = {field: value for field, value in fields.items() if value is not None}
         chosen(given)
         outbox_of(await self._asking.engine())

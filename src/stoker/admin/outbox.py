@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import msgspec
 
 from stoker.admin.asking import Asking, Noun
-from stoker.model.outbox.letters import DEFAULT_PAGE, LetterStatus
 from stoker.model.redact import Redaction
-from stoker.outbox.letters import LetterPage, count, page, read_filter
+from stoker.outbox.letters import LetterListing, LetterPage, LetterQuery, count, page, read_filter
 from stoker.outbox.steering import ConsumerState, StreamHandle, StreamState, states, streams_of
 
 
@@ -20,44 +19,14 @@ class OutboxAdmin(Noun):
         """Every stream of the store, by name, with its consumers."""
         return [_masked(one, self._asking.redact) for one in await states(self._asking.app)]
 
-    async def letters(
-        self,
-        *,
-        stream: str | None = None,
-        consumer: str | None = None,
-        status: LetterStatus | str | None = LetterStatus.PENDING,
-        key: str | None = None,
-        partition: int | None = None,
-        type: str | None = None,  # noqa: A002 - the field's name
-        limit: int = DEFAULT_PAGE,
-        before: str | None = None,
-    ) -> LetterPage:
+    async def letters(self, *, stream: str | None = None, **chosen: Unpack[LetterListing]) -> LetterPage:
         """List letters of all streams or of one, latest failure first, by the filter of a stream's `letters`."""
-        chosen = read_filter(
-            stream,
-            consumer=consumer,
-            status=status,
-            key=key,
-            partition=partition,
-            type=type,
-            limit=limit,
-            before=before,
-        )
-        return _shown(await page(await streams_of(self._asking.app), chosen), self._asking)
+        streams = await streams_of(self._asking.app)
+        return _shown(await page(streams, read_filter(stream, paged=True, **chosen)), self._asking)
 
-    async def count_letters(
-        self,
-        *,
-        stream: str | None = None,
-        consumer: str | None = None,
-        status: LetterStatus | str | None = LetterStatus.PENDING,
-        key: str | None = None,
-        partition: int | None = None,
-        type: str | None = None,  # noqa: A002 - the field's name
-    ) -> int:
+    async def count_letters(self, *, stream: str | None = None, **chosen: Unpack[LetterQuery]) -> int:
         """Count letters of all streams or of one, by the same filter."""
-        chosen = read_filter(stream, consumer=consumer, status=status, key=key, partition=partition, type=type)
-        return await count(await streams_of(self._asking.app), chosen)
+        return await count(await streams_of(self._asking.app), read_filter(stream, **chosen))
 
     def stream(self, name: str) -> StreamHandle:
         """A stream to look at and steer: `state`, `letters`, `replay`, `release`, `seek`, `pause`, `resume`, `drop`."""
@@ -75,7 +44,7 @@ class _Shown(StreamHandle):
         """The stream with its consumers: what waits for each, how old it is, and what failed."""
         return _masked(await super().state(), self._asking.redact)
 
-    async def letters(self, **chosen: Any) -> LetterPage:
+    async def letters(self, **chosen: Unpack[LetterListing]) -> LetterPage:
         """List letters, latest failure first."""
         return _shown(await super().letters(**chosen), self._asking)
 

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
@@ -43,6 +43,7 @@ from stoker.outbox.calls import Caller
 from stoker.outbox.handlers import Handler
 from stoker.outbox.message import Message
 from stoker.outbox.outcomes import reason_of
+from stoker.settings import check_known
 
 
 class LetterState(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,31 +118,43 @@ def place(text: str) -> LetterPlace:
         raise InvalidInput("before", text, "is not the place of a letter; take it from the page before") from None
 
 
+class LetterTerms(TypedDict, total=False):
+    """Which letters of a stream: those of a consumer, a key, a partition, a type."""
+
+    consumer: str | None
+    key: str | None
+    partition: int | None
+    type: str | None
+
+
+class LetterQuery(LetterTerms, total=False):
+    """The same by status: pending, unless another one or None for all is asked for."""
+
+    status: LetterStatus | str | None
+
+
+class LetterListing(LetterQuery, total=False):
+    """A page of them: its size, and the `next` of the page before."""
+
+    limit: int
+    before: str | None
+
+
 def read_filter(
-    stream: str | None,
-    ids_: Iterable[str] | None = None,
-    *,
-    consumer: str | None = None,
-    status: LetterStatus | str | None = LetterStatus.PENDING,
-    key: str | None = None,
-    partition: int | None = None,
-    type: str | None = None,  # noqa: A002 - the field's name
-    limit: int = stored.DEFAULT_PAGE,
-    before: str | None = None,
+    stream: str | None, ids_: Iterable[str] | None = None, /, *, paged: bool = False, **chosen: Unpack[LetterListing]
 ) -> LetterFilter:
-    """A filter as users write it."""
+    """A filter as users write it; only one that is `paged` has a limit."""
+    check_known(chosen, (LetterListing if paged else LetterQuery).__annotations__, "the filter of letters")
+    terms: dict[str, Any] = {**chosen}
+    status, before = terms.pop("status", LetterStatus.PENDING), terms.pop("before", None)
     if status is not None and status not in [*LetterStatus]:
         raise InvalidOption("status", status, f"must be one of {', '.join(LetterStatus)}, or None for all")
     return LetterFilter(
-        stream,
-        consumer,
-        None if status is None else LetterStatus(status),
-        key,
-        partition,
-        type,
-        None if ids_ is None else tuple(ids.parse(one, "letter id") for one in ids_),
-        limit,
-        None if before is None else place(before),
+        stream=stream,
+        status=None if status is None else LetterStatus(status),
+        ids=None if ids_ is None else tuple(ids.parse(one, "letter id") for one in ids_),
+        before=None if before is None else place(before),
+        **terms,
     )
 
 

@@ -19,7 +19,7 @@ from stoker.model.time import Seconds, span
 from stoker.outbox.batch import Batch
 from stoker.outbox.entries import encode
 from stoker.outbox.handlers import DeliverOptions, Handler, RelayOptions, declare
-from stoker.outbox.letters import deliver_here, read_filter
+from stoker.outbox.letters import LetterTerms, deliver_here, read_filter
 from stoker.outbox.message import Message
 from stoker.outbox.relays.base import JoiningRelay, Relay
 from stoker.outbox.service import OutboxService
@@ -222,12 +222,9 @@ class Outbox(StreamHandle, Generic[T]):
         self,
         ids: Iterable[str] | None = None,
         *,
-        consumer: str | None = None,
-        key: str | None = None,
-        partition: int | None = None,
-        type: str | None = None,  # noqa: A002 - the field's name
         here: bool = False,
         deadline: Seconds = 60,
+        **chosen: Unpack[LetterTerms],
     ) -> int:
         """Have consumers deliver pending letters again; returns how many were marked.
 
@@ -237,9 +234,9 @@ class Outbox(StreamHandle, Generic[T]):
         were delivered.
         """
         if not here:
-            return await super().replay(ids, consumer=consumer, key=key, partition=partition, type=type)
-        chosen = read_filter(self.name, ids, consumer=consumer, key=key, partition=partition, type=type)
-        return await deliver_here(await streams_of(self.app), chosen, self.handlers, deadline)
+            return await super().replay(ids, **chosen)
+        found = read_filter(self.name, ids, **chosen)
+        return await deliver_here(await streams_of(self.app), found, self.handlers, deadline)
 
     def _add(self, handler: Handler) -> None:
         if handler.name in self.handlers:

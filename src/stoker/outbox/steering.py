@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, Unpack
 
 import msgspec
 
@@ -14,11 +14,11 @@ from stoker.engines.base import outbox_of
 from stoker.model.audit import By
 from stoker.model.errors import InvalidInput, NotFound, shown
 from stoker.model.outbox import steering as stored
-from stoker.model.outbox.letters import DEFAULT_PAGE, LetterStatus
+from stoker.model.outbox.letters import LetterStatus
 from stoker.model.outbox.steering import Drop, Pause, Release, Resume, Seek, Steering
 from stoker.model.time import Seconds, instant, moment
 from stoker.outbox import letters
-from stoker.outbox.letters import LetterPage, read_filter
+from stoker.outbox.letters import LetterListing, LetterPage, LetterQuery, LetterTerms, read_filter
 
 
 class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,73 +206,33 @@ class StreamHandle:
 
     # --- letters ------------------------------------------------------------------------------------------------
 
-    async def letters(
-        self,
-        *,
-        consumer: str | None = None,
-        status: LetterStatus | str | None = LetterStatus.PENDING,
-        key: str | None = None,
-        partition: int | None = None,
-        type: str | None = None,  # noqa: A002 - the field's name
-        limit: int = DEFAULT_PAGE,
-        before: str | None = None,
-    ) -> LetterPage:
+    async def letters(self, **chosen: Unpack[LetterListing]) -> LetterPage:
         """List letters, latest failure first: pending ones, unless another status or None for all is asked for."""
-        chosen = read_filter(
-            self.name,
-            consumer=consumer,
-            status=status,
-            key=key,
-            partition=partition,
-            type=type,
-            limit=limit,
-            before=before,
-        )
-        return await letters.page(await streams_of(self.app), chosen)
+        return await letters.page(await streams_of(self.app), read_filter(self.name, paged=True, **chosen))
 
-    async def count_letters(
-        self,
-        *,
-        consumer: str | None = None,
-        status: LetterStatus | str | None = LetterStatus.PENDING,
-        key: str | None = None,
-        partition: int | None = None,
-        type: str | None = None,  # noqa: A002 - the field's name
-    ) -> int:
+    async def count_letters(self, **chosen: Unpack[LetterQuery]) -> int:
         """Count letters, by the same filter."""
-        chosen = read_filter(self.name, consumer=consumer, status=status, key=key, partition=partition, type=type)
-        return await letters.count(await streams_of(self.app), chosen)
+        return await letters.count(await streams_of(self.app), read_filter(self.name, **chosen))
 
-    async def replay(
-        self,
-        ids: Iterable[str] | None = None,
-        *,
-        consumer: str | None = None,
-        key: str | None = None,
-        partition: int | None = None,
-        type: str | None = None,  # noqa: A002 - the field's name
-    ) -> int:
+    async def replay(self, ids: Iterable[str] | None = None, **chosen: Unpack[LetterTerms]) -> int:
         """Have consumers deliver pending letters again; returns how many were marked.
 
         A letter is delivered alone, in the consumer's next turn on its partition: then it is resolved, or pending again
         with one attempt more. Without ids or a filter all pending letters of the stream are meant.
         """
-        chosen = read_filter(self.name, ids, consumer=consumer, status=None, key=key, partition=partition, type=type)
-        return await letters.mark(await streams_of(self.app), chosen, self._by)
+        found = read_filter(self.name, ids, status=None, **chosen)
+        return await letters.mark(await streams_of(self.app), found, self._by)
 
     async def discard(
         self,
         ids: Iterable[str] | None = None,
         *,
-        consumer: str | None = None,
         status: LetterStatus | str | None = None,
-        key: str | None = None,
-        partition: int | None = None,
-        type: str | None = None,  # noqa: A002 - the field's name
+        **chosen: Unpack[LetterTerms],
     ) -> int:
         """Give pending and parked letters up; returns how many. They stay listed as discarded until `clean`."""
-        chosen = read_filter(self.name, ids, consumer=consumer, status=status, key=key, partition=partition, type=type)
-        return await letters.discard(await streams_of(self.app), chosen, self._by)
+        found = read_filter(self.name, ids, status=status, **chosen)
+        return await letters.discard(await streams_of(self.app), found, self._by)
 
     async def clean(self, older_than: Seconds) -> int:
         """Delete letters that were resolved or discarded so long ago; returns how many. Others are never deleted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, convert
 
@@ -43,13 +43,23 @@ class SeekBody(t.Strict):
     at: Annotated[datetime, Meta(tz=True)] | None = None
 
 
-class LettersQuery(t.Strict):
+class LettersChosen(t.Strict):
     """Which letters."""
 
     consumer: t.Name | None = None
-    status: LetterStatus | None = None
     key: Key | None = None
     type: Type | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The filter, without what is not set."""
+        found = {name: getattr(self, name, None) for name in pages.FIELDS}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class LettersQuery(LettersChosen):
+    """Which letters."""
+
+    status: LetterStatus | None = None
     limit: t.Limit = 50
     after: Annotated[str, Meta(max_length=400)] | None = None
 
@@ -61,18 +71,11 @@ class LettersBody(t.Strict):
     consumer: t.Name | None = None
 
 
-class LettersPreview(t.Strict, kw_only=True):
+class LettersPreview(LettersChosen, kw_only=True):
     """What would be done to which letters: those of all streams where none is named."""
 
     action: Literal["replay", "discard"]
     stream: t.Name | None = None
-    consumer: t.Name | None = None
-    key: Key | None = None
-    type: Type | None = None
-
-    def fields(self) -> dict[str, str]:
-        """The filter, without what is not set."""
-        return {name: getattr(self, name) for name in pages.FIELDS if getattr(self, name) is not None}
 
 
 class LettersOperation(LettersPreview, kw_only=True):
@@ -162,14 +165,7 @@ async def letters(visit: Visit, given: LettersQuery) -> LetterList:
     """List the letters of a stream."""
     handle = _stream(visit)
     await handle.state()
-    page = await handle.letters(
-        consumer=given.consumer,
-        status=given.status,
-        key=given.key,
-        type=given.type,
-        limit=given.limit,
-        before=given.after,
-    )
+    page = await handle.letters(**given.fields(), status=given.status, limit=given.limit, before=given.after)
     return LetterList(letters=convert(page.letters, list[LetterState], from_attributes=True), after=page.next)
 
 
