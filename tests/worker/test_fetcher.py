@@ -10,7 +10,7 @@ import pytest
 
 from stoker.model.job import Claim
 from stoker.worker.fetcher import DEEPEST_ALONE, HORIZON, LARGEST, SMALLEST, STALE_AFTER, Fetcher, Lane
-from stoker.worker.store_loop import OutcomeBuffer
+from stoker.worker.state import UnwrittenOutcomes
 
 numbers = itertools.count(1)
 
@@ -144,7 +144,7 @@ def test_a_fast_lane_takes_large_batches_by_itself_and_a_slow_one_does_not() -> 
 
 @pytest.mark.spec("WORKER-37")
 def test_a_size_that_was_set_stays() -> None:
-    fetcher, settler = Fetcher({"a": 10}, "own", 7), OutcomeBuffer(7)
+    fetcher, settler = Fetcher({"a": 10}, "own", 7), UnwrittenOutcomes(7)
     run_at(fetcher, 100_000)
     asked = fetcher.ask("w")
     assert asked is not None
@@ -155,7 +155,7 @@ def test_a_size_that_was_set_stays() -> None:
 
 @pytest.mark.spec("WORKER-37")
 def test_outcomes_are_written_in_batches_like_those_that_are_claimed() -> None:
-    fetcher, settler = Fetcher({"a": 10}, "own"), OutcomeBuffer()
+    fetcher, settler = Fetcher({"a": 10}, "own"), UnwrittenOutcomes()
     assert settler.batch == SMALLEST
     run_at(fetcher, 30_000)
     settler.follow(fetcher.batch)

@@ -13,7 +13,7 @@ from stoker.engines.base import Transaction
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Demand, Settled, Settlement, Status, Verdict
-from stoker.worker import Worker, held_outcomes, store_loop
+from stoker.worker import Worker, resender, store_loop
 from tests.harness.apps import PATIENCE, until, working
 
 
@@ -45,8 +45,8 @@ class Holding(MemoryEngine):
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Holding:
-    monkeypatch.setattr(held_outcomes, "SHORTEST_PAUSE", 0.005)
-    monkeypatch.setattr(held_outcomes, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(resender, "SHORTEST_PAUSE", 0.005)
+    monkeypatch.setattr(resender, "LONGEST_PAUSE", 0.02)
     return Holding()
 
 
@@ -67,26 +67,26 @@ def app(store: Holding) -> Stoker:
 async def test_a_held_outcome_waits_alone_and_the_store_is_not_away(app: Stoker, store: Holding) -> None:
     async with app, working(app) as worker:
         held = await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
-        await until(lambda: len(worker.store_loop.held_outcomes.waiting))
+        await until(lambda: len(worker.outcomes.held))
         others = [await app.enqueue(app.draft("work", {"n": n})) for n in range(1, 51)]
         assert [await handle.result(PATIENCE) for handle in others] == list(range(1, 51))
         assert worker.ready
         assert (await held.refresh()).status is Status.RUNNING
         store.slots = set()
         assert await held.result(PATIENCE) == 0
-        await until(lambda: not len(worker.store_loop.held_outcomes.waiting) and not worker.claims.tokens)
+        await until(lambda: not len(worker.outcomes.held) and not worker.claims.tokens)
 
 
 @pytest.mark.spec("WORKER-34")
 async def test_what_needs_the_same_key_joins_it_and_is_not_sent_with_others(app: Stoker, store: Holding) -> None:
     async with app, working(app) as worker:
         await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
-        await until(lambda: len(worker.store_loop.held_outcomes.waiting))
+        await until(lambda: len(worker.outcomes.held))
         handles = [
             await app.enqueue(app.draft("work", {"n": 100 * n, "key": "k" if n % 2 else "free"})) for n in range(1, 11)
         ]
         assert [await handle.result(PATIENCE) for handle in handles[1::2]] == [100 * n for n in range(2, 11, 2)]
-        await until(lambda: len(worker.store_loop.held_outcomes.waiting) == 6)
+        await until(lambda: len(worker.outcomes.held) == 6)
         store.slots = set()
         assert [await handle.result(PATIENCE) for handle in handles] == [100 * n for n in range(1, 11)]
 
@@ -102,7 +102,7 @@ async def test_a_store_that_fails_meanwhile_loses_nothing(
         await until(lambda: len(store.asked) > 1)
         store.trouble = [trouble]
         await until(lambda: not store.trouble)
-        await until(lambda: len(worker.store_loop.held_outcomes.waiting))
+        await until(lambda: len(worker.outcomes.held))
         store.slots = set()
         assert await held.result(PATIENCE) == 0
 
@@ -111,7 +111,7 @@ async def test_a_store_that_fails_meanwhile_loses_nothing(
 async def test_a_long_wait_is_named_once(
     app: Stoker, store: Holding, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(held_outcomes, "WARN_AFTER", 0.0)
+    monkeypatch.setattr(resender, "WARN_AFTER", 0.0)
     async with app, working(app):
         held = await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         await until(lambda: len(store.asked) > 3)
@@ -128,7 +128,7 @@ async def test_a_worker_that_stops_tries_to_write_it(app: Stoker, store: Holding
     async with app:
         held = await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         async with working(app) as worker:
-            await until(lambda: len(worker.store_loop.held_outcomes.waiting))
+            await until(lambda: len(worker.outcomes.held))
             left = len(store.asked)
             worker.ask_stop()
             await until(lambda: worker.state == "stopping" and len(store.asked) > left + 2)
@@ -145,7 +145,7 @@ async def test_a_worker_that_stops_says_what_it_could_not_write(
     async with app:
         await app.enqueue(app.draft("work", {"n": 0, "key": "k"}))
         async with working(app) as worker:
-            await until(lambda: len(worker.store_loop.held_outcomes.waiting))
+            await until(lambda: len(worker.outcomes.held))
     assert "1 outcome not written before the end" in caplog.text
 
 
@@ -174,7 +174,7 @@ async def test_a_queue_of_which_too_many_wait_is_left_alone_until_they_are_writt
         await until(lambda: not worker.fetcher.busy and not worker.fetcher.lane_of("default").buffer)
         tried = len(store.asked)
         await until(lambda: len(store.asked) > tried + 3)
-        assert most <= len(worker.store_loop.held_outcomes.waiting) <= most + 10, "and those that were claimed by then"
+        assert most <= len(worker.outcomes.held) <= most + 10, "and those that were claimed by then"
         assert (await store.operator.census()).ready("default") >= 2 * most
         other = await app.enqueue(app.draft("work", {"n": 7}, queue="other"))
         assert await other.result(PATIENCE) == 7
@@ -197,4 +197,5 @@ async def test_a_worker_that_starts_again_serves_a_queue_that_it_left_alone(
         await worker.stop(0)
         store.slots = set()
         await worker.start()
+        assert not worker.outcomes.held, "those of the first start are other workers' by now"
         assert await held[-1].result(PATIENCE) == len(held) - 1

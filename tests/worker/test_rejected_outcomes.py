@@ -14,7 +14,7 @@ from stoker.engines.base import Engine
 from stoker.model.errors import EngineError, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import Note, Settlement, Status
-from stoker.worker import rejected_outcomes, store_loop
+from stoker.worker import resender, store_loop
 from tests.harness.apps import PATIENCE, becomes, drain, until, working
 from tests.harness.calls import replace
 
@@ -81,7 +81,7 @@ async def test_a_refused_outcome_ends_its_job_and_no_other(
 async def test_one_that_is_refused_in_any_form_is_set_aside_and_tried_again(
     jobs: Stoker, picky: Picky, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rejected_outcomes, "AGAIN_EVERY", 0.0)
+    monkeypatch.setattr(resender, "AGAIN_EVERY", 0.0)
 
     @jobs.task
     async def work(n: int) -> int:
@@ -90,17 +90,17 @@ async def test_one_that_is_refused_in_any_form_is_set_aside_and_tried_again(
     bad = await work.enqueue(0)
     picky.refused, picky.plain = {bad._id}, True
     async with working(jobs) as worker:
-        await until(lambda: worker.store_loop.rejected_outcomes.parked)
+        await until(lambda: worker.outcomes.rejected)
         good = [await work.enqueue(n) for n in range(1, 9)]
         assert [await handle.result(PATIENCE) for handle in good] == list(range(1, 9))
         assert f"rejects every outcome of job {bad.id} (work): this cannot be stored." in caplog.text
         assert not worker.store_loop.away
         assert (await bad.refresh()).status is Status.RUNNING
-        await worker.store_loop.rejected_outcomes.try_again()
-        assert len(worker.store_loop.rejected_outcomes.parked) == 1
+        await worker.store_loop.resender.send_rejected()
+        assert len(worker.outcomes.rejected) == 1
         picky.refused = set()
-        await worker.store_loop.rejected_outcomes.try_again()
-        assert worker.store_loop.rejected_outcomes.parked == []
+        await worker.store_loop.resender.send_rejected()
+        assert worker.outcomes.rejected == []
         assert await bad.result(PATIENCE) == 0
         assert worker.claims.tokens == {}
 
@@ -135,7 +135,7 @@ async def test_a_store_that_goes_away_meanwhile_loses_nothing(jobs: Stoker, pick
     picky.errors.append(EngineUnavailable("gone for a moment."))
     async with working(jobs) as worker:
         await until(lambda: worker.store_loop.away)
-        assert worker.store_loop.rejected_outcomes.parked == []
+        assert worker.outcomes.rejected == []
         picky.refused = set()
         assert [await handle.result(PATIENCE) for handle in handles] == list(range(5))
 

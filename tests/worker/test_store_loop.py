@@ -150,7 +150,7 @@ async def test_an_outcome_that_rang_while_a_claim_was_under_way_is_written_when_
     async with app, Worker(app, {"default": 5}, poll=60.0) as worker:
         await long.enqueue()
         await short.enqueue()
-        await until(lambda: worker.runs == 2 and not worker.store_loop.under_way)
+        await until(lambda: worker.runs == 2 and not worker.outcomes.flying)
         engine.through.clear()
         asked = engine.asked
         worker.fetcher.wake()
@@ -174,10 +174,10 @@ async def test_what_a_claim_brings_while_the_worker_stops_is_handed_back() -> No
     async with app:
         worker = Worker(app, {"default": 5}, poll=60.0)
         await worker.start()
-        await until(lambda: engine.asked > 0 and not worker.store_loop.under_way)
+        await until(lambda: engine.asked > 0 and not worker.outcomes.flying)
         engine.through.clear()
         handle = await work.enqueue()
-        await until(lambda: worker.store_loop.under_way)
+        await until(lambda: worker.outcomes.flying)
         stopping = asyncio.create_task(worker.stop(grace=0))
         await until(lambda: worker.state == "stopping")
         engine.through.set()

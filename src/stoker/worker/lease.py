@@ -240,6 +240,7 @@ class LeaseReports:
         self._claims = context.claims
         self._running_jobs = context.running_jobs
         self._fetcher = context.fetcher
+        self._outcomes = context.outcomes
         self._outage = context.outage
         self._store_loop = store_loop
 
@@ -259,7 +260,7 @@ class LeaseReports:
     def renewed(self, renewal: Renewal, reasons: Mapping[JobId, str] = NO_REASONS) -> None:
         """Handle a renewal: drop lost claims, cancel jobs, hand back orphans. `reasons`: why jobs are canceled."""
         self._answers()
-        in_flight = self._store_loop.in_flight
+        in_flight = self._outcomes.in_flight
         for job, token in renewal.lost:
             committing = job in in_flight or self._running_jobs.commits(job)
             if not committing and self._claims.tokens.get(job) == token:

@@ -211,7 +211,7 @@ class Maintenance:
                 self._name_long_runs()
                 await self._name_deadlocks()
                 self._failures.flush()
-                await self._store_loop.rejected_outcomes.try_again()
+                await self._store_loop.resender.send_rejected()
                 if tick % 5 == 0:
                     await self.show_and_tune()
                 if tick % 2 == 0:

@@ -1,4 +1,4 @@
-"""What a worker is at the moment: id, phase, what it holds and counts, and the presence that it shows in the store."""
+"""What a worker is and holds at the moment: id, phase, claims, unwritten outcomes; its parts share it as a context."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import cache
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.model.control import Presence
 from stoker.model.ids import JobId
-from stoker.model.job import Status
+from stoker.model.job import LARGEST_BATCH, Claim, Settlement, Status
+from stoker.worker.fetcher import SMALLEST
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from stoker.worker.outage import Outage
     from stoker.worker.progress_buffer import ProgressBuffer
     from stoker.worker.running import RunningJobs
-    from stoker.worker.store_loop import OutcomeBuffer
     from stoker.worker.task_runners import TaskRunners
 
 lease_clock: Callable[[], float] = functools.partial(
@@ -97,6 +98,99 @@ class HeldClaims:
         self.unstarted: frozenset[tuple[JobId, int]] = frozenset()
 
 
+class Reason(Enum):
+    """Why an outcome is set aside."""
+
+    HELD = auto()
+    """Another transaction holds the unique key of a follow-up."""
+    REJECTED = auto()
+    """The store accepts it in no form."""
+
+
+class SetAside(NamedTuple):
+    """An outcome that does not go with the next call, and why."""
+
+    claim: Claim
+    settlement: Settlement
+    reason: Reason
+
+
+class UnwrittenOutcomes:
+    """Outcomes that are decided but not written. `most`: with so many buffered ones the slots pause.
+
+    Buffered ones go with the next call. They are two lists, because an engine takes settlements as a list; both are
+    never replaced: the slots keep references to them. Those in `aside` wait for a reason; the resender sends them.
+    `flying` are the claims of each write that is under way.
+    """
+
+    def __init__(self, batch: int | None = None) -> None:
+        self.batch = batch or SMALLEST
+        self.most = 20 * self.batch
+        self._adapts = batch is None
+        self.claims: list[Claim] = []
+        self.settlements: list[Settlement] = []
+        self.aside: list[SetAside] = []
+        self.flying: list[list[Claim]] = []
+
+    def follow(self, batch: int) -> None:
+        """Set the batch size, unless a setting fixes it."""
+        if self._adapts:
+            self.batch = batch
+
+    def __len__(self) -> int:
+        return len(self.settlements)
+
+    @property
+    def full(self) -> bool:
+        """Is there a whole batch?"""
+        return len(self.settlements) >= self.batch
+
+    def put(self, claim: Claim, settlement: Settlement) -> None:
+        """Buffer one outcome."""
+        self.claims.append(claim)
+        self.settlements.append(settlement)
+
+    def take(self) -> tuple[list[Claim], list[Settlement]]:
+        """Remove and return as many buffered outcomes as one atomic write may hold."""
+        taken = self.claims[:LARGEST_BATCH], self.settlements[:LARGEST_BATCH]
+        del self.claims[:LARGEST_BATCH]
+        del self.settlements[:LARGEST_BATCH]
+        return taken
+
+    def put_back(self, claims: list[Claim], settlements: list[Settlement]) -> None:
+        """Put outcomes back after a failed write; they go first next time."""
+        self.claims[:0] = claims
+        self.settlements[:0] = settlements
+
+    def landed(self, claims: list[Claim]) -> None:
+        """Forget a write that was put into `flying`: it is over."""
+        self.flying[:] = [others for others in self.flying if others is not claims]
+
+    @property
+    def in_flight(self) -> frozenset[JobId]:
+        """The jobs whose settlement is being written."""
+        return frozenset([claim.id for claims in self.flying for claim in claims])
+
+    def set_aside(self, claim: Claim, settlement: Settlement, reason: Reason) -> None:
+        """Keep an outcome out of the next calls."""
+        self.aside.append(SetAside(claim, settlement, reason))
+
+    def take_up(self, outcomes: Sequence[SetAside]) -> None:
+        """Remove outcomes that were set aside: they are written, or buffered again."""
+        gone = {id(one) for one in outcomes}
+        self.aside[:] = [one for one in self.aside if id(one) not in gone]
+
+    @property
+    def held(self) -> list[SetAside]:
+        """Those that wait for another transaction, the first first."""
+        return [one for one in self.aside if one.reason is Reason.HELD]
+
+    @property
+    def rejected(self) -> list[SetAside]:
+        """Those that the store rejects, the first first."""
+        return [one for one in self.aside if one.reason is Reason.REJECTED]
+
+
 @cache
 def version() -> str:
     """Return Stoker's version. Read when shown: a process that only runs handlers never needs it."""
@@ -125,7 +219,7 @@ class WorkerContext:
     claims: HeldClaims
     fetcher: Fetcher
     running_jobs: RunningJobs
-    outcomes: OutcomeBuffer
+    outcomes: UnwrittenOutcomes
     task_runners: TaskRunners
     progress: ProgressBuffer
     publisher: EventPublisher

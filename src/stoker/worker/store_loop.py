@@ -16,68 +16,15 @@ from typing import TYPE_CHECKING
 
 from stoker.model import ids
 from stoker.model.errors import StokerError
-from stoker.model.ids import JobId
-from stoker.model.job import LARGEST_BATCH, Claim, Settled, Settlement, Status, Verdict
+from stoker.model.job import Claim, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import RESULT_WARNING, conclude
 from stoker.model.outcome import Canceled, HandedBack
 from stoker.model.words import count
-from stoker.worker.fetcher import LARGEST, SMALLEST, Asked
-from stoker.worker.held_outcomes import HeldOutcomes
-from stoker.worker.rejected_outcomes import RejectedOutcomes
+from stoker.worker.fetcher import LARGEST, Asked
+from stoker.worker.resender import Resender
 
 if TYPE_CHECKING:
     from stoker.worker.state import WorkerContext
-
-
-class OutcomeBuffer:
-    """Outcomes that are decided but not written. `most`: with so many the slots pause.
-
-    The two lists are never replaced: the slots keep references to them. `flying` are the claims of each write that is
-    under way.
-    """
-
-    def __init__(self, batch: int | None = None) -> None:
-        self.batch = batch or SMALLEST
-        self.most = 20 * self.batch
-        self._adapts = batch is None
-        self.claims: list[Claim] = []
-        self.settlements: list[Settlement] = []
-        self.flying: list[list[Claim]] = []
-
-    def follow(self, batch: int) -> None:
-        """Set the batch size, unless a setting fixes it."""
-        if self._adapts:
-            self.batch = batch
-
-    def __len__(self) -> int:
-        return len(self.settlements)
-
-    @property
-    def full(self) -> bool:
-        """Is there a whole batch?"""
-        return len(self.settlements) >= self.batch
-
-    @property
-    def in_flight(self) -> frozenset[JobId]:
-        """The jobs whose settlement is being written."""
-        return frozenset([claim.id for claims in self.flying for claim in claims])
-
-    def put(self, claim: Claim, settlement: Settlement) -> None:
-        """Add one outcome."""
-        self.claims.append(claim)
-        self.settlements.append(settlement)
-
-    def take(self) -> tuple[list[Claim], list[Settlement]]:
-        """Remove and return as many outcomes as one atomic write may hold."""
-        taken = self.claims[:LARGEST_BATCH], self.settlements[:LARGEST_BATCH]
-        del self.claims[:LARGEST_BATCH]
-        del self.settlements[:LARGEST_BATCH]
-        return taken
-
-    def put_back(self, claims: list[Claim], settlements: list[Settlement]) -> None:
-        """Put outcomes back after a failed write; they go first next time."""
-        self.claims[:0] = claims
-        self.settlements[:0] = settlements
 
 
 logger = logging.getLogger("stoker.worker")
@@ -121,8 +68,7 @@ class StoreLoop:
         self.asking = 0
         self.wakeup = asyncio.Event()
         self.engine = context.engine
-        self.rejected_outcomes = RejectedOutcomes(self.engine, self._outcomes, self._settled)
-        self.held_outcomes = HeldOutcomes(self.engine, self._fetcher, self._outcomes, self._settled, self.wakeup.set)
+        self.resender = Resender(context, self._settled, self.wakeup.set)
         self._parallel_calls = self.engine.parallel_calls
 
     def finished(self, claim: Claim, settlement: Settlement, *, last: bool) -> bool:
@@ -188,16 +134,6 @@ class StoreLoop:
             self.wakeup.set()
 
     @property
-    def in_flight(self) -> frozenset[JobId]:
-        """The jobs whose settlement is being written."""
-        return self._outcomes.in_flight
-
-    @property
-    def under_way(self) -> int:
-        """How many calls are under way."""
-        return len(self._outcomes.flying)
-
-    @property
     def _worth_another(self) -> bool:
         """May another call start before the last one returns? Only with a whole batch, while the store is there."""
         return not self.away and (self._outcomes.full or (self._state.taking and self._fetcher.wants_batch))
@@ -205,8 +141,8 @@ class StoreLoop:
     async def call(self) -> None:
         """Make one call to the store, if there is anything to settle or to claim."""
         claims, settlements = self._outcomes.take()
-        if self.held_outcomes.waiting:
-            claims, settlements = self.held_outcomes.sift(claims, settlements)
+        if self._outcomes.aside:
+            claims, settlements = self.resender.sift(claims, settlements)
         asked = self._fetcher.ask(self._state.id) if self._state.taking else None
         if not settlements and asked is None:
             if self._state.draining:
@@ -216,7 +152,7 @@ class StoreLoop:
         try:
             settled = await self._call(claims, settlements, asked)
         except Exception as error:
-            if not await self.rejected_outcomes.sort_out(claims, settlements, error):
+            if not await self.resender.sort_out(claims, settlements, error):
                 if not isinstance(error, StokerError):
                     raise
                 await self._store_is_away(error)
@@ -236,8 +172,8 @@ class StoreLoop:
 
     async def _call(self, claims: list[Claim], settlements: list[Settlement], asked: Asked | None) -> Settled:
         """Make the call. If it raises, keep the settlements: sending them again shows whether they were written."""
-        flying, demand = self._outcomes.flying, None if asked is None else asked.demand
-        flying.append(claims)
+        demand = None if asked is None else asked.demand
+        self._outcomes.flying.append(claims)
         self.asking += asked is not None
         try:
             if settlements:
@@ -252,7 +188,7 @@ class StoreLoop:
                 self._fetcher.withdraw(asked)
             raise
         finally:
-            flying[:] = [others for others in flying if others is not claims]
+            self._outcomes.landed(claims)
             self.asking -= asked is not None
 
     async def calm(self) -> None:
@@ -271,7 +207,7 @@ class StoreLoop:
         await asyncio.gather(pump, return_exceptions=True)
         while len(self._outcomes) and time.monotonic() < end:
             await self.call()
-        left = await self.held_outcomes.finish(end) + len(self._outcomes)
+        left = await self.resender.finish(end) + len(self._outcomes)
         if left:
             logger.error("%s not written before the end: the jobs run again", count(left, "outcome"))
 
@@ -335,7 +271,7 @@ class StoreLoop:
             self._warn_lost(claim, settlement)
             return False
         if verdict is Verdict.HELD:
-            self.held_outcomes.put(claim, settlement)
+            self.resender.hold(claim, settlement)
             return True
         why = f"canceled by request; the run ended: {settlement.error or settlement.status}"
         self._outcomes.put(claim, conclude(claim, Canceled(why), metadata=settlement.metadata))

@@ -46,8 +46,8 @@ from stoker.worker.progress_buffer import ProgressBuffer
 from stoker.worker.rollup import RollUp
 from stoker.worker.running import Ended, RunningJobs
 from stoker.worker.schedules import Ticker
-from stoker.worker.state import HeldClaims, WorkerContext, WorkerState, version
-from stoker.worker.store_loop import OutcomeBuffer, StoreLoop
+from stoker.worker.state import HeldClaims, UnwrittenOutcomes, WorkerContext, WorkerState, version
+from stoker.worker.store_loop import StoreLoop
 from stoker.worker.task_runners import TaskRunners
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Worker:
         self._served = self._queues(queues)
         self.fetcher = Fetcher(self._served, order, self.settings.claim_batch, self.limits)
         self.lanes = self.fetcher.lanes
-        self.outcomes = OutcomeBuffer(self.settings.settle_batch)
+        self.outcomes = UnwrittenOutcomes(self.settings.settle_batch)
         self.executors = Executors(self.settings)
         self.recorder: Recorder | None = None
         self._stop_asked = False
@@ -220,7 +220,7 @@ class Worker:
             self._spawn(self.maintenance.listen(), "listen"),
             self._spawn(self.due_timer.run(self.store_loop.answer), "alarm"),
             self._spawn(self.maintenance.tend(), "tend"),
-            self._spawn(self.store_loop.held_outcomes.serve(), "held-outcomes"),
+            self._spawn(self.store_loop.resender.serve(), "held-outcomes"),
             *self._serving,
         ]
         for lane in self.lanes:
@@ -248,6 +248,7 @@ class Worker:
         if again:
             self._state.id = self._state.next_id()
             self._state.quiet = False
+            self.outcomes.aside.clear()
             self.executors = Executors(self.settings)
             self.stopping = Stopping()
         self.fetcher.make_lanes(self.check())
@@ -524,9 +525,7 @@ class Worker:
         """In drain mode: stop when a claim found nothing and nothing is running."""
         if self.state != "running":
             return
-        store_loop = self.store_loop
-        held = store_loop.held_outcomes.waiting
-        resting = not (self.fetcher.busy or len(self.outcomes) or store_loop.under_way or held)
+        resting = not (self.fetcher.busy or len(self.outcomes) or self.outcomes.flying or self.outcomes.held)
         if resting and not self._under_way and all(not lane.may_have_more and not lane.buffer for lane in self.lanes):
             self.ask_stop()
 

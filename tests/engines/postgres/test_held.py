@@ -64,7 +64,7 @@ async def test_a_worker_whose_follow_up_meets_a_key_goes_on_with_everything_else
             await work.using(unique="k", tx=theirs).enqueue(98)
             async with working(jobs) as worker:
                 held = await work.enqueue(0)
-                await until(lambda: len(worker.store_loop.held_outcomes.waiting))
+                await until(lambda: len(worker.outcomes.held))
                 others = [await work.enqueue(n) for n in range(1, 51)]
                 assert [await handle.result(PATIENCE) for handle in others] == list(range(1, 51))
                 assert worker.ready
