@@ -9,13 +9,13 @@ import msgspec
 
 from stoker.admin.asking import CREATE, UNCHANGED, Noun
 from stoker.admin.audit import audited
-from stoker.model.control import Budget, Tuning
+from stoker.model.control import Tuning
 from stoker.model.errors import InvalidInput, NotFound, shown
 from stoker.model.ids import text
 from stoker.model.job import check_name
 from stoker.model.names import hint
 from stoker.model.subqueues import SubqueueView
-from stoker.model.throttle import Rate, level, until_token
+from stoker.model.throttle import Bucket, Rate, level, until_token
 from stoker.model.time import EPOCH, Instant
 
 PAGE, MOST_PAGES = 1_000, 10
@@ -61,7 +61,7 @@ class LimitsAdmin(Noun):
         """Every budget, by name."""
         engine = await self._asking.engine()
         now = await engine.now()
-        return [_view(one, now) for one in await engine.control.budgets()]
+        return [budget_view(one.name, one.bucket, now, one.declared) for one in await engine.control.budgets()]
 
     async def get(self, name: str) -> BudgetView:
         """One budget. Raises `NotFound`."""
@@ -73,7 +73,7 @@ class LimitsAdmin(Noun):
     async def keys(self, queue: str, *, after: str | None = None, limit: int = 100) -> Sequence[KeyView]:
         """What runs and waits under each limit key and tenant of a queue, by name, behind the name `after`."""
         engine = await self._asking.engine()
-        return [_key(one) for one in await engine.control.subqueues(queue, after=after, limit=limit)]
+        return [key_view(one) for one in await engine.control.subqueues(queue, after=after, limit=limit)]
 
     async def at_limit(self, queue: str | None = None, *, limit: int = 100) -> Sequence[KeyView]:
         """Keys of which as many jobs run as may while others wait, by queue and name; of one queue or of all.
@@ -87,7 +87,7 @@ class LimitsAdmin(Noun):
             after: str | None = None
             for _ in range(MOST_PAGES):
                 views = await engine.control.subqueues(name, after=after, limit=PAGE)
-                found += [_key(one) for one in views if one.full and one.due is not None]
+                found += [key_view(one) for one in views if one.full and one.due is not None]
                 if len(views) < PAGE or len(found) >= limit:
                     break
                 after = views[-1].name
@@ -137,7 +137,8 @@ def _no_budget(name: str, known: Iterable[str], more: str = "") -> NotFound:
     return NotFound(f"budget {shown(name)} is not in the store. {hint(name, known)}{more}")
 
 
-def _key(one: SubqueueView) -> KeyView:
+def key_view(one: SubqueueView) -> KeyView:
+    """A key as people read it."""
     return KeyView(
         queue=one.queue,
         limit=one.limit,
@@ -151,12 +152,13 @@ def _key(one: SubqueueView) -> KeyView:
     )
 
 
-def _view(one: Budget, now: Instant) -> BudgetView:
+def budget_view(name: str, bucket: Bucket, now: Instant, declared: Rate | None = None) -> BudgetView:
+    """A bucket as people read it: that of a budget, or of a queue."""
     return BudgetView(
-        name=one.name,
-        rate=one.bucket.rate,
-        tokens=level(one.bucket, now),
-        capacity=one.bucket.rate.capacity,
-        next_token=timedelta(microseconds=until_token(one.bucket, now)),
-        declared=one.declared,
+        name=name,
+        rate=bucket.rate,
+        tokens=level(bucket, now),
+        capacity=bucket.rate.capacity,
+        next_token=timedelta(microseconds=until_token(bucket, now)),
+        declared=declared,
     )

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker import records
 from stoker.model import ids
 from stoker.model.groups import Group
 from stoker.model.job import PARENT, Job, links
 from stoker.model.time import Instant
 from stoker.model.words import count
-from stoker.web.pages import shared
 from stoker.web.pages.job_facts import RELATIVES, Facts, metadata
 from stoker.web.visit import Visit
 
@@ -33,7 +31,7 @@ def _link(visit: Visit, id_: str, kind: str, there: Job | None, now: Instant, pl
     return {
         "kind": kind if there is None else there.kind,
         "place": place,
-        "status": "" if there is None else shared.shown_status(records.job(there), now),
+        "status": "" if there is None else there.view(now),
         "url": "" if there is None or place == "this job" else visit.url(f"jobs/{id_}"),
     }
 
@@ -55,7 +53,7 @@ def group(visit: Visit, facts: Facts, now: Instant) -> dict[str, Any] | None:
         "note": _group_note(group),
         "members": [
             {
-                "status": (status := shared.shown_status(records.job(one), now)),
+                "status": (status := one.view(now)),
                 "title": f"{one.kind}, {status}",
                 "url": visit.url(f"jobs/{ids.text(one.id)}"),
                 "here": one.id == facts.job.id,

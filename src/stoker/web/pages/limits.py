@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from msgspec.structs import asdict
 from starlette.responses import Response
 
+from stoker.admin.limits import BudgetView, KeyView, budget_view, key_view
 from stoker.engines.base import Engine
-from stoker.model import ids
 from stoker.model.control import Budget
 from stoker.model.job import ACTIVE, Status
 from stoker.model.query import Query
 from stoker.model.subqueues import SubqueueView
-from stoker.model.throttle import Rate, level, until_token
+from stoker.model.throttle import Rate
 from stoker.model.time import MINUTE, SECOND, Instant
 from stoker.model.words import count, span
 from stoker.web import view
@@ -90,18 +91,47 @@ async def show(visit: Visit) -> Response:
     return view.page(visit, "limits.html", live_context(visit, reading, taken))
 
 
+class RateRow(BudgetView, frozen=True, kw_only=True):
+    """A budget, or the rate of a queue, as the table shows it."""
+
+    noun: str
+    note: str
+    refill: str
+    next: str
+    kinds: Sequence[str] = ()
+    quoted: str = ""
+
+
+class KeyRow(KeyView, frozen=True, kw_only=True):
+    """A key as the table shows it, with links to the jobs that hold its places."""
+
+    title: str
+    path: str
+    quoted: str
+    links: list[tuple[str, str]]
+    others: int
+    waits: str
+    may: bool
+
+
 def live_context(visit: Visit, reading: Reading, taken: Taken) -> dict[str, Any]:
     """The two tables."""
     now, wanted = taken.at, visit.parameter("queue")
-    rows = [_rate(one.name, "budget", one.bucket, now) | {"note": _whose(one)} for one in taken.budgets]
+    budgets = [budget_view(one.name, one.bucket, now, one.declared) for one in taken.budgets]
+    rows = [_rate(one, "budget", _whose(one)) for one in budgets]
     kinds = _kinds(reading)
     rows += [
-        _rate(one.name, "queue", one.bucket, now)
-        | {"note": "queue", "kinds": kinds.get(one.name, []), "quoted": shared.quoted(one.name)}
+        _rate(
+            budget_view(one.name, one.bucket, now),
+            "queue",
+            "queue",
+            kinds=kinds.get(one.name, ()),
+            quoted=shared.quoted(one.name),
+        )
         for one in reading.queues
         if one.bucket is not None
     ]
-    empty = sum(row["left"] < 1 for row in rows)
+    empty = sum(row.tokens < 1 for row in rows)
     full = [one for one in taken.keys if one.full]
     shown = taken.keys if wanted else full
     said = [f"{empty} of {count(len(rows), 'rate')} used up"] if rows else []
@@ -122,19 +152,11 @@ def live_context(visit: Visit, reading: Reading, taken: Taken) -> dict[str, Any]
     }
 
 
-def _rate(name: str, noun: str, bucket: Any, now: Instant) -> dict[str, Any]:
-    rate: Rate = bucket.rate
-    wait = until_token(bucket, now)
-    return {
-        "name": name,
-        "noun": noun,
-        "left": max(level(bucket, now), 0.0),  # a job that was put first may have taken one ahead
-        "top": rate.capacity,
-        "refill": _in_words(rate),
-        "next": "now" if not wait else f"in {span(wait)}",
-        "n": rate.n,
-        "per": rate.per,
-    }
+def _rate(one: BudgetView, noun: str, note: str, **more: Any) -> RateRow:
+    left = max(one.tokens, 0.0)  # a job that was put first may have taken one ahead
+    soon = f"in {span(one.next_token)}" if one.next_token else "now"
+    same = asdict(one) | {"tokens": left}
+    return RateRow(**same, noun=noun, note=note, refill=_in_words(one.rate), next=soon, **more)
 
 
 def _in_words(rate: Rate) -> str:
@@ -142,11 +164,11 @@ def _in_words(rate: Rate) -> str:
     return f"{rate.n:g} per {per}"
 
 
-def _whose(budget: Budget) -> str:
+def _whose(budget: BudgetView) -> str:
     """Who set a budget's rate, as far as the store knows."""
     if budget.declared is None:
         return "budget, not declared in code"
-    if budget.declared == budget.bucket.rate:
+    if budget.declared == budget.rate:
         return "budget, as declared in code"
     return f"budget, changed by people; the code says {_in_words(budget.declared)}"
 
@@ -160,20 +182,15 @@ def _kinds(reading: Reading) -> dict[str, list[str]]:
     return {queue: sorted(kinds) for queue, kinds in found.items()}
 
 
-def _key(visit: Visit, one: SubqueueView, now: Instant) -> dict[str, Any]:
-    kept = [ids.text(holder) for holder in one.holders]
-    return {
-        "row": f"{one.queue} {one.name}",
-        "name": f"{one.limit} = {one.key}" if one.key is not None else one.limit or f"tenant {one.name}",
-        "limit": one.limit,
-        "queue": one.queue,
-        "path": quote(one.queue, safe=""),
-        "quoted": shared.quoted(one.queue),
-        "running": one.running,
-        "most": one.most,
-        "pinned": one.pinned,
-        "holders": [(id_[-4:], visit.url(f"jobs/{id_}")) for id_ in kept],
-        "others": max(one.running - len(kept), 0),
-        "waits": "" if one.due is None else f"{span(now - one.due)}" if one.due <= now else "not due yet",
-        "may": visit.may("operate", one.queue),
-    }
+def _key(visit: Visit, one: SubqueueView, now: Instant) -> KeyRow:
+    shown = key_view(one)
+    return KeyRow(
+        **asdict(shown),
+        title=f"{one.limit} = {one.key}" if one.key is not None else one.limit or f"tenant {one.name}",
+        path=quote(one.queue, safe=""),
+        quoted=shared.quoted(one.queue),
+        links=[(id_[-4:], visit.url(f"jobs/{id_}")) for id_ in shown.holders],
+        others=max(one.running - len(shown.holders), 0),
+        waits="" if one.due is None else f"{span(now - one.due)}" if one.due <= now else "not due yet",
+        may=visit.may("operate", one.queue),
+    )

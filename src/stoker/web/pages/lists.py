@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from msgspec.structs import asdict
 from starlette.responses import Response
 
+from stoker.admin.kinds import KindView, kind_views
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.control import STOPPED, Presence, is_silent, live
 from stoker.model.derived import error_line, scheduled_of
 from stoker.model.findings import fate
 from stoker.model.job import Job, Status
-from stoker.model.query import Query
+from stoker.model.query import Census, Query
 from stoker.model.time import SECOND, Instant
 from stoker.model.words import count, share, span
 from stoker.web import view
@@ -53,44 +55,43 @@ async def kinds(visit: Visit) -> Response:
     return view.page(visit, "kinds.html", kinds_context(visit, reading, later))
 
 
+class KindRow(KindView, frozen=True, kw_only=True):
+    """A kind as the table shows it; `ready` and `scheduled` are None where they cannot be told apart."""
+
+    quoted: str
+    error: str
+    scheduled: int | None
+    ready: int | None
+    died: str
+    unknown: bool
+
+
 def kinds_context(visit: Visit, reading: Reading, later: Counter[str] | None) -> dict[str, Any]:
     """The table of kinds; most trouble first."""
-    census, mask = reading.census, visit.board.redact.text
-    present = live(reading.presences, census.at)
-    known = {kind for one in present for kind in one.kinds}
-    counts: dict[str, Counter[str]] = {}
-    for one in census.counts:
-        counts.setdefault(one.kind, Counter())[one.status.value] += one.n
-    rows = []
-    for kind in {*counts, *census.totals}:
-        found, total = counts.get(kind, Counter()), census.totals.get(kind)
-        ended = 0 if total is None else total.completed + total.failed
-        waiting = found["pending"] + found["retrying"] + found["running"]
-        scheduled = scheduled_of(census, kind) if later is None else min(later[kind], found["pending"])
-        rows.append(
-            {
-                "kind": kind,
-                "quoted": shared.quoted(kind),
-                "error": "" if total is None else error_line(mask(total.last_error or "")),
-                "pending": found["pending"],
-                "scheduled": scheduled,
-                "ready": None if scheduled is None else found["pending"] - scheduled,
-                "running": found["running"],
-                "retrying": found["retrying"],
-                "dead": found["dead"],
-                "completed": 0 if total is None else total.completed,
-                "died": share(total.failed, ended) if total is not None and ended else "–",
-                "unknown": bool(known) and kind not in known and bool(waiting),
-            }
-        )
-    rows.sort(key=lambda row: (-(row["dead"] + row["retrying"]), -row["completed"], row["kind"]))  # type: ignore[operator]
-    number = f"{count(len(counts), 'kind')} {'has' if len(counts) == 1 else 'have'} jobs. Most trouble first."
+    census = reading.census
+    found = kind_views(census, reading.presences, (), visit.board.redact)
+    serve = any(one.kinds for one in live(reading.presences, census.at))
+    jobs = sum(bool(one.queues) for one in found)
     return view.common(visit, "kinds", "Kinds", shared.found(visit, reading)) | {
         "now": census.at,
-        "rows": rows,
-        "sub": number,
+        "rows": [_kind(one, census, later, serve=serve) for one in found],
+        "sub": f"{count(jobs, 'kind')} {'has' if jobs == 1 else 'have'} jobs. Most trouble first.",
         "live_url": visit.url("live", page="kinds"),
     }
+
+
+def _kind(one: KindView, census: Census, later: Counter[str] | None, *, serve: bool) -> KindRow:
+    scheduled = scheduled_of(census, one.kind) if later is None else min(later[one.kind], one.pending)
+    ended = one.completed + one.failed
+    return KindRow(
+        **asdict(one),
+        quoted=shared.quoted(one.kind),
+        error=error_line(one.last_error or ""),
+        scheduled=scheduled,
+        ready=None if scheduled is None else one.pending - scheduled,
+        died=share(one.failed, ended) if ended else "–",
+        unknown=serve and not one.known and bool(one.pending + one.retrying + one.running),
+    )
 
 
 # --- workers --------------------------------------------------------------------------------------------------------
