@@ -669,3 +669,31 @@ async def test_an_action_on_one_job_reads_it_once_and_makes_one_noun(
     assert calls["get"] == calls["alter"] == 1
     assert [vars(one).keys() & Operators.__annotations__.keys() for one in made] == [{"app", "jobs"}]
     assert await status(app, id_) is Status.DISCARDED
+
+
+@pytest.mark.spec("ADMIN-51")
+async def test_what_is_said_of_one_job_reads_it_once(
+    app: Stoker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = await enqueue(app, payload={"n": 1})
+    token = {"x-csrf-token": await client.csrf()}
+    calls = counted(await client.board.store.engine(), monkeypatch)
+
+    async def reads(method: str, path: str, given: dict[str, str] | None = None) -> int:
+        calls.clear()
+        if path.startswith("/api"):
+            answer = await client.http.request(method, path, json=given, headers=token)
+        else:
+            answer = await (client.get(path) if method == "GET" else client.post(path, given or {}))
+        assert answer.status_code in {200, 303, 422}, (path, answer.text)
+        return calls["get"]
+
+    for path in (f"/jobs/{id_}", f"/api/v1/jobs/{id_}/explain", f"/api/v1/jobs/{id_}/events", f"/api/v1/jobs/{id_}"):
+        assert await reads("GET", path) == 1, path
+    assert await reads("POST", f"/jobs/{id_}/reveal", {"part": "payload"}) == 1
+    assert await reads("POST", f"/jobs/{id_}/edit", {"priority": "7"}) == 1
+    assert await reads("POST", f"/jobs/{id_}/edit", {"priority": "many"}) == 1  # shows the form again
+    assert await reads("PATCH", f"/api/v1/jobs/{id_}", {"payload": {"n": 2}}) == 1  # type: ignore[dict-item]
+    client.board.hub.forget()
+    page = await client.post(f"/jobs/{id_}/reveal", {"part": "payload"})
+    assert "&#34;n&#34;: 2" in page.text

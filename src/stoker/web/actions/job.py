@@ -16,7 +16,7 @@ from stoker.model.job import FIRST, Job
 from stoker.model.time import moment
 from stoker.web.actions.doing import Doing, Done, act, answer, ask, come_from
 from stoker.web.forms import Form, given_in
-from stoker.web.pages import job_edit, job_facts, job_payload
+from stoker.web.pages import job_edit, job_facts
 from stoker.web.pages.shared import check_queue
 from stoker.web.problems import Problem
 from stoker.web.view import Flash
@@ -93,7 +93,7 @@ async def _edit(job: JobForm) -> Done | Response:
     try:
         return Done(await job_edit.save(job.visit, job.form, job.before))
     except InvalidInput as error:
-        return await job_edit.edit_form(job.visit, str(error), job.form)
+        return await job_edit.edit_form(job.visit, str(error), job.form, job.before)
 
 
 async def _edit_back(job: JobForm) -> Done:
@@ -101,7 +101,7 @@ async def _edit_back(job: JobForm) -> Done:
 
 
 async def _reveal(job: JobForm) -> Response:
-    return await job_payload.reveal(job.visit, job.form, job.before)
+    return await job_edit.reveal(job.visit, job.form, job.before)
 
 
 async def restored(visit: Visit, id_: str, kind: str) -> str:

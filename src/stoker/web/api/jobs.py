@@ -24,7 +24,7 @@ from stoker.web.actions import job as job_actions
 from stoker.web.actions.doing import act
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
-from stoker.web.pages import job_facts, job_payload, shared
+from stoker.web.pages import job_edit, job_facts, shared
 from stoker.web.problems import Problem
 from stoker.web.visit import Visit
 
@@ -281,7 +281,7 @@ async def reveal(visit: Visit, given: RevealBody) -> Revealed:
     if raw is None:
         raise NotFound(f"The job has no {given.part}.")
     await visit.admin.audit.write("jobs.reveal", f"job {ids.text(job.id)}")
-    return Revealed(part=given.part, text=job_payload.visible(visit, raw).decode(errors="replace"))
+    return Revealed(part=given.part, text=job_edit.visible(visit, raw).decode(errors="replace"))
 
 
 def _declare(action: Action) -> None:

@@ -14,18 +14,19 @@ from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.actions import ACTIONS
 from stoker.model.errors import NotFound
-from stoker.model.job import FINISHED, FIRST, Job, Status
+from stoker.model.groups import Group
+from stoker.model.job import FINISHED, FIRST, PARENT, Job, Status, links
 from stoker.model.life import life
 from stoker.model.origin import origin
 from stoker.model.query import WAITING, Census, Page, Query
 from stoker.model.retry import Backoff, Exponential, Fixed, Linear
 from stoker.model.time import Instant, Seconds
 from stoker.model.time import span as read_span
-from stoker.model.words import span, until
+from stoker.model.words import count, span, until
 from stoker.web import view
 from stoker.web.hub import Reading
-from stoker.web.pages import job_family, job_runs, job_why, shared
-from stoker.web.pages.job_facts import DEAD_END, Facts, wants
+from stoker.web.pages import job_runs, job_why, shared
+from stoker.web.pages.job_facts import DEAD_END, RELATIVES, Facts, metadata, wants
 from stoker.web.visit import Visit
 from stoker.web.words import time
 
@@ -39,10 +40,10 @@ async def show(visit: Visit) -> Response:
     return view.page(visit, "job.html", await load(visit))
 
 
-async def load(visit: Visit) -> dict[str, Any]:
-    """Everything the page shows, with the payload hidden."""
+async def load(visit: Visit, read: Job | None = None) -> dict[str, Any]:
+    """Everything the page shows, with the payload hidden; `read` is the job if it has been read."""
     reading = await visit.board.hub.reading()
-    [want] = wants(visit)
+    [want] = wants(visit, read)
     facts: Facts = await visit.board.hub.wanted(want)
     if facts.gone:
         raise NotFound(DEAD_END)
@@ -98,8 +99,8 @@ def live_context(visit: Visit, reading: Reading, facts: Facts) -> dict[str, Any]
         "attempts": job_runs.attempts(job, facts.events, reading, visit.parameter("attempt")),
         "attempts_note": job_runs.attempts_note(job),
         "facts": _facts(visit, job, record, reading),
-        "chain": job_family.chain(visit, job, facts, now),
-        "group": job_family.group(visit, facts, now),
+        "chain": _chain(visit, job, facts, now),
+        "group": _group(visit, facts, now),
         "actions": {"main": [], "more": []} if facts.gone else _actions(visit, job),
         "live_url": visit.url("live", page="job", id=ids.text(job.id), attempt=visit.parameter("attempt")),
     }
@@ -183,3 +184,69 @@ def _actions(visit: Visit, job: Job) -> dict[str, list[tuple[str, str, str, bool
                 label = button.labels.get(job.status, button.label)
                 found["main" if main else "more"].append((path, label, button.hint, button.form))
     return found
+
+
+# --- what it belongs to ----------------------------------------------------------------------------------------------
+
+
+def _chain(visit: Visit, job: Job, facts: Facts, now: Instant) -> list[dict[str, Any]]:
+    """The chain of a job from what came before it to what comes last; empty where it is alone."""
+    found = []
+    parent = metadata(job).get(PARENT)
+    if parent is not None:
+        before = facts.relatives.get(ids.parse(parent))
+        found.append(_link(visit, parent, "its record is not kept any more", before, now, "ran before it"))
+    found.append(_link(visit, ids.text(job.id), job.kind, job, now, "this job"))
+    for link in links(job.options):
+        there = facts.relatives.get(link.job_id)
+        found.append(_link(visit, ids.text(link.job_id), link.kind, there, now, "follows its success"))
+    return found if len(found) > 1 else []
+
+
+def _link(visit: Visit, id_: str, kind: str, there: Job | None, now: Instant, place: str) -> dict[str, Any]:
+    return {
+        "kind": kind if there is None else there.kind,
+        "place": place,
+        "status": "" if there is None else there.view(now),
+        "url": "" if there is None or place == "this job" else visit.url(f"jobs/{id_}"),
+    }
+
+
+def _group(visit: Visit, facts: Facts, now: Instant) -> dict[str, Any] | None:
+    """The group of a job: what became of its members, and what its end stores."""
+    group = facts.group
+    if group is None:
+        return None
+    members = [facts.relatives[one] for one in group.members[:RELATIVES] if one in facts.relatives]
+    after = (
+        ("every member is done", group.then),
+        ("one is not", group.on_failure),
+        ("all have ended", group.on_finish),
+    )
+    return {
+        "done": group.done,
+        "total": group.total,
+        "note": _group_note(group),
+        "members": [
+            {
+                "status": (status := one.view(now)),
+                "title": f"{one.kind}, {status}",
+                "url": visit.url(f"jobs/{ids.text(one.id)}"),
+                "here": one.id == facts.job.id,
+            }
+            for one in members
+        ],
+        "hidden": max(group.total - len(members), 0),
+        "after": [f"{draft.kind} when {when}" for when, draft in after if draft is not None],
+    }
+
+
+def _group_note(group: Group) -> str:
+    ended = [f"{n:,} {word}" for n, word in ((group.dead, "dead"), (group.canceled, "canceled")) if n]
+    if group.closed_at is not None:
+        rest = "closed"
+    elif not group.sealed:
+        rest = "more may join"
+    else:
+        rest = f"waits for {count(group.waiting, 'member')}"
+    return ", ".join([f"{group.done:,} of {group.total:,} done", *ended, rest])

@@ -1,13 +1,15 @@
-"""The forms that edit a job, and that ask what an action on it needs."""
+"""The forms of a job: to edit it, to say what an action on it needs, and to see its payload or result."""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
 from starlette.responses import Response
 
 from stoker import records
+from stoker.admin.asking import knowing
 from stoker.model import ids
 from stoker.model.actions import ACTIONS, Action, Button
 from stoker.model.errors import InvalidInput, NotFound
@@ -17,11 +19,14 @@ from stoker.model.time import moment
 from stoker.web import view
 from stoker.web.board import Edited
 from stoker.web.forms import Form, whole
-from stoker.web.pages import job_payload, shared
+from stoker.web.pages import shared
+from stoker.web.pages.job import load
 from stoker.web.pages.job_facts import stored
 from stoker.web.problems import Problem
 from stoker.web.view import Flash
 from stoker.web.visit import Visit
+
+SHOWN_BYTES = 64 * 1024
 
 
 async def edit(visit: Visit) -> Response:
@@ -29,10 +34,10 @@ async def edit(visit: Visit) -> Response:
     return await edit_form(visit)
 
 
-async def edit_form(visit: Visit, mistake: str = "", given: Form | None = None) -> Response:
-    """The form, with what was typed where it was refused."""
+async def edit_form(visit: Visit, mistake: str = "", given: Form | None = None, job: Job | None = None) -> Response:
+    """The form, with what was typed where it was refused; `job` if it has been read."""
     reading = await visit.board.hub.reading()
-    job = await stored(visit)
+    job = job or await stored(visit)
     shared.check_queue(visit, job.queue)
     _check_status(job, ACTIONS["edit"])
     fields = Form([]) if given is None else given
@@ -69,7 +74,7 @@ async def save(visit: Visit, form: Form, before: Job) -> Flash:
         given["payload"] = text.encode()
     if not given:
         return Flash("Nothing was different. The job is as it was.")
-    await visit.admin.jobs.edit(ids.text(before.id), **given)
+    await knowing(visit.admin.jobs, before).edit(ids.text(before.id), **given)
     names = {"priority": "priority", "at": "due time", "payload": "payload"}
     told = f"Changed the {' and '.join(names[name] for name in given)} of {before.kind}."
     if "payload" in given:  # the page's cookie must not carry it, so the dashboard remembers it for a while
@@ -88,10 +93,10 @@ async def undo(visit: Visit, now: Job) -> Flash:
     if now.payload != edited.payload:
         raise Problem(409, "changed", f"{now.kind} has changed since. Nothing was undone.")
     before = edited.before
-    given: dict[str, Any] = {"payload": job_payload.visible(visit, before.payload), "priority": before.priority}
+    given: dict[str, Any] = {"payload": visible(visit, before.payload), "priority": before.priority}
     if now.status in WAITING:
         given["at"] = moment(before.scheduled_at)
-    await visit.admin.jobs.edit(ids.text(now.id), **given)
+    await knowing(visit.admin.jobs, now).edit(ids.text(now.id), **given)
     del visit.board.edited[now.id]
     return Flash(f"{now.kind} is as it was before.")
 
@@ -128,3 +133,37 @@ def _check_status(job: Job, action: Action) -> None:
     raise Problem(
         409, "wrong_status", f"{job.kind} is {job.status.value}: only {which} jobs are {action.past.lower()}."
     )
+
+
+async def reveal(visit: Visit, form: Form, found: Job) -> Response:
+    """Show the payload or the result, or send it as a file; the audit log names the visitor."""
+    part = "result" if form.get("part") == "result" else "payload"
+    raw = visible(visit, (found.result if part == "result" else found.payload) or b"")
+    await visit.admin.audit.write("jobs.reveal", f"job {ids.text(found.id)}")
+    if form.get("as") == "file":
+        name = f"{ids.text(found.id)}-{part}.json"
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(raw, media_type="application/octet-stream", headers=headers)
+    context = await load(visit, found)
+    told = {"revealed": shown(raw), "revealed_part": part, "cut": max(len(raw) - SHOWN_BYTES, 0), "live_url": ""}
+    return view.page(visit, "job.html", context | told)
+
+
+def visible(visit: Visit, raw: bytes) -> bytes:
+    """The bytes with secrets masked; as they are stored for the role admin."""
+    return raw if visit.who.may("admin") else visit.board.redact.json(raw)
+
+
+def shown(raw: bytes) -> str:
+    """Bytes as people read them: indented only where that changes nothing but space, else as they are."""
+    text = raw[:SHOWN_BYTES].decode(errors="replace")
+    if len(raw) > SHOWN_BYTES:
+        return text
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return text
+    compact = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if compact.encode() == raw or json.dumps(value).encode() == raw:
+        return json.dumps(value, ensure_ascii=False, indent=2)
+    return text

@@ -53,14 +53,15 @@ async def stored(visit: Visit) -> Job:
     return found
 
 
-def wants(visit: Visit) -> list[Want]:
-    """The job of the address."""
+def wants(visit: Visit, just_read: Job | None = None) -> list[Want]:
+    """The job of the address; one that has just been read is not read again at first."""
     id_ = named(visit)
     last: Facts | None = None
 
     async def read(engine: Engine) -> tuple[Facts, int]:
-        nonlocal last
-        found, calls = await _facts_of(engine, id_)
+        nonlocal last, just_read
+        found, calls = await _facts_of(engine, id_, just_read)
+        just_read = None
         if found is None and last is None:
             raise NotFound(DEAD_END)
         last = found or cast(Facts, last)._replace(gone=True)
@@ -69,12 +70,12 @@ def wants(visit: Visit) -> list[Want]:
     return [Want(("job", id_), read)]
 
 
-async def _facts_of(engine: Engine, id_: bytes) -> tuple[Facts | None, int]:
-    [job] = await engine.operator.get([id_])
+async def _facts_of(engine: Engine, id_: bytes, just_read: Job | None) -> tuple[Facts | None, int]:
+    [job] = [just_read] if just_read is not None else await engine.operator.get([id_])
     if job is None:
         return None, 1
     events = await engine.timeline.events(window_of(job, 1_000))
-    group, subqueue, relatives, calls = None, None, dict[bytes, Job](), 2
+    group, subqueue, relatives, calls = None, None, dict[bytes, Job](), 1 + (just_read is None)
     if job.options.group is not None:
         [group] = await engine.groups.get([job.options.group])
         calls += 1
