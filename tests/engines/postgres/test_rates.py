@@ -87,7 +87,7 @@ async def test_a_claim_from_plain_queues_is_one_statement(engine: PostgresEngine
     await engine.operator.alter(Selection(ids=(page.jobs[0].id,)), RunNow(first=True))
     sent.clear()
     assert [one.id for one in await take(engine, "rated")] == [page.jobs[0].id]
-    assert sent == rated
+    assert [name for name in sent if name != "notify"] == rated, "but for the wake-up of the change, sent beside it"
 
 
 @pytest.mark.spec("RATE-14")
