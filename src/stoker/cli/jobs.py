@@ -499,10 +499,8 @@ for _one in MANY.values():
 def as_object(job: Job) -> dict[str, Any]:
     """A record as JSON can carry it; payload and result as the values they encode."""
     found: dict[str, Any] = plain(job)
-    for name in ("payload", "result"):
-        raw: bytes | None = getattr(job, name)
-        found[name] = _shown(raw)
-    return found
+    first = {name: found[name] for name in ("id", "kind", "queue", "payload")}  # what a reader looks for first
+    return {**first, **found, "payload": _shown(job.payload), "result": _shown(job.result)}
 
 
 def detail_object(detail: JobDetail) -> dict[str, Any]:
