@@ -45,7 +45,7 @@ RETURNING
 -- name: budgets
 SELECT name, rate_n, rate_per, rate_burst, tokens, refilled, declared FROM stoker.budget ORDER BY name
 
--- name: budget_lock
+-- name: budget
 SELECT name, rate_n, rate_per, rate_burst, tokens, refilled, declared FROM stoker.budget WHERE name = $1 FOR UPDATE
 
 -- name: budget_make

@@ -274,6 +274,18 @@ class Store:
             lambda connection, unit, _: self.play(connection, make(unit)), lane=lane, first=first, notify=notify
         )
 
+    def change(self, make: Callable[[Unit], Exchange[T]]) -> Awaitable[T]:
+        """Run an operator's change in one transaction, on a connection of reads."""
+        return self.write(make, lane="admin")
+
+    def refresh(self, make: Callable[[Unit], Exchange[T]]) -> Awaitable[T]:
+        """Run a write that is soon repeated in one transaction, without waiting for the fsync."""
+        return self.write(make, lax=True)
+
+    def column(self, document: bytes) -> str:
+        """Return JSON as a column takes it."""
+        return document.decode()
+
     async def transact(
         self,
         work: Work[T],

@@ -1,8 +1,7 @@
 -- name: queues
 SELECT
-    qid, name, paused, paused_until, paused_reason, paused_by, workers, rate_n, rate_per, rate_burst, tokens,
-    refilled, keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count, declared, fair, limits,
-    EXISTS (SELECT 1 FROM stoker_subqueues AS s WHERE s.qid = stoker_queues.qid)
+    name, paused, paused_until, paused_reason, paused_by, workers, rate_n, rate_per, rate_burst, tokens, refilled,
+    keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count, declared, fair, limits
 FROM stoker_queues
 ORDER BY name
 
@@ -12,23 +11,24 @@ SELECT name, rate_n, rate_per, rate_burst, tokens, refilled, declared FROM stoke
 -- name: budgets
 SELECT name, rate_n, rate_per, rate_burst, tokens, refilled, declared FROM stoker_budgets ORDER BY name
 
--- name: budget_write
+-- name: budget_make
 INSERT INTO stoker_budgets (name, rate_n, rate_per, rate_burst, tokens, refilled, declared)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-ON CONFLICT (name) DO UPDATE SET
-    rate_n = excluded.rate_n,
-    rate_per = excluded.rate_per,
-    rate_burst = excluded.rate_burst,
-    tokens = excluded.tokens,
-    refilled = excluded.refilled,
-    declared = excluded.declared
+RETURNING name
+
+-- name: budget_write
+UPDATE stoker_budgets SET
+    rate_n = ?2, rate_per = ?3, rate_burst = ?4, tokens = ?5, refilled = ?6, declared = ?7
+WHERE name = ?1
 
 -- name: lock
 SELECT owner, until FROM stoker_locks WHERE name = ?1
 
+-- name: lock_make
+INSERT INTO stoker_locks (name, owner, until) VALUES (?1, ?2, ?3) RETURNING name
+
 -- name: lock_write
-INSERT INTO stoker_locks (name, owner, until) VALUES (?1, ?2, ?3)
-ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, until = excluded.until
+UPDATE stoker_locks SET owner = ?2, until = ?3 WHERE name = ?1
 
 -- name: unlock
 DELETE FROM stoker_locks WHERE name = ?1

@@ -28,7 +28,7 @@ def counts() -> Exchange[tuple[list[Row], int, tuple[str, ...]]]:
     placeless = [job for (job,) in (yield _PLACELESS, (MOST_COUNTED,))]
     bodiless = [job for (job,) in (yield _BODILESS, (MOST_COUNTED,))]
     groups: list[Row] = yield _GROUPS, (damage.MOST_GROUPS,)
-    queues = [row[1:] for row in (yield _QUEUES, ())]
+    queues = yield _QUEUES, ()
     budgets: list[Row] = yield _BUDGETS, ()
     return rows, keys, damage.damaged(placeless, bodiless, groups, queues, budgets)
 

@@ -135,6 +135,18 @@ class Store:
         """Run an exchange with the next group."""
         return self.resources().write_queue.add(strict=strict, make=make, bare=bare)
 
+    def change(self, make: Callable[[Unit], Exchange[T]]) -> Awaitable[T]:
+        """Run an operator's change with the next group; it is fsynced when the call returns."""
+        return self.write(make, strict=True)
+
+    def refresh(self, make: Callable[[Unit], Exchange[T]]) -> Awaitable[T]:
+        """Run a write that is soon repeated with the next group; a power loss may take it back."""
+        return self.write(make)
+
+    def column(self, document: bytes) -> bytes:
+        """Return JSON as a column takes it."""
+        return document
+
     async def join(self, tx: Transaction, make: Callable[[Unit], Exchange[T]], *, undo: bool = False) -> T:
         """Run an exchange in a user's transaction.
 
