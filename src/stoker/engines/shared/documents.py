@@ -6,6 +6,7 @@ Every engine stores them alike, as JSON under a sort and a name; the types are h
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -33,7 +34,7 @@ class Documents(ABC):
         """The store's clock."""
 
     @abstractmethod
-    async def _documents(self, sort: str) -> list[bytes]:
+    async def _documents(self, sort: str) -> list[bytes] | list[bytes | str]:
         """All documents of a sort."""
 
     @abstractmethod
@@ -79,5 +80,5 @@ def old_operations(found: list[bytes], before: Instant) -> list[tuple[str, bytes
     return [(one.id, raw) for raw, one in zip(found, _read(found, Operation), strict=True) if one.seen < before]
 
 
-def _read(found: list[bytes], type_: type[T]) -> list[T]:
+def _read(found: Sequence[bytes | str], type_: type[T]) -> list[T]:
     return [msgspec.json.decode(one, type=type_) for one in found]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
+from stoker.engines.call_times import timed
 from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.engines.sql.exchanges import Exchange, Row
+from stoker.engines.sql.facet import Sql, SqlFacet
 from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, pack, unpack
 from stoker.model.query import LATEST
 
@@ -20,7 +22,7 @@ CHUNK = 500
 class AuditLog:
     """The audit log of an engine, which says how its statements are named."""
 
-    def __init__(self, sql: Callable[[str], str]) -> None:
+    def __init__(self, sql: Sql) -> None:
         self._put = sql("audit_put")
         self._read = sql("audit")
 
@@ -54,3 +56,17 @@ class AuditLog:
             if len(rows) < CHUNK or len(found) >= query.limit:
                 break
         return found[: max(query.limit, 0)]
+
+
+class Audit(SqlFacet[UnitOfWork]):
+    """Who changed what."""
+
+    _log: ClassVar[AuditLog]
+
+    @timed(write=False, name="read_audit")
+    async def read(self, query: AuditQuery) -> list[AuditEntry]:
+        return await self._store.read(lambda _: self._log.read(query))
+
+    @timed(write=True, name="write_audit")
+    async def write(self, by: By, deed: Deed) -> AuditEntry:
+        return await self._store.change(lambda unit: self._log.entered(unit, by, deed))
