@@ -10,13 +10,14 @@ from urllib.parse import unquote
 
 import httpx
 import pytest
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from stoker import Curve, Limit, Unique
 from stoker.admin import Admin, Operators
 from stoker.app import Stoker
 from stoker.model import ids
-from stoker.model.access import Identity
+from stoker.model.access import Identity, Role
+from stoker.model.actions import ACTIONS, MANY
 from stoker.model.control import Tuning
 from stoker.model.job import Settlement, Status
 from stoker.model.throttle import Rate
@@ -697,3 +698,28 @@ async def test_what_is_said_of_one_job_reads_it_once(
     client.board.hub.forget()
     page = await client.post(f"/jobs/{id_}/reveal", {"part": "payload"})
     assert "&#34;n&#34;: 2" in page.text
+
+
+@pytest.mark.spec("ADMIN-50")
+async def test_the_role_of_an_action_holds_in_every_skin(app: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_admins = structs.replace(ACTIONS["delete"], role="admin")
+    for table in (ACTIONS, MANY):
+        monkeypatch.setitem(table, "delete", only_admins)
+    id_ = await enqueue(app)
+    cases: list[tuple[Role, int, int]] = [("operate", 0, 403), ("admin", 1, 200)]
+    for role, offered, status_ in cases:
+        identity = Identity("ann", role)
+        board = dashboard(app, auth=lambda _, identity=identity: identity, limits=Limits(seconds=30))
+        client = Client(board)
+        headers = {"x-csrf-token": await client.csrf()}
+        assert (await client.get(f"/jobs/{id_}")).text.count(f'action="/jobs/{id_}/delete"') == offered
+        assert (await client.get("/jobs")).text.count('name="do" value="delete"') == offered
+        body: dict[str, object] = {"action": "delete", "ids": [await enqueue(app)]}
+        assert (await client.http.post("/api/v1/jobs/bulk", json=body, headers=headers)).status_code == status_
+        counted_ = {"do": "delete", "q": "kind:none", "of": "0", "count": "0"}
+        answer = await client.post("/operations", counted_ | {"id": await enqueue(app)})
+        assert answer.status_code == (303 if offered else 403), answer.text
+        begun = await client.post("/operations", counted_ | {"q": "kind:send is:dead"})
+        assert begun.status_code == (303 if offered else 403), begun.text
+        await client.close()
+        await board.close()

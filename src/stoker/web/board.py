@@ -375,9 +375,7 @@ class Dashboard:
             if self.read_only and not way.harmless:
                 raise Problem(405, "read_only", "This dashboard is read-only. Nothing was changed.")
             self._check_csrf(visit)
-        if not visit.identity.may(way.role):
-            what = f"This needs the role {way.role}; {visit.identity.name} has {visit.identity.role}."
-            raise Problem(403, "role", f"{what} Nothing was changed.")
+        visit.needs(way.role)
         if way.changes:
             await self.body(visit)
         async with asyncio.timeout(ACTION_LIMIT if way.changes else self.limits.seconds):

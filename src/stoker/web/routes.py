@@ -59,7 +59,10 @@ def ways() -> list[Way]:
         Way("GET", "/jobs/{id}", "read", job.show),
         Way("GET", "/jobs/{id}/edit", "operate", job_edit.edit),
         *_forms(),
-        *_acts("/jobs/{id}", job_actions.run, job_actions.VERBS),
+        *(
+            Way("POST", f"/jobs/{{id}}/{verb}", role, partial(job_actions.run, verb), "action")
+            for verb, role in job_actions.VERBS.items()
+        ),
         Way("GET", "/operations/new", "operate", operations.preview),
         Way("POST", "/operations/new", "operate", operations.preview_selection, "action"),
         Way("POST", "/operations", "operate", operations.start, "action"),

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 
 from stoker.model.access import Identity, Role
+from stoker.web.problems import Problem
 
 if TYPE_CHECKING:
     from stoker.admin import Operators
@@ -60,6 +61,12 @@ class Visit:
             return False
         who = self.identity
         return who is not None and who.may(role) and (queue is None or who.reaches(queue))
+
+    def needs(self, role: Role) -> None:
+        """Refuse a visitor whose role does not include this one."""
+        if not self.who.may(role):
+            what = f"This needs the role {role}; {self.who.name} has {self.who.role}."
+            raise Problem(403, "role", f"{what} Nothing was changed.")
 
     def url(self, path: str, **parameters: Any) -> str:
         """An address below the mount."""

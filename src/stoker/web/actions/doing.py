@@ -48,8 +48,9 @@ async def act(
 ) -> Bulk:
     """Do an action of the table to one job or several, by the method that the admin has for it.
 
-    The admin may be the user's own. Jobs go only to a queue that this visitor reaches.
+    The admin may be the user's own. The visitor has the role that the action needs, and reaches the queue it names.
     """
+    visit.needs(action.role)
     action.check(given)
     if (queue := given.get("queue")) is not None:
         check_queue(visit, str(queue))

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from stoker.admin.asking import knowing
 from stoker.admin.jobs import UNDONE
 from stoker.model import ids
+from stoker.model.access import Role
 from stoker.model.actions import ACTIONS, Action, Button
 from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.job import FIRST, Job
@@ -124,4 +125,8 @@ OWN: Final[dict[str, Doing[JobForm]]] = {
 }
 """What has a form or an answer of its own."""
 
-VERBS: Final = tuple({**BUTTONS, **OWN})
+VERBS: Final[dict[str, Role]] = {
+    **{verb: one.role for verb, (one, _) in BUTTONS.items()},
+    **{verb: ACTIONS[verb].role if verb in ACTIONS else "operate" for verb in OWN},
+}
+"""What a form can do to a job, and the role that it needs."""

@@ -173,12 +173,11 @@ def _seconds(value: Seconds) -> str:
 
 def _actions(visit: Visit, job: Job) -> dict[str, list[tuple[str, str, str, bool]]]:
     """Buttons by rank: path, label, what it means, and whether it leads to a form."""
-    if not visit.may("operate", job.queue):
-        return {"main": [], "more": []}
     found: dict[str, list[tuple[str, str, str, bool]]] = {"main": [], "more": []}
     for action in ACTIONS.values():
         for button in action.buttons:
-            if button.label and job.status in (button.statuses or action.statuses):
+            offered = visit.may(action.role, job.queue) and job.status in (button.statuses or action.statuses)
+            if button.label and offered:
                 path = f"jobs/{ids.text(job.id)}/{button.verb or action.name}"
                 main = button.main or (button.once_asked and job.cancel_requested)
                 label = button.labels.get(job.status, button.label)

@@ -95,7 +95,7 @@ async def show(visit: Visit) -> Response:
         "rows": [row(visit, job, now) for job in found.jobs],
         "back_to": back,
         "older": visit.url("jobs", q=text, after=found.cursor) if found.cursor else "",
-        "actions": _actions(found.jobs),
+        "actions": _actions(visit, found.jobs),
         "page_number": "after" in visit.request.query_params,
         "hint": found.hint,
     }
@@ -327,13 +327,13 @@ def _when(job: Job, status: str, now: Instant) -> str:
     return ago(at, now)
 
 
-def _actions(jobs: list[Job]) -> list[tuple[str, str, str, str]]:
+def _actions(visit: Visit, jobs: list[Job]) -> list[tuple[str, str, str, str]]:
     """Buttons for the selection: what at least one job of the page allows, and the statuses that allow it."""
     statuses = {job.status for job in jobs}
     return [
         (one.name, _label(one), _look(one), " ".join(_shown_as(status) for status in sorted(one.statuses)))
         for one in MANY.values()
-        if one.statuses & statuses
+        if one.statuses & statuses and visit.may(one.role)
     ]
 
 

@@ -280,6 +280,7 @@ async def begin(
     visit: Visit, do: str, wanted: Filter, needs: dict[str, Any], counted_at: datetime | None
 ) -> OperationView:
     """Start an operation on what was there at the moment of its preview; the dashboard keeps the task that walks it."""
+    visit.needs(on_many(do).role)
     begun = await visit.admin.operations.start(do, wanted, needs, counted_at=counted_at)
     visit.board.walking = [*visit.board.walking[-99:], visit.admin]
     return begun
