@@ -13,6 +13,7 @@ import pytest
 from stoker.app import Stoker
 from stoker.engines.base import Engine
 from stoker.model.errors import EngineUnavailable
+from stoker.model.time import SECOND
 from stoker.testing.clock import VirtualClock
 from stoker.web import Limits, Open, dashboard
 from stoker.web import hub as module
@@ -259,3 +260,25 @@ async def test_a_job_younger_than_the_counts_is_ready(app: Stoker, clock: Virtua
     assert 'class="st st-ready"' in page.partition("<tbody")[2]
     await client.close()
     await board.close()
+
+
+@pytest.mark.spec("WEB-24")
+async def test_what_could_not_be_read_is_asked_again_and_not_shown_as_nothing(app: Stoker) -> None:
+    hub = Hub(app)
+
+    async def away(_: Engine) -> tuple[int, int]:
+        raise EngineUnavailable("away")
+
+    for _ in range(2):  # a page that failed is no reading that the next one shares
+        with pytest.raises(EngineUnavailable):
+            await hub.wanted(Want("jobs", away))
+
+
+@pytest.mark.spec("WEB-25")
+async def test_an_action_does_not_change_what_time_the_counts_are_of(app: Stoker) -> None:
+    now = 100.0
+    hub = Hub(app, clock=lambda: now)
+    reading = await hub.reading()
+    now += 3
+    hub.forget()
+    assert hub.current(reading).census.at - reading.census.at == 3 * SECOND

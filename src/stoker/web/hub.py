@@ -1,8 +1,8 @@
-"""What all viewers share: one reading of the store, however many look.
+"""What all viewers share: one cache of what was read from the store, however many look.
 
-A page takes the shared reading if it is young enough, and so do live streams: while a live page is open, the hub makes
-one store call every two seconds, of what is most overdue. Streams of pages that show more name it as a `Want`, which
-the viewers of the same thing share. When the store does not answer, the last good reading stays, with its time.
+A page takes what is young enough, and so do live streams: while a live page is open, the hub makes one store call every
+two seconds, of what is most overdue. Whatever is read is a `Want`: the parts of the shared reading, and what streams of
+pages that show more name. When the store does not answer, the last good reading stays, with its time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -49,12 +49,6 @@ CLOSELY = 6.0
 RARELY = 30.0
 """Seconds after which schedules, streams, letters and deaths are read again."""
 
-OFTEN: Final = {"census": 4.0, "queues": 8.0, "workers": 8.0}
-"""Seconds after which each part of the reading is due again; together they fill every beat."""
-
-PROMPT: Final = ("queues", "workers")
-"""Parts that the title of the overview follows: a pause and a worker that stops are seen within `LATEST` seconds."""
-
 LATEST = 9.0
 """No prompt part grows older than this while a live page is open: it is read before anything else, or debts."""
 
@@ -66,10 +60,11 @@ MOST_OWED = 4
 
 
 class Want(NamedTuple):
-    """What a page shows beside the shared reading: what it is, and how it is read, with how many store calls."""
+    """What pages show: what it is, how it is read, with how many store calls, and after how many seconds again."""
 
     what: Hashable
     read: Callable[[Engine], Awaitable[tuple[Any, int]]]
+    every: float = WANTED
 
 
 class Turns(Generic[K, V]):
@@ -107,6 +102,24 @@ class Reading(NamedTuple):
     presences: Sequence[Presence]
 
 
+def _part(name: str, ask: Callable[[Engine], Awaitable[Any]], every: float) -> Want:
+    async def read(engine: Engine) -> tuple[Any, int]:
+        return await ask(engine), 1
+
+    return Want(name, read, every)
+
+
+PARTS: Final = (
+    _part("census", lambda engine: engine.operator.census(), 4.0),
+    _part("queues", lambda engine: engine.control.queues(), 8.0),
+    _part("presences", lambda engine: engine.control.workers(), 8.0),
+)
+"""What every page shows, by its name in a `Reading`; together they fill every beat."""
+
+PROMPT: Final = ("queues", "presences")
+"""Parts that the title of the overview follows: a pause and a worker that stops are seen within `LATEST` seconds."""
+
+
 class Hub:
     """The shared reading of one store, on one loop."""
 
@@ -129,13 +142,12 @@ class Hub:
         self._viewers = 0
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
-        self._rarely_at = -1e9
         self._closely_at = -1e9
-        self._part_at = dict.fromkeys(OFTEN, -1e9)
-        self._kept: dict[Hashable, Kept] = {}
+        self._slowly = Kept(Want("slowly", self._read_slowly, RARELY), Slowly(), viewers=1)
+        self._kept: dict[Hashable, Kept] = {part.what: Kept(part, viewers=1) for part in PARTS}
+        self._kept["slowly"] = self._slowly
         self.owed = 0
         self.version = ""
-        self.slowly = Slowly()
         self._closer = Closer()
         self.away_since: float | None = None
         self.generation = 0
@@ -148,9 +160,10 @@ class Hub:
 
     def forget(self) -> None:
         """Read anew for the next page: something was changed."""
-        self._read_at = self._rarely_at = self._closely_at = -1e9
+        self._read_at = self._closely_at = -1e9
         for kept in self._kept.values():
-            kept.read_at = -1e9
+            if kept.want not in PARTS:  # the age of counts tells what time it is
+                kept.read_at = -1e9
 
     async def reading(self) -> Reading:
         """A reading that is young enough; concurrent pages share one."""
@@ -158,14 +171,13 @@ class Hub:
             if self._reading is None or self._clock() - self._read_at > YOUNG:
                 engine = await self._store.engine()
                 self.version = engine.version
-                census = await engine.operator.census()
-                self._take(Reading(census, await engine.control.queues(), await engine.control.workers()))
-                self.calls += 3
+                for part in PARTS:
+                    await self._read(engine, self._kept[part.what])
+                self._take(Reading(*(self._kept[name].value for name in Reading._fields)))
                 self._read_at = self._clock()
-                self._part_at = dict.fromkeys(OFTEN, self._read_at)
-                self._part_at["workers"] -= EVERY  # a beat before the queues, so that neither waits for the other
-                if self._clock() - self._rarely_at > RARELY:
-                    await self._read_rarely(engine, census)
+                self._kept["presences"].read_at -= EVERY  # a beat before the queues: neither waits for the other
+                if self._clock() - self._slowly.read_at > RARELY:
+                    await self._read(engine, self._slowly)
                 await self._look_closer(engine)
             assert self._reading is not None
             return self._reading
@@ -178,7 +190,7 @@ class Hub:
         kept = self._kept.setdefault(want.what, Kept(want))
         async with kept.lock:
             if not self._young(kept):
-                calls = await self._read_wanted(await self._store.engine(), kept)
+                calls = await self._read(await self._store.engine(), kept)
                 self.owed = min(self.owed + calls, MOST_OWED) if live else self.owed
         self._kept = {
             key: one for key, one in self._kept.items() if one.viewers or one.lock.locked() or self._young(one)
@@ -192,21 +204,24 @@ class Hub:
     def _young(self, kept: Kept) -> bool:
         return self._clock() - kept.read_at <= YOUNG
 
-    async def _read_wanted(self, engine: Engine, kept: Kept) -> int:
+    async def _read(self, engine: Engine, kept: Kept) -> int:
         kept.value, calls = await kept.want.read(engine)
         kept.read_at = self._clock()
         self.calls += calls
         return calls
 
-    async def _read_rarely(self, engine: Engine, census: Census) -> int:
-        self._rarely_at = self._clock()
-        self.slowly = await read_slowly(engine, census, self._redact)
-        self.calls += self.slowly.calls
-        return self.slowly.calls
+    async def _read_slowly(self, engine: Engine) -> tuple[Slowly, int]:
+        found = await read_slowly(engine, self._kept["census"].value, self._redact)
+        return found, found.calls
+
+    @property
+    def slowly(self) -> Slowly:
+        """What is read more rarely, as it was read last."""
+        return cast("Slowly", self._slowly.value)
 
     def learn_schedules(self, schedules: Sequence[Schedule]) -> None:
         """Take in the schedules that a page has just read."""
-        self.slowly = msgspec.structs.replace(self.slowly, schedules=schedules)
+        self._slowly.value = msgspec.structs.replace(self.slowly, schedules=schedules)
 
     async def _look_closer(self, engine: Engine) -> int:
         """Read what trouble needs, from time to time while there is any."""
@@ -236,7 +251,7 @@ class Hub:
 
     def current(self, reading: Reading) -> Reading:
         """The reading as of this moment: a job that was enqueued after its counts were read is no scheduled one."""
-        passed = round(max(self._clock() - self._part_at["census"], 0) * SECOND)
+        passed = round(max(self._clock() - self._kept["census"].read_at, 0) * SECOND)
         return reading._replace(census=msgspec.structs.replace(reading.census, at=reading.census.at + passed))
 
     def _take(self, reading: Reading) -> None:
@@ -319,41 +334,26 @@ class Hub:
             self._news.set()
             self._news.clear()
 
-    def _late(self, now: float) -> list[str]:
+    def _late(self, now: float) -> list[Kept]:
         """The prompt parts that would be too old at the next beat."""
-        return [name for name in PROMPT if now + EVERY - self._part_at[name] > LATEST]
+        return [self._kept[name] for name in PROMPT if now + EVERY - self._kept[name].read_at > LATEST]
 
     async def _refresh(self) -> None:
         """Read what is most overdue, prompt parts first."""
         if self._reading is None:
             await self.reading()
             return
-        now = self._clock()
-        engine = await self._store.engine()
-        chosen = self._late(now)
-        if not chosen and now - self._rarely_at > RARELY:
-            self.owed += max(await self._read_rarely(engine, self._reading.census) - 1, 0)
-            return
-        parts: list[tuple[float, str | Kept]] = [
-            ((now - self._part_at[name]) / OFTEN[name], name) for name in chosen or OFTEN
-        ]
-        if not chosen:
-            parts += [((now - kept.read_at) / WANTED, kept) for kept in self._kept.values() if kept.viewers]
-        _, part = max(parts, key=lambda one: one[0])
-        if isinstance(part, Kept):
-            part.read_at = now  # also when it cannot be read: the others come first then
-            async with part.lock:
-                self.owed += max(await self._read_wanted(engine, part) - 1, 0)
-            return
-        self._part_at[part] = now
-        self.calls += 1
-        if part == "census":
-            self._take(self._reading._replace(census=await engine.operator.census()))
-        elif part == "queues":
-            self._take(self._reading._replace(queues=await engine.control.queues()))
-        else:
-            self._take(self._reading._replace(presences=await engine.control.workers()))
-        self.owed += await self._look_closer(engine)
+        now, engine = self._clock(), await self._store.engine()
+        rarely = [self._slowly] if now - self._slowly.read_at > RARELY else []
+        shown = self._late(now) or rarely or [kept for kept in self._kept.values() if kept.viewers]
+        chosen = max(shown, key=lambda kept: (now - kept.read_at) / kept.want.every)
+        chosen.read_at = now  # also when it cannot be read: the others come first then
+        async with chosen.lock:
+            calls = await self._read(engine, chosen)
+        if chosen.want in PARTS:
+            self._take(Reading(*(self._kept[name].value for name in Reading._fields)))
+            calls += await self._look_closer(engine)
+        self.owed += max(calls - 1, 0)
 
 
 def _sum(census: Census, name: str) -> int:
