@@ -521,6 +521,27 @@ class Stoker(Registry):
             twin.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk)
         return twin
 
+    def use_store(self, engine: Engine) -> Callable[[], list[LoopEngine]]:
+        """Work on another store until the returned function is called; that returns its engines, to be closed.
+
+        Schedules, queues and budgets that code declares meanwhile, and middleware that it adds, are forgotten then.
+        """
+        self._import()
+        kept = {name: vars(self)[name] for name in ("_pool", "timeline", "declarations", "_schedules", "middleware")}
+        pool = self._pool = EnginePool(lambda: engine)
+        pool.added = self._watch_closings
+        if self.timeline is not None:
+            self.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk)
+        self.declarations = copy.deepcopy(self.declarations)
+        self._schedules = dict(self._schedules)
+        self.middleware = list(self.middleware)
+
+        def back() -> list[LoopEngine]:
+            vars(self).update(kept)
+            return pool.take_all()
+
+        return back
+
     async def open(self) -> None:
         """Open the store for this loop; enqueueing does so by itself."""
         await self.engine()

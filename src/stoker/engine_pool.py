@@ -149,6 +149,12 @@ class EnginePool:
             self._spare = self._given
         return member
 
+    def take_all(self) -> list[LoopEngine]:
+        """Remove the engines of all loops of this process and return them."""
+        with self._lock:
+            taken, self._by_loop = self._by_loop, {}
+        return list(taken.values()) if self._pid == os.getpid() else []
+
     def serves(self, loop: asyncio.AbstractEventLoop | None) -> bool:
         """Does this loop of this process have an engine?"""
         member = self._by_loop.get(id(loop))

@@ -1,5 +1,7 @@
-"""What a user of Stoker needs to test with it: a virtual clock, a harness, and the conformance suite for engines."""
+"""What a user of Stoker needs to test with it: the kit for apps, a virtual clock, the conformance suite for engines."""
 
 from stoker.testing.clock import VirtualClock
+from stoker.testing.enqueued import EnqueuedJob, assert_enqueued, refute_enqueued
+from stoker.testing.kit import TestKit
 
-__all__ = ["VirtualClock"]
+__all__ = ["TestKit", "assert_enqueued", "refute_enqueued", "EnqueuedJob", "VirtualClock"]

@@ -1,0 +1,363 @@
+"""TestKit: tests an app that was made at import, on a store and a clock of the test's own.
+
+Inside `with TestKit(jobs) as kit:` the app is the same object with the same tasks, and everything that asks it for its
+store (handles, groups, locks, budgets, outboxes, inboxes) gets the kit's. The kit moves the clock and runs workers;
+nothing runs by itself, and no time passes unless the test says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, Self
+from weakref import WeakKeyDictionary
+
+from stoker.app import Stoker
+from stoker.block import joined
+from stoker.engine_pool import LoopEngine
+from stoker.engines.base import Engine, Transaction, outbox_of
+from stoker.hooks import FailedRun, Next
+from stoker.model import ids
+from stoker.model.errors import EngineRefused, InvalidInput, JobFailed, StokerError
+from stoker.model.groups import Group
+from stoker.model.ids import JobId
+from stoker.model.job import Draft, Receipt, Status, Stored
+from stoker.model.query import RunNow, Selection
+from stoker.model.time import Instant, Seconds, span
+from stoker.sync import in_sync
+from stoker.task import Task
+from stoker.testing import single_run
+from stoker.testing.clock import VirtualClock
+from stoker.testing.enqueued import EnqueuedJob, Wanted, find
+from stoker.testing.stores import OwnStore, aside
+from stoker.worker import Worker
+from stoker.worker.schedules import declare, fire_due
+
+WAITING = (Status.PENDING, Status.RETRYING)
+
+_open: WeakKeyDictionary[Stoker, TestKit] = WeakKeyDictionary()
+_lock = Lock()
+
+
+class TestKit:
+    """Gives an app a fresh store and a virtual clock, as long as the block lasts: `with` or `async with`.
+
+    `store`: "memory" (the default), "sqlite", or the URL of a real store, where the kit makes a file, a schema or a
+    prefix of its own and removes it at the end. `clock` starts at the beginning of 2030. One kit at a time has an app.
+    """
+
+    __test__ = False  # pytest would take the class for one with tests
+
+    def __init__(self, jobs: Stoker, store: str = "memory", *, clock: VirtualClock | None = None) -> None:
+        if not isinstance(jobs, Stoker):
+            raise InvalidInput("jobs", jobs, "must be the Stoker object whose tasks are tested")
+        self.app = jobs
+        self.clock = VirtualClock() if clock is None else clock
+        self._where = store
+        self._store: OwnStore | None = None
+        self._back: Callable[[], list[LoopEngine]] | None = None
+        self._failures: dict[str, deque[BaseException | type[BaseException]]] = {}
+        self._served: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"<TestKit of {self.app!r} on {self._where.partition('://')[0]}>"
+
+    # --- the block ----------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        running = _running_loop()
+        store = self._swap()
+        if running is not None and not store.in_memory:
+            self._restore()
+            aside(store.remove)
+            raise StokerError(
+                f"this thread runs an event loop, on which a {self._where.partition('://')[0]} store is closed. "
+                f"Write `async with TestKit(jobs, ...)` here."
+            )
+        try:
+            aside(self._prepare)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        running, store = _running_loop(), self._store
+        left = self._restore()
+        for member in left:
+            if member.loop is not running:
+                _close_elsewhere(member)
+        if store is not None:
+            aside(store.remove)
+
+    async def __aenter__(self) -> Self:
+        self._swap()
+        try:
+            await self._prepare()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        store = self._store
+        here = asyncio.get_running_loop()
+        for member in self._restore():
+            if member.loop is here:
+                await member.close(None)
+            else:
+                await asyncio.to_thread(_close_elsewhere, member)
+        if store is not None:
+            await store.remove()
+
+    def _swap(self) -> OwnStore:
+        with _lock:
+            other = _open.get(self.app)
+            if other is not None:
+                which = "this TestKit is open already" if other is self else f"{other!r} is open on this app already"
+                raise StokerError(f"{which}: an app has one TestKit at a time. Use that one, or end its block first.")
+            self._store = store = OwnStore(self._where, self.clock)
+            self._back = self.app.use_store(store.engine)
+            self._failures.clear()
+            self.app.middleware.insert(0, self._failing)
+            _open[self.app] = self
+        return store
+
+    def _restore(self) -> list[LoopEngine]:
+        """Give the app its own store back; returns the engines that are to be closed."""
+        with _lock:
+            back, self._back = self._back, None
+            self._store = None
+            if back is None:
+                return []
+            _open.pop(self.app, None)
+            return back()
+
+    async def _prepare(self) -> None:
+        """Store what code declares, as the first worker would."""
+        engine = self.app.new_engine()
+        await engine.open()
+        try:
+            await self._declare(engine)
+        finally:
+            await engine.close()
+
+    async def _declare(self, engine: Engine) -> None:
+        await self.app.declarations.store(engine, self._queues_of_tasks())
+        await declare(self.app, engine)
+
+    def _check_open(self, verb: str) -> None:
+        if self._back is None:
+            raise StokerError(
+                f"kit.{verb}() works inside the block of the kit only: the app has its own store now. "
+                f"Write `with TestKit(jobs) as kit:` around it."
+            )
+
+    # --- running ------------------------------------------------------------------------------------------------
+
+    async def drain(self, *, slots: int = 1) -> dict[Status, int]:
+        """Run what is due and what that brings about at once; returns how many runs ended in which status.
+
+        A real worker runs the jobs, fires schedules that are due and delivers messages of outboxes. It runs the jobs
+        of a queue one after the other, unless `slots` says how many at a time. Handlers that want a process of their
+        own run in this one.
+        """
+        self._check_open("drain")
+        return dict(await self._drain(await self.app.engine(), slots))
+
+    async def advance(self, by: Seconds, *, slots: int = 1) -> dict[Status, int]:
+        """Let time pass: run what is due now, then whatever becomes due, each at its time; returns as `drain` does."""
+        self._check_open("advance")
+        end = self.clock.now() + span(by, "advance")
+        engine = await self.app.engine()
+        counts = await self._drain(engine, slots)
+        while (due := await self._next_due(engine)) is not None and due <= end:
+            self.clock.set(due)
+            counts += await self._drain(engine, slots)
+        if self.clock.now() < end:
+            self.clock.set(end)
+        return dict(counts)
+
+    async def run(
+        self,
+        task: Task[..., Any],
+        /,
+        *args: Any,
+        attempt: int = 1,
+        metadata: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run one handler with a real `current()`, middleware and lifespans; returns or raises what it does.
+
+        The job is in no store, so nothing is retried and `current().transaction()` is refused. Follow-ups are enqueued
+        when the handler has returned.
+        """
+        self._check_open("run")
+        if not isinstance(task, Task) or task.app is not self.app:
+            raise InvalidInput("task", task, "must be a task of the app that this kit was made for")
+        draft, now = task.draft(*args, **kwargs), self.clock.now()
+        return await single_run.run(self.app, task, draft, now, attempt=attempt, metadata=metadata)
+
+    drain_sync = in_sync(drain)
+    advance_sync = in_sync(advance)
+    run_sync = in_sync(run)
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def enqueued(
+        self, task: Task[..., Any] | str, /, *, args: Mapping[str, Any] | None = None, **filters: Any
+    ) -> list[EnqueuedJob]:
+        """The jobs of a task in any status, in the order in which they were enqueued, with decoded `arguments`.
+
+        `filters` are as for `assert_enqueued`. A kind that has no task here is given by name.
+        """
+        self._check_open("enqueued")
+        if not isinstance(task, str) and (not isinstance(task, Task) or task.app is not self.app):
+            raise InvalidInput("task", task, "must be a task of the app that this kit was made for, or a kind")
+        wanted = Wanted(task, args, filters)
+        return [job for job in find(self.app, task) if not wanted.differences(job)]
+
+    # --- steering -----------------------------------------------------------------------------------------------
+
+    def fail_next(self, task: Task[..., Any], error: BaseException | type[BaseException]) -> None:
+        """Have the next run of a task raise `error` instead of calling its handler; several calls line up."""
+        self._check_open("fail_next")
+        if not isinstance(task, Task) or task.app is not self.app:
+            raise InvalidInput("task", task, "must be a task of the app that this kit was made for")
+        if not isinstance(error, BaseException) and not (isinstance(error, type) and issubclass(error, BaseException)):
+            raise InvalidInput("error", error, "must be an exception, such as ConnectionError()")
+        self._failures.setdefault(task.name, deque()).append(error)
+
+    async def _failing(self, call: Next[Any, Any], context: Any) -> Any:
+        """Surround every handler as middleware."""
+        waiting = self._failures.get(context.kind)
+        if waiting:
+            raise waiting.popleft()
+        return await call(context)
+
+    @contextmanager
+    def inline(self) -> Iterator[None]:
+        """Run jobs at their enqueue, as long as the block lasts, with all their attempts and without their delays.
+
+        The enqueue raises what the last attempt raised. Jobs that are enqueued in a transaction wait for `drain`, and a
+        job that snoozes waits for its time. Whatever else is due runs as well.
+        """
+        self._check_open("inline")
+        app = self.app
+        plain = app.insert_drafts
+
+        @functools.wraps(plain)
+        async def insert_and_run(
+            drafts: Sequence[Draft], tx: Transaction | None = None, group: Group | None = None
+        ) -> list[Receipt]:
+            receipts = await plain(drafts, tx, group)
+            if tx is None and joined(app, None) is None:
+                await self._run_now([one.id for one in receipts if one.stored is not Stored.EXISTING])
+            return receipts
+
+        vars(app)["insert_drafts"] = insert_and_run
+        try:
+            yield
+        finally:
+            del vars(app)["insert_drafts"]
+
+    async def _run_now(self, jobs: list[JobId]) -> None:
+        """Run jobs to their end and raise the error of the first that died."""
+        raised: dict[str, FailedRun] = {}
+        engine = await self.app.engine()
+        listener = self.app.on_error(lambda failed: raised.__setitem__(failed.job, failed))
+        try:
+            started: dict[JobId, int] = dict.fromkeys(jobs, -1)
+            while started:
+                await engine.operator.alter(Selection(tuple(started)), RunNow(first=True))
+                await self._drain(engine, 1)
+                found = [job for job in await engine.operator.get(list(started)) if job is not None]
+                again = [job for job in found if job.status is Status.RETRYING and job.attempts > started[job.id]]
+                started = {job.id: job.attempts for job in again}
+        finally:
+            self.app.errors.remove(listener)
+        for job in jobs:
+            failed = raised.get(ids.text(job))
+            if failed is not None and failed.dead:
+                if failed.exception is not None:
+                    raise failed.exception
+                raise JobFailed(failed.job, failed.kind, Status.DEAD, failed.attempt, failed.error)
+
+    # --- how it runs --------------------------------------------------------------------------------------------
+
+    async def _drain(self, engine: Engine, slots: int) -> Counter[Status]:
+        counts: Counter[Status] = Counter()
+        await self._declare(engine)
+        await fire_due(self.app, engine, await engine.schedules.read())
+        served, again = await self._queues(engine), True
+        while again:
+            worker = Worker(self.app, dict.fromkeys(sorted(served), slots), drain=True)
+            worker.executors = single_run.InThisProcess(worker.settings)
+            async with worker:
+                await worker.join()
+            ran = {status: n for status, n in worker.counts.items() if n}
+            counts.update(ran)
+            await engine.groups.sweep()  # some stores close a group a moment after its last member has ended
+            queues = served | await self._queues(engine)
+            again = queues != served or (bool(ran) and (await engine.jobs.ahead(sorted(served))).wait == 0)
+            served = queues
+        self._served = served
+        return counts
+
+    def _queues_of_tasks(self) -> frozenset[str]:
+        app = self.app
+        return frozenset(app.resolve(task.name, task.options)[0] for task in app.tasks.values())
+
+    async def _queues(self, engine: Engine) -> frozenset[str]:
+        """The queues of the app's tasks, and those that its jobs wait in."""
+        app = self.app
+        known, census = app.tasks, await engine.operator.census()
+        waiting = {one.queue for one in census.counts if one.kind in known and one.status in WAITING}
+        return self._queues_of_tasks() | waiting or frozenset((app.defaults.queue or "default",))
+
+    async def _next_due(self, engine: Engine) -> Instant | None:
+        """When something happens next, after now: a job, the end of a pause, a schedule, a message."""
+        now = self.clock.now()
+        ahead = await engine.jobs.ahead(sorted(self._served))
+        waits = [wait for wait in (ahead.wait, ahead.later) if wait]
+        times = [now + min(waits)] if waits else []
+        times += [one.next_fire for one in await engine.schedules.read() if one.enabled and one.next_fire is not None]
+        times += await self._messages_due(engine)
+        return min((at for at in times if at > now), default=None)
+
+    async def _messages_due(self, engine: Engine) -> list[Instant]:
+        """When messages are delivered again that could not be."""
+        if not len(self.app.services):
+            return []
+        try:
+            streams = await outbox_of(engine).streams()
+        except EngineRefused:  # this store has none
+            return []
+        return [
+            one.cursor.due
+            for state in streams
+            for one in state.cursors
+            if one.cursor.position < state.last[one.cursor.partition]
+        ]
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _close_elsewhere(member: LoopEngine) -> None:
+    """Close the engine of a loop that does not run in this thread."""
+    loop = member.loop
+    if loop.is_closed():
+        return  # what it had open went with it
+    if loop.is_running():
+        asyncio.run_coroutine_threadsafe(member.close(None), loop).result()
+    else:
+        loop.run_until_complete(member.close(None))

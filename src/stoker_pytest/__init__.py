@@ -1,0 +1,58 @@
+"""The pytest plugin of Stoker: the fixture `stoker_kit` and the mark `stoker`.
+
+pytest imports this package at every start, also in projects that never test a job. So it stands beside `stoker`, and
+imports it when a test asks for the fixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from stoker.testing import TestKit
+
+APP = "the app that `stoker_kit` is made for, as module:attribute"
+MARK = 'stoker(engines=["memory", "sqlite", ...]): run a test that takes `stoker_kit` on each of these stores'
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("stoker").addoption("--stoker-app", metavar="MODULE:ATTRIBUTE", help=APP)
+    parser.addini("stoker_app", APP)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARK)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    mark = metafunc.definition.get_closest_marker("stoker")
+    if mark is None:
+        return
+    where = f"@pytest.mark.stoker on {metafunc.definition.nodeid}"
+    engines = mark.kwargs.get("engines")
+    if mark.args or set(mark.kwargs) != {"engines"} or isinstance(engines, str) or not engines:
+        raise pytest.UsageError(f'{where}: write it as @pytest.mark.stoker(engines=["memory", "sqlite"])')
+    if "stoker_kit" not in metafunc.fixturenames:
+        raise pytest.UsageError(f"{where}: the test takes no stoker_kit, so there is nothing to run on {engines!r}")
+    names = [str(one).partition("://")[0] for one in engines]  # a URL may hold a password
+    metafunc.parametrize("stoker_kit", list(engines), ids=names, indirect=True)
+
+
+@pytest.fixture
+def stoker_kit(request: pytest.FixtureRequest) -> Iterator[TestKit]:
+    """Give the app that `--stoker-app` or the ini `stoker_app` names a store and a clock of the test's own."""
+    path = request.config.getoption("--stoker-app") or request.config.getini("stoker_app")
+    if not path:
+        pytest.fail(
+            "stoker_kit needs to know your app: write `stoker_app = shop.jobs:jobs` into the ini of pytest, or call "
+            "pytest with --stoker-app=shop.jobs:jobs",
+            pytrace=False,
+        )
+    from stoker.app_path import load
+    from stoker.testing import TestKit
+
+    with TestKit(load(path), getattr(request, "param", "memory")) as kit:
+        yield kit

@@ -1,0 +1,637 @@
+"""The test kit: natural tests of an app that was made at import, what the kit swaps, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from stoker import Chunk, Fixed, InvalidInput, NotFound, Outbox, Rate, Reject, Snooze, Stoker, StokerError, current
+from stoker.outbox import Message
+from stoker.testing import TestKit, VirtualClock, assert_enqueued, refute_enqueued
+from tests.harness.fixtures import batches
+
+NEVER = "sqlite:////nonexistent-folder/never.db"
+"""Where the app has its own store: whatever touches it fails."""
+
+jobs = Stoker(NEVER, backoff=Fixed(60))
+happened: list[Any] = []
+
+
+@jobs.task(attempts=3)
+async def send(to: str, subject: str = "Hello") -> str:
+    happened.append(("sent", to, current().attempt))
+    return f"{subject}, {to}"
+
+
+@jobs.task(queue="reports")
+def report(month: int) -> int:
+    send.enqueue_sync(f"boss{month}")
+    return month
+
+
+@jobs.task(unique=lambda order: f"order-{order}")
+async def charge(order: int) -> None:
+    happened.append(("charged", order))
+
+
+@jobs.task
+async def total() -> None:
+    happened.append("total")
+
+
+@jobs.task(attempts=1)
+async def refuse() -> None:
+    raise Reject("the account is closed")
+
+
+@jobs.task
+async def later(queue: str) -> None:
+    current().metadata["seen"] = queue
+    raise Snooze(600)
+
+
+@jobs.task(isolation="process")
+def apart(n: int) -> None:
+    happened.append((os.getpid(), n))
+
+
+@jobs.task(chunk=Chunk(10, within=0.01))
+async def index(items: list[int]) -> None:
+    happened.append(("indexed", sorted(items)))
+
+
+@jobs.cron("0 * * * *")
+async def hourly() -> None:
+    occurrence = current().occurrence
+    assert occurrence is not None
+    happened.append(("hour", occurrence.hour))
+
+
+jobs.budget("mail", Rate(2, per=60))
+orders: Outbox[dict[str, int]] = Outbox(jobs, stream="orders")
+
+
+@orders.deliver
+async def project(message: Message[dict[str, int]]) -> None:
+    happened.append(("delivered", message.body["order"]))
+
+
+def sign_up(name: str) -> None:
+    """Stand for a view of an app: it enqueues, and knows nothing of tests."""
+    send.using(queue="mail", delay=timedelta(hours=1)).enqueue_sync(name, subject="Welcome")
+
+
+ENGINES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("memory", "sqlite", "postgres")]
+
+
+@pytest.fixture(autouse=True)
+def forget() -> None:
+    happened.clear()
+
+
+@pytest.fixture(params=ENGINES)
+def where(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue("postgres_url")) if request.param == "postgres" else str(request.param)
+
+
+@pytest.fixture
+async def kit(where: str) -> AsyncIterator[TestKit]:
+    async with TestKit(jobs, where) as kit:
+        yield kit
+
+
+@pytest.fixture
+def plain_kit(where: str) -> Iterator[TestKit]:
+    with TestKit(jobs, where) as kit:
+        yield kit
+
+
+# --- twelve natural tests -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("KIT-02")
+def test_signing_up_enqueues_a_welcome(plain_kit: TestKit) -> None:
+    sign_up("ada")
+    assert_enqueued(send, to="ada", subject="Welcome", queue="mail", delay=3600)
+    refute_enqueued(send, to="bob")
+    refute_enqueued(report)
+
+
+@pytest.mark.spec("KIT-03")
+def test_a_report_is_run_and_mails_the_boss(plain_kit: TestKit) -> None:
+    report.enqueue_sync(7)
+    assert plain_kit.drain_sync() == {"done": 2}
+    assert happened == [("sent", "boss7", 1)]
+
+
+@pytest.mark.spec("KIT-06")
+async def test_a_mail_is_tried_again_after_a_minute(kit: TestKit) -> None:
+    kit.fail_next(send, ConnectionError("the mail server is away"))
+    job = await send.enqueue("ada")
+    assert await kit.drain() == {"retrying": 1}
+    assert await kit.advance(59) == {}
+    assert await kit.advance(1) == {"done": 1}
+    assert await job.result() == "Hello, ada"
+    assert happened == [("sent", "ada", 2)]
+
+
+@pytest.mark.spec("KIT-04")
+async def test_a_schedule_fires_every_hour(kit: TestKit) -> None:
+    assert await kit.advance(3 * 3600) == {"done": 3}
+    assert happened == [("hour", 1), ("hour", 2), ("hour", 3)]
+
+
+@pytest.mark.spec("KIT-04")
+async def test_what_becomes_due_runs_in_its_order(kit: TestKit) -> None:
+    await send.using(delay=5400).enqueue("late")
+    await send.using(delay=1800).enqueue("early")
+    await kit.advance(7200)
+    assert happened == [("sent", "early", 1), ("hour", 1), ("sent", "late", 1), ("hour", 2)]
+    assert [job.started_at for job in kit.enqueued(send, to="early")] == [datetime(2030, 1, 1, 0, 30, tzinfo=UTC)]
+
+
+@pytest.mark.spec("KIT-02")
+async def test_a_transaction_that_is_rolled_back_enqueues_nothing(kit: TestKit) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with (await jobs.engine()).transaction() as tx:
+            await send.using(tx=tx).enqueue("ada")
+            raise ZeroDivisionError
+    refute_enqueued(send)
+    assert await kit.drain() == {}
+
+
+@pytest.mark.spec("KIT-02")
+async def test_an_order_is_charged_once(kit: TestKit) -> None:
+    await charge.enqueue(1)
+    await charge.enqueue(1)
+    assert_enqueued(charge, order=1, unique="order-1")
+    assert await kit.drain() == {"done": 1}
+    assert happened == [("charged", 1)]
+
+
+@pytest.mark.spec("KIT-03")
+async def test_the_total_comes_after_all_members(kit: TestKit) -> None:
+    group = await jobs.group([send.draft("ada"), send.draft("bob")], then=total.draft())
+    await kit.drain()
+    assert (await group.wait(timeout=30)).done == 2
+    assert happened[-1] == "total"
+
+
+@pytest.mark.spec("KIT-03")
+async def test_a_message_is_delivered(kit: TestKit) -> None:
+    await orders.append("ada", {"order": 7})
+    await kit.drain()
+    assert happened == [("delivered", 7)]
+
+
+@pytest.mark.spec("KIT-03")
+async def test_a_job_that_is_rejected_is_dead(kit: TestKit) -> None:
+    await refuse.enqueue()
+    assert await kit.drain() == {"dead": 1}
+    [job] = kit.enqueued(refuse, status="dead")
+    assert "the account is closed" in str(job.last_error)
+
+
+@pytest.mark.spec("KIT-07")
+def test_inline_runs_jobs_at_their_enqueue(plain_kit: TestKit) -> None:
+    plain_kit.fail_next(send, ConnectionError)
+    with plain_kit.inline():
+        report.enqueue_sync(7)
+        sign_up("ada")
+    assert happened == [("sent", "boss7", 2), ("sent", "ada", 1)]
+    sign_up("bob")
+    assert_enqueued(send, to="bob", status="pending")
+
+
+@pytest.mark.spec("KIT-05")
+async def test_one_handler_is_run_as_its_second_attempt(kit: TestKit) -> None:
+    assert await kit.run(send, "ada", attempt=2) == "Hello, ada"
+    assert happened == [("sent", "ada", 2)]
+    refute_enqueued(send)
+
+
+# --- the swap -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("KIT-01")
+async def test_the_app_has_its_own_store_and_declarations_before_and_after(tmp_path: Path) -> None:
+    app = Stoker(f"sqlite:///{tmp_path}/own.db")
+    app.budget("mail", Rate(5))
+    task = app.task(send.fn)
+    middleware, timeline, declared = app.middleware, app.timeline, app.declarations
+    async with app:
+        before = await task.enqueue("before")
+        async with TestKit(app) as kit:
+            assert app.tasks["send"] is task
+            assert (await app.engine()).name == "memory"
+            with pytest.raises(NotFound):
+                await before.refresh()
+            inside = await task.enqueue("inside")
+            app.budget("more", Rate(1))
+            assert (await app.spend("mail")).granted
+            assert await kit.drain() == {"done": 1}
+            async with app.lock("x") as held:
+                assert held
+        assert (await app.engine()).name == "sqlite"
+        assert (await before.refresh()).status == "pending"
+        with pytest.raises(NotFound):
+            await inside.refresh()
+        assert (app.middleware, app.timeline, app.declarations) == (middleware, timeline, declared)
+        assert "more" not in app.declarations.budgets
+
+
+@pytest.mark.spec("KIT-01")
+async def test_declared_schedules_and_budgets_are_in_the_fresh_store(kit: TestKit) -> None:
+    [schedule] = await jobs.schedules()
+    assert schedule.name == "hourly"
+    assert [(await jobs.spend("mail")).granted for _ in range(3)] == [True, True, False]
+    await kit.advance(60)
+    assert (await jobs.spend("mail")).granted
+
+
+@pytest.mark.spec("KIT-01")
+async def test_a_kit_takes_an_app_that_was_closed_and_one_that_closes_inside() -> None:
+    app = Stoker("memory://")
+    task = app.task(send.fn)
+    async with app:
+        pass
+    async with TestKit(app) as kit:
+        async with app:  # as the lifespan of a web app does
+            await task.enqueue("ada")
+        assert await kit.drain() == {"done": 1}
+
+
+@pytest.mark.spec("KIT-01")
+async def test_a_plain_block_works_inside_a_loop_in_memory() -> None:
+    with TestKit(jobs) as kit:
+        await send.enqueue("ada")
+        assert await kit.drain() == {"done": 1}
+        assert_enqueued(send, to="ada", status="done")
+
+
+@pytest.mark.spec("KIT-08")
+def test_a_kit_of_a_real_store_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").write_bytes(b"mine")
+    with TestKit(jobs, f"sqlite:///{tmp_path}/jobs.db?durability=process") as kit:
+        send.enqueue_sync("ada")
+        assert kit.drain_sync() == {"done": 1}
+        assert len(list(tmp_path.iterdir())) == 2
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]
+
+
+@pytest.mark.spec("KIT-08")
+@pytest.mark.engine("postgres")
+def test_a_kit_on_postgres_drops_its_schema(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        sql = "select count(*) from pg_namespace where nspname like 'stoker_kit_%'"
+        before = connection.execute(sql).fetchone()
+        with TestKit(jobs, postgres_url):
+            send.enqueue_sync("ada")
+            asyncio.run(_enqueue_and_close())
+            assert connection.execute(sql).fetchone() != before
+        assert connection.execute(sql).fetchone() == before
+
+
+async def _enqueue_and_close() -> None:
+    async with jobs:
+        await send.enqueue("bob")
+
+
+@pytest.mark.spec("KIT-08")
+@pytest.mark.engine("redis")
+def test_a_kit_on_redis_removes_its_keys(redis_url: str) -> None:
+    import redis
+
+    app = Stoker(NEVER)
+    task = app.task(send.fn)
+    with redis.Redis.from_url(redis_url) as client:
+        with TestKit(app, redis_url) as kit:
+            task.enqueue_sync("ada")
+            assert kit.drain_sync() == {"done": 1}
+            assert list(batches(client, "*stoker_kit_*"))
+        assert not list(batches(client, "*stoker_kit_*"))
+
+
+# --- the verbs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("KIT-02")
+def test_the_message_shows_what_was_enqueued_and_how_it_differs() -> None:
+    with TestKit(jobs):
+        with pytest.raises(AssertionError, match="'send' was not enqueued with to='ada': the store has no job of it"):
+            assert_enqueued(send, to="ada")
+        sign_up("bob")
+        with pytest.raises(AssertionError) as raised:
+            assert_enqueued(send, to="ada", queue="mail", delay=60, metadata={"a": "b"}, status="done")
+        lines = str(raised.value).splitlines()
+        assert lines[0].startswith("task 'send' was not enqueued with to='ada', ")
+        assert lines[1].startswith("  send(to='bob', subject='Welcome'), pending in queue 'mail', job ")
+        assert lines[2:] == [
+            "    status is 'pending', not 'done'",
+            "    to is 'bob', not 'ada'",
+            "    metadata is {'a': None}, not {'a': 'b'}",
+            "    delay is 3600 s, not 60 s",
+        ]
+        with pytest.raises(AssertionError, match=r"was enqueued with to='bob', and should not have been:\n  send\("):
+            refute_enqueued(send, to="bob")
+
+
+@pytest.mark.spec("KIT-02")
+async def test_a_parameter_that_is_called_like_an_option_stands_in_args() -> None:
+    async with TestKit(jobs) as kit:
+        await later.enqueue(queue="blue")
+        assert_enqueued(later, args={"queue": "blue"}, queue="default")
+        refute_enqueued(later, args={"queue": "red"})
+        await kit.drain()
+        [job] = kit.enqueued("later")
+        assert job.arguments == {"queue": "blue"}
+        assert job.metadata["exec_seen"] == "blue"
+        assert (job.scheduled_at - kit.clock.moment()).total_seconds() == 600
+
+
+@pytest.mark.spec("KIT-02")
+async def test_enqueued_lists_jobs_in_their_order() -> None:
+    async with TestKit(jobs) as kit:
+        await jobs.enqueue_many(send.draft(f"n{n}") for n in range(1_200))
+        assert [job.arguments["to"] for job in kit.enqueued(send)] == [f"n{n}" for n in range(1_200)]
+        await kit.drain()
+        assert len(kit.enqueued(send, status="done")) == 1_200
+
+
+@pytest.mark.spec("KIT-03")
+async def test_handlers_that_want_a_process_run_in_this_one() -> None:
+    async with TestKit(jobs) as kit:
+        await apart.enqueue(1)
+        await kit.drain()
+        await kit.run(apart, 2)
+        assert happened == [(os.getpid(), 1), (os.getpid(), 2)]
+
+
+@pytest.mark.spec("KIT-03")
+async def test_a_chunk_is_run() -> None:
+    async with TestKit(jobs) as kit:
+        await jobs.enqueue_many(index.draft(n) for n in (1, 2))
+        await kit.drain()
+        await kit.run(index, 3)
+        assert happened == [("indexed", [1, 2]), ("indexed", [3])]
+
+
+@pytest.mark.spec("KIT-05")
+async def test_a_run_has_middleware_lifespans_metadata_and_follow_ups() -> None:
+    app = Stoker("memory://")
+    seen: list[Any] = []
+
+    @app.lifespan
+    async def pool() -> AsyncIterator[str]:
+        yield "open"
+        seen.append("closed")
+
+    @app.task
+    async def follow(n: int) -> str:
+        run = current()
+        run.progress(0.5)
+        run.log("half")
+        run.follow_up(follow.draft(n + 1))
+        return f"{pool.state} {run.metadata['order']} {run.is_retry} {run.queue}"
+
+    @app.task
+    def in_thread() -> None:
+        current().transaction()
+
+    async def around(call: Callable[[Any], Awaitable[Any]], run: Any) -> Any:
+        seen.append(run.kind)
+        return await call(run)
+
+    app.middleware.append(around)
+    async with TestKit(app) as kit:
+        assert await kit.run(follow, 1, metadata={"order": "7"}) == "open 7 False default"
+        assert seen == ["follow", "closed"]
+        assert [job.arguments for job in kit.enqueued(follow)] == [{"n": 2}]
+        with pytest.raises(KeyError):
+            await kit.run(follow, 1)
+        with pytest.raises(StokerError, match=r"Enqueue the job and call kit\.drain"):
+            await kit.run(in_thread)
+        kit.fail_next(follow, ValueError)
+        with pytest.raises(ValueError):
+            await kit.run(follow, 1)
+
+
+@pytest.mark.spec("KIT-07")
+async def test_inline_raises_the_last_error_to_the_caller() -> None:
+    async with TestKit(jobs) as kit:
+        with kit.inline():
+            for n in range(3):
+                kit.fail_next(send, ConnectionError(f"no {n}"))
+            with pytest.raises(ConnectionError, match="no 2"):
+                await send.enqueue("ada")
+            assert [job.attempts for job in kit.enqueued(send, status="dead")] == [3]
+            await later.enqueue("x")
+            assert_enqueued(later, status="pending")
+            group = await jobs.group([send.draft("bob")], then=total.draft())
+            assert (await group.progress()).done == 1
+        assert happened == [("sent", "bob", 1), "total"]
+        with pytest.raises(StokerError, match="has ended"):
+            async with (await jobs.engine()).transaction() as tx:
+                with kit.inline():
+                    await send.using(tx=tx).enqueue("eve")
+                assert happened == [("sent", "bob", 1), "total"]
+            await send.using(tx=tx).enqueue("eve")
+
+
+@pytest.mark.spec("KIT-04")
+async def test_messages_are_delivered_again_at_their_time() -> None:
+    app = Stoker("memory://")
+    outbox: Outbox[str] = Outbox(app, stream="news")
+    tries: list[str] = []
+
+    @outbox.deliver
+    async def tell(message: Message[str]) -> None:
+        tries.append(message.body)
+        if len(tries) == 1:
+            raise ConnectionError("away")
+
+    async with TestKit(app) as kit:
+        await outbox.append("a", "hello")
+        await kit.drain()
+        assert tries == ["hello"]
+        await kit.advance(3600)
+        assert tries == ["hello", "hello"]
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("KIT-09")
+def test_an_app_has_one_kit_at_a_time() -> None:
+    with TestKit(jobs) as kit:
+        with pytest.raises(StokerError, match=r"<TestKit of <Stoker .* tasks> on memory> is open on this app already"):
+            TestKit(jobs, "sqlite").__enter__()
+        with pytest.raises(StokerError, match="this TestKit is open already: an app has one TestKit at a time"):
+            kit.__enter__()
+        with TestKit(Stoker("memory://")):
+            send.enqueue_sync("ada")
+        assert kit.drain_sync() == {"done": 1}
+    with kit:
+        refute_enqueued(send)
+
+
+@pytest.mark.spec("KIT-09")
+async def test_verbs_outside_of_the_block_are_refused() -> None:
+    kit = TestKit(jobs)
+    said = r"works inside the block of the kit only: the app has its own store now\. Write `with TestKit\(jobs\) as kit"
+    for verb in (kit.drain, lambda: kit.advance(1), lambda: kit.run(send, "ada")):
+        with pytest.raises(StokerError, match=said):
+            await verb()
+    with pytest.raises(StokerError, match=said):
+        kit.enqueued(send)
+    with pytest.raises(StokerError, match=said):
+        kit.fail_next(send, ValueError())
+    with pytest.raises(StokerError, match=said), kit.inline():
+        pass
+
+
+@pytest.mark.spec("KIT-09")
+async def test_a_real_store_inside_a_loop_needs_an_async_block() -> None:
+    with pytest.raises(StokerError, match=r"Write `async with TestKit\(jobs, ...\)` here"):
+        TestKit(jobs, "sqlite").__enter__()
+    async with TestKit(jobs) as kit:
+        with pytest.raises(StokerError, match="use `await drain"):
+            kit.drain_sync()
+
+
+@pytest.mark.spec("KIT-09")
+def test_bad_input_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STOKER_TEST_POSTGRES_URL", raising=False)
+    other = Stoker("memory://").task(send.fn)
+    with TestKit(jobs) as kit:
+        for call, said in (
+            (lambda: assert_enqueued(send, t0="ada"), "t0: is no parameter of task 'send' and no option of a job; its"),
+            (lambda: refute_enqueued(send, args={"t0": 1}), "its parameters are to, subject, options are at, attempts"),
+            (lambda: refute_enqueued(total, x=1), "it has no parameters"),
+            (lambda: assert_enqueued(send, args=["ada"]), "args: must map names of parameters to values"),  # type: ignore[arg-type]
+            (lambda: assert_enqueued(send, status="ready"), "status: must be one of "),
+            (lambda: assert_enqueued(send, limit=1), "limit: cannot be compared"),
+            (lambda: assert_enqueued(charge, unique=str), "unique: must be a key here"),
+            (lambda: assert_enqueued(send, delay="soon"), "delay: "),
+            (lambda: assert_enqueued("send"), "task: must be a task, whose app says where to look"),  # type: ignore[arg-type]
+            (lambda: kit.enqueued(other), "task: must be a task of the app that this kit was made for"),
+            (lambda: kit.fail_next(other, ValueError()), "task: must be a task of the app that this kit was made for"),
+            (lambda: kit.fail_next(send, "no"), "error: must be an exception"),  # type: ignore[arg-type]
+            (lambda: kit.run_sync(other, "ada"), "task: must be a task of the app that this kit was made for"),
+            (lambda: kit.run_sync(send, "ada", attempt=0), "attempt: must be a whole number of at least 1"),
+            (lambda: kit.advance_sync(-1), "advance: "),
+        ):
+            with pytest.raises(InvalidInput) as refused:
+                call()
+            assert str(refused.value).startswith(said) or said in str(refused.value), said
+    for call, said in (
+        (lambda: TestKit("jobs"), "jobs: must be the Stoker object"),  # type: ignore[arg-type]
+        (lambda: TestKit(jobs, 7).__enter__(), 'store: must be "memory", "sqlite", or the URL'),  # type: ignore[arg-type]
+        (lambda: TestKit(jobs, "postgres").__enter__(), "store: needs a server: set $STOKER_TEST_POSTGRES_URL"),
+        (lambda: TestKit(jobs, "mysql://x").__enter__(), "url: "),
+    ):
+        with pytest.raises(InvalidInput) as refused:
+            call()
+        assert str(refused.value).startswith(said), said
+
+
+def test_a_kit_takes_a_clock() -> None:
+    clock = VirtualClock(datetime(2031, 5, 1, tzinfo=UTC))
+    with TestKit(jobs, clock=clock) as kit:
+        assert kit.clock is clock
+        send.enqueue_sync("ada")
+        assert assert_enqueued(send).created_at == clock.moment()
+
+
+# --- the plugin of pytest -----------------------------------------------------------------------------------------
+
+APP = """
+from stoker import Stoker
+jobs = Stoker("sqlite:////nonexistent-folder/never.db")
+@jobs.task
+async def send(to: str) -> None: ...
+"""
+TESTS = """
+import pytest
+from shop import send
+from stoker.testing import TestKit, assert_enqueued
+
+def test_plain(stoker_kit):
+    send.enqueue_sync("ada")
+    assert_enqueued(send, to="ada")
+
+@pytest.mark.stoker(engines=["memory", "sqlite", "postgres"])
+async def test_each(stoker_kit: TestKit) -> None:
+    await send.enqueue("ada")
+    assert await stoker_kit.drain() == {"done": 1}
+"""
+
+
+ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "stoker_pytest,pytest_asyncio.plugin"}
+"""The plugins of this project's own tests take seconds to start."""
+
+
+def pytest_in(folder: Path, *args: str, **environ: str) -> str:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-o", "asyncio_mode=auto"]
+    command += ["-o", "asyncio_default_fixture_loop_scope=function"]
+    done = subprocess.run(
+        [*command, "-v", *args],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), **environ},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def project_folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(APP, encoding="utf-8")
+    (tmp_path / "test_shop.py").write_text(TESTS, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.spec("KIT-10")
+@pytest.mark.engine("postgres")
+def test_the_fixture_runs_a_test_on_each_store_that_its_mark_names(project_folder: Path, postgres_url: str) -> None:
+    (project_folder / "pytest.ini").write_text("[pytest]\nstoker_app = shop:jobs\n", encoding="utf-8")
+    said = pytest_in(project_folder, "--strict-markers", STOKER_TEST_POSTGRES_URL=postgres_url, **ALONE)
+    assert "4 passed" in said, said
+    for name in ("memory", "sqlite", "postgres"):
+        assert f"test_each[{name}] PASSED" in said
+    assert "4 passed" in pytest_in(
+        project_folder, "--stoker-app=shop", "-o", "stoker_app=", STOKER_TEST_POSTGRES_URL=postgres_url
+    )
+
+
+@pytest.mark.spec("KIT-10")
+def test_the_fixture_without_an_app_and_the_mark_without_the_fixture_say_what_to_do(project_folder: Path) -> None:
+    assert "write `stoker_app = shop.jobs:jobs` into the ini of pytest" in pytest_in(
+        project_folder, "-k", "plain", **ALONE
+    )
+    marked = "import pytest\n@pytest.mark.stoker(engines=['memory'])\ndef test_a(): ...\n"
+    (project_folder / "test_shop.py").write_text(marked, encoding="utf-8")
+    assert "the test takes no stoker_kit, so there is nothing to run on ['memory']" in pytest_in(
+        project_folder, **ALONE
+    )
+    (project_folder / "test_shop.py").write_text(marked.replace("engines=['memory']", "'memory'"), encoding="utf-8")
+    assert 'write it as @pytest.mark.stoker(engines=["memory", "sqlite"])' in pytest_in(project_folder, **ALONE)
+
+
+@pytest.mark.spec("KIT-10")
+def test_the_plugin_imports_nothing_of_stoker_until_a_test_asks(tmp_path: Path) -> None:
+    body = "import sys\ndef test_it():\n    assert 'stoker_pytest' in sys.modules and 'stoker' not in sys.modules\n"
+    (tmp_path / "test_light.py").write_text(body, encoding="utf-8")
+    said = pytest_in(tmp_path)
+    assert "1 passed" in said, said
