@@ -29,10 +29,10 @@ async def on_loop() -> None:
 @jobs.task
 def in_thread() -> None:
     for step in ("one", "two"):
-        current().metadata["step"] = step
         current().metadata["passing"] = step
         current().metadata["count"] = len(step)  # type: ignore[assignment] # as users do
         del current().metadata["passing"]
+        current().metadata["step"] = step  # the last one: who sees it sees the others too
         while not gone_on(step):
             time.sleep(0.005)
 
