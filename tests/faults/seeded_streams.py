@@ -54,10 +54,8 @@ def plant(bug: str) -> None:
         STATEMENTS["parked_release"] = _replaced(
             STATEMENTS["parked_release"], "UPDATE stoker.parked SET released = true", "DELETE FROM stoker.parked"
         )
-        shared = modules[1]._STEERING
-        shared._release = _replaced(
-            shared._release, "UPDATE stoker_parked SET released = 1", "DELETE FROM stoker_parked"
-        )
+        shared = modules[1].Consumers._sql
+        shared.release = _replaced(shared.release, "UPDATE stoker_parked SET released = 1", "DELETE FROM stoker_parked")
     elif bug == "fastest consumer":
         # The vacuum deletes what one consumer has passed.
         STATEMENTS["outbox_passed"] = _replaced(STATEMENTS["outbox_passed"], "min(c.position)", "max(c.position)")

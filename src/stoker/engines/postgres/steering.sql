@@ -21,13 +21,13 @@ RETURNING pid
 -- name: outbox_sweep_try
 SELECT pg_try_advisory_xact_lock(hashtext('stoker.swept'), $1::int)
 
--- name: drop_consumer_consumer
+-- name: drop_consumer
 DELETE FROM stoker.consumer WHERE rid = $1::int
 
--- name: drop_consumer_cursor
+-- name: drop_consumer_cursors
 DELETE FROM stoker.cursor WHERE rid = $1::int
 
--- name: drop_consumer_letter
+-- name: drop_consumer_letters
 DELETE FROM stoker.letter WHERE rid = $1::int
 
 -- name: drop_consumer_parked

@@ -2,88 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stoker.engines.call_times import timed
+from stoker.engines.sql import steering
 from stoker.engines.sql.exchanges import Exchange
-from stoker.engines.sql.steering import StreamSteering
 from stoker.engines.sql.stream_rows import PARTITION
-from stoker.engines.sqlite import audit
-from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.outbox import landings
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.stream_rows import NUMBERS, read_cursor, write_cursor
 from stoker.engines.sqlite.unit_of_work import Unit
-from stoker.model.audit import By, of_steer
 from stoker.model.outbox.cursor import Cursor
-from stoker.model.outbox.steering import Seek, Steering, StreamState, sought
+from stoker.model.outbox.steering import Seek, sought
 from stoker.model.outbox.stream import Vacuumed
 from stoker.model.time import Instant
 
 _STREAM = sql("outbox_stream")
-_NAMES = sql("outbox_stream_names")
 _STATES = sql("outbox_states")
 _CURSOR = sql("outbox_cursor")
 _PASSED = sql("outbox_passed")
 _AGES = sql("outbox_ages")
 _DELETE = sql("outbox_delete")
 _SWEPT = sql("outbox_partition_swept")
-_DROP = (
-    sql("drop_consumer_cursors"),
-    sql("drop_consumer_parked"),
-    sql("drop_consumer_letters"),
-    sql("drop_consumer_consumers"),
-)
 
 LARGEST_SWEEP = 200
 """Messages that one step of the vacuum deletes at most: other writers wait for it."""
 
 
-class _Steering(StreamSteering):
-    def cursors(self, stream: str, sid: int) -> Exchange[list[tuple[Cursor, Instant | None]]]:
+class Consumers(steering.Consumers[Unit]):
+    """What users see of streams and change about consumers, and the vacuum."""
+
+    _sql = steering.Statements(sql)
+
+    def _cursors(self, stream: str, sid: int) -> Exchange[list[tuple[Cursor, Instant | None]]]:
         return [(read_cursor(stream, row)[1], row[-1]) for row in (yield _STATES, (sid,))]
 
-    def seek(self, sid: int, stream: str, consumer: str, to: Seek) -> Exchange[None]:
+    def _seek(self, sid: int, stream: str, consumer: str, to: Seek) -> Exchange[None]:
         for pid, position in (yield from landings(sid, to.to)):
             [row] = yield _CURSOR, (stream, consumer, pid & PARTITION)
             place, cursor = read_cursor(stream, row)
             yield from write_cursor(place, sought(cursor, position))
-
-
-_STEERING = _Steering(sql, _DROP)
-steer = _STEERING.steer
-
-
-class Consumers(Facet):
-    """What users see of streams and change about consumers, and the vacuum."""
-
-    @timed(write=False)
-    async def streams(self, names: Sequence[str] = ()) -> list[StreamState]:
-        return await self._store.read(lambda _: streams(names))
-
-    @timed(write=True)
-    async def steer(self, stream: str, consumer: str, change: Steering, *, by: By | None = None) -> bool:
-        return await self._store.write(
-            lambda unit: audit.audited(
-                unit,
-                _STEERING.steer(unit, stream, consumer, change),
-                by,
-                lambda done: of_steer(stream, consumer, change, done=done),
-            ),
-            strict=True,
-        )
 
     @timed(write=True)
     async def vacuum(self, stream: str, limit: int) -> Vacuumed:
         limit = min(limit, LARGEST_SWEEP)
         if not await self._store.read(lambda now: sweepable(stream, limit, now)):
             return Vacuumed()
-        return await self._store.write(lambda unit: vacuum(unit, stream, limit))
-
-
-def streams(names: Sequence[str]) -> Exchange[list[StreamState]]:
-    """Return streams with their cursors, by name; all of them without names."""
-    return (yield from _STEERING.streams(names or [name for (name,) in (yield _NAMES, ())]))
+        return await self._store.refresh(lambda unit: vacuum(unit, stream, limit))
 
 
 def sweepable(stream: str, limit: int, now: Instant) -> Exchange[list[tuple[int, int, int]]]:

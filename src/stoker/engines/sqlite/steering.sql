@@ -47,7 +47,7 @@ RETURNING pid
 -- name: outbox_delete
 DELETE FROM stoker_messages WHERE place > ?1 AND place <= ?2
 
--- name: drop_consumer_consumers
+-- name: drop_consumer
 DELETE FROM stoker_consumers WHERE rid = ?1
 
 -- name: drop_consumer_cursors
