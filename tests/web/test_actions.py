@@ -723,3 +723,13 @@ async def test_the_role_of_an_action_holds_in_every_skin(app: Stoker, monkeypatc
         assert begun.status_code == (303 if offered else 403), begun.text
         await client.close()
         await board.close()
+
+
+@pytest.mark.spec("ADMIN-50")
+async def test_a_question_whose_yes_cannot_be_undone_is_red(app: Stoker, client: Client) -> None:
+    id_ = await enqueue(app)
+    await claim(app)
+    for verb, red in (("cancel", False), ("force-cancel", True), ("delete", True)):
+        page = await client.post(f"/jobs/{id_}/{verb}")
+        assert (page.status_code, "solid-danger" in page.text) == (200, red), verb
+    assert await status(app, id_) is Status.RUNNING

@@ -59,7 +59,15 @@ async def act(
 
 
 def ask(
-    visit: Visit, page: str, path: str, name: str, back: str, question: Question, fields: Iterable[Field] = ()
+    visit: Visit,
+    page: str,
+    path: str,
+    name: str,
+    back: str,
+    question: Question,
+    fields: Iterable[Field] = (),
+    *,
+    destroys: bool = False,
 ) -> Response:
     """Say what follows, and ask; the same address with `sure` and the same fields does it."""
     context = view.common(visit, page, question.title) | {
@@ -70,7 +78,7 @@ def ask(
         "path": path,
         "fields": [field for field in fields if field[0] not in {"next", "sure", "csrf"}],
         "back": back,
-        "destroys": path.rpartition("/")[2] in {"delete", "force-cancel"},
+        "destroys": destroys,
     }
     return view.page(visit, "confirm.html", context)
 

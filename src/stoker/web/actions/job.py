@@ -13,7 +13,7 @@ from stoker.model import ids
 from stoker.model.access import Role
 from stoker.model.actions import ACTIONS, Action, Button
 from stoker.model.errors import InvalidInput, NotFound
-from stoker.model.job import FIRST, Job
+from stoker.model.job import FIRST, Job, Status
 from stoker.model.time import moment
 from stoker.web.actions.doing import Doing, Done, act, answer, ask, come_from
 from stoker.web.forms import Form, given_in
@@ -60,7 +60,8 @@ async def _act(job: JobForm, verb: str, action: Action, button: Button) -> Done 
     """Do an action of the table, after its question, and say what it did."""
     visit, before = job.visit, job.before
     if before.status in button.asks and button.question is not None and job.form.get("sure") != "yes":
-        return ask(visit, "jobs", f"{job.path}/{verb}", before.kind, job.back, button.question)
+        always = button.asks == frozenset(Status)
+        return ask(visit, "jobs", f"{job.path}/{verb}", before.kind, job.back, button.question, destroys=always)
     given = {**given_in(job.form, action), **button.given}
     done = await act(visit, action, job.id, given, knowing(visit.admin.jobs, before))
     if done.cancel_requested:
