@@ -12,7 +12,7 @@ from stoker.admin.kinds import KindView, kind_views
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.control import STOPPED, Presence, is_silent, live
-from stoker.model.derived import error_line, scheduled_of
+from stoker.model.derived import error_line, runs_long, scheduled_of
 from stoker.model.findings import fate
 from stoker.model.job import Job, Status
 from stoker.model.query import Census, Query
@@ -21,7 +21,6 @@ from stoker.model.words import count, share, span
 from stoker.web import view
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import shared
-from stoker.web.pages.overview import LONG
 from stoker.web.visit import Visit
 
 COUNTED = 1_000
@@ -153,10 +152,9 @@ def _process(visit: Visit, one: Presence, jobs: list[Job], now: Instant) -> dict
     squares = []
     for job in jobs:
         age = now - (job.started_at or now)
-        long = age > LONG and job.options.timeout is None
         squares.append(
             {
-                "look": "gone" if silent else "long" if long else "busy",
+                "look": "gone" if silent else "long" if runs_long(job, now) else "busy",
                 "title": f"{job.kind}, {span(age // SECOND * SECOND if age > SECOND else age)}",
                 "url": visit.url(f"jobs/{ids.text(job.id)}"),
             }

@@ -10,11 +10,11 @@ from starlette.responses import JSONResponse, Response
 from stoker.admin.history import SAMPLE
 from stoker.model import ids
 from stoker.model.control import is_silent, live
-from stoker.model.derived import ErrorGroup
+from stoker.model.derived import ErrorGroup, runs_long
 from stoker.model.findings import Finding, verdict
 from stoker.model.job import Job, Status
 from stoker.model.query import Query
-from stoker.model.time import MINUTE, SECOND
+from stoker.model.time import SECOND
 from stoker.model.words import count, share, span
 from stoker.web import charts, view
 from stoker.web.hub import Reading
@@ -26,7 +26,6 @@ MEASURED = 14
 """Of so many queues bars are read: twice as many as are shown, because others may come to wait longest meanwhile."""
 AGAIN = 2
 """Seconds after which the page of an empty store asks again."""
-LONG = 5 * MINUTE
 LATEST = 1_000
 RUNNING = frozenset({Status.RUNNING})
 
@@ -167,7 +166,7 @@ def _longest(jobs: Sequence[Job], reading: Reading) -> list[dict[str, Any]]:
                 "progress": job.progress,
                 "where": f"{where}, silent" if place is not None and is_silent(place, now) else where,
                 "age": age // SECOND * SECOND if age > SECOND else age,
-                "late": age > LONG and job.options.timeout is None,
+                "late": runs_long(job, now),
             }
         )
     return found
