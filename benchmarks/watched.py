@@ -48,8 +48,11 @@ class Nothing(MemoryEngine):
         self._at = 0
         self._claims: list[Claim] = []
         self._applied = [Verdict.APPLIED] * LARGEST_BATCH
+        free: Any = self.jobs
+        free.renew, free.claim, free.settle, free.reap = self._renew, self._claim, self._settle, self._reap
+        free.wait = self._wait
 
-    async def renew(
+    async def _renew(
         self, worker: str, held: Sequence[tuple[JobId, int]], *, lease: Span = LEASE, first: bool = False
     ) -> Renewal:
         if first:
@@ -60,21 +63,21 @@ class Nothing(MemoryEngine):
             self._claims = claims + claims[:LARGEST_BATCH]
         return Renewal(known=True)
 
-    async def claim(self, demand: Demand) -> list[Claim]:
+    async def _claim(self, demand: Demand) -> list[Claim]:
         n = min(demand.total or 0, self._left)
         self._left -= n
         start, self._at = self._at, (self._at + n) % POOL
         return self._claims[start : start + n]
 
-    async def settle(
+    async def _settle(
         self, settlements: Sequence[Settlement], *, tx: Transaction | None = None, demand: Demand | None = None
     ) -> Settled:
-        return Settled(self._applied[: len(settlements)], await self.claim(demand) if demand is not None else [])
+        return Settled(self._applied[: len(settlements)], await self._claim(demand) if demand is not None else [])
 
-    async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
+    async def _reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
         return []
 
-    async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
+    async def _wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         await asyncio.sleep(timeout)
         return frozenset()
 

@@ -36,6 +36,7 @@ from stoker.model.retry import Fixed
 from stoker.model.time import SECOND
 from stoker.model.unique import Unique
 from tests.harness.apps import PATIENCE, drain
+from tests.harness.doubles import Double
 
 
 @pytest.fixture
@@ -314,7 +315,7 @@ async def test_many_drafts_are_stored_in_chunks_with_receipts_in_order(jobs: Sto
     assert await jobs.enqueue_many([]) == []
 
 
-class Failing(MemoryEngine):
+class Failing(Double):
     """Refuses the third insert."""
 
     inserts = 0
@@ -324,7 +325,7 @@ class Failing(MemoryEngine):
         assert len(drafts) <= 1_000
         if self.inserts == 3:
             raise EngineUnavailable("no answer.")
-        return await super().insert(drafts, tx=tx, group=group)
+        return await self.real.jobs.insert(drafts, tx=tx, group=group)
 
 
 @pytest.mark.spec("API-12")
@@ -557,7 +558,7 @@ async def test_a_producer_without_a_worker_writes_its_events_by_itself() -> None
         assert len(await (await app.engine()).timeline.events(Window(0, 1 << 60))) == 2
 
 
-class Deaf(MemoryEngine):
+class Deaf(Double):
     error: Exception = EngineUnavailable("no answer.")
 
     async def record(self, events: Any, points: Any = (), *, now: int, chunk: bytes | None = None) -> int:

@@ -180,10 +180,10 @@ async def test_buffered_events_of_a_deleted_job_are_dropped() -> None:
     await engine.jobs.insert([kept, gone])
     elsewhere.add(Event(wall(), EventType.STARTED, gone.job_id, "default", "work", 1))
     assert (await engine.operator.alter(Selection((gone.job_id,)), Delete())).changed == 1
-    assert [await buffer.flush(engine), await elsewhere.flush(engine)] == [2, 1]
+    assert [await buffer.flush(engine.timeline), await elsewhere.flush(engine.timeline)] == [2, 1]
     assert [event.job for event in await engine.timeline.events(Window(0, wall() + HOUR))] == [kept.job_id]
     elsewhere.add(Event(wall() + SECOND, EventType.ENQUEUED, gone.job_id, "default", "work"))
-    await elsewhere.flush(engine)
+    await elsewhere.flush(engine.timeline)
     assert [event.job for event in await engine.timeline.events(Window(0, wall() + HOUR))] == [kept.job_id, gone.job_id]
     await engine.close()
 
@@ -316,7 +316,7 @@ async def test_a_host_with_a_wrong_clock_tells_true_times(monkeypatch: pytest.Mo
     buffer.claimed([one])
     monkeypatch.setattr("stoker.event_buffer.wall", lambda: at - HOUR + SECOND)
     buffer.settled([one], [Settlement(one.id, "w", 1, Status.DONE)], [Verdict.APPLIED])
-    await buffer.flush(store)
+    await buffer.flush(store.timeline)
     started, completed = await store.timeline.events(Window(0, at + DAY))
     assert (completed.at - started.at, completed.duration, completed.total) == (SECOND, SECOND, 2 * SECOND)
     assert abs(started.at + SECOND - await store.now()) < 30 * SECOND

@@ -24,6 +24,7 @@ from stoker.testing.clock import VirtualClock
 from stoker.worker import janitor
 from stoker.worker.janitor import GroupSweeper
 from tests.harness.apps import PATIENCE, drain, until, working
+from tests.harness.doubles import Double
 
 
 class Tasks:
@@ -324,13 +325,13 @@ async def test_the_sweeper_says_nothing_of_a_store_that_is_away(monkeypatch: pyt
     calls: list[int] = []
     back = asyncio.Event()
 
-    class Away(MemoryEngine):
-        async def sweep_groups(self, limit: int = 1_000) -> Swept:
+    class Away(Double):
+        async def sweep(self, limit: int = 1_000) -> Swept:
             calls.append(limit)
             if len(calls) < 3:
                 raise EngineUnavailable("away")
             back.set()
-            return await super().sweep_groups(limit)
+            return await self.real.groups.sweep(limit)
 
     engine = Away()
     await engine.open()

@@ -2,7 +2,7 @@
 
 A service is an object with a name and an async `run`; `app.services.add(service)` registers it. Every worker of the app
 runs all services on its event loop. It starts them when it starts, starts one again after an error, with a pause, and
-cancels them when it stops. A service that must run only once per store takes a named lock (`engine.lock`).
+cancels them when it stops. A service that must run only once per store takes a named lock (`engine.control.lock`).
 """
 
 from __future__ import annotations

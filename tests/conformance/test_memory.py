@@ -26,7 +26,7 @@ def make_engine() -> MakeEngine:
 def miscount() -> Miscount:
     async def change(engine: Engine, queue: str, name: str, running: int) -> None:
         assert isinstance(engine, MemoryEngine)
-        with engine._write as store:
+        with engine._access.write as store:
             subqueues = store.subqueues[queue]
             subqueues.put(replace(subqueues.states[name], running=running), store.now())
 

@@ -22,6 +22,7 @@ from stoker.worker import Worker
 from stoker.worker.due_timer import LATER, DueTimer
 from stoker.worker.fetcher import Fetcher
 from tests.harness.apps import PATIENCE, until, working
+from tests.harness.doubles import Double
 
 NEVER = 3600
 """A poll interval that no test lives to see."""
@@ -245,7 +246,7 @@ async def test_a_poll_reaches_every_queue_beside_one_that_is_always_woken(monkey
 async def test_resets_do_not_put_the_timer_off() -> None:
     """A job that is due cannot be had, and the timer is reset all the time: it still fires, poll after poll."""
 
-    class Refusing(MemoryEngine):
+    class Refusing(Double):
         async def ahead(self, queues: Sequence[str]) -> Ahead:
             return Ahead(frozenset(queues), 0)
 
@@ -274,7 +275,7 @@ async def test_resets_do_not_put_the_timer_off() -> None:
 async def test_a_job_that_cannot_be_had_hides_no_later_one() -> None:
     """The timer is set to what comes next, although another queue has had a due job for long."""
 
-    class Refusing(MemoryEngine):
+    class Refusing(Double):
         async def ahead(self, queues: Sequence[str]) -> Ahead:
             return Ahead(frozenset(queues), 0, 5 * SECOND)
 

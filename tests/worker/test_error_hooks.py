@@ -9,7 +9,6 @@ import pytest
 
 from stoker import FailedRun
 from stoker.app import Stoker
-from stoker.engines.memory import MemoryEngine
 from stoker.model.chunk import Chunk
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Demand, Settled, Status, Verdict
@@ -17,6 +16,7 @@ from stoker.model.outcome import Reject, Snooze
 from stoker.model.retry import Fixed
 from stoker.worker import Worker
 from tests.harness.apps import becomes, drain, until, working
+from tests.harness.doubles import Double
 from tests.worker.apps import risky
 
 
@@ -79,7 +79,7 @@ async def test_each_job_of_a_chunk_is_one_call(jobs: Stoker) -> None:
     assert {type(one.exception) for one in seen} == {ValueError}
 
 
-class Refusing(MemoryEngine):
+class Refusing(Double):
     """Another worker has the claim: every settlement is lost."""
 
     async def settle(self, settlements: Any, *, tx: Any = None, demand: Demand | None = None) -> Settled:

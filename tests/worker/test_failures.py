@@ -15,7 +15,6 @@ from click.testing import CliRunner
 from stoker.app import Stoker
 from stoker.cli.command import stoker
 from stoker.cli.logs import Plain
-from stoker.engines.memory import MemoryEngine
 from stoker.model import ids
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Demand, Settled, Settlement, Status, Verdict
@@ -27,6 +26,7 @@ from stoker.testing.clock import VirtualClock
 from stoker.worker import Worker, maintenance
 from stoker.worker.failures import MOST, WINDOW, FailureLog
 from tests.harness.apps import PATIENCE, drain, until
+from tests.harness.doubles import Double
 from tests.model.test_lifecycle import claimed
 from tests.worker.shell import APP, Deployment
 
@@ -123,13 +123,13 @@ async def test_success_snoozing_and_cancels_are_no_failures(jobs: Stoker, caplog
     assert lines(caplog) == []
 
 
-class Forgetful(MemoryEngine):
+class Forgetful(Double):
     """The first answer to a settlement is lost on the way."""
 
     lost = False
 
     async def settle(self, settlements: Any, *, tx: Any = None, demand: Demand | None = None) -> Settled:
-        settled = await super().settle(settlements, tx=tx)
+        settled = await self.real.jobs.settle(settlements, tx=tx)
         if not self.lost:
             self.lost = True
             raise EngineUnavailable("the answer was lost.")

@@ -10,14 +10,14 @@ import pytest
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.engines.base import Transaction
-from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Demand, Settled, Settlement, Status, Verdict
 from stoker.worker import Worker, resender, store_loop
 from tests.harness.apps import PATIENCE, until, working
+from tests.harness.doubles import Double
 
 
-class Holding(MemoryEngine):
+class Holding(Double):
     """A store in which another transaction has taken some unique keys."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Holding(MemoryEngine):
             self.asked.append(len(settlements) - len(free))
             if self.trouble:
                 raise self.trouble.pop()
-        settled = await super().settle(free, tx=tx, demand=demand)
+        settled = await self.real.jobs.settle(free, tx=tx, demand=demand)
         verdicts = iter(settled.verdicts)
         return Settled(
             [next(verdicts) if self.slots.isdisjoint(one.slots) else Verdict.HELD for one in settlements],

@@ -31,6 +31,7 @@ from stoker.registry import mint
 from stoker.services import ServiceContext
 from stoker.settings import RetentionSettings
 from stoker.worker import janitor
+from tests.harness.doubles import Double
 
 FIRST = 1_700_000_000 * SECOND
 
@@ -48,13 +49,13 @@ class Clock:
 def memory(clock: Clock, request: pytest.FixtureRequest) -> Broken:
     del request
 
-    class Breakable(MemoryEngine):
+    class Breakable(Double):
         broken = False
 
         async def expire(self, retention: Retention) -> Expired:
             if self.broken and Sweep.POINTS in retention.sweeps:
                 raise ValueError("the points are unusable")
-            return await super().expire(retention)
+            return await self.real.operator.expire(retention)
 
     engine = Breakable(clock=clock)
     return engine, lambda: setattr(engine, "broken", True), lambda: setattr(engine, "broken", False)
@@ -179,7 +180,7 @@ async def test_a_sweep_that_fails_hinders_no_other(
         await engine.close()
 
 
-class Recording(MemoryEngine):
+class Recording(Double):
     """Notes the sweeps in their order, and fails at those that it is told to."""
 
     def __init__(self, failing: dict[str, Exception]) -> None:
@@ -237,9 +238,8 @@ async def test_a_repaired_limit_is_logged_and_is_an_event(caplog: pytest.LogCapt
     await engine.jobs.insert([Draft(mint(), "work", options=Options(limit=slot)) for _ in range(2)])
     await engine.jobs.renew("w", [], first=True)
     [claim] = await engine.jobs.claim(Demand("w", (("default", 2),)))
-    with engine._write as store:
-        states = store.subqueues["default"]
-        states.put(msgspec.structs.replace(states.states["api/a"], running=4), clock.now)
+    states = engine._store.subqueues["default"]
+    states.put(msgspec.structs.replace(states.states["api/a"], running=4), clock.now)
     clock.now += MINUTE
     async with app:
         await janitor.Janitor(RetentionSettings()).clean(ServiceContext(app, engine, str))

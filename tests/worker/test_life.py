@@ -27,6 +27,7 @@ from stoker.model.time import MILLISECOND
 from stoker.worker import Worker, janitor
 from stoker.worker import worker as worker_module
 from tests.harness.apps import PATIENCE, becomes, drain, until, working
+from tests.harness.doubles import Double
 
 # --- starting and stopping --------------------------------------------------------------------------------------
 
@@ -536,7 +537,7 @@ async def test_long_cleaning_holds_up_no_other_chore(jobs: Stoker, monkeypatch: 
 async def test_between_two_batches_the_store_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, pauses = [100.0], list[float]()
 
-    class Slow(MemoryEngine):
+    class Slow(Double):
         async def expire(self, retention: Retention) -> Expired:
             clock[0] += 0.25
             if Sweep.JOBS not in retention.sweeps:

@@ -11,7 +11,6 @@ import pytest
 
 from stoker.app import Stoker
 from stoker.engines.base import Transaction
-from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Claim, Demand, Settled, Settlement, Status
 from stoker.worker import Worker
@@ -19,6 +18,7 @@ from stoker.worker import fetcher as lanes
 from stoker.worker import store_loop as store_loops
 from stoker.worker.fetcher import Fetcher
 from tests.harness.apps import PATIENCE, until
+from tests.harness.doubles import Double
 from tests.worker.test_fetcher import claims
 
 JOBS = 900
@@ -26,7 +26,7 @@ DEEP = 10
 """Claims in the buffer from which on answers are held back: the worker has learnt how fast it is."""
 
 
-class Far(MemoryEngine):
+class Far(Double):
     """A store at the other end of a long line: answers come when they are let through."""
 
     parallel_calls: ClassVar[int] = 3
@@ -51,9 +51,9 @@ class Far(MemoryEngine):
             await self.through.wait()
             if self.lose:
                 self.lose -= 1
-                await super().settle(settlements, tx=tx)
+                await self.real.jobs.settle(settlements, tx=tx)
                 raise EngineUnavailable("the answer was lost.")
-            return await super().settle(settlements, tx=tx, demand=demand)
+            return await self.real.jobs.settle(settlements, tx=tx, demand=demand)
         finally:
             self.under_way -= 1
 
@@ -116,7 +116,7 @@ async def test_calls_whose_answers_are_lost_leave_nothing_behind(monkeypatch: py
     assert all(lane.asked == 0 for lane in worker.lanes)
 
 
-class Slow(MemoryEngine):
+class Slow(Double):
     """A store whose answer to a claim can be held back."""
 
     parallel_calls: ClassVar[int] = 3
@@ -129,7 +129,7 @@ class Slow(MemoryEngine):
 
     async def claim(self, demand: Demand) -> list[Claim]:
         self.asked += 1
-        claims = await super().claim(demand)
+        claims = await self.real.jobs.claim(demand)
         await self.through.wait()
         return claims
 

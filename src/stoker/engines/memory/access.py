@@ -1,54 +1,127 @@
-"""How a call gets into the store: under its lock, timed, while the engine is open, and when there is room.
+"""How an engine gets into the store: under its lock, measured, while the engine is open.
 
-`with access as store:` is a whole store call. Nothing inside may await, so a call is atomic for every thread and loop.
-What follows a write (pruning, admitting, waking) happens on the way out, before the lock is released.
-
-Inserts that wait for room form one queue per store, over all its engines, first come, first served. Only the first in
-the queue tries, so an insert of few jobs does not overtake one of many. A caller that leaves the queue, served or
-canceled, lets the next one try.
+`with access.read as store:` is a whole store call. Nothing inside may await, so a call is atomic for every thread and
+loop. What follows a write (pruning, admitting, waking) happens on the way out, before the lock is released.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from time import perf_counter_ns
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
+from stoker.engines.base import Transaction
 from stoker.engines.call_times import CallTimes
-from stoker.engines.memory import unit_of_work
-from stoker.engines.memory.store import Store
-from stoker.engines.memory.waiters import Waiter
+from stoker.engines.memory.streams import StreamUnit
+from stoker.engines.memory.transaction import own
+from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared.audit_lines import tell
+from stoker.engines.shared.ends import WANT, Ends, Message
+from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.model.audit import AuditEntry
-from stoker.model.errors import EngineClosed, EngineFull
-from stoker.model.groups import Closing, Group, ignore
-from stoker.model.job import Draft, Receipt
+from stoker.model.errors import EngineClosed
+from stoker.model.groups import Closing, ignore
+from stoker.model.ids import JobId
+from stoker.model.job import FINISHED
+
+if TYPE_CHECKING:
+    from stoker.engines.memory.store import Store
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
 
 
-class Door:
-    """Whether the engine is open; shared by its accesses."""
+class Access:
+    """What one engine has of its own: whether it is open, its calls and its waiters. It belongs to one loop."""
 
-    __slots__ = ("open",)
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.call_times = CallTimes()
+        self.is_open = False
+        self.read = Call(self, write=False)
+        self.write = Call(self, write=True)
+        self.ends = Ends(self._ended, self._listen_for_ends, self._notify_ends, store.interest)
+        self.waiting_for_room: set[Waiter] = set()
+        self._hub = Hub(store.lock)
 
-    def __init__(self) -> None:
-        self.open = False
+    def open(self) -> None:
+        with self.store.lock:
+            if not self.is_open:
+                self.is_open = True
+                self.store.hubs.append(self._hub)
+
+    def close(self) -> None:
+        with self.store.lock:
+            if self.is_open:
+                self.is_open = False
+                self.store.hubs.remove(self._hub)
+                self._hub.dismiss()
+                self.ends.close()
+                self.store.attending.pop(self.ends, None)
+                for waiter in self.waiting_for_room:
+                    waiter.release()
 
     def check(self) -> None:
         """Refuse a call to an engine that is not open."""
-        if not self.open:
+        if not self.is_open:
             raise EngineClosed(
                 "this memory engine is not open. Nothing was done. Call open() first, and not after close()."
             )
 
+    def join(
+        self,
+        tx: Transaction,
+        step: Callable[Concatenate[Store, StreamUnit, P], Answer],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Answer:
+        """Run a step as part of a transaction, which writes nothing before its end."""
+        with self.read as store:
+            return own(tx, store).make(lambda store, unit: step(store, unit, *args, **kwargs), store.now())
 
-class Access:
-    """A store call that reads or writes. It belongs to one engine, so to one loop: its calls never overlap."""
+    async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
+        self.check()
+        return await self._hub.wait(topics, timeout)
 
-    __slots__ = ("_active", "_call_times", "_door", "_since", "_store", "_write", "emit")
+    async def wake(self, topics: Sequence[str]) -> None:
+        with self.write as store:
+            for topic in topics:
+                store.wake(topic)
 
-    def __init__(self, store: Store, call_times: CallTimes, door: Door, *, write: bool) -> None:
-        self._store = store
-        self._call_times = call_times
-        self._door = door
+    async def ended(self, job: JobId, timeout: float) -> bool:
+        self.check()
+        return await self.ends.wait(job, timeout)
+
+    async def _ended(self, jobs: Sequence[JobId]) -> list[JobId]:
+        with self.read as store:
+            found = [(job, store.jobs.get(job)) for job in jobs]
+            return [job for job, record in found if record is None or record.status in FINISHED]
+
+    async def _listen_for_ends(self) -> None:
+        with self.store.lock:
+            self.store.attending[self.ends] = asyncio.get_running_loop()
+
+    def _notify_ends(self, message: Message, jobs: Collection[JobId]) -> None:
+        """The waiters of twins belong to other loops."""
+        if message == WANT:
+            self.store.interest.note(jobs)
+            return
+        with self.store.lock:
+            others = [(ends, loop) for ends, loop in self.store.attending.items() if ends is not self.ends]
+        for ends, loop in others:
+            with suppress(RuntimeError):  # a loop that was closed without its engine
+                loop.call_soon_threadsafe(ends.over, jobs)
+
+
+class Call:
+    """A store call that reads or writes. The calls of one engine never overlap."""
+
+    __slots__ = ("_access", "_active", "_since", "_write", "emit")
+
+    def __init__(self, access: Access, *, write: bool) -> None:
+        self._access = access
         self._write = write
         self._since = 0
         self._active = 0
@@ -56,50 +129,47 @@ class Access:
         """Called with each group that a call has closed."""
 
     def __enter__(self) -> Store:
-        self._door.check()
+        self._access.check()
+        store = self._access.store
         self._since = perf_counter_ns()
-        self._store.lock.acquire()
-        self._active = self._store.active
-        return self._store
+        store.lock.acquire()
+        self._active = store.active
+        return store
 
     def __exit__(self, *_: object) -> None:
+        store = self._access.store
         closings: list[Closing] = []
         entries: list[AuditEntry] = []
         try:
             if self._write:
-                self._store.conclude(self._active)
-                closings, self._store.closings = self._store.closings, []
-                entries, self._store.entries = self._store.entries, []
+                store.conclude(self._active)
+                closings, store.closings = store.closings, []
+                entries, store.entries = store.entries, []
         finally:
-            self._store.lock.release()
+            store.lock.release()
             for closing in closings:
                 self.emit(closing)
             tell(entries)
-            self._call_times.add((perf_counter_ns() - self._since) // 1_000, "access", write=self._write)
+            self._access.call_times.add((perf_counter_ns() - self._since) // 1_000, "access", write=self._write)
 
 
-async def insert_when_room(
-    access: Access, waiting: set[Waiter], drafts: Sequence[Draft], group: Group | None
-) -> list[Receipt]:
-    """Insert when this caller is first in the queue and there is room; refuse at once what can never fit."""
-    waiter = Waiter()
-    with access as store:
-        store.waiting_for_room.append(waiter)
-    waiting.add(waiter)
-    try:
-        while True:
-            with access:
-                waiter.rearm()
-                if store.waiting_for_room[0] is waiter:
-                    try:
-                        return store.run(unit_of_work.insert, drafts, group)
-                    except EngineFull:
-                        if store.capacity is None or len(drafts) > store.capacity:
-                            raise
-            await waiter.future
-    finally:
-        waiting.discard(waiter)
-        with store.lock:
-            if waiter in store.waiting_for_room:
-                store.waiting_for_room.remove(waiter)
-            store.admit()
+class Facet:
+    """A facet of an engine, or a part of one: its methods are calls through `Access`, which measures them."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._read = access.read
+        self._write = access.write
+
+    def _run(
+        self,
+        tx: Transaction | None,
+        step: Callable[Concatenate[Store, UnitOfWork, P], Answer],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Answer:
+        """Run a step in a unit of work of its own, or as part of a transaction."""
+        if tx is not None:
+            return self._access.join(tx, step, *args, **kwargs)
+        with self._write as store:
+            return store.run(step, *args, **kwargs)

@@ -1,6 +1,6 @@
-"""Queue settings, rate budgets and named locks.
+"""Queue settings, rate budgets, named locks and presences.
 
-The model decides; a function here reads a value, asks the model and writes the result, all under the store's lock.
+The model decides; a method here reads a value, asks the model and writes the result, all under the store's lock.
 """
 
 from __future__ import annotations
@@ -9,8 +9,21 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stoker.engines.memory.access import Facet
 from stoker.engines.memory.store import Store
-from stoker.model.control import Budget, NamedLock, Queue, Tuning, budgeted, may_release, may_take, opens, tuned
+from stoker.model.audit import By, of_setting
+from stoker.model.control import (
+    Budget,
+    NamedLock,
+    Presence,
+    Queue,
+    Tuning,
+    budgeted,
+    may_release,
+    may_take,
+    opens,
+    tuned,
+)
 from stoker.model.ids import JobId
 from stoker.model.job import check_name, check_span
 from stoker.model.query import Repair
@@ -19,35 +32,98 @@ from stoker.model.throttle import Bucket, Grant, Rate, drained, spend, wait_hint
 from stoker.model.time import Instant, Span
 
 
-def queues(store: Store) -> list[Queue]:
-    """Every queue that was tuned, cooled or used, by name."""
-    return [store.queue(name) for name in sorted(store.rows.keys() | store.waiting.keys())]
+class Control(Facet):
+    """Queue settings, budgets, locks and presences."""
+
+    async def queues(self) -> list[Queue]:
+        with self._read as store:
+            return [store.queue(name) for name in sorted(store.rows.keys() | store.waiting.keys())]
+
+    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
+        with self._write as store:
+            if isinstance(tuning, Rate):
+                budget = store.budgets.get(name)
+                store.budgets[name] = rated = budgeted(budget, name, tuning, store.now(), declared=declared)
+                store.enter(by, of_setting("limits.tune", f"limit {name}", budget, rated))
+                return rated != budget
+            queue = store.queue(name)
+            changed = _tune_queue(store, queue, tuning, store.now(), declared=declared)
+            store.enter(by, of_setting("queues.tune", f"queue {name}", queue, store.queue(name)))
+            return changed
+
+    async def subqueues(
+        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
+    ) -> list[SubqueueView]:
+        with self._read as store:
+            found = store.subqueues.get(queue)
+            states = {} if found is None else found.states
+            chosen = sorted(states if names is None else states.keys() & set(names))
+            page = [name for name in chosen if after is None or name > after][: max(limit, 0)]
+            holders = _holders(store, queue, set(page))
+            return [view(queue, states[name], sorted(holders[name])) for name in page]
+
+    async def budgets(self) -> list[Budget]:
+        with self._read as store:
+            return [budget for _, budget in sorted(store.budgets.items())]
+
+    async def spend(self, name: str, n: int = 1) -> Grant:
+        with self._write as store:
+            budget = store.budgets.get(name)
+            if budget is None:
+                return Grant(granted=False, wait=wait_hint(None))
+            bucket, grant = spend(budget.bucket, n, store.now())
+            _fill(store, budget, bucket)
+            return grant
+
+    async def drain(self, name: str) -> bool:
+        with self._write as store:
+            budget = store.budgets.get(name)
+            if budget is None:
+                return False
+            _fill(store, budget, drained(budget.bucket, store.now()))
+            return True
+
+    async def lock(self, name: str, owner: str, lease: Span) -> bool:
+        check_name("lock", name)
+        check_span("lease", lease)
+        with self._write as store:
+            now = store.now()
+            if not may_take(store.locks.get(name), owner, now):
+                return False
+            store.locks[name] = NamedLock(owner, now + lease)
+            return True
+
+    async def unlock(self, name: str, owner: str) -> bool:
+        with self._write as store:
+            if not may_release(store.locks.get(name), owner):
+                return False
+            del store.locks[name]
+            return True
+
+    async def beat(self, presence: Presence) -> None:
+        with self._write as store:
+            store.presences[presence.worker] = msgspec.structs.replace(presence, seen_at=store.now())
+
+    async def workers(self) -> list[Presence]:
+        with self._read as store:
+            return [presence for _, presence in sorted(store.presences.items())]
 
 
-def tune_queue(store: Store, name: str, tuning: Tuning, now: Instant, *, declared: bool) -> bool:
+def _tune_queue(store: Store, before: Queue, tuning: Tuning, now: Instant, *, declared: bool) -> bool:
     """Patch a queue."""
-    before = store.queue(name)
     after = tuned(before, tuning, now, keep_done=store.keep_done, declared=declared)
     if after == before:
         return False
     store.set_queue(after)
-    if after.limits != before.limits and name in store.subqueues:
-        store.subqueues[name].pin(dict(after.limits), now)
+    if after.limits != before.limits and after.name in store.subqueues:
+        store.subqueues[after.name].pin(dict(after.limits), now)
     if opens(before, after):
-        store.wake(name)
+        store.wake(after.name)
     return True
 
 
-def subqueues(
-    store: Store, queue: str, after: str | None, limit: int, names: Sequence[str] | None
-) -> list[SubqueueView]:
-    """The subqueues of a queue, by name."""
-    found = store.subqueues.get(queue)
-    states = {} if found is None else found.states
-    chosen = sorted(states if names is None else states.keys() & set(names))
-    page = [name for name in chosen if after is None or name > after][: max(limit, 0)]
-    holders = _holders(store, queue, set(page))
-    return [view(queue, states[name], sorted(holders[name])) for name in page]
+def _fill(store: Store, budget: Budget, bucket: Bucket) -> None:
+    store.budgets[budget.name] = msgspec.structs.replace(budget, bucket=bucket)
 
 
 def _holders(store: Store, queue: str, names: set[str]) -> dict[str, list[JobId]]:
@@ -73,54 +149,3 @@ def recount(store: Store, limit: int, now: Instant) -> list[Repair]:
                 store.wake(queue)
                 repairs.append(Repair(queue, name, before.running, len(holders)))
     return repairs
-
-
-def tune_budget(store: Store, name: str, rate: Rate, now: Instant, *, declared: bool) -> bool:
-    """Set a budget; one that exists keeps the tokens it has."""
-    before = store.budgets.get(name)
-    after = budgeted(before, name, rate, now, declared=declared)
-    if after == before:
-        return False
-    store.budgets[name] = after
-    return True
-
-
-def take_tokens(store: Store, name: str, n: int, now: Instant) -> Grant:
-    """Take `n` tokens or none."""
-    budget = store.budgets.get(name)
-    if budget is None:
-        return Grant(granted=False, wait=wait_hint(None))
-    bucket, grant = spend(budget.bucket, n, now)
-    _fill(store, budget, bucket)
-    return grant
-
-
-def drain(store: Store, name: str, now: Instant) -> bool:
-    """Empty a budget."""
-    budget = store.budgets.get(name)
-    if budget is None:
-        return False
-    _fill(store, budget, drained(budget.bucket, now))
-    return True
-
-
-def _fill(store: Store, budget: Budget, bucket: Bucket) -> None:
-    store.budgets[budget.name] = msgspec.structs.replace(budget, bucket=bucket)
-
-
-def lock(store: Store, name: str, owner: str, lease: Span, now: Instant) -> bool:
-    """Take or extend a named lock."""
-    check_name("lock", name)
-    check_span("lease", lease)
-    if not may_take(store.locks.get(name), owner, now):
-        return False
-    store.locks[name] = NamedLock(owner, now + lease)
-    return True
-
-
-def unlock(store: Store, name: str, owner: str) -> bool:
-    """Release a lock that `owner` holds."""
-    if not may_release(store.locks.get(name), owner):
-        return False
-    del store.locks[name]
-    return True

@@ -13,11 +13,65 @@ from operator import attrgetter
 
 import msgspec
 
-from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, EventCount, EventType, Latency, Point, Window
+from stoker.engines.memory.access import Facet
+from stoker.model.events import (
+    MOST_REMEMBERED,
+    REMEMBERED,
+    Event,
+    EventCount,
+    EventType,
+    Latency,
+    Point,
+    Timings,
+    Window,
+)
 from stoker.model.ids import JobId
-from stoker.model.time import MINUTE, Instant
+from stoker.model.stats import merge
+from stoker.model.time import MINUTE, Instant, Span
 
 MOST_EVENTS = 100_000
+
+
+class Timeline(Facet):
+    """Events and points."""
+
+    async def record(
+        self, events: Sequence[Event], points: Sequence[Point] = (), *, now: Instant, chunk: bytes | None = None
+    ) -> int:
+        with self._write as store:
+            return store.event_log.write(events, points, store.now(), now, chunk)
+
+    async def events(self, window: Window) -> list[Event]:
+        with self._read as store:
+            return store.event_log.read(window)
+
+    async def event_counts(self, since: Instant, until: Instant) -> list[EventCount]:
+        with self._read as store:
+            return store.event_log.counts(since, until)
+
+    async def late_minutes(self, since: Instant) -> list[Instant]:
+        with self._read as store:
+            return store.event_log.late_minutes(since)
+
+    async def latencies(self, window: Window) -> list[Latency]:
+        with self._read as store:
+            return store.event_log.latencies(window)
+
+    async def points(
+        self,
+        since: Instant,
+        until: Instant,
+        metrics: Sequence[str],
+        queues: frozenset[str] = frozenset(),
+        *,
+        width: Span | None = None,
+    ) -> list[Point]:
+        with self._read as store:
+            found = store.event_log.points(since, until, metrics, queues)
+        return found if width is None else merge(found, since, width)
+
+    def timings(self) -> Timings:
+        return self._access.call_times.drain()
 
 
 class LoggedEvent(msgspec.Struct, gc=False, eq=False):

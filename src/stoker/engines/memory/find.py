@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import cast, get_args
 
+from stoker.engines.memory.access import Facet
 from stoker.engines.memory.store import Store
 from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
@@ -18,10 +19,30 @@ from stoker.model.record import WAITING, Record, Total
 from stoker.model.time import Instant
 
 
-def find(store: Store, query: Query, now: Instant) -> Page:
+class Finder(Facet):
+    """Reads of jobs."""
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        with self._read as store:
+            found = [store.jobs.get(job) for job in ids]
+            return [None if record is None else record.as_job() for record in found]
+
+    async def find(self, query: Query) -> Page:
+        with self._read as store:
+            return (_by_time if query.timed else _by_id)(store, query, store.now())
+
+    async def census(self) -> Census:
+        with self._read as store:
+            return _census(store, store.now())
+
+    async def ahead(self, queues: Sequence[str]) -> Ahead:
+        with self._read as store:
+            now = store.now()
+            return look_ahead([_gate(store, name, now) for name in queues], now)
+
+
+def _by_id(store: Store, query: Query, now: Instant) -> Page:
     """One page; it ends when it is full, after `LONGEST_WALK` records, or with the last record."""
-    if query.timed:
-        return _by_time(store, query, now)
     jobs: list[Job] = []
     scanned = 0
     last: JobId | None = None
@@ -68,7 +89,7 @@ def _walk(store: Store, query: Query) -> list[JobId]:
     return sorted(behind, reverse=not oldest)
 
 
-def census(store: Store, now: Instant) -> Census:
+def _census(store: Store, now: Instant) -> Census:
     """Every count at this instant."""
     counts: Counter[tuple[str, str, Status]] = Counter()
     scheduled: Counter[str] = Counter()
@@ -101,14 +122,11 @@ def _totals(store: Store, kind: str) -> Totals:
     return Totals(last_error=store.last_errors.get(kind), **counted)
 
 
-def ahead(store: Store, queues: Sequence[str], now: Instant) -> Ahead:
-    """How long a worker of these queues may sleep."""
-    gates: list[Gate] = []
-    for name in queues:
-        waiting, queue = store.waiting.get(name), store.queue(name)
-        dues = [None if waiting is None else waiting.first_due(now)]
-        if name in store.subqueues:
-            dues += store.subqueues[name].dues()
-        due = min((when for when in dues if when is not None), default=None)
-        gates.append(Gate(name, queue.pause, queue.cooldown.until, due, queue.bucket))
-    return look_ahead(gates, now)
+def _gate(store: Store, name: str, now: Instant) -> Gate:
+    """What keeps a queue's next job from starting."""
+    waiting, queue = store.waiting.get(name), store.queue(name)
+    dues = [None if waiting is None else waiting.first_due(now)]
+    if name in store.subqueues:
+        dues += store.subqueues[name].dues()
+    due = min((when for when in dues if when is not None), default=None)
+    return Gate(name, queue.pause, queue.cooldown.until, due, queue.bucket)

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from stoker.engines.memory.access import Facet
 from stoker.engines.memory.store import Store
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
-from stoker.model.groups import ABANDONED_AFTER, Group, Swept
+from stoker.model.groups import ABANDONED_AFTER, Closing, Group, Swept
 from stoker.model.ids import JobId
 
 
-def groups(store: Store, ids: Sequence[JobId]) -> list[Group | None]:
-    """The groups, in the order of their ids."""
-    return [store.groups.get(group) for group in ids]
+class Groups(Facet):
+    """Jobs that are counted together."""
+
+    async def get(self, ids: Sequence[JobId]) -> list[Group | None]:
+        with self._read as store:
+            return [store.groups.get(group) for group in ids]
+
+    async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
+        return self._run(None, _seal, group, abandoned=abandoned)
+
+    def watch_closings(self, emit: Callable[[Closing], None]) -> None:
+        self._write.emit = emit
+
+    async def sweep(self, limit: int = 1_000) -> Swept:
+        return self._run(None, _sweep, limit)
 
 
-def seal(store: Store, unit: UnitOfWork, group: JobId, *, abandoned: bool) -> bool:
+def _seal(store: Store, unit: UnitOfWork, group: JobId, *, abandoned: bool) -> bool:
     """Seal a group; False when there is none, or it was sealed before."""
     store.load(unit, Wanted(groups=frozenset({group})))
     found = unit.group(group)
@@ -27,13 +40,13 @@ def seal(store: Store, unit: UnitOfWork, group: JobId, *, abandoned: bool) -> bo
     return True
 
 
-def sweep(store: Store, unit: UnitOfWork, limit: int) -> Swept:
+def _sweep(store: Store, unit: UnitOfWork, limit: int) -> Swept:
     """Abandon groups that stayed unsealed, and remove those past their retention that no job of theirs keeps."""
     now = unit.now
     late = [one.id for one in store.groups.values() if not one.sealed and one.touched_at < now - ABANDONED_AFTER]
     old = [one for one in store.groups.values() if one.expires_at is not None and one.expires_at < now]
     for group in late[:limit]:
-        seal(store, unit, group, abandoned=True)
+        _seal(store, unit, group, abandoned=True)
     removed = 0
     for one in old[:limit]:
         until = store.group_kept_until(one, now)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stoker.engines.base import CONTROL, ORPHANED_AFTER
+from stoker.engines.base import CONTROL, LEASE, ORPHANED_AFTER
+from stoker.engines.memory.access import Facet
 from stoker.engines.memory.ready_queue import ReadyQueue
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.subqueues import QueueLines
@@ -18,9 +19,42 @@ from stoker.engines.shared import subqueue_claim
 from stoker.engines.shared.subqueue_claim import run
 from stoker.model.control import Queue, Starts
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Demand, Renewal
+from stoker.model.job import Claim, Demand, Renewal, check_lease
 from stoker.model.throttle import take
 from stoker.model.time import Instant, Span
+
+
+class Leases(Facet):
+    """Claims and leases."""
+
+    async def claim(self, demand: Demand) -> list[Claim]:
+        with self._write as store:
+            return claim(store, demand, store.now())
+
+    async def renew(
+        self,
+        worker: str,
+        held: Sequence[tuple[JobId, int]],
+        *,
+        lease: Span = LEASE,
+        first: bool = False,
+    ) -> Renewal:
+        check_lease(lease)
+        with self._write as store:
+            now = store.now()
+            if worker not in store.leases and (not first or worker in store.retired):
+                return Renewal(known=False)
+            # A lease lapses strictly after its end; a lease of 0 lapses at once.
+            store.leases[worker] = now + lease if lease > 0 else now - 1
+            return _compare(store, worker, held, now)
+
+    async def reap(self, by: str, limit: int, *, dead: Sequence[str] = ()) -> list[Claim]:
+        with self._write as store:
+            now = store.now()
+            if store.leases.get(by, -1) < now:
+                return []
+            owners = {worker for worker, until in store.leases.items() if until < now}.union(dead) - {by}
+            return _reap(store, by, owners, limit, now)
 
 
 def claim(store: Store, demand: Demand, now: Instant) -> list[Claim]:
@@ -57,14 +91,8 @@ def _taken(store: Store, queue: Queue, waiting: ReadyQueue, starts: Starts, now:
     return lines.taken
 
 
-def renew(
-    store: Store, worker: str, held: Sequence[tuple[JobId, int]], lease: Span, now: Instant, *, first: bool
-) -> Renewal:
-    """Extend a lease and compare what the worker holds with what is stored under it."""
-    if worker not in store.leases and (not first or worker in store.retired):
-        return Renewal(known=False)
-    # A lease lapses strictly after its end; a lease of 0 lapses at once.
-    store.leases[worker] = now + lease if lease > 0 else now - 1
+def _compare(store: Store, worker: str, held: Sequence[tuple[JobId, int]], now: Instant) -> Renewal:
+    """Compare what a worker holds with what is stored under it."""
     mine = {record.id: record for record in store.held(worker)}
     pairs = set(held)
     lost: list[tuple[JobId, int]] = []
@@ -83,11 +111,8 @@ def renew(
     return Renewal(True, lost, canceling, orphaned)
 
 
-def reap(store: Store, by: str, limit: int, dead: Sequence[str], now: Instant) -> list[Claim]:
-    """Pass claims of lapsed and dead workers to a living one, oldest first."""
-    if store.leases.get(by, -1) < now:
-        return []
-    owners = {worker for worker, until in store.leases.items() if until < now}.union(dead) - {by}
+def _reap(store: Store, by: str, owners: set[str], limit: int, now: Instant) -> list[Claim]:
+    """Pass claims of some workers to another one, oldest first."""
     found = [record for record in store.jobs.values() if record.worker in owners]
     found.sort(key=lambda record: (record.started_at, record.id))
     claims = []

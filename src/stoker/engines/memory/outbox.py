@@ -1,6 +1,7 @@
 """Streams, inboxes and held claims: what the calls of the outbox do to `Tables`.
 
-What may be part of a transaction takes a unit and changes the unit's copy; the rest changes the store at once.
+What may be part of a transaction is a step, which takes a unit and changes the unit's copy; the rest changes the store
+at once.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
+from stoker.engines.base import Transaction, needs_transaction
+from stoker.engines.memory.access import Facet
+from stoker.engines.memory.settle import settle
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.streams import Mark, StreamUnit, Tables
 from stoker.engines.shared.unit_of_work import Wanted
-from stoker.model.job import Claim
+from stoker.model.audit import By, of_letters, of_steer
+from stoker.model.job import Claim, Settlement, Verdict
 from stoker.model.outbox.cursor import (
     Consumer,
     Cursor,
@@ -28,7 +33,7 @@ from stoker.model.outbox.cursor import (
     wanted,
     within,
 )
-from stoker.model.outbox.delivery import Advance, Advanced, advanced
+from stoker.model.outbox.delivery import Advance, Advanced, advanced, check_wish
 from stoker.model.outbox.letters import (
     Clean,
     Count,
@@ -69,7 +74,104 @@ Answer = TypeVar("Answer")
 replace = msgspec.structs.replace
 
 
-def run(
+class Outbox(Facet):
+    """Streams, inboxes and held claims."""
+
+    def _run_streams(
+        self,
+        tx: Transaction | None,
+        step: Callable[Concatenate[Store, StreamUnit, P], Answer],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Answer:
+        """Run a step in a transaction of its own, or as part of another."""
+        if tx is not None:
+            return self._access.join(tx, step, *args, **kwargs)
+        with self._write as store:
+            return _run(store, step, *args, **kwargs)
+
+    async def register(
+        self, stream: Stream, consumers: Sequence[Consumer] = (), *, tx: Transaction | None = None
+    ) -> None:
+        self._run_streams(tx, _register, stream, tuple(consumers))
+
+    async def append(self, stream: Stream, entries: Sequence[Entry], *, tx: Transaction | None = None) -> None:
+        self._run_streams(tx, _append, stream, tuple(entries))
+
+    async def lease(self, wish: Wish) -> Lease | Rest:
+        with self._write as store:
+            now, tables = store.now(), store.tables
+            cursors = tables.cursors_of(wish.stream, wish.consumer)
+            if not cursors:
+                raise unregistered(wish)
+            if store.leases.get(wish.worker, -1) < now:
+                return Rest()
+            ready = [cursor for cursor in cursors if tables.ready(cursor)]
+            chosen = choose(ready, now, lambda worker: store.leases.get(worker, -1) >= now)
+            return chosen if isinstance(chosen, Rest) else _take(tables, chosen, wish, now)
+
+    async def advance(self, advance: Advance, *, tx: Transaction | None = None, wish: Wish | None = None) -> Advanced:
+        check_wish(advance, wish, joined=tx is not None)
+        if tx is not None:
+            return Advanced(self._access.join(tx, _advance, advance) is not None)
+        with self._write as store:
+            after = _run(store, _advance, advance)
+            if after is None or wish is None:
+                return Advanced(after is not None)
+            return _go_on(store, after, wish, store.now())
+
+    async def streams(self, names: Sequence[str] = ()) -> list[StreamState]:
+        with self._read as store:
+            streams = store.tables.streams
+            return [_state(store.tables, streams[name]) for name in sorted(names or streams) if name in streams]
+
+    async def steer(self, stream: str, consumer: str, change: Steering, *, by: By | None = None) -> bool:
+        with self._write as store:
+            steered = _steer(store, stream, consumer, change)
+            store.enter(by, of_steer(stream, consumer, change, done=steered))
+            return steered
+
+    async def vacuum(self, stream: str, limit: int) -> Vacuumed:
+        with self._write as store:
+            deleted, tables = 0, store.tables
+            passed: dict[int, int] = {}
+            for cursor in tables.cursors.values():
+                if cursor.stream == stream:
+                    passed[cursor.partition] = min(passed.get(cursor.partition, cursor.position), cursor.position)
+            for partition, position in sorted(passed.items()):
+                log = tables.logs.get((stream, partition), [])
+                latest = store.now() - tables.streams[stream].keep
+                while log and deleted < limit and log[0].number <= position and log[0].created <= latest:
+                    tables.swept[stream, partition] = log.pop(0).number
+                    deleted += 1
+            return Vacuumed(deleted, deleted >= limit)
+
+    async def letters(
+        self, chosen: LetterFilter, action: LetterAction | None = None, *, by: By | None = None
+    ) -> Letters:
+        with self._write as store:
+            found = _letters(store, chosen, action, store.now())
+            store.enter(by, of_letters(chosen, action, found))
+            return found
+
+    async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:
+        needs_transaction("receive", tx)
+        return self._access.join(tx, _receive, source, tuple(ids), keep)
+
+    async def hold(self, claim: Claim, *, tx: Transaction) -> Claim | None:
+        needs_transaction("hold", tx)
+        return self._access.join(tx, _hold, claim)
+
+    async def settle_last(self, settlement: Settlement, *, tx: Transaction) -> bool:
+        needs_transaction("settle_last", tx)
+        return self._access.join(tx, settle, (settlement,)) == [Verdict.APPLIED]
+
+    def tell_settled(self, settlements: Sequence[Settlement]) -> None:
+        self._access.check()
+        self._access.ends.settled(settlements, [Verdict.APPLIED] * len(settlements))
+
+
+def _run(
     store: Store, step: Callable[Concatenate[Store, StreamUnit, P], Answer], *args: P.args, **kwargs: P.kwargs
 ) -> Answer:
     """Run a step in a transaction of its own."""
@@ -82,7 +184,7 @@ def run(
 # --- in a transaction ---------------------------------------------------------------------------------------------
 
 
-def register(store: Store, unit: StreamUnit, stream: Stream, consumers: Sequence[Consumer]) -> None:  # noqa: ARG001
+def _register(store: Store, unit: StreamUnit, stream: Stream, consumers: Sequence[Consumer]) -> None:  # noqa: ARG001
     """Make a stream and its consumers known."""
     tables = unit.tables
     tables.streams[stream.name] = registered(tables.streams.get(stream.name), stream)
@@ -95,16 +197,16 @@ def register(store: Store, unit: StreamUnit, stream: Stream, consumers: Sequence
             tables.put(Cursor(stream.name, consumer.name, n, position or 0))
 
 
-def append(store: Store, unit: StreamUnit, stream: Stream, entries: Sequence[Entry]) -> None:
+def _append(store: Store, unit: StreamUnit, stream: Stream, entries: Sequence[Entry]) -> None:
     """Append messages to a stream, registering it if it is new."""
     check_entries(stream, entries)
     if stream.name not in unit.tables.streams:
-        register(store, unit, stream, ())
+        _register(store, unit, stream, ())
     registered(unit.tables.streams[stream.name], stream)
     unit.tables.appended += [(stream.name, entry) for entry in entries]
 
 
-def advance(store: Store, unit: StreamUnit, change: Advance) -> Cursor | None:  # noqa: ARG001
+def _advance(store: Store, unit: StreamUnit, change: Advance) -> Cursor | None:  # noqa: ARG001
     """Store an advance; None when it does not apply."""
     tables, now = unit.tables, unit.now
     place = (change.stream, change.consumer, change.partition)
@@ -129,7 +231,7 @@ def advance(store: Store, unit: StreamUnit, change: Advance) -> Cursor | None:  
     return after
 
 
-def receive(store: Store, unit: StreamUnit, source: str, ids: Sequence[str], keep: Span) -> list[bool]:  # noqa: ARG001
+def _receive(store: Store, unit: StreamUnit, source: str, ids: Sequence[str], keep: Span) -> list[bool]:  # noqa: ARG001
     """Remember ids; returns which of them are new."""
     check_received(source, ids)
     fresh = []
@@ -140,7 +242,7 @@ def receive(store: Store, unit: StreamUnit, source: str, ids: Sequence[str], kee
     return fresh
 
 
-def hold(store: Store, unit: StreamUnit, claim: Claim) -> Claim | None:
+def _hold(store: Store, unit: StreamUnit, claim: Claim) -> Claim | None:
     """The claim, while it is still its worker's."""
     store.load(unit, Wanted(frozenset({claim.id})))
     record = unit.get(claim.id)
@@ -151,20 +253,7 @@ def hold(store: Store, unit: StreamUnit, claim: Claim) -> Claim | None:
 # --- in a step of their own ---------------------------------------------------------------------------------------
 
 
-def lease(store: Store, wish: Wish, now: Instant) -> Lease | Rest:
-    """Take the partition that is free, has something to deliver and was served least recently."""
-    tables = store.tables
-    cursors = tables.cursors_of(wish.stream, wish.consumer)
-    if not cursors:
-        raise unregistered(wish)
-    if store.leases.get(wish.worker, -1) < now:
-        return Rest()
-    ready = [cursor for cursor in cursors if tables.ready(cursor)]
-    chosen = choose(ready, now, lambda worker: store.leases.get(worker, -1) >= now)
-    return chosen if isinstance(chosen, Rest) else _take(tables, chosen, wish, now)
-
-
-def go_on(store: Store, cursor: Cursor, wish: Wish, now: Instant) -> Advanced:
+def _go_on(store: Store, cursor: Cursor, wish: Wish, now: Instant) -> Advanced:
     """Lease a partition again whose advance was just stored."""
     free = may_lease(cursor, now, alive=False) and store.leases.get(wish.worker, -1) >= now
     if free and store.tables.ready(cursor):
@@ -190,12 +279,6 @@ def _take(tables: Tables, free: Cursor, wish: Wish, now: Instant) -> Lease:
     return Lease(cursor, messages, frozenset(parked), more=more)
 
 
-def streams(tables: Tables, names: Sequence[str]) -> list[StreamState]:
-    """Streams with their cursors, by name."""
-    chosen = sorted(names or tables.streams)
-    return [_state(tables, tables.streams[name]) for name in chosen if name in tables.streams]
-
-
 def _state(tables: Tables, stream: Stream) -> StreamState:
     last = tuple(tables.last(stream.name, n) for n in range(stream.partitions))
     known = sorted(consumer for name, consumer in tables.consumers if name == stream.name)
@@ -208,7 +291,7 @@ def _state(tables: Tables, stream: Stream) -> StreamState:
     return StreamState(stream, last, tuple(states))
 
 
-def steer(store: Store, stream: str, consumer: str, change: Steering) -> bool:
+def _steer(store: Store, stream: str, consumer: str, change: Steering) -> bool:
     """Change a consumer; False when there is nothing to change."""
     tables = store.tables
     cursors = tables.cursors_of(stream, consumer)
@@ -249,23 +332,7 @@ def _drop(tables: Tables, stream: str, consumer: str) -> None:
     tables.letters = {key: row for key, row in tables.letters.items() if key[:2] != (stream, consumer)}
 
 
-def vacuum(tables: Tables, name: str, limit: int, now: Instant) -> Vacuumed:
-    """Delete what every consumer has passed and `keep` has outlived."""
-    deleted = 0
-    passed: dict[int, int] = {}
-    for cursor in tables.cursors.values():
-        if cursor.stream == name:
-            passed[cursor.partition] = min(passed.get(cursor.partition, cursor.position), cursor.position)
-    for partition, position in sorted(passed.items()):
-        log = tables.logs.get((name, partition), [])
-        latest = now - tables.streams[name].keep
-        while log and deleted < limit and log[0].number <= position and log[0].created <= latest:
-            tables.swept[name, partition] = log.pop(0).number
-            deleted += 1
-    return Vacuumed(deleted, deleted >= limit)
-
-
-def letters(store: Store, chosen: LetterFilter, action: LetterAction | None, now: Instant) -> Letters:
+def _letters(store: Store, chosen: LetterFilter, action: LetterAction | None, now: Instant) -> Letters:
     """List letters, or change those that the action applies to."""
     table = store.tables.letters
     found = sorted(filter(chosen.matches, table.values()), key=lambda letter: letter.place.order)

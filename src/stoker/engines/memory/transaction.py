@@ -9,22 +9,17 @@ claim was lost), nothing is written and `EngineBusy` is raised.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
-from stoker.engines.memory import outbox, unit_of_work
-from stoker.engines.memory.store import Store
 from stoker.engines.memory.streams import StreamUnit
 from stoker.model.errors import EngineBusy, EngineRefused
-from stoker.model.groups import Group
-from stoker.model.job import Claim, Draft, Note, Receipt, Settlement, Verdict
-from stoker.model.outbox.cursor import Consumer
-from stoker.model.outbox.delivery import Advance
-from stoker.model.outbox.stream import Entry, Stream
-from stoker.model.time import Instant, Span
+from stoker.model.time import Instant
+
+if TYPE_CHECKING:
+    from stoker.engines.memory.store import Store
 
 Answer = TypeVar("Answer")
-Call: TypeAlias = Callable[[Store, StreamUnit], Answer]
+Call: TypeAlias = Callable[["Store", StreamUnit], Answer]
 
 
 class MemoryTransaction:
@@ -41,37 +36,18 @@ class MemoryTransaction:
     async def begin(self) -> None:
         """Do nothing: what it does is done at its end."""
 
-    def insert(self, drafts: Sequence[Draft], group: Group | None, now: Instant) -> list[Receipt]:
-        """Return what the insert will return, and perform it at the end."""
-        return self._make(partial(unit_of_work.insert, drafts=tuple(drafts), group=group), now)
-
-    def settle(self, settlements: Sequence[Settlement], now: Instant) -> list[Verdict]:
-        """Return what the settlements will return, and perform them at the end."""
-        return self._make(partial(unit_of_work.settle, settlements=tuple(settlements)), now)
-
-    def note(self, notes: Sequence[Note], now: Instant) -> list[Verdict]:
-        """Return what the notes will return, and store them at the end."""
-        return self._make(partial(unit_of_work.note, notes=tuple(notes)), now)
-
-    def register(self, stream: Stream, consumers: Sequence[Consumer], now: Instant) -> None:
-        """Register at the end."""
-        self._make(partial(outbox.register, stream=stream, consumers=tuple(consumers)), now)
-
-    def append(self, stream: Stream, entries: Sequence[Entry], now: Instant) -> None:
-        """Append at the end."""
-        self._make(partial(outbox.append, stream=stream, entries=tuple(entries)), now)
-
-    def advance(self, change: Advance, now: Instant) -> bool:
-        """Return whether the advance will apply, and store it at the end."""
-        return self._make(partial(outbox.advance, change=change), now) is not None
-
-    def receive(self, source: str, ids: Sequence[str], keep: Span, now: Instant) -> list[bool]:
-        """Return which ids will be new, and remember them at the end."""
-        return self._make(partial(outbox.receive, source=source, ids=tuple(ids), keep=keep), now)
-
-    def hold(self, claim: Claim, now: Instant) -> Claim | None:
-        """Return the claim if it holds; it must hold at the end as well."""
-        return self._make(partial(outbox.hold, claim=claim), now)
+    def make(self, call: Call[Answer], now: Instant) -> Answer:
+        """Return what a call will return, from a copy in which all calls so far were made; perform it at the end."""
+        if (copy := self._copy) is None or self._copied_at != self._store.writes:
+            copy, self._copied_at = StreamUnit(now, self._store.tables), self._store.writes
+            for earlier, _ in self._calls:
+                earlier(self._store, copy)
+        self._copy = None  # a call that raises may leave half of itself in it
+        copy.now = now
+        answer = call(self._store, copy)
+        self._calls.append((call, answer))
+        self._copy = copy
+        return answer
 
     @property
     def raw(self) -> NoReturn:
@@ -107,19 +83,6 @@ class MemoryTransaction:
             )
         if self._ended:
             raise EngineRefused("tx= is a transaction that has ended. Nothing was stored. Use it inside its block.")
-
-    def _make(self, call: Call[Answer], now: Instant) -> Answer:
-        """Make a call on a copy of the store in which all calls so far were made."""
-        if (copy := self._copy) is None or self._copied_at != self._store.writes:
-            copy, self._copied_at = StreamUnit(now, self._store.tables), self._store.writes
-            for earlier, _ in self._calls:
-                earlier(self._store, copy)
-        self._copy = None  # a call that raises may leave half of itself in it
-        copy.now = now
-        answer = call(self._store, copy)
-        self._calls.append((call, answer))
-        self._copy = copy
-        return answer
 
 
 def _without_sql() -> EngineRefused:

@@ -1,68 +1,41 @@
-"""The calls that change jobs through a unit of work: insert, settle, note, alter, expire.
-
-Each loads what it needs from the store, lets the shared careful path decide, and leaves the writing to `Store.apply`.
-"""
+"""Operators' changes of jobs, and the removal of what is past its time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from functools import partial
 
-from stoker.engines.memory import control
+from stoker.engines.memory.access import Facet
+from stoker.engines.memory.control import recount
 from stoker.engines.memory.store import Store
 from stoker.engines.shared import careful
 from stoker.engines.shared.documents import OPERATIONS, old_operations
+from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
-from stoker.model.errors import EngineFull
-from stoker.model.groups import Group
-from stoker.model.job import ACTIVE, FINISHED, Draft, Note, Receipt, Settlement, Verdict
-from stoker.model.lifecycle import check_settlements
-from stoker.model.query import Change, Expired, Retention, Selection, Sweep, Tally
+from stoker.model.audit import By, of_alter
+from stoker.model.job import FINISHED
+from stoker.model.query import Change, Expired, Retention, Selection, Sweep, Tally, bounded
 from stoker.model.time import Instant
 
 
-def insert(store: Store, unit: UnitOfWork, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
-    """Store drafts, all or none, and a new group with them."""
-    store.load(unit, careful.wanted_by_drafts(drafts, group))
-    with room(store, unit):
-        return careful.insert(unit, drafts, group)
+class Alterer(Facet):
+    """Changes by operators and by age."""
+
+    async def alter(self, selection: Selection, change: Change, *, by: By | None = None) -> Tally:
+        with self._write as store:
+            tally = store.run(_alter, selection, change)
+            store.enter(by, of_alter(selection, change, tally))
+        self._access.ends.altered(selection, change, tally)
+        return tally
+
+    async def expire(self, retention: Retention) -> Expired:
+        return await in_steps(retention, partial(self._expire, retention))
+
+    async def _expire(self, retention: Retention, sweep: Sweep) -> Expired:
+        with self._write as store:
+            return _expire(store, sweep, bounded(retention, store.history), store.now())
 
 
-@contextmanager
-def room(store: Store, unit: UnitOfWork) -> Iterator[None]:
-    """Raise if the store is too full for the jobs that the block adds to the unit."""
-    if store.capacity is None:
-        yield
-        return
-    before = store.active + _growth(unit)
-    yield
-    if store.active + _growth(unit) > max(before, store.capacity):
-        raise EngineFull(
-            f"memory:// has room for {store.capacity} active jobs (capacity={store.capacity}) and {before} are "
-            f"stored. Nothing of this call was stored. Try again when workers have caught up, raise capacity=, "
-            f'or let callers wait with when_full="wait".'
-        )
-
-
-def _growth(unit: UnitOfWork) -> int:
-    """How many active jobs the unit adds."""
-    return sum(n for (_, _, status), n in unit.counts().items() if status in ACTIVE)
-
-
-def settle(store: Store, unit: UnitOfWork, settlements: Sequence[Settlement]) -> list[Verdict]:
-    """End claims, each independently of the others."""
-    check_settlements(settlements)
-    store.load(unit, careful.wanted_by_settlements(settlements))
-    return careful.settle(unit, settlements)
-
-
-def note(store: Store, unit: UnitOfWork, notes: Sequence[Note]) -> list[Verdict]:
-    """Write progress, metadata and log lines on running jobs."""
-    store.load(unit, Wanted(frozenset(one.id for one in notes)))
-    return [careful.note_one(unit, one) for one in notes]
-
-
-def alter(store: Store, unit: UnitOfWork, selection: Selection, change: Change) -> Tally:
+def _alter(store: Store, unit: UnitOfWork, selection: Selection, change: Change) -> Tally:
     """Apply a change to the selected jobs."""
     careful.check(selection, change)
     store.load(unit, careful.wanted_by_change(selection, change))
@@ -71,7 +44,7 @@ def alter(store: Store, unit: UnitOfWork, selection: Selection, change: Change) 
     return careful.tally(selection, [alteration])
 
 
-def expire(store: Store, sweep: Sweep, retention: Retention, now: Instant) -> Expired:
+def _expire(store: Store, sweep: Sweep, retention: Retention, now: Instant) -> Expired:
     """Remove what is past its time, of one sweep."""
     match sweep:
         case Sweep.JOBS:
@@ -97,7 +70,7 @@ def expire(store: Store, sweep: Sweep, retention: Retention, now: Instant) -> Ex
             removed, store.audit = len(store.audit) - len(kept), kept
             return Expired(audit=removed)
         case Sweep.LIMITS:
-            return Expired(repairs=tuple(control.recount(store, retention.limit, now)))
+            return Expired(repairs=tuple(recount(store, retention.limit, now)))
         case Sweep.OPERATIONS:
             found = store.documents.get(OPERATIONS, {})
             old = old_operations(list(found.values()), now - retention.operations)
