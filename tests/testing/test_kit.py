@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -13,10 +14,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
 from stoker import Chunk, Fixed, InvalidInput, NotFound, Outbox, Rate, Reject, Snooze, Stoker, StokerError, current
 from stoker.outbox import Message
 from stoker.testing import TestKit, VirtualClock, assert_enqueued, refute_enqueued
+from tests.harness.django_settings import django, on_file
 from tests.harness.fixtures import batches
 
 NEVER = "sqlite:////nonexistent-folder/never.db"
@@ -465,6 +470,86 @@ async def test_messages_are_delivered_again_at_their_time() -> None:
         assert tries == ["hello"]
         await kit.advance(3600)
         assert tries == ["hello", "hello"]
+
+
+# --- transactions of the user's, in memory --------------------------------------------------------------------
+
+
+@pytest.mark.spec("KIT-11")
+async def test_jobs_of_an_async_session_wait_for_its_commit(tmp_path: Path) -> None:
+    database = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/own.db")
+    async with TestKit(jobs) as kit, AsyncSession(database) as session:
+        async with session.begin():
+            job = await send.using(tx=session).enqueue("ada")
+            refute_enqueued(send)
+            assert_enqueued(send, tx=session, to="ada")
+            assert await kit.drain() == {}
+        assert await kit.drain() == {"done": 1}
+        assert await job.result() == "Hello, ada"
+        with pytest.raises(ZeroDivisionError):
+            async with session.begin():
+                await send.using(tx=session).enqueue("bob")
+                raise ZeroDivisionError
+        refute_enqueued(send, tx=session, to="bob")
+    await database.dispose()
+
+
+@pytest.mark.spec("KIT-11")
+def test_a_savepoint_that_is_rolled_back_takes_its_jobs_along(tmp_path: Path) -> None:
+    database = create_engine(f"sqlite:///{tmp_path}/own.db")
+    with TestKit(jobs) as kit, Session(database) as session:
+        send.using(tx=session).enqueue_sync("first")
+        with session.begin_nested() as savepoint:
+            send.using(tx=session).enqueue_sync("second")
+            savepoint.rollback()
+        with session.begin_nested():
+            send.using(tx=session).enqueue_sync("third")
+        assert [job.arguments["to"] for job in kit.enqueued(send, tx=session)] == ["first", "third"]
+        session.commit()
+        assert [job.arguments["to"] for job in kit.enqueued(send)] == ["first", "third"]
+        send.using(tx=session).enqueue_sync("closed")
+        session.close()
+        send.using(tx=session).enqueue_sync("by hand")
+        assert kit.commit() == 1
+        session.rollback()
+        assert [job.arguments["to"] for job in kit.enqueued(send, tx=session)] == ["first", "third", "by hand"]
+    database.dispose()
+
+
+@pytest.mark.spec("KIT-11")
+def test_jobs_of_a_django_connection_wait_for_its_commit(tmp_path: Path) -> None:
+    with django(default=on_file(tmp_path / "own.db")), TestKit(jobs) as kit:
+        from django.db import connection, transaction
+
+        with transaction.atomic():
+            send.using(tx=connection).enqueue_sync("first")
+            with pytest.raises(ZeroDivisionError), transaction.atomic():
+                send.using(tx=connection).enqueue_sync("second")
+                raise ZeroDivisionError
+            assert [job.arguments["to"] for job in kit.enqueued(send, tx=connection)] == ["first"]
+            refute_enqueued(send)
+        assert_enqueued(send, to="first")
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            send.using(tx=connection).enqueue_sync("third")
+            assert kit.commit() == 1
+            raise ZeroDivisionError
+        assert [job.arguments["to"] for job in kit.enqueued(send)] == ["first", "third"]
+        with pytest.raises(StokerError, match=r"inside `with transaction\.atomic\(\):`"):
+            send.using(tx=connection).enqueue_sync("fourth")
+
+
+@pytest.mark.spec("KIT-11")
+def test_other_handles_are_refused(tmp_path: Path) -> None:
+    with TestKit(jobs) as kit, sqlite3.connect(tmp_path / "own.db") as connection:
+        with pytest.raises(StokerError, match=r"sqlite3\.Connection.*use TestKit\(jobs, url\)\. Nothing was stored"):
+            send.using(tx=connection).enqueue_sync("ada")
+        assert kit.commit() == 0
+    connection.close()
+    with TestKit(jobs, "sqlite") as kit:
+        with pytest.raises(StokerError, match=r"kit\.commit\(\) is for a TestKit in memory"):
+            kit.commit()
+        with pytest.raises(InvalidInput, match="tx: is looked into by a TestKit in memory only"):
+            kit.enqueued(send, tx=connection)
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from stoker.options import OPTIONS, JobOptions, parse
 from stoker.records import Job
 from stoker.settings import check_known
 from stoker.task import Task
+from stoker.testing.held_jobs import of_apps
 from stoker.testing.stores import aside
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ class Wanted:
         return found
 
 
-def find(app: Stoker, task: Task[..., Any] | str) -> list[EnqueuedJob]:
-    """The jobs of a task in any status, in the order in which they were enqueued."""
+def find(app: Stoker, task: Task[..., Any] | str, tx: Any = None) -> list[EnqueuedJob]:
+    """The jobs of a task in any status, in the order in which they were enqueued; last those that `tx` holds."""
     kind = task if isinstance(task, str) else task.name
 
     async def read() -> list[Job]:
@@ -102,30 +103,41 @@ def find(app: Stoker, task: Task[..., Any] | str) -> list[EnqueuedJob]:
         finally:
             await engine.close()
 
+    held = None if tx is None else of_apps.get(app)
+    if tx is not None and held is None:
+        raise NotComparable(
+            "tx", tx, "is looked into by a TestKit in memory only; on a real store read after the commit"
+        )
     jobs = sorted(aside(read), key=lambda job: (job.created_at, job.id))
+    jobs += [] if held is None else [job for job in held.of(tx) if job.kind == kind]
     known = task if isinstance(task, Task) else app.find_task(kind)
     return [_with_arguments(job, known) for job in jobs]
 
 
-def assert_enqueued(task: Task[..., Any], /, *, args: Mapping[str, Any] | None = None, **expected: Any) -> EnqueuedJob:
+def assert_enqueued(
+    task: Task[..., Any], /, *, args: Mapping[str, Any] | None = None, tx: Any = None, **expected: Any
+) -> EnqueuedJob:
     """Raise `AssertionError` unless the task's app has a job with these arguments and options; returns the first.
 
     Keywords are parameters of the handler, options of the job (`queue`, `delay`, `priority`, `tenant`, …) or `status`.
     A parameter that is called like an option stands in `args`. What is not given may be anything, so without keywords
-    any job of the task will do. The message shows what was enqueued and how it differs.
+    any job of the task will do. The message shows what was enqueued and how it differs. With `tx`, on a kit in memory,
+    jobs count that wait for its commit.
     """
     __tracebackhide__ = True
-    wanted, jobs = _compared(task, args, expected)
+    wanted, jobs = _compared(task, args, tx, expected)
     for job in jobs:
         if not wanted.differences(job):
             return job
     raise AssertionError("\n".join(_missing(task, wanted, jobs)))
 
 
-def refute_enqueued(task: Task[..., Any], /, *, args: Mapping[str, Any] | None = None, **expected: Any) -> None:
+def refute_enqueued(
+    task: Task[..., Any], /, *, args: Mapping[str, Any] | None = None, tx: Any = None, **expected: Any
+) -> None:
     """Raise `AssertionError` if the task's app has a job with these arguments and options."""
     __tracebackhide__ = True
-    wanted, jobs = _compared(task, args, expected)
+    wanted, jobs = _compared(task, args, tx, expected)
     found = [job for job in jobs if not wanted.differences(job)]
     if found:
         what = f" with {wanted}" if str(wanted) else ""
@@ -134,12 +146,12 @@ def refute_enqueued(task: Task[..., Any], /, *, args: Mapping[str, Any] | None =
 
 
 def _compared(
-    task: Any, args: Mapping[str, Any] | None, expected: Mapping[str, Any]
+    task: Any, args: Mapping[str, Any] | None, tx: Any, expected: Mapping[str, Any]
 ) -> tuple[Wanted, list[EnqueuedJob]]:
     if not isinstance(task, Task):
         why = "must be a task, whose app says where to look; for a kind without one use kit.enqueued(name)"
         raise NotComparable("task", task, why)
-    return Wanted(task, args, expected), find(task.app, task)
+    return Wanted(task, args, expected), find(task.app, task, tx)
 
 
 def _missing(task: Task[..., Any], wanted: Wanted, jobs: list[EnqueuedJob]) -> Iterator[str]:

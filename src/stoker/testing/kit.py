@@ -20,6 +20,7 @@ from stoker.app import Stoker
 from stoker.block import joined
 from stoker.engine_pool import LoopEngine
 from stoker.engines.base import Engine, Transaction, outbox_of
+from stoker.engines.memory.transaction import MemoryTransaction
 from stoker.hooks import FailedRun, Next
 from stoker.model import ids
 from stoker.model.errors import EngineRefused, InvalidInput, JobFailed, StokerError
@@ -33,6 +34,7 @@ from stoker.task import Task
 from stoker.testing import single_run
 from stoker.testing.clock import VirtualClock
 from stoker.testing.enqueued import EnqueuedJob, Wanted, find
+from stoker.testing.held_jobs import HeldJobs, of_apps
 from stoker.testing.stores import OwnStore, aside
 from stoker.worker import Worker
 from stoker.worker.schedules import declare, fire_due
@@ -125,6 +127,9 @@ class TestKit:
             self._failures.clear()
             self.app.middleware.insert(0, self._failing)
             _open[self.app] = self
+            if store.in_memory:
+                of_apps[self.app] = HeldJobs(self._store_committed, self.clock)
+                vars(self.app)["_insert"] = self._insert_or_hold
         return store
 
     def _restore(self) -> list[LoopEngine]:
@@ -135,6 +140,8 @@ class TestKit:
             if back is None:
                 return []
             _open.pop(self.app, None)
+            of_apps.pop(self.app, None)
+            vars(self.app).pop("_insert", None)
             return back()
 
     async def _prepare(self) -> None:
@@ -206,20 +213,53 @@ class TestKit:
     advance_sync = in_sync(advance)
     run_sync = in_sync(run)
 
+    # --- transactions of the user's, in memory --------------------------------------------------------------------
+
+    def commit(self) -> int:
+        """Store the jobs that wait for the commit of a transaction, as if it came now; returns how many.
+
+        For tests whose transaction is rolled back at the end. A kit on a real store refuses: there the handle decides.
+        """
+        self._check_open("commit")
+        held = of_apps.get(self.app)
+        if held is None:
+            raise StokerError("kit.commit() is for a TestKit in memory. On a real store commit your own transaction.")
+        return held.commit()
+
+    async def _insert_or_hold(
+        self, engine: Engine, drafts: Sequence[Draft], tx: Transaction | None, group: Group | None = None
+    ) -> list[Receipt]:
+        """Stand in for the app's own: a transaction that is not the store's holds the jobs."""
+        if tx is None or isinstance(tx, MemoryTransaction):
+            return await Stoker._insert(self.app, engine, drafts, tx, group)
+        return of_apps[self.app].hold(tx, drafts, group)
+
+    def _store_committed(self, drafts: Sequence[Draft], group: Group | None) -> None:
+        async def store() -> None:
+            engine = self.app.new_engine()
+            await engine.open()
+            try:
+                await Stoker._insert(self.app, engine, drafts, None, group)
+            finally:
+                await engine.close()
+
+        aside(store)
+
     # --- looking ------------------------------------------------------------------------------------------------
 
     def enqueued(
-        self, task: Task[..., Any] | str, /, *, args: Mapping[str, Any] | None = None, **filters: Any
+        self, task: Task[..., Any] | str, /, *, args: Mapping[str, Any] | None = None, tx: Any = None, **filters: Any
     ) -> list[EnqueuedJob]:
         """The jobs of a task in any status, in the order in which they were enqueued, with decoded `arguments`.
 
-        `filters` are as for `assert_enqueued`. A kind that has no task here is given by name.
+        `filters` are as for `assert_enqueued`. A kind that has no task here is given by name. With `tx`, on a kit in
+        memory, those that wait for the commit of that transaction are among them.
         """
         self._check_open("enqueued")
         if not isinstance(task, str) and (not isinstance(task, Task) or task.app is not self.app):
             raise InvalidInput("task", task, "must be a task of the app that this kit was made for, or a kind")
         wanted = Wanted(task, args, filters)
-        return [job for job in find(self.app, task) if not wanted.differences(job)]
+        return [job for job in find(self.app, task, tx) if not wanted.differences(job)]
 
     # --- steering -----------------------------------------------------------------------------------------------
 
