@@ -80,6 +80,7 @@ def test_an_app_that_cannot_be_imported_shows_its_own_error(tmp_path: Path, monk
     "arguments",
     [
         ("-q", "mail:many"),
+        ("--strict", "--weighted"),
         ("-q", "mail:0"),
         ("-q", "mail:99999999"),
         ("-q", "mail:\u00b2"),

@@ -67,8 +67,8 @@ def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
 @click.command(epilog=EXIT_CODES)
 @click.argument("target", metavar="[MODULE:APP]", required=False)
 @click.option("-q", "--queues", multiple=True, callback=_queues, help="Queues and slots per process: mail:5,default:20")
-@click.option("--strict", "order", flag_value="strict", help="Share the slots; serve queues in the order given.")
-@click.option("--weighted", "order", flag_value="weighted", help="Share the slots; larger numbers are served more.")
+@click.option("--strict", is_flag=True, help="Share the slots; serve queues in the order given.")
+@click.option("--weighted", is_flag=True, help="Share the slots; larger numbers are served more.")
 @click.option("-p", "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
 @click.option("--drain", is_flag=True, help="Stop when nothing is due any more.")
 @click.option("--reload", is_flag=True, help="For development: replace the processes when a .py file here changes.")
@@ -90,7 +90,8 @@ def work(
     target: str | None,
     path: str | None,
     queues: dict[str, int | None] | None,
-    order: Order | None,
+    strict: bool,
+    weighted: bool,
     processes: int,
     drain: bool,
     reload: bool,
@@ -111,6 +112,9 @@ def work(
 
     Without -q the queues of the app's tasks are served, ten slots each.
     """
+    if strict and weighted:
+        raise click.UsageError("--strict and --weighted are two orders of queues: give one of them")
+    order: Order = "strict" if strict else "weighted" if weighted else "own"
     app = which_app(target, path)
     for option, text in (("--grace", grace), ("--lease", lease)):
         if text is not None:
@@ -134,7 +138,7 @@ def work(
                 f"{found.root().name}:// lives in one process: --processes, --health-*, --metrics-port and --reload "
                 "need a shared store"
             )
-        _alone(found, served, order or "own", drain, settings)
+        _alone(found, served, order, drain, settings)
     if metrics_port is not None:
         _check_metrics()
     from stoker.subprocesses import set_title
@@ -150,7 +154,7 @@ def work(
         app,
         processes,
         queues=served,
-        order=order or "own",
+        order=order,
         drain=drain,
         max_jobs=max_jobs,
         max_rss=None if max_rss is None else max_rss << 20,
