@@ -136,7 +136,7 @@ def test_an_action_over_a_filter_counts_first(url: str) -> None:
     "words, code, says",
     [
         (["jobs", "show", UNKNOWN], 3, "is not in the store"),
-        (["jobs", "show", "seven"], 2, "job id: must be a UUID; got 'seven'. Nothing was done."),
+        (["jobs", "show", "seven"], 2, "a UUID, or its first eight digits or more; got 'seven'. Nothing was done."),
         (["jobs", "list", "is:daed"], 2, "Did you mean dead?"),
         (["jobs", "list", "is:dead -kind:sned"], 2, "Did you mean send?; got '-kind:sned'. Nothing was done."),
         (["jobs", "delete", "kind:sned", "--yes"], 2, "Did you mean send?; got 'kind:sned'. Nothing was done."),

@@ -39,9 +39,10 @@ from stoker.model.derived import error_line
 from stoker.model.errors import NotFound
 from stoker.model.explain import Explanation
 from stoker.model.filter import WORDS, InvalidFilter
-from stoker.model.ids import shortened
+from stoker.model.ids import LEAST_DIGITS, parse, shortened
 from stoker.model.time import SECOND
 from stoker.model.words import count as count_of
+from stoker.model.words import in_words
 from stoker.records import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -114,6 +115,7 @@ async def whole_id(admin: Operators, given: str) -> str:
     """The id of a job that may be cut to its first eight digits or more, or to both ends."""
     cut = shortened(given)
     if cut is None:
+        parse(given, why=f"must be a UUID, or its first {in_words(LEAST_DIGITS)} digits or more")
         return given
     found = await admin.jobs.of_id(cut)
     if len(found) == 1:

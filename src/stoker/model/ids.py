@@ -140,9 +140,9 @@ class _InvalidId(InvalidInput):
     aftermath = "Nothing was done."
 
 
-def parse(value: str, what: str = "job id") -> JobId:
-    """Read what `text` wrote (any spelling `uuid` knows); `what` it is, for the error."""
+def parse(value: str, what: str = "job id", why: str = "must be a UUID") -> JobId:
+    """Read what `text` wrote (any spelling `uuid` knows); `what` it is and `why` it is refused, for the error."""
     try:
         return uuid.UUID(value).bytes
     except (ValueError, AttributeError, TypeError) as error:
-        raise _InvalidId(what, value, "must be a UUID") from error
+        raise _InvalidId(what, value, why) from error
