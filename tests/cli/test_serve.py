@@ -63,6 +63,7 @@ def test_it_refuses_to_be_open_to_other_machines(url: str) -> None:
 @pytest.mark.spec("WEBSEC-21")
 def test_a_key_that_can_be_guessed_or_is_not_used_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--key is for --auth key" in call("serve", "--key", "k" * 20, "--auth", "tokens", code=2).output
+    assert "got 1 character. Nothing was started." in call("serve", "--key", "k", code=2).output
     for weak in ("", "letmein"):
         assert "16 to 200 letters" in call("serve", "--key", weak, code=2).output
     monkeypatch.setenv("STOKER_DASHBOARD_KEY", "letmein")

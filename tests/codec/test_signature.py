@@ -438,7 +438,7 @@ def test_raw_arguments_are_checked_at_any_depth(text: str) -> None:
         (b"{}", r"resize\(image_id\): a required argument is missing"),
         (b"null", r"resize\(image_id\): a required argument is missing"),
         (b'{"image_id":1,"height":2}', r"resize\(height\): got an unexpected argument"),
-        (b"[1,2]", r"resize\(\): takes 1 positional arguments, the payload has 2"),
+        (b"[1,2]", r"resize\(\): takes 1 positional argument, the payload has 2"),
         (b"7", r"resize: Expected `object \| array \| null`"),
         (b'{"image_id":', r"resize: Input data was truncated"),
         (b"", r"resize: "),

@@ -27,6 +27,7 @@ from msgspec.structs import asdict, astuple
 from stoker.codec.json_check import PAYLOAD_LIMIT
 from stoker.codec.to_json import PLAIN, encode_value, misplaced_bytes, reason, revive
 from stoker.model.errors import InvalidInput, InvalidPayload, PayloadMismatch
+from stoker.model.words import count
 
 __all__ = ["Call", "Raw", "Signature", "call_of_chunk", "display", "encode_payload"]
 
@@ -254,7 +255,7 @@ class Signature:
         if isinstance(parts, list):
             names = [p.name for p in self._parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
             if len(parts) > len(names) and not self._takes_rest:
-                why = f"takes {len(names)} positional arguments, the payload has {len(parts)}"
+                why = f"takes {count(len(names), 'positional argument')}, the payload has {len(parts)}"
                 raise PayloadMismatch(f"{self.name}()", payload, why)
             return dict(zip(names, parts, strict=False)), parts[len(names) :]
         if self._takes_rest and _REST in parts:

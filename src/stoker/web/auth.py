@@ -18,6 +18,7 @@ from starlette.requests import HTTPConnection, Request
 
 from stoker.model.access import Identity, Role, is_loopback
 from stoker.model.errors import InvalidInput
+from stoker.model.words import count
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -59,7 +60,7 @@ class _WeakKey(InvalidInput):
 
     def got(self, value: object) -> str:
         """Return how long it is."""
-        return f"{len(value)} characters" if isinstance(value, str) else type(value).__name__
+        return count(len(value), "character") if isinstance(value, str) else type(value).__name__
 
 
 @dataclass(frozen=True)
