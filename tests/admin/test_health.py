@@ -128,6 +128,7 @@ async def test_a_retry_storm(admin: Admin, app: Stoker, clock: VirtualClock) -> 
     found = await the(admin, "retry storms")
     assert found.verdict is Grade.WARNING
     assert "15 of 25 runs of send" in found.read
+    assert found.remedy == "stoker jobs list kind:send is:dead,retrying"  # runs that failed for good count too
 
 
 @pytest.mark.spec("HEALTH-07")

@@ -193,8 +193,8 @@ def _storms(given: Situation) -> Iterator[Check]:
         runs = succeeded + failed
         if runs >= LEAST_RUNS and failed * 2 > runs:
             read = f"{failed:,} of {runs:,} runs of {kind} failed in the last hour"
-            meaning = "Most work on this kind is in vain, and its retries take slots from others."
-            yield warning("retry storms", read, meaning, f"stoker jobs list kind:{kind} is:retrying")
+            meaning = "Most work on this kind is in vain, and takes slots from others."
+            yield warning("retry storms", read, meaning, f"stoker jobs list kind:{kind} is:dead,retrying")
 
 
 def _lost(given: Situation) -> Iterator[Check]:
