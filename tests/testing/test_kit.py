@@ -213,6 +213,11 @@ def test_inline_runs_jobs_at_their_enqueue(plain_kit: TestKit) -> None:
         report.enqueue_sync(7)
         sign_up("ada")
     assert happened == [("sent", "boss7", 2), ("sent", "ada", 1)]
+    with plain_kit.inline():
+        with plain_kit.inline():
+            send.enqueue_sync("eve")
+        send.enqueue_sync("eve")
+    assert happened[2:] == [("sent", "eve", 1)] * 2
     sign_up("bob")
     assert_enqueued(send, to="bob", status="pending")
 
@@ -720,3 +725,24 @@ def test_the_plugin_imports_nothing_of_stoker_until_a_test_asks(tmp_path: Path) 
     (tmp_path / "test_light.py").write_text(body, encoding="utf-8")
     said = pytest_in(tmp_path)
     assert "1 passed" in said, said
+
+
+BARE = """
+import sys
+sys.modules |= dict.fromkeys(("pytest", "asyncpg", "redis", "sqlalchemy", "django", "starlette", "jinja2", "uvicorn"))
+from stoker import Stoker
+from stoker.testing import TestKit, assert_enqueued
+jobs = Stoker("memory://")
+@jobs.task
+async def send(to: str) -> None: ...
+for store in ("memory", "sqlite"):
+    with TestKit(jobs, store) as kit:
+        send.enqueue_sync("ada")
+        assert kit.drain_sync() == {"done": 1}
+        assert_enqueued(send, to="ada", status="done")
+"""
+
+
+@pytest.mark.spec("KIT-01")
+def test_the_kit_needs_neither_pytest_nor_an_extra() -> None:
+    subprocess.run([sys.executable, "-W", "error", "-c", BARE], check=True, timeout=120)

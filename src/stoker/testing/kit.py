@@ -288,9 +288,9 @@ class TestKit:
         """
         self._check_open("inline")
         app = self.app
-        plain = app.insert_drafts
+        before = vars(app).get("insert_drafts")  # of a block of this kind around this one
+        plain = functools.partial(Stoker.insert_drafts, app)
 
-        @functools.wraps(plain)
         async def insert_and_run(
             drafts: Sequence[Draft], tx: Transaction | None = None, group: Group | None = None
         ) -> list[Receipt]:
@@ -303,7 +303,9 @@ class TestKit:
         try:
             yield
         finally:
-            del vars(app)["insert_drafts"]
+            vars(app).pop("insert_drafts")
+            if before is not None:
+                vars(app)["insert_drafts"] = before
 
     async def _run_now(self, jobs: list[JobId]) -> None:
         """Run jobs to their end and raise the error of the first that died."""
