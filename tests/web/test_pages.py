@@ -343,6 +343,14 @@ async def test_a_job_shows_its_life_its_error_and_why_it_waits(
 
 
 @pytest.mark.spec("WEB-07")
+async def test_a_job_behind_a_shut_gate_is_not_among_the_others(app: Stoker, client: Client) -> None:
+    made = [await enqueue(app, "send") for _ in range(3)]
+    assert "then among 2 other due jobs, by priority" in text(
+        await client.get(f"/jobs/{made[0]}")
+    )  # no worker serves it
+
+
+@pytest.mark.spec("WEB-07")
 def test_the_legend_of_a_life_has_the_colours_of_its_bar() -> None:
     died = Part("died", 5, 9, 1)
     assert job_runs.legend([Part("waiting", 0, 5), died]) == [("b-wait", "in line", 5), ("b-dead", "running", 4)]

@@ -104,7 +104,8 @@ def gates(visit: Visit, job: Job, found: Explanation, reading: Reading, facts: F
 
 
 def _line(job: Job, reading: Reading, blocked: bool) -> str:
-    ahead = max(reading.census.ready(job.queue) - (not blocked), 0)
+    is_ready = job.status is Status.PENDING and job.scheduled_at <= reading.census.at
+    ahead = max(reading.census.ready(job.queue) - is_ready, 0)
     if not ahead:
         return "then it runs next" if blocked else "it runs next"
     return f"{'then ' if blocked else ''}among {count(ahead, 'other due job')}, by priority, time and id"
