@@ -408,6 +408,12 @@ async def test_a_waiting_job_is_edited_by_a_form_and_the_edit_undone(app: Stoker
     assert (await client.post(f"/jobs/{id_}/edit", {"at": "soon"})).status_code == 422
 
 
+@pytest.mark.spec("WEB-19")
+async def test_the_limits_page_says_that_no_key_is_full_while_jobs_wait_under_one(app: Stoker, client: Client) -> None:
+    await enqueue(app, limit=Limit(1, "@tenant", name="account"), tenant="c1")
+    assert "No key is at its limit." in text(await client.get("/limits"))
+
+
 @pytest.mark.spec("WEB-64")
 async def test_the_limits_page_lists_keys_that_retrying_jobs_hold(app: Stoker, client: Client) -> None:
     for limit in (Limit(1, "@tenant", name="held", hold="retrying"), Limit(1, "@tenant", name="free")):
