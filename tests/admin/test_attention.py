@@ -126,6 +126,25 @@ async def test_no_worker_is_one_finding_over_everything_that_is_due(
     assert (one.tone, one.detail) == ("bad", "3 due jobs wait for one.")
 
 
+@pytest.mark.spec("NEED-13")
+async def test_a_retry_that_is_due_waits_for_a_worker_too(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    await app.enqueue(app.draft("send"))
+    engine = await app.engine()
+    [job] = await claim(app)
+    again = Settlement(job.id, job.worker, job.token, Status.RETRYING, after=MINUTE, error="Timeout: after 1 s")
+    await engine.jobs.settle([again])
+    assert await found(admin) == [], "it is not due yet"
+    later(clock, 2 * MINUTE)
+    [finding] = await found(admin)
+    assert (finding.tone, finding.text) == ("bad", "No worker is at work")
+    assert finding.detail == "1 due job waits for one."
+    await beat(app, queues={"other": 5})
+    [finding] = await found(admin)
+    assert (finding.tone, finding.name, finding.text) == ("bad", "default", "has 1 ready job and no worker")
+    await admin.queues.pause("default")
+    assert "default" not in {one.name for one in await found(admin) if one.tone == "bad"}
+
+
 @pytest.mark.spec("NEED-15")
 async def test_a_wait_is_late_by_what_is_usual_in_its_queue(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
     later(clock, 2 * 24 * HOUR)

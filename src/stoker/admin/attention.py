@@ -114,12 +114,21 @@ class Closer(msgspec.Struct, frozen=True):
     held: dict[str, int] | None = None
     usual: dict[str, Span] = {}
     full: dict[str, str] = {}
+    retries: dict[str, int] = {}
     calls: int = 0
 
 
 async def look_closer(engine: Engine, given: Situation) -> Closer:
-    """Read what silent workers still hold, and what is usual for queues that wait long; no call without trouble."""
+    """Read what silent workers still hold, which retries of queues without a worker are due, and what is usual for
+    queues that wait long; no call without trouble.
+    """
     held, calls = await _held(engine, [one for one in given.presences if is_silent(one, given.now) and one.running])
+    retries: dict[str, int] = {}
+    if unserved := given.unserved_retries:
+        statuses, queues = frozenset({Status.RETRYING}), frozenset(unserved)
+        page = await engine.operator.find(Query(statuses=statuses, queues=queues, order="due", limit=LARGEST_PAGE))
+        retries = Counter(job.queue for job in page.jobs if job.scheduled_at <= given.now)
+        calls += 1
     waiting = waiting_long(given)[:LOOKED_AT]
     usual: dict[str, Span] = {}
     full: dict[str, str] = {}
@@ -132,7 +141,7 @@ async def look_closer(engine: Engine, given: Situation) -> Closer:
             if limits := [one.limit for one in views if one.full and one.due is not None and one.due <= oldest]:
                 full[name] = limits[0] or ""
         calls += 1 + len(waiting)
-    return Closer(held, usual, full, calls)
+    return Closer(held, usual, full, retries, calls)
 
 
 async def _held(engine: Engine, silent: Sequence[Presence]) -> tuple[dict[str, int] | None, int]:
@@ -181,4 +190,6 @@ async def situation(
 
 def closer(given: Situation, looked: Closer) -> Situation:
     """The situation with what a closer look told."""
-    return msgspec.structs.replace(given, held=looked.held, usual=looked.usual, full=looked.full)
+    return msgspec.structs.replace(
+        given, held=looked.held, usual=looked.usual, full=looked.full, retries=looked.retries
+    )

@@ -128,8 +128,9 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What findings are made from; what is left out is not judged.
 
     `held` is how many jobs silent workers hold, by worker; None: as many as they reported last. `usual` is the p95 of
-    the waits of a day, by queue. `full` names the limit that holds the oldest due job of a queue. `homes` is the own
-    queue of each kind that the app knows.
+    the waits of a day, by queue. `full` names the limit that holds the oldest due job of a queue. `retries` are the
+    retrying jobs that are due, at least so many, of `unserved_retries`. `homes` is the own queue of each kind that the
+    app knows.
     """
 
     census: Census
@@ -141,6 +142,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     held: Mapping[str, int] | None = None
     usual: Mapping[str, Span] = {}
     full: Mapping[str, str] = {}
+    retries: Mapping[str, int] = {}
     homes: Mapping[str, str] = {}
     late_after: Span = LATE_AFTER
 
@@ -161,6 +163,16 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def serving(self, name: str) -> list[Presence]:
         """The live workers of a queue."""
         return self._served.get(name, [])
+
+    @cached_property
+    def unserved_retries(self) -> list[str]:
+        """The queues with retrying jobs that no live worker serves and that are not paused."""
+        held = {one.queue for one in self.census.counts if one.status is Status.RETRYING and one.n}
+        return sorted(name for name in held if not self.serving(name) and not self.queue(name).is_paused(self.now))
+
+    def due(self, name: str) -> int:
+        """How many jobs of a queue wait for a worker now; retries count where none serves it."""
+        return self.census.ready(name) + self.retries.get(name, 0)
 
     @cached_property
     def _settings(self) -> dict[str, Queue]:
@@ -231,7 +243,7 @@ def standstill(given: Situation) -> Standstill | None:
     now = given.now
     if live(given.presences, now):
         return None
-    jobs = sum(given.census.ready(name) for name in given.names if not given.queue(name).is_paused(now))
+    jobs = sum(given.due(name) for name in given.names if not given.queue(name).is_paused(now))
     schedules = sum(one.is_due(now) and not is_unreadable(one) for one in given.schedules)
     consumers = sum(one.waits > DELIVERED_WITHIN for one in given.deliveries)
     held = sum(_held(given).values())
@@ -291,10 +303,10 @@ def _unserved(given: Situation) -> Iterator[Finding]:
     census = given.census
     pending: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for one in census.counts:
-        if one.status is Status.PENDING:
-            pending[one.queue][one.kind] = one.n
+        if one.status is Status.PENDING or (one.status is Status.RETRYING and given.retries.get(one.queue)):
+            pending[one.queue][one.kind] = pending[one.queue].get(one.kind, 0) + one.n
     for name in sorted(pending):
-        ready = census.ready(name)
+        ready = given.due(name)
         if not ready or given.queue(name).is_paused(census.at):
             continue
         serving = given.serving(name)
