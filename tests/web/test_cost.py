@@ -158,7 +158,7 @@ async def test_a_question_that_the_store_stops_is_said_so(
     async def slow(*_: Any) -> None:
         raise EngineSlow("the driver's own words")
 
-    monkeypatch.setattr(await client.board.store.engine(), "find", slow)
+    monkeypatch.setattr((await client.board.store.engine()).operator, "find", slow)
     answer = await client.get("/api/v1/jobs")
     assert (answer.status_code, answer.json()["code"]) == (503, "too_slow")
     assert "driver" not in answer.text
@@ -205,7 +205,7 @@ async def test_charts_are_drawn_from_points_of_all_queues_together(
         asked.append(queues)
         return await read(since, until, metrics, queues, **width)
 
-    monkeypatch.setattr(await viewed.store.engine(), "points", points_of)
+    monkeypatch.setattr((await viewed.store.engine()).timeline, "points", points_of)
     page = (await client.get("/")).text
     assert asked == [{"", "mail"}]
     assert re.search(r'data-of="throughput" data-series="1">70<', page)

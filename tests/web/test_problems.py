@@ -140,7 +140,7 @@ async def test_503_while_the_store_is_away_without_the_drivers_words(
     async def away(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(await client.board.store.engine(), "get", away)
+    monkeypatch.setattr((await client.board.store.engine()).operator, "get", away)
     answer = await send(client, "GET", f"/jobs/{UNKNOWN}/explain")
     problem(answer, 503, code)
     assert "asyncpg" not in answer.text
@@ -169,7 +169,7 @@ async def test_500_for_a_fault_says_only_where_the_log_has_it(
     async def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("hunter2")
 
-    monkeypatch.setattr(await client.board.store.engine(), "get", broken)
+    monkeypatch.setattr((await client.board.store.engine()).operator, "get", broken)
     found = problem(await send(client, "GET", f"/jobs/{UNKNOWN}"), 500, "fault")
     assert "hunter2" not in str(found)
     assert found["request"] in caplog.text
