@@ -8,10 +8,11 @@ from itertools import count
 import pytest
 
 from stoker.admin.jobs import JobsAdmin
-from stoker.model.actions import ACTIONS, MANY, Given, action_of, on_many
+from stoker.model.actions import ACTIONS, MANY, Given, action_of, allows, on_many
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Status
 from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Move, Prioritize, Requeue, RunNow
+from stoker.model.record import WAITING
 
 numbers = count(1)
 
@@ -102,3 +103,8 @@ def test_every_action_on_many_has_its_words_and_its_method(name: str) -> None:
         assert button.undo in {"", "restore", "edit", name}
         assert button.question is not None or not button.asks
         assert button.form == bool(one.required and button.label)
+
+
+@pytest.mark.spec("FIRST-01")
+def test_only_a_waiting_job_can_be_put_first() -> None:
+    assert {status for status in Status if allows(RunNow(first=True), status)} == set(WAITING)

@@ -323,3 +323,15 @@ def test_the_title_counts_and_badges_tell_the_page() -> None:
     assert verdict(found[:1]) == "One thing needs you"
     assert verdict(found * 4) == "12 things need you"
     assert badges(found) == {"jobs": (1, "bad"), "queues": (1, "warn"), "outbox": (1, "warn")}
+
+
+@pytest.mark.spec("NEED-13")
+def test_retries_are_asked_for_where_no_live_worker_serves_their_queue() -> None:
+    names = ("mail", "sms", "paused")
+    counts = tuple(Count(name, "send", Status.RETRYING, 1) for name in names)
+    paused = Queue(name="paused", pause=Pause())
+    given = Situation(census=Census(at=NOW, counts=counts), queues=[paused], presences=[presence()])
+    assert given.unserved_retries == ["sms"]
+    assert told(census=given.census, queues=[paused], retries={"sms": 1}) == [
+        "sms has 1 ready job and no worker. It waits until one serves it. Run `stoker work app:jobs -q sms`."
+    ]

@@ -50,6 +50,7 @@ from stoker.model.query import (
     matched_at,
     matches,
     place_of,
+    queues_of,
     read_cursor,
     scheduled_count,
     write_cursor,
@@ -546,3 +547,11 @@ def test_counters_know_how_many_jobs_a_plain_question_means() -> None:
     ]
     assert [is_counted(Query(**one)) for one in unknown] == [False] * 5
     assert all(is_counted(Query(**one)) for one in (*asked, *times, {"order": "finished"}))
+
+
+def test_the_queues_of_a_counted_query_are_those_with_such_jobs() -> None:
+    pending = frozenset({Status.PENDING})
+    assert queues_of(Query(statuses=pending), CENSUS) == {"mail", "sms"}
+    assert queues_of(Query(statuses=pending, queues=frozenset({"sms", "none"})), CENSUS) == {"sms"}
+    assert queues_of(Query(statuses=pending, kinds=frozenset({"bounce"})), CENSUS) == {"mail"}
+    assert queues_of(Query(statuses=frozenset({Status.DEAD})), CENSUS) == {"mail"}

@@ -13,10 +13,12 @@ from stoker.model.control import Queue
 from stoker.model.errors import InvalidTransition
 from stoker.model.ids import compose, text
 from stoker.model.job import (
+    FIRST,
     LARGEST_METADATA,
     LONGEST_HISTORY,
     LONGEST_LOG,
     ORIGINAL,
+    OWN_PRIORITY,
     Draft,
     Failure,
     Job,
@@ -374,3 +376,13 @@ def test_a_job_is_restored_only_while_nothing_happened_to_it() -> None:
     assert discarded.restorable(gone)
     assert discarded.restore(gone) == msgspec.structs.replace(dead, expires_at=NOW + queue.keep_dead)
     assert before.as_former(None).ended is None
+
+
+@pytest.mark.spec("FIRST-01")
+def test_a_job_put_first_remembers_its_own_priority() -> None:
+    put = record().run_now(NOW, first=True)
+    assert (put.priority, put.own_priority, put.metadata) == (FIRST, 3, {OWN_PRIORITY: "3"})
+    assert put.run_now(NOW, first=True) == put
+    assert record().run_now(NOW).own_priority == 3
+    for noted in ({}, {OWN_PRIORITY: "x"}, {OWN_PRIORITY: "9999"}):
+        assert msgspec.structs.replace(put, metadata=noted).own_priority == 0

@@ -241,6 +241,9 @@ def test_every_part_of_a_job_is_masked() -> None:
     assert EVERYTHING_SHOWN.job(job) == job
     bare = replace(job, options=Options(), result=None, last_error=None)
     assert REDACTION.job(bare).last_error is None
+    row = REDACTION.listed(job)
+    assert (row.payload, row.result, row.history, row.log) == (b"", None, (), ()), "no row of a list shows these"
+    assert (row.last_error, row.metadata) == (masked.last_error, masked.metadata)
 
 
 STORED = b'{"to": "ada", "api_key": "k-1", "deep": [{"token": "t-1", "n": 1.50}, {"n": 2}], "dsn": "pg://u:pw@h/d"}'
@@ -286,3 +289,10 @@ def test_a_masked_value_that_was_changed_is_refused_by_name(before: bytes, after
 @pytest.mark.spec("REDACT-08")
 def test_a_stored_payload_that_cannot_be_read_gives_nothing_back() -> None:
     assert with_secrets(b"{password=x", b'{"to": "bob"}', Redaction(), may_change=False) == b'{"to": "bob"}'
+
+
+@pytest.mark.spec("REDACT-08")
+def test_a_name_that_an_edit_adds_is_stored_as_it_came() -> None:
+    given = b'{"a": 1, "api_key": "[hidden]", "b": 2}'
+    kept = with_secrets(b'{"a": 1, "api_key": "k-1"}', given, Redaction(), may_change=False)
+    assert json.loads(kept) == {"a": 1, "api_key": "k-1", "b": 2}

@@ -255,3 +255,7 @@ def test_the_usual_wait_is_the_p95_over_the_jobs_of_a_day() -> None:
     assert usual_wait([*quiet, *minute(95, 5, 60), *minute(96, 1, 90)]) == 60, "six of a hundred and one did"
     batch = [*minute(0, 1_000, 3_600), *quiet]
     assert usual_wait(batch) == 3_600, "jobs count, not minutes"
+
+
+def test_the_usual_wait_passes_over_other_metrics() -> None:
+    assert usual_wait([Point("mail", "failed", START, 5)]) == 0

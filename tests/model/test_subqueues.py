@@ -7,11 +7,12 @@ import pytest
 
 from stoker.model.control import Queue
 from stoker.model.errors import InvalidInput, InvalidName
-from stoker.model.job import Draft, Options, Settlement, Status, pack, salvaged, unpack
+from stoker.model.job import FIRST, Draft, Options, Settlement, Status, pack, salvaged, unpack
 from stoker.model.limit import Slot, check_number
 from stoker.model.record import Record
 from stoker.model.subqueues import (
     AT_ONCE,
+    FRONT,
     FULL_FOR,
     Look,
     State,
@@ -316,3 +317,12 @@ def test_who_comes_before_in_the_round() -> None:
     views = [view("q", state) for state in (*open_, full, State("@d"))]
     assert [one.turn for one in views] == [(5, 1), (3, 1), (5, 1), None, None]
     assert [before_in_round(f"@{name}", views) for name in "abcd"] == [1, 0, 2, 3]
+
+
+@pytest.mark.spec("FIRST-04")
+def test_a_subqueue_whose_head_was_put_first_is_next_in_the_round() -> None:
+    state = looked(touched(made("api/a", SLOT, {}, NOW), NOW - 5), Look((0, NOW - 9, b"x")), NOW, 3)
+    put = looked(state, Look((FIRST, NOW, b"y")), NOW, 9)
+    assert (put.at, put.turn) == (FRONT, 0)
+    after = looked(put, Look((0, NOW - 9, b"x")), NOW + 1, 9)
+    assert (after.at, after.turn) == (NOW + 1, 9), "without that job it joins anew"
