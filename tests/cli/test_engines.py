@@ -18,7 +18,7 @@ from stoker.cli.command import stoker
 from stoker.cli.operations import finished
 from stoker.model.throttle import Rate
 from stoker.outbox import Message, Outbox
-from tests.harness.apps import drain
+from tests.harness.apps import PATIENCE, drain
 
 UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
 
@@ -114,10 +114,13 @@ def filled(url: str, *, streams: bool) -> None:
             if outbox is not None:
                 await outbox.append("a", {"to": "ada"})
                 await outbox.append("b", {"to": "bob"})
-            await drain(app)
+            admin = Admin(app, by="ada")
+            async with asyncio.timeout(PATIENCE):
+                await drain(app)
+                while streams and await admin.outbox.count_letters(stream="orders") < 2:
+                    await drain(app)
             await send.using(delay=3600).enqueue("later")
             await app.schedule("nightly", send.draft("ada"), cron="0 9 * * mon-fri", tz="Europe/Paris")
-            admin = Admin(app, by="ada")
             await admin.operations.finish((await admin.operations.start("requeue", "is:done")).id)
             await admin.tokens.create("ada", "read")
 

@@ -213,6 +213,24 @@ async def test_a_lease_that_arrives_during_a_stop_is_given_back(outbox: Outbox[i
 
 
 @pytest.mark.spec("DELIVER-12")
+async def test_a_worker_that_drains_waits_for_the_first_look_of_every_consumer(outbox: Outbox[int]) -> None:
+    """Also before the lanes' tasks have had their first turn on the loop."""
+
+    @outbox.deliver
+    async def publish(message: Message[int]) -> None: ...
+
+    engine, handler = await outbox.app.engine(), outbox.handlers["publish"]
+    await outbox_of(engine).register(outbox.stream, [handler.consumer])
+    context = ServiceContext(outbox.app, engine, lambda: "w1", under_way=UnderWay())
+    lanes = Lanes("orders", handler, context, outbox_of(engine), Threads())
+    tasks = lanes.start()
+    assert context.under_way
+    await until(lambda: not context.under_way)
+    lanes.close()
+    await asyncio.gather(*tasks)
+
+
+@pytest.mark.spec("DELIVER-12")
 def test_a_worker_without_queues_and_services_is_refused() -> None:
     with pytest.raises(InvalidInput, match="no services either"):
         Worker(Stoker("memory://"), {})

@@ -101,7 +101,8 @@ class Lanes:
     # --- asked by the service -----------------------------------------------------------------------------------
 
     def start(self) -> list[asyncio.Task[None]]:
-        """Start the lanes."""
+        """Start the lanes. They count as looking from now on: a worker that drains waits for their first look."""
+        self._count(looking=True)
         name = f"stoker-outbox-{self.stream}-{self.handler.name}"
         return [asyncio.create_task(self._serve(), name=f"{name}-{n}") for n in range(self.handler.lanes)]
 
