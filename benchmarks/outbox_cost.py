@@ -23,8 +23,8 @@ from benchmarks.stats import FEWEST_ROUNDS, Meter, Pair, in_turns, pace_row, tim
 from stoker.app import Stoker
 from stoker.engines.base import Outbox as Streams
 from stoker.engines.base import outbox_of
-from stoker.model.outbox.cursor import Consumer, Wish
-from stoker.model.outbox.steering import Seek
+from stoker.model.outbox.consumers import Seek
+from stoker.model.outbox.cursor import Consumer, LeaseRequest
 from stoker.outbox import Batch, Entry, Message, Outbox
 from stoker.outbox.service import VACUUM_REST, VACUUM_STEP
 from stoker.registry import mint
@@ -150,7 +150,7 @@ async def _delivered(url: str, count: int, batch: int) -> Meter:
 async def _numbered(streams: Streams) -> None:
     """Have the engine number what is committed: a lease of an unknown consumer does, and takes nothing."""
     for _ in range(10):
-        await streams.lease(Wish("deliver", "nothing", "nobody", 1))
+        await streams.lease(LeaseRequest("deliver", "nothing", "nobody", 1))
 
 
 def _bare(db: Any, count: int, batch: int, mark: str) -> Meter:

@@ -30,10 +30,10 @@ from stoker.model.control import Presence, Tuning
 from stoker.model.events import Event, EventType, Point
 from stoker.model.ids import Mint
 from stoker.model.job import Claim, Demand, Note, Settlement, Status
-from stoker.model.outbox.cursor import Consumer, Lease, Wish
+from stoker.model.outbox.batch_size import Ending
+from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest
 from stoker.model.outbox.delivery import Advance
 from stoker.model.outbox.letters import Letter
-from stoker.model.outbox.pacing import Ending
 from stoker.model.outbox.stream import Entry, Message, Stream
 from stoker.model.query import Prioritize, Query, Selection
 from stoker.model.stats import merge, of_all
@@ -352,7 +352,7 @@ async def _streams(engine: Engine, clock: VirtualClock, now: Instant) -> None:
     await engine.jobs.renew("fra-2.2", [], first=True, lease=3 * HOUR)
     reasons = ("Reject: schema v3 needs field 'vat_id'", "ValueError: Invalid isoformat string: '2026-13-01'")
     for turn in range(16):
-        lease = await outbox.lease(Wish("orders", "analytics", "fra-2.2", 1_000))
+        lease = await outbox.lease(LeaseRequest("orders", "analytics", "fra-2.2", 1_000))
         assert isinstance(lease, Lease)
         clock.set(now - (40 - 2 * turn) * MINUTE)
         bad = lease.messages[:1] if turn in {2, 7, 10} else ()
@@ -363,12 +363,12 @@ async def _streams(engine: Engine, clock: VirtualClock, now: Instant) -> None:
     await outbox.register(invoices, [Consumer("webhook-relay", "end")])
     clock.set(now)
     for _ in range(16):
-        lease = await outbox.lease(Wish("orders", "warehouse", "fra-2.2", 1_000))
+        lease = await outbox.lease(LeaseRequest("orders", "warehouse", "fra-2.2", 1_000))
         assert isinstance(lease, Lease)
         await outbox.advance(_delivered(lease))
     await outbox.append(invoices, [_entry(n, 4, "shop.InvoiceIssued.v1") for n in range(94)])
     for _ in range(4):
-        lease = await outbox.lease(Wish("invoices", "webhook-relay", "fra-2.2", 1_000))
+        lease = await outbox.lease(LeaseRequest("invoices", "webhook-relay", "fra-2.2", 1_000))
         assert isinstance(lease, Lease)
         await outbox.advance(_delivered(lease))
 

@@ -13,8 +13,8 @@ from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import InvalidInput, InvalidName, LockLost, StokerError
 from stoker.model.job import Status
 from stoker.model.throttle import Rate
-from stoker.records import Curve
 from stoker.testing.clock import VirtualClock
+from stoker.views import Curve
 from tests.harness.apps import drain
 
 

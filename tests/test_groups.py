@@ -18,9 +18,9 @@ from stoker.model.job import Status
 from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.outcome import Reject
 from stoker.model.time import DAY, HOUR, SECOND
-from stoker.records import Progress
 from stoker.services import ServiceContext
 from stoker.testing.clock import VirtualClock
+from stoker.views import Progress
 from stoker.worker import janitor
 from stoker.worker.janitor import GroupSweeper
 from tests.harness.apps import PATIENCE, drain, until, working

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from stoker import records
+from stoker import views
 from stoker.app import Stoker
 from stoker.engines.base import CORRUPT
 from stoker.model import ids
@@ -14,8 +14,8 @@ from stoker.model import job as stored
 from stoker.model.events import Transition
 from stoker.model.job import Failure, Options, Status, Stored
 from stoker.model.time import HOUR, SECOND
-from stoker.records import FailedRun, Job
 from stoker.testing.clock import VirtualClock
+from stoker.views import FailedRun, Job
 from tests.harness.apps import drain
 
 NAME = "01010101-0101-0101-0101-010101010101"
@@ -32,7 +32,7 @@ async def test_ids_are_text_wherever_a_user_meets_one(jobs: Stoker) -> None:
     handle = await work.enqueue()
     [receipt] = await jobs.enqueue_many([work.draft()])
     assert (await handle.refresh()).id == handle.id
-    assert receipt == records.Receipt(jobs.handle(receipt.id).id, Stored.INSERTED)
+    assert receipt == views.Receipt(jobs.handle(receipt.id).id, Stored.INSERTED)
     await drain(jobs)
     assert await jobs.handle(receipt.id).result(0) is None
     assert {change.job for change in received} == {handle.id, receipt.id}
@@ -79,14 +79,14 @@ def test_a_record_shows_everything_the_store_has_about_a_job() -> None:
         history=(Failure(4 * SECOND, 1, "boom"),),
         successor=b"\1" * 16,
     )
-    shown = records.job(record)
+    shown = views.job(record)
     assert (shown.id, shown.successor) == (NAME, NAME)
     assert shown.history == (FailedRun(datetime(1970, 1, 1, 0, 0, 4, tzinfo=UTC), 1, "boom"),)
     flat = {"options": {"timeout", "expires", "keep", "backoff", "isolation", "then", "group", "limit"}}
     wanted = {name for field in stored.Job.__struct_fields__ for name in flat.get(field, {field})}
     assert set(Job.__struct_fields__) == wanted | {"unreadable"}
     assert not shown.unreadable
-    assert records.job(msgspec.structs.replace(record, metadata={CORRUPT: "no state"})).unreadable
+    assert views.job(msgspec.structs.replace(record, metadata={CORRUPT: "no state"})).unreadable
     plain = [field for field in msgspec.structs.fields(stored.Job) if field.type in (str, bytes, int, Status)]
     for field in plain:
         if field.name not in ("id", "created_at", "scheduled_at"):

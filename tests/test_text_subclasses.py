@@ -13,8 +13,8 @@ from stoker.model.control import Tuning
 from stoker.model.events import EventType, Window
 from stoker.model.job import Draft, Options
 from stoker.model.limit import Slot
+from stoker.model.outbox.consumers import Release
 from stoker.model.outbox.cursor import Consumer
-from stoker.model.outbox.steering import Release
 from stoker.model.outbox.stream import Stream, entry
 from stoker.model.query import Move
 from stoker.model.schedule import Schedule

@@ -31,8 +31,8 @@ from stoker.model.outcome import Reject, Retry, Snooze, Throttle
 from stoker.model.retry import Exponential, Fixed, Linear, Never
 from stoker.model.throttle import Rate
 from stoker.model.unique import Unique
-from stoker.records import Curve, Job, Receipt, Schedule
 from stoker.task import Task
+from stoker.views import Curve, Job, Receipt, Schedule
 
 if TYPE_CHECKING:
     from stoker.observe.logs import JsonFormatter, RedactingFilter

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar, Unpack, cast
 
 import msgspec
 
-from stoker import records, sync
+from stoker import sync, views
 from stoker.block import Factory, joined
 from stoker.codec.signature import Signature
 from stoker.context import Context
@@ -52,13 +52,13 @@ from stoker.model.schedule import Schedule as StoredSchedule
 from stoker.model.throttle import Rate
 from stoker.model.time import SECOND, Seconds
 from stoker.options import parse
-from stoker.records import Curve, Grant, Receipt, Schedule
 from stoker.registry import Registry, Router, inside, mint
 from stoker.schedules import ScheduleHandle, ScheduleOptions, plan
 from stoker.schedules import parse as read_options
 from stoker.services import Services
 from stoker.settings import TimelineSettings, check_known, resolve
 from stoker.sync import in_sync
+from stoker.views import Curve, Grant, Receipt, Schedule
 
 T = TypeVar("T")
 
@@ -288,7 +288,7 @@ class Stoker(Registry):
 
     def schedule_record(self, found: StoredSchedule) -> Schedule:
         """A stored schedule as the user reads it."""
-        return records.schedule(found, declared=found.name in self.declared_schedules)
+        return views.schedule(found, declared=found.name in self.declared_schedules)
 
     schedule_sync = in_sync(schedule)
     unschedule_sync = in_sync(unschedule)
@@ -339,7 +339,7 @@ class Stoker(Registry):
         for portion in portions(waiting, engine.most_bytes):
             with _naming_the_rest(waiting, portion.start):
                 receipts += await self.insert_drafts(waiting[portion.start : portion.stop], tx)
-        return records.receipts(receipts)
+        return views.receipts(receipts)
 
     def enqueue_many_sync(self, drafts: Iterable[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
         """`enqueue_many` for code without a loop; a synchronous `tx` of yours needs no loop at all."""
@@ -349,7 +349,7 @@ class Stoker(Registry):
             with _naming_the_rest(waiting, portion.start):
                 part = waiting[portion.start : portion.stop]
                 receipts += self._insert_drafts_sync(part, tx, "`await jobs.enqueue_many(...)`")
-        return records.receipts(receipts)
+        return views.receipts(receipts)
 
     async def insert_drafts(
         self, drafts: Sequence[Draft], tx: Transaction | None = None, group: Group | None = None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, overload
 from stoker.block import Block, Factory
 from stoker.codec.error_text import safe, text_of
 from stoker.codec.signature import Call
-from stoker.job_part import Commit, JobPart
+from stoker.job_participant import Commit, JobPart
 from stoker.model import ids
 from stoker.model.control import Refusal
 from stoker.model.errors import GroupClosed, InvalidInput, StokerError

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from stoker import records
+from stoker import views
 from stoker.model import ids, throttle
 from stoker.model.control import SETTINGS, UNDECLARED, Queue, Refusal, Tuning, refusal
 from stoker.model.errors import InvalidInput, LockLost, StokerError
 from stoker.model.job import check_name
 from stoker.model.throttle import Rate
 from stoker.model.time import SECOND, Seconds, Span, instant, span
-from stoker.records import Curve, Grant, QueueSettings
 from stoker.sync import in_sync
+from stoker.views import Curve, Grant, QueueSettings
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -153,7 +153,7 @@ class QueueHandle:
         engine = await self._app.engine()
         plain = Queue(name=self.name, keep_done=engine.keep_done)
         found = next((queue for queue in await engine.control.queues() if queue.name == self.name), plain)
-        return records.queue_settings(found, plain, await engine.now())
+        return views.queue_settings(found, plain, await engine.now())
 
     async def _tune(self, tuning: Tuning) -> None:
         engine = await self._app.engine()
@@ -191,7 +191,7 @@ class BudgetHandle:
         An unknown budget refuses, and so does one that can never hold `n` tokens.
         """
         given, refused = await self.request(n)
-        return records.grant(given, None if refused is None else refused.why)
+        return views.grant(given, None if refused is None else refused.why)
 
     async def request(self, n: int) -> tuple[throttle.Grant, Refusal | None]:
         """Ask for `n` tokens; a refusal comes with its cause."""

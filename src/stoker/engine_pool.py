@@ -17,7 +17,7 @@ from collections.abc import Callable
 from stoker.engines.base import Engine
 from stoker.event_buffer import EventBuffer
 from stoker.model.errors import StokerError
-from stoker.model.words import count
+from stoker.model.humanize import count
 
 logger = logging.getLogger("stoker.app")
 

@@ -24,10 +24,10 @@ from stoker.engines.base import Timeline
 from stoker.model import events
 from stoker.model.errors import EngineUnavailable, StokerError
 from stoker.model.events import Event, EventType
+from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Verdict
 from stoker.model.time import Instant, Span
-from stoker.model.words import count
 
 CAPACITY = 50_000
 CHUNK = 2_000

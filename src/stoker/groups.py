@@ -13,11 +13,11 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from stoker import records
+from stoker import views
 from stoker.block import joined
 from stoker.codec.error_text import text_of
 from stoker.engines.base import Transaction
-from stoker.engines.shared.ends import FIRST_PAUSE, LAST_PAUSE
+from stoker.engines.shared.job_end_waiters import FIRST_PAUSE, LAST_PAUSE
 from stoker.model import ids
 from stoker.model.errors import GroupFailed, InvalidInput, NotFound, StokerError
 from stoker.model.groups import MOST_KNOWN, Group, into_group
@@ -25,8 +25,8 @@ from stoker.model.ids import JobId
 from stoker.model.job import FINISHED, LARGEST_BATCH, Draft, Job, Status, portions
 from stoker.model.query import LONGEST_REASON, Cancel, Selection
 from stoker.model.time import Seconds, span
-from stoker.records import Progress, Receipt
 from stoker.sync import in_sync
+from stoker.views import Progress, Receipt
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -74,12 +74,12 @@ class GroupHandle:
         while members := into_group(self._id, islice(waiting, LARGEST_BATCH)):
             for portion in portions(members, engine.most_bytes):
                 stored = await self._app.insert_drafts(members[portion.start : portion.stop], None, self._new)
-                receipts += records.receipts(stored)
+                receipts += views.receipts(stored)
         return receipts
 
     async def progress(self) -> Progress:
         """How many members there are, and what became of them."""
-        return records.progress(await self._find())
+        return views.progress(await self._find())
 
     async def wait(self, timeout: Seconds | None = None) -> Progress:
         """Wait until the group is closed, and return its numbers.
@@ -100,7 +100,7 @@ class GroupHandle:
             pause = min(pause * 2, LAST_PAUSE)
         if not group.succeeded:
             raise await self._failure(group)
-        return records.progress(group)
+        return views.progress(group)
 
     async def cancel(self, *, reason: str = "canceled with its group") -> int:
         """Cancel the members that wait and ask those that run to stop; returns how many that were.

@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from stoker import records
+from stoker import views
 from stoker.codec.error_text import text_of
 from stoker.codec.signature import Signature, display
 from stoker.context import waiting_for
@@ -23,8 +23,8 @@ from stoker.model.job import Status, Stored
 from stoker.model.lifecycle import RESULT_WARNING
 from stoker.model.query import LONGEST_REASON, Cancel, Selection
 from stoker.model.time import Seconds, span
-from stoker.records import Job
 from stoker.sync import in_sync
+from stoker.views import Job
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -69,7 +69,7 @@ class JobHandle(Generic[R_co]):
         [job] = await engine.operator.get([self._id])
         if job is None:
             raise NotFound.job(self.id)
-        return records.job(job)
+        return views.job(job)
 
     async def result(self, timeout: Seconds | None = None) -> R_co:
         """Wait for the job to end and return its result.

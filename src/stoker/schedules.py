@@ -20,9 +20,9 @@ from stoker.model.job import Draft, check_name
 from stoker.model.schedule import NO_ID, Edit, Misfire, Overlap, Source, extra_draft, template, upcoming
 from stoker.model.time import Instant, Seconds, moment, span
 from stoker.model.unique import Unique
-from stoker.records import Schedule
 from stoker.settings import check_known
 from stoker.sync import in_sync
+from stoker.views import Schedule
 
 if TYPE_CHECKING:
     from stoker.app import Stoker

@@ -22,8 +22,8 @@ from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done
 from stoker.model.throttle import Cool, Rate
 from stoker.model.time import HOUR, MINUTE, SECOND, moment
-from stoker.records import Curve
 from stoker.testing.clock import VirtualClock
+from stoker.views import Curve
 from tests.harness.calls import counted
 
 UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"

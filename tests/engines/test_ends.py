@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
-from stoker.engines.shared.ends import OVER, WANT, Ends, Interest, Message, topics_of
+from stoker.engines.shared.job_end_waiters import OVER, WANT, Ends, Interest, Message, topics_of
 from stoker.model.errors import EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import Settlement, Status, Verdict

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from stoker.engines.postgres.statements import STATEMENTS
-from stoker.engines.sqlite import steering as sqlite_steering
+from stoker.engines.sqlite import consumers as sqlite_steering
 from stoker.model.outbox import delivery
 
 if TYPE_CHECKING:

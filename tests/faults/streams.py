@@ -33,7 +33,7 @@ from stoker.engines.base import Engine, Outbox, outbox_of
 from stoker.engines.url import engine_from_url
 from stoker.model.errors import EngineBusy, EngineError, StokerError
 from stoker.model.ids import Mint
-from stoker.model.outbox.cursor import Consumer, Lease, Terms, Wish
+from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest, Terms
 from stoker.model.outbox.delivery import Delivered, conclude_batch
 from stoker.model.outbox.letters import LetterStatus
 from stoker.model.outbox.stream import Message, Stream, entry
@@ -214,7 +214,7 @@ class Member:
 
     async def publish(self) -> bool:
         """Deliver to the consumer that writes files; sometimes go on with the same partition."""
-        wish = Wish("orders", "publish", self.worker, BATCH, TERMS)
+        wish = LeaseRequest("orders", "publish", self.worker, BATCH, TERMS)
         lease: Any = await self.outbox.lease(wish)
         worked = isinstance(lease, Lease)
         while isinstance(lease, Lease):
@@ -233,7 +233,7 @@ class Member:
 
     async def project(self, handle: Handle) -> bool:
         """Deliver to the consumer that writes its effects in the transaction that advances."""
-        lease = await self.outbox.lease(Wish("orders", "project", self.worker, BATCH, TERMS))
+        lease = await self.outbox.lease(LeaseRequest("orders", "project", self.worker, BATCH, TERMS))
         if not isinstance(lease, Lease):
             return False
         handle.insert("effects (key, value)", [(one.key, int(one.payload or b"")) for one in lease.messages])

@@ -16,8 +16,8 @@ from stoker.engines.memory import MemoryEngine
 from stoker.engines.sqlite import SqliteEngine
 from stoker.handle import JobHandle
 from stoker.model.job import Status
-from stoker.records import Job
 from stoker.testing.clock import VirtualClock
+from stoker.views import Job
 from stoker.worker import Worker
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.engines.base import Engine, outbox_of
-from stoker.model.outbox.cursor import Consumer, Lease, Wish
+from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest
 from stoker.model.outbox.delivery import Delivered, Rejected, RetryLater, Rules, conclude_batch
 from stoker.model.outbox.stream import Entry, Stream
 
@@ -28,6 +28,6 @@ async def letters(
     await streams.append(named, made)
     await engine.jobs.renew("w", [], first=True)
     rules = Rules(attempts=1, then="park") if parks else Rules()
-    while isinstance(lease := await streams.lease(Wish(stream, "warehouse", "w", 1_000)), Lease):
+    while isinstance(lease := await streams.lease(LeaseRequest(stream, "warehouse", "w", 1_000)), Lease):
         outcome = RetryLater("no vat_id") if parks else Delivered() if keys in lease.parked else Rejected("no vat_id")
         assert (await streams.advance(conclude_batch(lease, outcome, await engine.now(), rules))).applied

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.model.ahead import SOON, Ahead, Gate, look_ahead, together, wakes
 from stoker.model.control import Pause
+from stoker.model.next_due import SOON, Gate, NextDue, next_due_of, together, wakes
 from stoker.model.throttle import Rate, drained, full
 from stoker.model.time import HOUR, MINUTE, SECOND
 
@@ -38,7 +38,7 @@ def test_a_job_that_is_due_soon_wakes(wait: int, woken: bool) -> None:
     ],
 )
 def test_what_one_queue_waits_for(gate: Gate, is_open: bool, wait: int | None) -> None:
-    assert look_ahead([gate], NOW) == Ahead(frozenset({"q"} if is_open else ()), wait)
+    assert next_due_of([gate], NOW) == NextDue(frozenset({"q"} if is_open else ()), wait)
 
 
 @pytest.mark.spec("WAKE-08")
@@ -48,17 +48,17 @@ def test_the_nearest_of_several_queues_counts() -> None:
         Gate("b", until=NOW + MINUTE, due=NOW),
         Gate("c", Pause(), due=NOW),
     ]
-    assert look_ahead(gates, NOW) == Ahead(frozenset({"a"}), MINUTE)
-    assert look_ahead([], NOW) == Ahead(frozenset(), None)
+    assert next_due_of(gates, NOW) == NextDue(frozenset({"a"}), MINUTE)
+    assert next_due_of([], NOW) == NextDue(frozenset(), None)
 
 
 @pytest.mark.spec("WAKE-11")
 def test_a_queue_with_due_jobs_hides_no_later_one() -> None:
     """Also when several servers were asked; without due jobs there is nothing to hide."""
     due, soon, late = Gate("a", due=NOW), Gate("b", due=NOW + MINUTE), Gate("c", due=NOW + HOUR)
-    everything = Ahead(frozenset("abc"), 0, MINUTE)
-    assert look_ahead([late, due, soon], NOW) == everything
-    assert together([look_ahead([one], NOW) for one in (due, soon, late)]) == everything
-    assert together([look_ahead([due, late], NOW), look_ahead([soon], NOW)]) == everything
-    assert together([look_ahead([soon], NOW), look_ahead([late], NOW)]) == Ahead(frozenset("bc"), MINUTE)
-    assert together([]) == Ahead(frozenset(), None)
+    everything = NextDue(frozenset("abc"), 0, MINUTE)
+    assert next_due_of([late, due, soon], NOW) == everything
+    assert together([next_due_of([one], NOW) for one in (due, soon, late)]) == everything
+    assert together([next_due_of([due, late], NOW), next_due_of([soon], NOW)]) == everything
+    assert together([next_due_of([soon], NOW), next_due_of([late], NOW)]) == NextDue(frozenset("bc"), MINUTE)
+    assert together([]) == NextDue(frozenset(), None)

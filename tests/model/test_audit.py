@@ -29,9 +29,9 @@ from stoker.model.control import Queue
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Draft, Status
 from stoker.model.operations import Operation
+from stoker.model.outbox.consumers import Resume
 from stoker.model.outbox.letters import Clean, LetterFilter, Letters
 from stoker.model.outbox.letters import Count as CountLetters
-from stoker.model.outbox.steering import Resume
 from stoker.model.query import Cancel, Change, Clone, Discard, Edit, Former, Move, Prioritize, RunNow, Selection, Tally
 from stoker.model.schedule import Schedule
 from stoker.model.tokens import AccessToken, digest

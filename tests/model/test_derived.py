@@ -8,7 +8,9 @@ import pytest
 
 from stoker.model import ids
 from stoker.model.control import STOPPED, Presence, is_silent
-from stoker.model.derived import (
+from stoker.model.findings import Delivery
+from stoker.model.job import Failure, Job, Options, Status
+from stoker.model.operator_metrics import (
     Flow,
     deliveries,
     error_groups,
@@ -20,10 +22,8 @@ from stoker.model.derived import (
     scheduled_of,
     slots,
 )
-from stoker.model.findings import Delivery
-from stoker.model.job import Failure, Job, Options, Status
+from stoker.model.outbox.consumers import CursorState, StreamState
 from stoker.model.outbox.cursor import Cursor
-from stoker.model.outbox.steering import CursorState, StreamState
 from stoker.model.outbox.stream import Stream
 from stoker.model.query import Census, Count
 from stoker.model.time import HOUR, MINUTE, SECOND, moment

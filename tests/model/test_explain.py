@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from stoker.model.control import SHOWN_WITHIN, STOPPED, Budget, Pause, Presence, Queue
-from stoker.model.derived import Flow
 from stoker.model.explain import Line, Reason, comes_before, explain, limits_unserved, notes, served, unserved
 from stoker.model.groups import GROUP, Group
 from stoker.model.job import PARENT, Draft, Job, Options, Status, chain
 from stoker.model.lifecycle import HELD_BY, HELD_FOR, UNFIT_SINCE
+from stoker.model.operator_metrics import Flow
 from stoker.model.query import Census, Count
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.subqueues import SubqueueView

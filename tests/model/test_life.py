@@ -6,7 +6,7 @@ import pytest
 
 from stoker.model.events import Event, EventType
 from stoker.model.job import Job, Status
-from stoker.model.life import MOST_PARTS, life, sums
+from stoker.model.lifetime_bar import MOST_PARTS, life, sums
 from stoker.model.time import SECOND
 
 ID = b"\x01" * 16

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stoker.model import words
+from stoker.model import humanize
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, instant
 
 NOW = instant(datetime(2026, 11, 16, 14, 28, 7, 250_000, tzinfo=UTC))
@@ -29,43 +29,43 @@ NOW = instant(datetime(2026, 11, 16, 14, 28, 7, 250_000, tzinfo=UTC))
     ],
 )
 def test_a_span_has_two_units_at_most(value: int, text: str) -> None:
-    assert words.span(value) == text
+    assert humanize.span(value) == text
 
 
 @pytest.mark.spec("WORDS-02")
 def test_numbers_are_exact_where_there_is_room() -> None:
-    assert words.number(12_480) == "12,480"
-    assert words.number(None) == "–"
-    assert [words.short(n) for n in (9_999, 18_911, 12_800_000, 2_000_000_000)] == [
+    assert humanize.number(12_480) == "12,480"
+    assert humanize.number(None) == "–"
+    assert [humanize.short(n) for n in (9_999, 18_911, 12_800_000, 2_000_000_000)] == [
         "9,999",
         "18.9 k",
         "12.8 M",
         "2.0 G",
     ]
-    assert [words.count(n, "job") for n in (0, 1, 1_171)] == ["0 jobs", "1 job", "1,171 jobs"]
-    assert words.count(2, "process", "processes") == "2 processes"
-    assert [words.in_words(n) for n in (2, 9, 10)] == ["two", "nine", "10"]
+    assert [humanize.count(n, "job") for n in (0, 1, 1_171)] == ["0 jobs", "1 job", "1,171 jobs"]
+    assert humanize.count(2, "process", "processes") == "2 processes"
+    assert [humanize.in_words(n) for n in (2, 9, 10)] == ["two", "nine", "10"]
     shares = [
-        words.share(part, whole) for part, whole in ((1, 0), (1, 10_000), (31, 1_000), (97, 100), (0, 3), (2, 100))
+        humanize.share(part, whole) for part, whole in ((1, 0), (1, 10_000), (31, 1_000), (97, 100), (0, 3), (2, 100))
     ]
     assert shares == ["–", "<0.1 %", "3.1 %", "97 %", "0 %", "2 %"]
-    paces = [words.pace(n) for n in (None, 0, 0.01, 0.4, 9.9, 9.99, 1_412.4)]
+    paces = [humanize.pace(n) for n in (None, 0, 0.01, 0.4, 9.9, 9.99, 1_412.4)]
     assert paces == ["–", "0", "<0.1", "0.4", "9.9", "10", "1,412"]
-    assert [words.milliseconds(n) for n in (300, 11_000)] == ["0.3 ms", "11 ms"]
-    assert [words.size(n) for n in (None, 1, 312, 2_048, 5 << 20, 2_254_857_830)] == [
+    assert [humanize.milliseconds(n) for n in (300, 11_000)] == ["0.3 ms", "11 ms"]
+    assert [humanize.size(n) for n in (None, 1, 312, 2_048, 5 << 20, 2_254_857_830)] == [
         "–", "1 byte", "312 bytes", "2.0 kB", "5.0 MB", "2.1 GB",
     ]  # fmt: skip
 
 
 @pytest.mark.spec("WORDS-03")
 def test_moments_are_relative_in_lists_and_exact_elsewhere() -> None:
-    assert words.absolute(NOW) == "2026-11-16 14:28:07.250"
-    assert words.iso(NOW) == "2026-11-16T14:28:07.250Z"
-    assert words.ago(NOW - SECOND, NOW) == "just now"
-    assert words.ago(NOW - 4 * MINUTE, NOW) == "4 min ago"
-    assert words.ago(NOW - 5 * HOUR, NOW) == "09:28:07"
-    assert words.ago(NOW + MINUTE, NOW) == "in 1 min"
-    assert words.ago(NOW - 4 * DAY, NOW) == "12 Nov 14:28"
-    assert words.ago(NOW - 400 * DAY, NOW) == "12 Oct 2025"
-    assert words.until(NOW - MINUTE, NOW) == "in 0.00 s"
-    assert words.until(datetime(2026, 11, 16, 14, 31, 19, tzinfo=UTC), NOW) == "in 3 min 11 s"
+    assert humanize.absolute(NOW) == "2026-11-16 14:28:07.250"
+    assert humanize.iso(NOW) == "2026-11-16T14:28:07.250Z"
+    assert humanize.ago(NOW - SECOND, NOW) == "just now"
+    assert humanize.ago(NOW - 4 * MINUTE, NOW) == "4 min ago"
+    assert humanize.ago(NOW - 5 * HOUR, NOW) == "09:28:07"
+    assert humanize.ago(NOW + MINUTE, NOW) == "in 1 min"
+    assert humanize.ago(NOW - 4 * DAY, NOW) == "12 Nov 14:28"
+    assert humanize.ago(NOW - 400 * DAY, NOW) == "12 Oct 2025"
+    assert humanize.until(NOW - MINUTE, NOW) == "in 0.00 s"
+    assert humanize.until(datetime(2026, 11, 16, 14, 31, 19, tzinfo=UTC), NOW) == "in 3 min 11 s"

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.app import Stoker
 from stoker.model.errors import InvalidInput, InvalidOption, UnknownOption
-from stoker.model.outbox.pacing import PROFILES
+from stoker.model.outbox.batch_size import PROFILES
 from stoker.model.time import SECOND, instant
 from stoker.outbox import Batch, Message, Outbox, Pace
 

@@ -15,8 +15,8 @@ import pytest
 
 from stoker.app import Stoker
 from stoker.engines.base import outbox_of
+from stoker.model.outbox.consumers import CursorState, Drop
 from stoker.model.outbox.letters import Letter, LetterFilter, LetterStatus
-from stoker.model.outbox.steering import CursorState, Drop
 from stoker.model.outcome import Reject, Retry, Snooze, Throttle
 from stoker.outbox import Batch, Message, Outbox, Pace
 from stoker.outbox.outcomes import STOPPED
@@ -427,7 +427,7 @@ async def test_a_handler_that_ignores_its_deadline_is_cut_and_its_prefix_kept(
 async def test_a_handler_that_swallows_its_interruption_is_left_behind(
     outbox: Outbox[int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stoker.outbox.lane.UNWIND", 0.05)
+    monkeypatch.setattr("stoker.outbox.consumer_loop.UNWIND", 0.05)
     calls = 0
     let_go = asyncio.Event()
 

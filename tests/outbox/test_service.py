@@ -12,10 +12,10 @@ from stoker.context import Stopping
 from stoker.engines.base import Engine, outbox_of
 from stoker.executors.threads import Threads
 from stoker.model.errors import EngineUnavailable, InvalidInput
-from stoker.model.outbox.cursor import Consumer, Lease, Wish
-from stoker.model.outbox.steering import Drop
+from stoker.model.outbox.consumers import Drop
+from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest
 from stoker.outbox import Batch, Message, Outbox, Pace
-from stoker.outbox.lane import Lanes
+from stoker.outbox.consumer_loop import Lanes
 from stoker.outbox.service import FAR_BEHIND, vacuum_rest
 from stoker.services import ServiceContext, UnderWay
 from stoker.worker import Worker
@@ -47,7 +47,7 @@ class Unreliable:
         facet = next((one for one in (self._engine.jobs, outbox_of(self._engine)) if hasattr(one, name)), self._engine)
         return getattr(facet, name)
 
-    async def lease(self, wish: Wish) -> Any:
+    async def lease(self, wish: LeaseRequest) -> Any:
         self._meet("lease")
         return await outbox_of(self._engine).lease(wish)
 
@@ -145,7 +145,7 @@ async def test_after_crashes_messages_come_alone_and_a_killer_is_given_up(outbox
     await streams.register(outbox.stream, [handler.consumer])
     for n in range(2):
         await engine.jobs.renew(f"dead{n}", [], first=True)
-        assert isinstance(await streams.lease(Wish("orders", "publish", f"dead{n}", 8)), Lease)
+        assert isinstance(await streams.lease(LeaseRequest("orders", "publish", f"dead{n}", 8)), Lease)
         await engine.jobs.renew(f"dead{n}", [], lease=0)
     async with Setup(outbox, engine):
         await delivered(outbox, 8)
@@ -168,7 +168,7 @@ async def test_a_slow_lease_shortens_the_time_of_the_handler(outbox: Outbox[int]
         batch.rest()
 
     class Slow(Unreliable):
-        async def lease(self, wish: Wish) -> Any:
+        async def lease(self, wish: LeaseRequest) -> Any:
             nonlocal hands
             hands += 10.0
             return await super().lease(wish)
@@ -198,7 +198,7 @@ async def test_a_lease_that_arrives_during_a_stop_is_given_back(outbox: Outbox[i
         called = True
 
     class Late(Unreliable):
-        async def lease(self, wish: Wish) -> Any:
+        async def lease(self, wish: LeaseRequest) -> Any:
             setup.stopping.set()
             await asyncio.sleep(0.01)
             return await super().lease(wish)

@@ -14,7 +14,7 @@ from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.engines.base import outbox_of
 from stoker.model.errors import InvalidInput, InvalidOption, NotFound, UnknownOption
-from stoker.model.outbox.cursor import Lease, Wish
+from stoker.model.outbox.cursor import Lease, LeaseRequest
 from stoker.model.outcome import Reject, Retry, Snooze
 from stoker.outbox import Batch, LetterStatus, Message, Outbox, Pace
 from tests.harness.apps import PATIENCE, until, working
@@ -315,7 +315,7 @@ async def test_a_dead_workers_partition_is_free_when_its_own_lease_ends(jobs: St
     streams = outbox_of(engine)
     await streams.register(shop.outbox.stream, [shop.outbox.handlers["publish"].consumer])
     await engine.jobs.renew("dead", [], first=True, lease=200_000)
-    assert isinstance(await streams.lease(Wish("orders", "publish", "dead", 8)), Lease)
+    assert isinstance(await streams.lease(LeaseRequest("orders", "publish", "dead", 8)), Lease)
     async with shop.open():
         await until(lambda: shop.got == [0])
 

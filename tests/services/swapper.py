@@ -57,12 +57,12 @@ class Session:
     wire: Wire
     greeting: list[Message] = field(default_factory=list)
     key: bytes = b""
-    visit: Visit | None = None
+    visit: RequestContext | None = None
     reading: asyncio.Task[None] | None = None
 
 
 @dataclass
-class Visit:
+class RequestContext:
     """A client, and the session it has for the transaction it is in."""
 
     wire: Wire
@@ -79,7 +79,7 @@ class Swapper:
         self._free: dict[Who, deque[Session]] = defaultdict(deque)
         self._count: dict[Who, int] = defaultdict(int)
         self._changed = asyncio.Condition()
-        self._visits: dict[bytes, Visit] = {}
+        self._visits: dict[bytes, RequestContext] = {}
         self._numbers = itertools.count(1)
 
     # --- clients --------------------------------------------------------------------------------------------------
@@ -112,17 +112,17 @@ class Swapper:
         database = given.pop("database", user)
         if strange := sorted(name for name in given if name.lower() not in KEPT):
             raise Refused(complaint("08P01", f"unsupported startup parameter: {strange[0]}"))
-        visit = Visit(wire, (user, database), struct.pack("!II", os.getpid(), next(self._numbers)))
+        visit = RequestContext(wire, (user, database), struct.pack("!II", os.getpid(), next(self._numbers)))
         await self._greet(visit)
         await self._attend(visit)
 
-    async def _greet(self, visit: Visit) -> None:
+    async def _greet(self, visit: RequestContext) -> None:
         """As the server would, in its own words, but with a key to cancel by that is ours."""
         session = await self._take(visit.who)
         await self._give_back(visit.who, session)
         await visit.wire.send(*session.greeting, Message(b"K", visit.key), Message(b"Z", b"I"))
 
-    async def _attend(self, visit: Visit) -> None:
+    async def _attend(self, visit: RequestContext) -> None:
         self._visits[visit.key] = visit
         try:
             while (message := await visit.wire.receive()) and message.kind != b"X":

@@ -23,8 +23,8 @@ from stoker.model.job import Settlement, Status
 from stoker.model.throttle import Rate
 from stoker.testing.clock import VirtualClock
 from stoker.web import Limits, dashboard
-from stoker.web.check_ups import CheckUps
-from stoker.web.visit import Visit
+from stoker.web.health_cache import CheckUps
+from stoker.web.request import RequestContext
 from tests.harness.calls import counted
 from tests.web.conftest import Client, beat, claim, end, enqueue, text
 
@@ -660,7 +660,7 @@ async def test_an_action_on_one_job_reads_it_once_and_makes_one_noun(
     made: list[Operators] = []
     admin_for = client.board.admin_for
 
-    def noted(visit: Visit) -> Operators:
+    def noted(visit: RequestContext) -> Operators:
         made.append(admin_for(visit))
         return made[-1]
 

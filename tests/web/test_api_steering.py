@@ -11,7 +11,7 @@ from stoker.app import Stoker
 from stoker.engines.base import outbox_of
 from stoker.model import ids
 from stoker.model.job import Status
-from stoker.model.outbox.cursor import Consumer, Lease, Wish
+from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest
 from stoker.model.outbox.delivery import Delivered, Rejection, conclude_batch
 from stoker.model.outbox.stream import Entry, Stream
 from stoker.model.time import HOUR, moment
@@ -176,7 +176,7 @@ async def test_consumers_are_steered_and_letters_decided(app: Stoker, client: Cl
     await engine.register(orders, [Consumer("warehouse")])
     await engine.append(orders, [Entry(bytes([n]) * 16, "customer", 0, b"{}", "Placed") for n in range(4)])
     await (await app.engine()).jobs.renew("w", [], first=True)
-    lease = await engine.lease(Wish("orders", "warehouse", "w", 2))
+    lease = await engine.lease(LeaseRequest("orders", "warehouse", "w", 2))
     assert isinstance(lease, Lease)
     rejected = Delivered(2, (Rejection(1, "odd"), Rejection(2, "password=hunter2")))
     await engine.advance(conclude_batch(lease, rejected, clock.now()))

@@ -24,7 +24,7 @@ from stoker.model.time import HOUR, MINUTE
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard, Limits, Open, dashboard, view
 from stoker.web import hub as hub_module
-from stoker.web.minutes import Minutes
+from stoker.web.per_minute import Minutes
 from tests.harness.apps import until
 from tests.harness.calls import counted
 from tests.harness.letters import letters

@@ -10,7 +10,7 @@ from stoker.app import Stoker
 from stoker.engines.base import outbox_of
 from stoker.model.outbox.cursor import Consumer
 from stoker.model.outbox.stream import Entry, Stream
-from stoker.web.pace import Pace
+from stoker.web.counter_rates import Pace
 from tests.harness.apps import PATIENCE
 from tests.harness.letters import letters
 from tests.web.conftest import Client, text

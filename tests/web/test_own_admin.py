@@ -14,7 +14,7 @@ from stoker.app import Stoker
 from stoker.model.audit import AuditQuery
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Status
-from stoker.records import Schedule
+from stoker.views import Schedule
 from stoker.web import Dashboard, Identity, Limits, dashboard
 from tests.web.conftest import Client, enqueue
 

@@ -16,13 +16,13 @@ from stoker.app import Stoker
 from stoker.model import ids
 from stoker.model.control import Tuning
 from stoker.model.job import Settlement, Status
-from stoker.model.life import Part
+from stoker.model.lifetime_bar import Part
 from stoker.model.query import Query
 from stoker.model.throttle import Rate
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard
 from stoker.web.pages import job_runs, limits
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 from tests.harness.apps import PATIENCE
 from tests.harness.calls import counted
 from tests.web.conftest import Client, beat, claim, end, enqueue, text
@@ -445,7 +445,7 @@ async def test_keys_of_every_queue_are_shown_ten_queues_to_a_page(app: Stoker, c
     assert "More queues" in text(first)
     rest = await client.get("/limits?after=q09")
     assert [queue for queue in queues if f"of-{queue}" in rest.text] == queues[10:]
-    [want] = limits.wants(Visit(client.board, Request({"type": "http", "query_string": b""}), "", "", ""))
+    [want] = limits.wants(RequestContext(client.board, Request({"type": "http", "query_string": b""}), "", "", ""))
     calls = [(await want.read(await client.board.store.engine()))[1] for _ in range(3)]
     assert calls == [14, 7, 7]  # all at first, then three at a time
 

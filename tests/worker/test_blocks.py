@@ -26,7 +26,7 @@ from stoker.engines.base import Engine
 from stoker.engines.memory import MemoryEngine
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.sqlite import SqliteEngine
-from stoker.job_part import JobPart
+from stoker.job_participant import JobPart
 from stoker.model.chunk import Chunk
 from stoker.model.errors import EngineRefused
 from stoker.model.job import Status

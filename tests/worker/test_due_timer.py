@@ -10,9 +10,9 @@ import pytest
 from stoker.app import Stoker
 from stoker.engines.base import Engine
 from stoker.engines.memory import MemoryEngine
-from stoker.model.ahead import Ahead
 from stoker.model.control import Tuning
 from stoker.model.job import Claim, Demand, Status
+from stoker.model.next_due import NextDue
 from stoker.model.outcome import Snooze, Throttle
 from stoker.model.retry import Fixed
 from stoker.model.throttle import Rate
@@ -89,7 +89,7 @@ class Counting:
             self.claims += 1
             return await claim(demand)
 
-        async def counted_ahead(queues: Sequence[str]) -> Ahead:
+        async def counted_ahead(queues: Sequence[str]) -> NextDue:
             self.looks += 1
             return await ahead(queues)
 
@@ -231,8 +231,8 @@ async def test_a_poll_reaches_every_queue_beside_one_that_is_always_woken(monkey
         await asyncio.sleep(0.001)
         return frozenset({"busy"}.intersection(topics))
 
-    async def unknown(queues: Sequence[str]) -> Ahead:
-        return Ahead(frozenset(queues), None)
+    async def unknown(queues: Sequence[str]) -> NextDue:
+        return NextDue(frozenset(queues), None)
 
     monkeypatch.setattr(engine.jobs, "claim", noted_claim)
     monkeypatch.setattr(engine.jobs, "wait", always_woken)
@@ -247,8 +247,8 @@ async def test_resets_do_not_put_the_timer_off() -> None:
     """A job that is due cannot be had, and the timer is reset all the time: it still fires, poll after poll."""
 
     class Refusing(Double):
-        async def ahead(self, queues: Sequence[str]) -> Ahead:
-            return Ahead(frozenset(queues), 0)
+        async def ahead(self, queues: Sequence[str]) -> NextDue:
+            return NextDue(frozenset(queues), 0)
 
     fetcher = Fetcher({"busy": 1}, "own")
     lane = fetcher.lanes[0]
@@ -276,8 +276,8 @@ async def test_a_job_that_cannot_be_had_hides_no_later_one() -> None:
     """The timer is set to what comes next, although another queue has had a due job for long."""
 
     class Refusing(Double):
-        async def ahead(self, queues: Sequence[str]) -> Ahead:
-            return Ahead(frozenset(queues), 0, 5 * SECOND)
+        async def ahead(self, queues: Sequence[str]) -> NextDue:
+            return NextDue(frozenset(queues), 0, 5 * SECOND)
 
     fetcher = Fetcher({"busy": 1}, "own")
     fetcher.lanes[0].may_have_more = False

@@ -20,7 +20,7 @@ from stoker.handle import JobHandle
 from stoker.model.errors import JobCanceled, JobFailed, ResultUnavailable
 from stoker.model.job import FINISHED, Status
 from stoker.model.query import Query
-from stoker.records import Job
+from stoker.views import Job
 from stoker.worker import Worker, maintenance
 from tests.harness.apps import PATIENCE, until, working
 from tests.worker.apps import risky

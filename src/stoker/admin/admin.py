@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
-from stoker.admin.asking import Asking, Noun
 from stoker.admin.audit import AuditAdmin
+from stoker.admin.context import Noun, OperatorContext
 from stoker.admin.health import HealthAdmin
 from stoker.admin.history import HistoryAdmin
 from stoker.admin.jobs import JobsAdmin
@@ -133,7 +133,7 @@ class Admin(Noun):
         if way not in WAYS:
             raise InvalidInput("way", way, f"must be one of {', '.join(WAYS)}")
         self.app = app
-        asking = Asking(app, by, way, EVERYTHING_SHOWN if redact is None else redact, request, role)
+        asking = OperatorContext(app, by, way, EVERYTHING_SHOWN if redact is None else redact, request, role)
         super().__init__(asking)
 
     async def overview(self, window: Seconds = 3600) -> Overview:
@@ -158,7 +158,7 @@ class Admin(Noun):
         return await (await self._asking.engine()).describe()
 
 
-def visited(admin: Operators, asking: Asking) -> Operators:
+def visited(admin: Operators, asking: OperatorContext) -> Operators:
     """An admin of the user's own, for a visitor of the dashboard: its changes are signed with the visitor's name.
 
     What the user replaced in it stays. Nouns that are not made of ours are used as they are.

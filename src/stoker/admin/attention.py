@@ -13,10 +13,10 @@ import msgspec
 
 from stoker.engines.base import Engine, Feature, outbox_of
 from stoker.model.control import Presence, Queue, is_silent
-from stoker.model.derived import deliveries, error_groups
 from stoker.model.events import EventType
 from stoker.model.findings import LEAST_DEATHS, Deaths, Delivery, Situation, waiting_long
 from stoker.model.job import Job, Status
+from stoker.model.operator_metrics import deliveries, error_groups
 from stoker.model.outbox.letters import Count, LetterFilter
 from stoker.model.query import LARGEST_PAGE, Census, Query
 from stoker.model.redact import Redaction

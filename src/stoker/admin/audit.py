@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from stoker.admin.asking import Asking, Noun
+from stoker.admin.context import Noun, OperatorContext
 from stoker.model import ids
 from stoker.model.audit import AuditEntry, AuditQuery, Deed, Way, instant_of
 from stoker.model.errors import NotFound
@@ -108,7 +108,7 @@ class AuditAdmin(Noun):
 
 
 async def audited(
-    asking: Asking, action: str, target: str, *, reason: str | None = None, after: dict[str, Any] | None = None
+    asking: OperatorContext, action: str, target: str, *, reason: str | None = None, after: dict[str, Any] | None = None
 ) -> None:
     """Write an entry of its own, unless code without a name asks."""
     by = asking.signed(reason)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stoker.admin.asking import Asking
+from stoker.admin.context import OperatorContext
 from stoker.admin.search import noted
 from stoker.engines.base import Engine
 from stoker.model import ids
@@ -82,7 +82,7 @@ class Bulk:
         return self.changed + self.cancel_requested + self.missing + self.blocked + self.refused.total()
 
 
-async def check_queue_to_move_to(asking: Asking, given: Given) -> None:
+async def check_queue_to_move_to(asking: OperatorContext, given: Given) -> None:
     """Refuse to move jobs into a queue that is not known, which no worker serves. Raises `NotFound`."""
     if (queue := given.get("queue")) is not None and not given.get("create"):
         await asking.known_queue(str(queue))
@@ -99,7 +99,7 @@ class Question(NamedTuple):
 
 
 async def question_of(
-    asking: Asking, filter_: Filter, limit: int, cursor: str | None = None, now: Instant | None = None
+    asking: OperatorContext, filter_: Filter, limit: int, cursor: str | None = None, now: Instant | None = None
 ) -> Question:
     """The question that a filter asks to read: its times count from `now`, and an unknown name matches no job.
 
@@ -124,7 +124,9 @@ async def question_of(
     return Question(query, " ".join(filter_.unknown(names)))
 
 
-async def query_to_change(asking: Asking, filter_: Filter, limit: int, now: Instant | None = None) -> Query | None:
+async def query_to_change(
+    asking: OperatorContext, filter_: Filter, limit: int, now: Instant | None = None
+) -> Query | None:
     """The question that a filter asks before a change: a name that is not known is refused.
 
     So are texts, below the role admin.
@@ -144,7 +146,9 @@ async def bound_at(engine: Engine, counted_at: datetime | None) -> Instant:
 class Walk:
     """One action over one filter. `cursor` is the place from which it goes on; None at its beginning and its end."""
 
-    def __init__(self, asking: Asking, filter_: Filter, change: Making, bound: Instant, cursor: str | None) -> None:
+    def __init__(
+        self, asking: OperatorContext, filter_: Filter, change: Making, bound: Instant, cursor: str | None
+    ) -> None:
         self._asking = asking
         self._filter = filter_
         self._change = change
@@ -201,7 +205,7 @@ class Walk:
         return None if self._unbounded is None else as_of(self._unbounded, self._bound)
 
 
-async def alter(asking: Asking, selection: Selection, change: Change) -> Tally:
+async def alter(asking: OperatorContext, selection: Selection, change: Change) -> Tally:
     """Change jobs in one step; the timeline and listeners are told with the true former status."""
     engine = await asking.engine()
     tally = await engine.operator.alter(selection, change, by=asking.signed())

@@ -7,17 +7,17 @@ from typing import Any
 
 import msgspec
 
-from stoker import records
-from stoker.admin.asking import Asking
+from stoker import views
+from stoker.admin.context import OperatorContext
 from stoker.codec.signature import display
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.control import Presence
-from stoker.model.derived import runs_long
 from stoker.model.events import Event, window_of, with_record
 from stoker.model.explain import Explanation, Reason
 from stoker.model.groups import GROUP, Group
 from stoker.model.job import ORIGINAL, PARENT, Status
+from stoker.model.operator_metrics import runs_long
 from stoker.model.origin import origin
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.time import moment
@@ -94,7 +94,7 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     it. `host` and `pid` say where it runs.
     """
 
-    job: records.Job
+    job: views.Job
     view: str
     arguments: Any = None
     value: Any = None
@@ -112,7 +112,7 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     runs_long: bool = False
 
 
-async def detail(asking: Asking, job: str) -> JobDetail:
+async def detail(asking: OperatorContext, job: str) -> JobDetail:
     """Read a job with its events, its group and its worker. Raises `NotFound`."""
     found = await asking.stored(job)
     engine = await asking.engine()
@@ -129,7 +129,12 @@ async def detail(asking: Asking, job: str) -> JobDetail:
 
 
 def _made(
-    asking: Asking, found: stored.Job, now: int, events: list[Event], group: Group | None, place: Presence | None
+    asking: OperatorContext,
+    found: stored.Job,
+    now: int,
+    events: list[Event],
+    group: Group | None,
+    place: Presence | None,
 ) -> JobDetail:
     shown = asking.job(found)
     named = origin(shown.payload, asking.redact.values(found.options.metadata or {}))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from stoker.admin import attention
-from stoker.admin.asking import Noun
+from stoker.admin.context import Noun
 from stoker.engines.base import CORRUPT, Description, Engine
 from stoker.event_buffer import wall
 from stoker.model import ids

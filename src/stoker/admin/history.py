@@ -7,15 +7,15 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stoker.admin.asking import Noun
 from stoker.admin.bulk import question_of
+from stoker.admin.context import Noun
 from stoker.admin.details import EventView, event_view
 from stoker.model import ids
-from stoker.model.derived import ErrorGroup, Flow, error_groups
 from stoker.model.errors import InvalidInput
 from stoker.model.events import EventType, Point, Window
 from stoker.model.filter import Filter
 from stoker.model.job import Status
+from stoker.model.operator_metrics import ErrorGroup, Flow, error_groups
 from stoker.model.query import LARGEST_PAGE, Query
 from stoker.model.stats import (
     BUCKET,

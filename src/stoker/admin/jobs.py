@@ -15,8 +15,7 @@ from typing import Any, TypeAlias, Unpack
 import msgspec
 from msgspec import Raw
 
-from stoker import records
-from stoker.admin.asking import Asking, Noun
+from stoker import views
 from stoker.admin.audit import AuditAdmin, AuditView, audited
 from stoker.admin.bulk import (
     Bulk,
@@ -27,6 +26,7 @@ from stoker.admin.bulk import (
     query_to_change,
     question_of,
 )
+from stoker.admin.context import Noun, OperatorContext
 from stoker.admin.details import EventView, JobDetail, detail, event_view
 from stoker.admin.history import closed, flows
 from stoker.admin.search import search
@@ -37,12 +37,12 @@ from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.actions import ACTIONS, Given, Making, action_of, on_many
 from stoker.model.control import Queue
-from stoker.model.derived import ErrorGroup, error_groups
 from stoker.model.errors import CorruptRecord, InvalidInput, KeyHeld, NotFound, WrongStatus
 from stoker.model.events import Event, EventType, Window
 from stoker.model.explain import Explanation, Line, comes_before, explain, held_by
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import LARGEST_BATCH
+from stoker.model.operator_metrics import ErrorGroup, error_groups
 from stoker.model.query import (
     LARGEST_PAGE,
     LONGEST_WALK,
@@ -95,7 +95,7 @@ class JobPage(msgspec.Struct, frozen=True):
     `hint` says which names of the filter are not known, and what was probably meant.
     """
 
-    jobs: list[records.Job]
+    jobs: list[views.Job]
     cursor: str | None
     scanned: int
     total: int | None = None
@@ -167,12 +167,12 @@ class JobsAdmin(Noun):
             return JobPage(jobs, after, page.scanned, len(jobs), hint=hint)
         return JobPage(jobs, after, page.scanned, *await _total(self._asking, query), hint)
 
-    async def of_id(self, cut: ids.Shortened, *, limit: int = 10) -> list[records.Job]:
+    async def of_id(self, cut: ids.Shortened, *, limit: int = 10) -> list[views.Job]:
         """The jobs whose ids begin, and end, as one that was cut; the oldest first, at most so many."""
         engine = await self._asking.engine()
         before = int.from_bytes(cut.first) - 1
         cursor = None if before < 0 else before.to_bytes(16)
-        found: list[records.Job] = []
+        found: list[views.Job] = []
         for _ in range(PREVIEW_WALK // LARGEST_PAGE):
             page = await engine.operator.find(Query(order="oldest", limit=LARGEST_PAGE, cursor=cursor))
             for one in page.jobs:
@@ -282,13 +282,13 @@ class JobsAdmin(Noun):
 
     async def enqueue(
         self, kind: str, payload: Any = None, **options: Unpack[CallOptions[KeyFunction]]
-    ) -> records.Receipt:
+    ) -> views.Receipt:
         """Enqueue a job by name. Where the app is known it must have the task; a bare store takes any kind."""
         app = self._asking.app
         if not app.tasks and not app.declared:
             app.declare(kind)
         handle = await app.enqueue(app.draft(kind, payload, **options))
-        return records.Receipt(handle.id, handle.stored)
+        return views.Receipt(handle.id, handle.stored)
 
     # --- actions ------------------------------------------------------------------------------------------------
 
@@ -475,7 +475,7 @@ async def _line(engine: Engine, job: stored.Job, now: Instant) -> Line | None:
 
 
 async def _total(
-    asking: Asking, query: Query, walk: int = LONGEST_WALK, met: set[str] | None = None
+    asking: OperatorContext, query: Query, walk: int = LONGEST_WALK, met: set[str] | None = None
 ) -> tuple[int, bool]:
     """How many jobs a query means, and whether these are all; `met` takes in the queues of those that were read."""
     if is_counted(query):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from stoker.admin.asking import Noun
+from stoker.admin.context import Noun
 from stoker.model.control import Presence, live
 from stoker.model.job import Status
 from stoker.model.query import Census, Totals

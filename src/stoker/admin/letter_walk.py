@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stoker.admin.asking import Asking
+from stoker.admin.context import OperatorContext
 from stoker.engines.base import outbox_of
 from stoker.model.actions import Given
 from stoker.model.errors import InvalidInput
@@ -31,7 +31,7 @@ class LetterWalk:
     `cursor` is the place from which it goes on; None at its beginning and its end.
     """
 
-    def __init__(self, asking: Asking, action: str, given: Given, bound: Instant, cursor: str | None) -> None:
+    def __init__(self, asking: OperatorContext, action: str, given: Given, bound: Instant, cursor: str | None) -> None:
         self._asking = asking
         self._action = LETTER_ACTIONS[action]
         self._given = given

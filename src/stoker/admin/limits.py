@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stoker.admin.asking import CREATE, UNCHANGED, Noun
 from stoker.admin.audit import audited
+from stoker.admin.context import CREATE, UNCHANGED, Noun
 from stoker.model.control import Tuning
 from stoker.model.errors import InvalidInput, NotFound, shown
 from stoker.model.ids import text

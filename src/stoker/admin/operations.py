@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeAlias, Unpack
 import msgspec
 from msgspec.structs import replace
 
-from stoker.admin.asking import Asking, Noun
 from stoker.admin.bulk import Walk, check_queue_to_move_to, query_to_change
+from stoker.admin.context import Noun, OperatorContext
 from stoker.admin.letter_walk import LETTER_ACTIONS, LetterWalk, as_text, chosen
 from stoker.engines.base import outbox_of
 from stoker.model import ids
@@ -77,7 +77,7 @@ Progress: TypeAlias = Callable[[OperationView], None]
 class OperationsAdmin(Noun):
     """Bulk actions that outlast the call that starts them."""
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: OperatorContext) -> None:
         super().__init__(asking)
         self._walking: dict[str, asyncio.Task[OperationView]] = {}
 

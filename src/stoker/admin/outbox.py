@@ -6,10 +6,10 @@ from typing import Unpack
 
 import msgspec
 
-from stoker.admin.asking import Asking, Noun
+from stoker.admin.context import Noun, OperatorContext
 from stoker.model.redact import Redaction
+from stoker.outbox.consumers import ConsumerState, StreamHandle, StreamState, states, streams_of
 from stoker.outbox.letters import LetterListing, LetterPage, LetterQuery, count, page, read_filter
-from stoker.outbox.steering import ConsumerState, StreamHandle, StreamState, states, streams_of
 
 
 class OutboxAdmin(Noun):
@@ -36,7 +36,7 @@ class OutboxAdmin(Noun):
 class _Shown(StreamHandle):
     """A stream with secrets masked in what it shows."""
 
-    def __init__(self, asking: Asking, name: str) -> None:
+    def __init__(self, asking: OperatorContext, name: str) -> None:
         super().__init__(asking.app, name, by=asking.signed())
         self._asking = asking
 
@@ -49,7 +49,7 @@ class _Shown(StreamHandle):
         return _shown(await super().letters(**chosen), self._asking)
 
 
-def _shown(found: LetterPage, asking: Asking) -> LetterPage:
+def _shown(found: LetterPage, asking: OperatorContext) -> LetterPage:
     shown = tuple(
         msgspec.structs.replace(
             one,

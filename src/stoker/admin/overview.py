@@ -7,15 +7,15 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stoker.admin.asking import Asking
 from stoker.admin.attention import situation
+from stoker.admin.context import OperatorContext
 from stoker.admin.history import closed
 from stoker.admin.kinds import KindView, kind_views
 from stoker.admin.queues import MEASURED, QueueView, minutes_of, views
 from stoker.admin.workers import WorkerView, worker_views
-from stoker.model.derived import Flow
 from stoker.model.findings import Finding, findings, verdict
 from stoker.model.job import Status
+from stoker.model.operator_metrics import Flow
 from stoker.model.query import Census
 from stoker.model.stats import counted_minutes
 from stoker.model.time import MINUTE, Seconds, moment, span
@@ -53,7 +53,7 @@ class Overview(Attention, frozen=True, kw_only=True):
         return any(one.tone == "bad" for one in self.findings)
 
 
-async def overview(asking: Asking, window: Seconds = 3600) -> Overview:
+async def overview(asking: OperatorContext, window: Seconds = 3600) -> Overview:
     """Read everything in six calls: census, queues, workers, points, schedules, streams.
 
     Where jobs are dead, letters wait, workers are silent or queues wait long, a few calls more tell about these.

@@ -7,21 +7,21 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stoker.admin.asking import UNCHANGED, Noun
 from stoker.admin.bulk import Bulk, Walk, bound_at, query_to_change
+from stoker.admin.context import UNCHANGED, Noun
 from stoker.admin.history import RECENT, closed
 from stoker.model.control import Presence, Queue, Tuning, live
-from stoker.model.derived import Flow
 from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
 from stoker.model.explain import notes
 from stoker.model.filter import Filter
 from stoker.model.job import FINISHED, Status, check_name
+from stoker.model.operator_metrics import Flow
 from stoker.model.query import Census, Delete
 from stoker.model.stats import COUNTED, COUNTS, TIMES, counted_minutes
 from stoker.model.throttle import Rate
 from stoker.model.time import MINUTE, Instant, Seconds, Span, instant, moment, span
-from stoker.records import Curve, curve_of
+from stoker.views import Curve, curve_of
 
 MEASURED = (*sorted(COUNTS), *TIMES, COUNTED)
 """The metrics behind the figures of a queue."""

@@ -7,15 +7,15 @@ from typing import Unpack
 
 import msgspec
 
-from stoker.admin.asking import Noun
 from stoker.admin.audit import audited
+from stoker.admin.context import Noun
 from stoker.handle import JobHandle
 from stoker.model.errors import InvalidSchedule, NotFound
 from stoker.model.job import Draft, check_name
 from stoker.model.schedule import Edit
 from stoker.model.schedule import Schedule as StoredSchedule
-from stoker.records import Schedule
 from stoker.schedules import ScheduleHandle, ScheduleOptions, as_template, parse, plan
+from stoker.views import Schedule
 
 
 class SchedulesAdmin(Noun):

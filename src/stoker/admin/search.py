@@ -12,8 +12,8 @@ import logging
 
 from msgspec.structs import replace
 
-from stoker.admin.asking import Asking
 from stoker.admin.audit import audited
+from stoker.admin.context import OperatorContext
 from stoker.model import ids
 from stoker.model.errors import EngineBusy, EngineReadOnly, EngineRefused
 from stoker.model.filter import Filter
@@ -34,7 +34,7 @@ CUT = "\0"
 logger = logging.getLogger("stoker.audit")
 
 
-async def search(asking: Asking, query: Query) -> Page:
+async def search(asking: OperatorContext, query: Query) -> Page:
     """A page of the jobs that a query means and the asker may find; it reads as far as an engine's page does."""
     engine = await asking.engine()
     if not query.has_texts or asking.searches_as == "admin":
@@ -61,7 +61,7 @@ async def search(asking: Asking, query: Query) -> Page:
         plain = replace(plain, cursor=page.cursor)
 
 
-def _shows(asking: Asking, job: Job, query: Query) -> bool:
+def _shows(asking: OperatorContext, job: Job, query: Query) -> bool:
     """Does a job have the texts where nothing of it is masked?
 
     Payloads that the asker may not reveal, because of its role or the job's queue, have none. What stands for a secret
@@ -77,7 +77,7 @@ def _shows(asking: Asking, job: Job, query: Query) -> bool:
     return has_texts(replace(job, payload=payload, last_error=error), query, errors_only=errors_only)
 
 
-async def noted(asking: Asking, filter_: Filter) -> None:
+async def noted(asking: OperatorContext, filter_: Filter) -> None:
     """Write to the audit log that a person looks into payloads: once a minute at most, and not for what."""
     by = asking.signed()
     if filter_.payload is None or by is None:

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from stoker.admin.asking import Asking
+from stoker.admin.context import OperatorContext
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.errors import EngineError
@@ -84,7 +84,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-async def snapshot(asking: Asking, pages: Mapping[List, int] | None = None, per_page: int = PageOf().size) -> Snapshot:
+async def snapshot(
+    asking: OperatorContext, pages: Mapping[List, int] | None = None, per_page: int = PageOf().size
+) -> Snapshot:
     """Read all lists, each at its own page. A store that cannot be used gives empty lists and a `problem`."""
     wanted = {name: PageOf((pages or {}).get(name, 1), per_page) for name in LISTS}
     try:
@@ -128,7 +130,7 @@ def _made(
 
 
 async def _page(
-    asking: Asking, engine: Engine, name: List, wanted: PageOf, totals: Mapping[Status, int], now: Instant
+    asking: OperatorContext, engine: Engine, name: List, wanted: PageOf, totals: Mapping[Status, int], now: Instant
 ) -> SnapshotPage:
     status, window = LISTS[name]
     query = Query(statuses=frozenset({status}), limit=LARGEST_PAGE)
@@ -162,7 +164,7 @@ async def _read(engine: Engine, query: Query, reach: int) -> tuple[list[Job], bo
         query = replace(query, cursor=page.cursor)
 
 
-def _entry(asking: Asking, job: Job) -> Entry:
+def _entry(asking: OperatorContext, job: Job) -> Entry:
     shown = asking.redact.job(job)
     named = origin(shown.payload, shown.options.metadata)
     return Entry(

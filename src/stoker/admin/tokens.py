@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from stoker.admin.asking import Noun
+from stoker.admin.context import Noun
 from stoker.model.access import Role
 from stoker.model.errors import InvalidInput, NotFound, shown
 from stoker.model.time import Instant, Seconds, moment, span

@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stoker import records
-from stoker.admin.asking import Noun
+from stoker import views
 from stoker.admin.audit import audited
+from stoker.admin.context import Noun
 from stoker.hand_back import BATCH, hand_back, publish
 from stoker.model.control import Presence, is_silent
-from stoker.model.derived import runs_long
 from stoker.model.errors import NotFound, shown
 from stoker.model.job import LEASE, Status
+from stoker.model.operator_metrics import runs_long
 from stoker.model.query import LARGEST_PAGE, Query
 from stoker.model.time import Instant, moment
 
@@ -44,7 +44,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
 class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job that runs; `long` marks one that has run for over five minutes without a timeout."""
 
-    job: records.Job
+    job: views.Job
     long: bool
 
 

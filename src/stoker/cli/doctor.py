@@ -15,7 +15,7 @@ from stoker.cli.store import find_admin, on_target, reported
 from stoker.cli.text import one_line, safe, say
 from stoker.model.errors import StokerError
 from stoker.model.health.check import Check, Grade, worst
-from stoker.model.words import count
+from stoker.model.humanize import count
 
 EXIT_CODES = """\b
 Exit codes:

@@ -35,15 +35,15 @@ from stoker.cli.store import (
 from stoker.cli.text import one_line, safe, say
 from stoker.codec.signature import display
 from stoker.model.actions import MANY, Action, Parameter
-from stoker.model.derived import error_line
 from stoker.model.errors import NotFound
 from stoker.model.explain import Explanation
 from stoker.model.filter import WORDS, InvalidFilter
+from stoker.model.humanize import count as count_of
+from stoker.model.humanize import in_words
 from stoker.model.ids import LEAST_DIGITS, parse, shortened
+from stoker.model.operator_metrics import error_line
 from stoker.model.time import SECOND
-from stoker.model.words import count as count_of
-from stoker.model.words import in_words
-from stoker.records import Job
+from stoker.views import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,7 +11,7 @@ import click
 from stoker.app import Stoker
 from stoker.cli.store import EXIT_CODES, as_json_option, named, on_target, reported
 from stoker.cli.text import say
-from stoker.model.words import count
+from stoker.model.humanize import count
 
 if TYPE_CHECKING:
     from stoker.engines.base import Engine

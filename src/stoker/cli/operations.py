@@ -23,7 +23,7 @@ from stoker.cli.store import (
     table,
 )
 from stoker.cli.text import safe, say
-from stoker.model.words import count
+from stoker.model.humanize import count
 
 COLUMNS: Columns[OperationView] = {
     **columns("operation=id", "state", "action", "filter", "by=who", "started=started_at", "changed"),

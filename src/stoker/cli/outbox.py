@@ -32,11 +32,11 @@ from stoker.cli.store import (
 from stoker.cli.text import one_line, say
 from stoker.cli.work import EXIT_CODES as WORK_EXIT_CODES
 from stoker.model.errors import NotFound, shown
+from stoker.model.humanize import count
 from stoker.model.outbox.letters import LARGEST_PAGE, LetterStatus
 from stoker.model.time import SECOND
-from stoker.model.words import count
+from stoker.outbox.consumers import ConsumerState, PartitionState, StreamState
 from stoker.outbox.letters import Letter
-from stoker.outbox.steering import ConsumerState, PartitionState, StreamState
 
 F = TypeVar("F", bound=Callable[..., Any])
 

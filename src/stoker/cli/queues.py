@@ -36,12 +36,12 @@ from stoker.cli.store import (
     table,
 )
 from stoker.cli.text import one_line, say
-from stoker.model import words
+from stoker.model import humanize
 from stoker.model.control import SETTINGS, Tuning
-from stoker.model.derived import Flow
+from stoker.model.humanize import UNKNOWN
 from stoker.model.job import FINISHED
+from stoker.model.operator_metrics import Flow
 from stoker.model.time import SECOND, moment, span
-from stoker.model.words import UNKNOWN
 
 
 @click.group(cls=NearestGroup)
@@ -248,4 +248,4 @@ def purge(
 
     removed = ask(path, url, call)
     if removed is not None:
-        said(f"removed {words.count(removed, f'{status} job')} of {where}", as_json, removed=removed)
+        said(f"removed {humanize.count(removed, f'{status} job')} of {where}", as_json, removed=removed)

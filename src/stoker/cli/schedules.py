@@ -30,7 +30,7 @@ from stoker.cli.store import (
 from stoker.cli.text import one_line, safe, say
 from stoker.codec.signature import display
 from stoker.model.time import SECOND
-from stoker.records import Schedule
+from stoker.views import Schedule
 
 COLUMNS: Columns[Schedule] = {
     "schedule": "name",

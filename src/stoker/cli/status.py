@@ -17,10 +17,10 @@ from stoker.cli.queues import COLUMNS
 from stoker.cli.store import Columns, aimed, ask, columns, on_store, on_target, said, show, table
 from stoker.cli.text import say
 from stoker.engines.base import Description
-from stoker.model import words
-from stoker.model.derived import error_line
+from stoker.model import humanize
 from stoker.model.errors import NotFound, shown
-from stoker.model.words import count
+from stoker.model.humanize import count
+from stoker.model.operator_metrics import error_line
 
 MARKS = {"bad": "wrong", "warn": "attention", "plain": "note"}
 GROUPS = 10
@@ -61,7 +61,7 @@ def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str |
         say()
         table(found.queues, COLUMNS)
         running = sum(one.state == "running" for one in found.workers)
-        say(f"\n{words.count(running, 'worker')} at work, {len(found.workers) - running} silent or stopped")
+        say(f"\n{humanize.count(running, 'worker')} at work, {len(found.workers) - running} silent or stopped")
         _wrong(failures)
         for note in store.warnings:
             say(f"note: {note}")

@@ -37,8 +37,8 @@ from stoker.model.errors import (
 )
 from stoker.model.throttle import Rate
 from stoker.model.time import SECOND, Span
-from stoker.records import Curve
 from stoker.settings import read_span
+from stoker.views import Curve
 
 P = ParamSpec("P")
 T = TypeVar("T")

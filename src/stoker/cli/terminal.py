@@ -26,11 +26,11 @@ from stoker.admin.overview import Overview
 from stoker.cli.queues import flow, short_state, state
 from stoker.cli.store import ago, length
 from stoker.cli.text import one_line, safe
-from stoker.model import words
+from stoker.model import humanize
 from stoker.model.actions import ACTIONS
 from stoker.model.errors import StokerError
-from stoker.model.words import count
-from stoker.records import Job
+from stoker.model.humanize import count
+from stoker.views import Job
 
 View: TypeAlias = Literal["queues", "jobs", "failures", "workers"]
 VIEWS: tuple[View, ...] = ("queues", "jobs", "failures", "workers")
@@ -217,7 +217,7 @@ class Top(App[None]):
             text.append("  held", style="reverse")
         text.append(f"  {found.at:%H:%M:%S} UTC\n", style="dim")
         text.append(f"{counts['ready']:,} ready · {counts['running']:,} running · {counts['retrying']:,} retrying · ")
-        text.append(f"{counts['dead']:,} dead · {words.count(at_work, 'worker')} · ")
+        text.append(f"{counts['dead']:,} dead · {humanize.count(at_work, 'worker')} · ")
         came, went = flows.per_minute(flows.enqueued), flows.per_minute(flows.completed)
         rates = "rates are not counted yet" if came is None else f"{came:,.0f}/min in, {went:,.0f}/min out"
         text.append(rates)

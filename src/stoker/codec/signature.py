@@ -27,7 +27,7 @@ from msgspec.structs import asdict, astuple
 from stoker.codec.json_check import PAYLOAD_LIMIT
 from stoker.codec.to_json import PLAIN, encode_value, misplaced_bytes, reason, revive
 from stoker.model.errors import InvalidInput, InvalidPayload, PayloadMismatch
-from stoker.model.words import count
+from stoker.model.humanize import count
 
 __all__ = ["Call", "Raw", "Signature", "call_of_chunk", "display", "encode_payload"]
 

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import msgspec
 
-from stoker.model.ahead import Ahead
 from stoker.model.audit import AuditEntry, AuditQuery, By, Deed
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused
@@ -28,11 +27,12 @@ from stoker.model.health.facts import Facts
 from stoker.model.ids import JobId
 from stoker.model.job import LEASE as LEASE  # noqa: PLC0414 - engines and tests take it from the contract
 from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
+from stoker.model.next_due import NextDue
 from stoker.model.operations import Operation
-from stoker.model.outbox.cursor import Consumer, Lease, Rest, Wish
+from stoker.model.outbox.consumers import Steering, StreamState
+from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest, Rest
 from stoker.model.outbox.delivery import Advance, Advanced
 from stoker.model.outbox.letters import LetterAction, LetterFilter, Letters
-from stoker.model.outbox.steering import Steering, StreamState
 from stoker.model.outbox.stream import Entry, Stream, Vacuumed
 from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
@@ -186,7 +186,7 @@ class Jobs(Protocol):
         """
         ...
 
-    async def ahead(self, queues: Sequence[str]) -> Ahead:
+    async def ahead(self, queues: Sequence[str]) -> NextDue:
         """Return how long a worker of these queues may sleep, by the store's clock.
 
         `open`: those that are neither paused nor cooling down nor out of tokens, also when the store does not know
@@ -663,7 +663,7 @@ class Outbox(Protocol):
         """
         ...
 
-    async def lease(self, wish: Wish) -> Lease | Rest:
+    async def lease(self, wish: LeaseRequest) -> Lease | Rest:
         """Take a partition that has something to deliver, and read it, in one step.
 
         `cursor.choose` decides which: due, not paused, and without a living holder whose lease goes on, the least
@@ -675,7 +675,9 @@ class Outbox(Protocol):
         """
         ...
 
-    async def advance(self, advance: Advance, *, tx: Transaction | None = None, wish: Wish | None = None) -> Advanced:
+    async def advance(
+        self, advance: Advance, *, tx: Transaction | None = None, wish: LeaseRequest | None = None
+    ) -> Advanced:
         """Store what a turn came to and release the partition, in one step, only while `delivery.applies`.
 
         Letters meet those that are stored by `letters.merge`. With `wish` the same partition is leased again in the
@@ -735,7 +737,7 @@ class Outbox(Protocol):
         """
         ...
 
-    def tell_settled(self, settlements: Sequence[Settlement]) -> None:
+    def notify_settled(self, settlements: Sequence[Settlement]) -> None:
         """Wake callers that wait for the end of jobs which a transaction has settled: it is committed.
 
         Called on the engine's loop. A hint, which changes nothing that is stored. Empty: nothing.

@@ -18,7 +18,7 @@ from stoker.context import CancelToken, Context
 from stoker.engines.base import Feature
 from stoker.executors import messages
 from stoker.executors.outcomes import DecidedInChild, ProcessDied
-from stoker.job_part import relocate
+from stoker.job_participant import relocate
 from stoker.model import outcome as ends
 from stoker.model.errors import StokerError
 from stoker.model.lifecycle import kept_as_done

@@ -18,8 +18,8 @@ from stoker.model.actions import ACTIONS, action_of
 from stoker.model.control import Budget, Queue
 from stoker.model.errors import InvalidInput
 from stoker.model.operations import Operation
+from stoker.model.outbox.consumers import Steering
 from stoker.model.outbox.letters import Count, LetterAction, LetterFilter, Letters
-from stoker.model.outbox.steering import Steering
 from stoker.model.query import Change, Edit, Former, Selection, Tally
 from stoker.model.schedule import Schedule
 from stoker.model.time import Instant, rfc3339

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from stoker.model.humanize import span
 from stoker.model.time import SECOND
-from stoker.model.words import span
 
 CUSTOM = "custom"
 DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")

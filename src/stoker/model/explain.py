@@ -12,18 +12,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import msgspec
 
 from stoker.model.control import STOPPED, Budget, Presence, Queue, is_silent, live
-from stoker.model.derived import Flow
 from stoker.model.groups import GROUP, Group
+from stoker.model.humanize import count, span
 from stoker.model.ids import text as id_text
 from stoker.model.job import ACTIVE, PARENT, Job, Status, links
 from stoker.model.lifecycle import HELD_BY, HELD_FOR, UNFIT_SINCE
 from stoker.model.names import meant_queue
+from stoker.model.operator_metrics import Flow
 from stoker.model.query import Census
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import until_token, until_tokens
 from stoker.model.time import Instant, rfc3339
-from stoker.model.words import count, span
 
 DEPLOY = "Deploy the task to the workers of this queue."
 

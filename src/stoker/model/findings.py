@@ -16,13 +16,13 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from stoker.model.control import Presence, Queue, is_silent, live
+from stoker.model.humanize import clock, count, in_words, span
 from stoker.model.job import Status
 from stoker.model.names import meant_queue
 from stoker.model.query import Census
 from stoker.model.schedule import Action, Schedule, is_unreadable
 from stoker.model.throttle import until_token
 from stoker.model.time import DAY, MINUTE, SECOND, Instant, Span
-from stoker.model.words import clock, count, in_words, span
 
 Tone: TypeAlias = Literal["bad", "warn", "plain"]
 Noun: TypeAlias = Literal["worker", "queue", "kind", "jobs", "schedule", "consumer"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stoker.model.outbox.letters import LetterStatus
 from stoker.model.outbox.stream import Entry
 from stoker.outbox.batch import Batch
+from stoker.outbox.consumers import ConsumerState, PartitionState, StreamHandle, StreamState
 from stoker.outbox.handlers import DeliverOptions
 from stoker.outbox.inbox import Inbox
 from stoker.outbox.letters import Letter, LetterPage
@@ -23,7 +24,6 @@ from stoker.outbox.relays import (
     ToWebhook,
     verify_webhook,
 )
-from stoker.outbox.steering import ConsumerState, PartitionState, StreamHandle, StreamState
 
 __all__ = [
     "Batch",

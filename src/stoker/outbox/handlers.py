@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args, get
 
 from stoker.model.errors import InvalidInput, InvalidOption
 from stoker.model.job import check_name
+from stoker.model.outbox.batch_size import PARTITIONS_AT_ONCE, Profile
 from stoker.model.outbox.cursor import LARGEST_BATCH, Consumer, Start, Terms
 from stoker.model.outbox.delivery import Mode, Rules, Then
-from stoker.model.outbox.pacing import PARTITIONS_AT_ONCE, Profile
 from stoker.model.time import Seconds, instant, span
 from stoker.outbox.batch import Batch
 from stoker.outbox.entries import reader

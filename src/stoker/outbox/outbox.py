@@ -17,13 +17,13 @@ from stoker.model.outbox.stream import Entry, Stream, check_entries, topic
 from stoker.model.outbox.stream import entry as address
 from stoker.model.time import Seconds, span
 from stoker.outbox.batch import Batch
+from stoker.outbox.consumers import StreamHandle, streams_of
 from stoker.outbox.entries import encode
 from stoker.outbox.handlers import DeliverOptions, Handler, RelayOptions, declare
 from stoker.outbox.letters import LetterTerms, deliver_here, read_filter
 from stoker.outbox.message import Message
 from stoker.outbox.relays.base import JoiningRelay, Relay
 from stoker.outbox.service import OutboxService
-from stoker.outbox.steering import StreamHandle, streams_of
 from stoker.settings import check_known
 
 if TYPE_CHECKING:

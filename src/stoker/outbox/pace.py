@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stoker.model.errors import InvalidOption
-from stoker.model.outbox import pacing
+from stoker.model.outbox import batch_size
 from stoker.model.time import Seconds, span
 
 
@@ -27,9 +27,9 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         self.stored()
 
-    def stored(self) -> pacing.Pace:
+    def stored(self) -> batch_size.Pace:
         """The pace as the rules use it; raises for values that make no sense."""
-        return pacing.Pace(
+        return batch_size.Pace(
             self.batch,
             span(self.breath, "breath"),
             span(self.idle, "idle"),
@@ -39,9 +39,9 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def read_pace(given: pacing.Profile | Pace, batch: int | None) -> pacing.Pace:
+def read_pace(given: batch_size.Profile | Pace, batch: int | None) -> batch_size.Pace:
     """The pace that an option names, with the batch that another one gives."""
-    pace = given.stored() if isinstance(given, Pace) else pacing.pace(given)
+    pace = given.stored() if isinstance(given, Pace) else batch_size.pace(given)
     if batch is None:
         return pace
     if type(batch) is not int:

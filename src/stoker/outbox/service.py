@@ -13,8 +13,8 @@ from stoker.engines.base import outbox_of
 from stoker.executors.threads import Threads
 from stoker.model.errors import AWAY, StokerError
 from stoker.model.outbox.stream import Stream, Vacuumed, topic
+from stoker.outbox.consumer_loop import Lanes
 from stoker.outbox.handlers import Handler
-from stoker.outbox.lane import Lanes
 from stoker.services import ServiceContext
 
 logger = logging.getLogger("stoker.outbox")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from stoker.hand_back import BATCH, hand_back, publish
 from stoker.model.errors import StokerError
+from stoker.model.humanize import count
 from stoker.model.job import LEASE
 from stoker.model.lifecycle import Rules
-from stoker.model.words import count
 from stoker.worker.failures import FailureLog
 from stoker.worker.maintenance import Death, reap
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from stoker.app_path import load
 from stoker.engines import notices
 from stoker.model.errors import StokerError
+from stoker.model.humanize import count
 from stoker.model.time import SECOND
-from stoker.model.words import count
 from stoker.settings import WorkerSettings, resolve
 from stoker.supervisor import messages
 from stoker.supervisor.child import EXIT_BROKEN, EXIT_START

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from stoker.model import words
+from stoker.model import humanize
 from stoker.model.measures import Measures
 from stoker.subprocesses import ChildProcess
 from stoker.supervisor import messages
@@ -95,7 +95,7 @@ class WorkerProcess:
         """Why it should be replaced; None while it should stay."""
         stats, settled = self.stats, sum(self.stats.counts.values())
         if max_jobs is not None and settled >= max_jobs:
-            return f"it has run {words.count(settled, 'job')}"
+            return f"it has run {humanize.count(settled, 'job')}"
         if max_rss is not None and stats.rss >= max_rss:
             return f"it holds {stats.rss >> 20} MiB"
         if stats.abandoned and stats.abandoned * 2 >= stats.slots:

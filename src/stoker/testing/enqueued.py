@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from stoker import records
+from stoker import views
 from stoker.codec.signature import display
 from stoker.model.errors import InvalidInput, InvalidPayload
 from stoker.model.job import Status
@@ -19,11 +19,11 @@ from stoker.model.query import LARGEST_PAGE, Query
 from stoker.model.time import moment
 from stoker.model.unique import Unique
 from stoker.options import OPTIONS, JobOptions, parse
-from stoker.records import Job
 from stoker.settings import check_known
 from stoker.task import Task
 from stoker.testing.held_jobs import of_apps
 from stoker.testing.stores import aside
+from stoker.views import Job
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -96,7 +96,7 @@ def find(app: Stoker, task: Task[..., Any] | str, tx: Any = None) -> list[Enqueu
             while True:
                 query = Query(kinds=frozenset((kind,)), order="oldest", limit=LARGEST_PAGE, cursor=cursor)
                 page = await engine.operator.find(query)
-                found += [records.job(one) for one in page.jobs]
+                found += [views.job(one) for one in page.jobs]
                 cursor = page.cursor
                 if cursor is None:
                     return found

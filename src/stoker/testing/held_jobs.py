@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from stoker import records
+from stoker import views
 from stoker.app import Stoker
 from stoker.engines.base import Clock
 from stoker.engines.sql.user_handles.handles import describe_handle
@@ -20,7 +20,7 @@ from stoker.model.errors import EngineRefused
 from stoker.model.groups import Group
 from stoker.model.job import Draft, Receipt, Stored
 from stoker.model.record import Record
-from stoker.records import Job
+from stoker.views import Job
 
 
 class Held:
@@ -63,7 +63,7 @@ class HeldJobs:
         holder = _session(tx)
         waiting = [one for one in self._waiting() if one.holder is holder or one.holder == tx]
         drafts = [draft for one in waiting for draft in one.drafts]
-        return [records.job(Record.drafted(draft, self._clock()).as_job()) for draft in drafts]
+        return [views.job(Record.drafted(draft, self._clock()).as_job()) for draft in drafts]
 
     def commit(self) -> int:
         """Store everything that stands aside, whether or not its transaction commits; returns how many jobs."""

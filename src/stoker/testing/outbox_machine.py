@@ -23,7 +23,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stoker.engines.base import LEASE, Engine, Outbox, outbox_of
 from stoker.engines.memory import MemoryEngine
 from stoker.model.ids import Mint
-from stoker.model.outbox.cursor import Consumer, Cursor, Lease, Rest, Start, Terms, Wish
+from stoker.model.outbox.batch_size import Pace
+from stoker.model.outbox.consumers import Drop, Pause, Release, Resume, Seek, Steering
+from stoker.model.outbox.cursor import Consumer, Cursor, Lease, LeaseRequest, Rest, Start, Terms
 from stoker.model.outbox.delivery import (
     Advanced,
     BatchOutcome,
@@ -46,8 +48,6 @@ from stoker.model.outbox.letters import (
     Replay,
     Resolve,
 )
-from stoker.model.outbox.pacing import Pace
-from stoker.model.outbox.steering import Drop, Pause, Release, Resume, Seek, Steering
 from stoker.model.outbox.stream import Stream, entry
 from stoker.model.query import Retention
 from stoker.model.time import HOUR, SECOND
@@ -198,7 +198,7 @@ class StreamLockStep(RuleBasedStateMachine):
         self.ask(worker, consumer, limit)
 
     def ask(self, worker: str, consumer: str, limit: int) -> Lease | Rest:
-        wish = Wish("orders", consumer, worker, limit, Terms(10 * SECOND))
+        wish = LeaseRequest("orders", consumer, worker, limit, Terms(10 * SECOND))
         found = self.same(lambda _, outbox: outbox.lease(wish))
         if isinstance(found, Lease):
             self.took(found)
@@ -236,7 +236,7 @@ class StreamLockStep(RuleBasedStateMachine):
         advance = conclude_batch(lease, outcome, self.clock(), rules)
         cursor = lease.cursor
         assert cursor.holder is not None
-        wish = Wish("orders", cursor.consumer, cursor.holder, 3, Terms(10 * SECOND)) if how == "wish" else None
+        wish = LeaseRequest("orders", cursor.consumer, cursor.holder, 3, Terms(10 * SECOND)) if how == "wish" else None
 
         async def call(engine: Engine, outbox: Outbox) -> Advanced:
             ref = None if engine is self.model else self.refs[_turn(cursor)]

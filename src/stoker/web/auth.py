@@ -18,7 +18,7 @@ from starlette.requests import HTTPConnection, Request
 
 from stoker.model.access import Identity, Role, is_loopback
 from stoker.model.errors import InvalidInput
-from stoker.model.words import count
+from stoker.model.humanize import count
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 

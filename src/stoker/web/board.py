@@ -29,7 +29,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from stoker.admin import Admin, Operators
 from stoker.admin.admin import visited
-from stoker.admin.asking import Asking
+from stoker.admin.context import OperatorContext
 from stoker.admin.history import RECENT, closed
 from stoker.admin.queues import MEASURED
 from stoker.app import Stoker
@@ -43,13 +43,13 @@ from stoker.model.stats import COUNTED, OF_ALL
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant
 from stoker.web import charts, problems, sign_in
 from stoker.web.auth import LOOPBACK_NAMES, Auth, Key, Open, Tokens, ask, came_through_a_proxy
-from stoker.web.check_ups import CheckUps
+from stoker.web.counter_rates import Pace
 from stoker.web.forms import Form
+from stoker.web.health_cache import CheckUps
 from stoker.web.hub import LIMIT, Hub
-from stoker.web.minutes import COMPLETED, Minutes
-from stoker.web.pace import Pace
+from stoker.web.per_minute import COMPLETED, Minutes
 from stoker.web.problems import Problem
-from stoker.web.visit import CSRF_COOKIE, Visit
+from stoker.web.request import CSRF_COOKIE, RequestContext
 
 logger = logging.getLogger("stoker.web")
 
@@ -82,7 +82,7 @@ _STRANGER = "The app around this dashboard does not know you. Sign in there firs
 ACTION_LIMIT = 10.0
 """Seconds for a change, whose outcome is not known when it is given up."""
 
-Call: TypeAlias = Callable[[Visit], Awaitable[Response]]
+Call: TypeAlias = Callable[[RequestContext], Awaitable[Response]]
 Kind: TypeAlias = Literal["page", "action", "api", "open"]
 
 
@@ -194,10 +194,10 @@ class Dashboard:
     def __repr__(self) -> str:
         return f"<Dashboard {self.store.root().name}>"
 
-    def admin_for(self, visit: Visit) -> Operators:
+    def admin_for(self, visit: RequestContext) -> Operators:
         """The operator's questions and actions, signed with the visitor's name and the request's id."""
         who = visit.identity
-        asking = Asking(self.store, None, visit.way, self.redact, visit.id, LEAST, payloads=False)
+        asking = OperatorContext(self.store, None, visit.way, self.redact, visit.id, LEAST, payloads=False)
         if who is not None:
             asking = asking._replace(by=who.name, role=who.role, queues=who.queues)
         return visited(self._admin, asking)
@@ -283,7 +283,7 @@ class Dashboard:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         root = str(scope.get("root_path", "")).rstrip("/")
-        visit = Visit(self, request, secrets.token_hex(4), root, secrets.token_urlsafe(32))
+        visit = RequestContext(self, request, secrets.token_hex(4), root, secrets.token_urlsafe(32))
         csrf = visit.cookie(CSRF_COOKIE)
         known = re.fullmatch(r"[\w-]{43}", csrf) is not None
         visit.csrf = csrf if known else visit.csrf
@@ -314,18 +314,18 @@ class Dashboard:
         finally:
             self._release(visit)
 
-    def _count(self, visit: Visit, counted: str) -> None:
+    def _count(self, visit: RequestContext, counted: str) -> None:
         """Count a request while it is under way: those before signing in apart, so that they keep no others out."""
         visit.counted = counted
         self._under_way[counted] += 1
         if self._under_way[counted] > self.limits.requests:
             raise Problem(503, "busy", "The dashboard answers as many requests as it may. Try again in a moment.")
 
-    def _release(self, visit: Visit) -> None:
+    def _release(self, visit: RequestContext) -> None:
         self._under_way[visit.counted] -= 1 if visit.counted else 0
         visit.counted = ""
 
-    def _dress(self, visit: Visit, message: Message, *, fresh: bool) -> None:
+    def _dress(self, visit: RequestContext, message: Message, *, fresh: bool) -> None:
         headers = MutableHeaders(scope=message)
         for name, value in HEADERS.items():
             headers[name] = value
@@ -334,7 +334,7 @@ class Dashboard:
         if fresh and headers.get("content-type", "").startswith("text/html"):
             headers.append("set-cookie", self.cookie(visit, CSRF_COOKIE, visit.csrf))
 
-    def cookie(self, visit: Visit, name: str, value: str, *, age: int | None = None) -> str:
+    def cookie(self, visit: RequestContext, name: str, value: str, *, age: int | None = None) -> str:
         """A cookie that scripts cannot read and other sites cannot send."""
         secure = "; Secure" if visit.request.url.scheme == "https" else ""
         lasts = "" if age is None else f"; Max-Age={age}"
@@ -343,7 +343,7 @@ class Dashboard:
 
     # --- doors ------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, visit: Visit) -> Response:
+    async def _answer(self, visit: RequestContext) -> Response:
         request = visit.request
         path = get_route_path(request.scope) or "/"
         _refuse_nul(path, *itertools.chain.from_iterable(request.query_params.multi_items()))
@@ -395,7 +395,7 @@ class Dashboard:
         if host not in self._hosts:
             raise Problem(421, "host", WRONG_HOST)
 
-    async def _identify(self, visit: Visit) -> Identity | None:
+    async def _identify(self, visit: RequestContext) -> Identity | None:
         if isinstance(self.auth, Open):
             client = visit.request.client
             if client is None or not is_loopback(client.host):
@@ -408,7 +408,7 @@ class Dashboard:
         assert not isinstance(self.auth, Key | Tokens)
         return await ask(self.auth, visit.request)
 
-    async def still_knows(self, visit: Visit) -> bool:
+    async def still_knows(self, visit: RequestContext) -> bool:
         """Would this visitor be let in now, with the same rights? While the store is away nothing says otherwise."""
         if self.door is None:
             return True
@@ -417,7 +417,7 @@ class Dashboard:
         except StokerError:
             return True
 
-    def _sign_in(self, visit: Visit, path: str) -> Response:
+    def _sign_in(self, visit: RequestContext, path: str) -> Response:
         page = visit.request.method in SAFE and not path.startswith(("/api/", "/live"))
         if page and isinstance(self.auth, Key):
             response = sign_in.page(visit, visit.here, status=401)
@@ -435,7 +435,7 @@ class Dashboard:
         problem.headers["www-authenticate"] = "Bearer"
         raise problem
 
-    def _check_csrf(self, visit: Visit) -> None:
+    def _check_csrf(self, visit: RequestContext) -> None:
         """Refuse a change that another site's page sent with this browser's cookies."""
         request = visit.request
         if self.door is not None and "authorization" in request.headers:
@@ -448,14 +448,14 @@ class Dashboard:
         if header is not None:
             self.check_token(visit, header)
 
-    def check_token(self, visit: Visit, given: str) -> None:
+    def check_token(self, visit: RequestContext, given: str) -> None:
         """Compare the token of a form with that of the cookie."""
         stored = visit.cookie(CSRF_COOKIE)
         if not stored or not hmac.compare_digest(stored.encode(), given.encode()):
             raise Problem(403, "csrf", "This form has expired. Nothing was changed. Load the page again.")
         visit.request.state.csrf_owed = False
 
-    async def body(self, visit: Visit) -> bytes:
+    async def body(self, visit: RequestContext) -> bytes:
         """The whole body, up to the limit, if it comes in time."""
         if visit.body is not None:
             return visit.body
@@ -467,7 +467,7 @@ class Dashboard:
             raise Problem(408, "slow", f"The request did not come within {seconds} s. Nothing was changed.") from None
         return visit.body
 
-    async def _read_body(self, visit: Visit) -> bytes:
+    async def _read_body(self, visit: RequestContext) -> bytes:
         length = visit.request.headers.get("content-length", "0")
         if re.fullmatch(r"[0-9]{1,18}", length) and int(length) > self.limits.body:
             raise _too_large(self.limits.body)
@@ -479,7 +479,7 @@ class Dashboard:
             parts.append(part)
         return b"".join(parts)
 
-    async def form(self, visit: Visit) -> Form:
+    async def form(self, visit: RequestContext) -> Form:
         """The fields of a form, whose token is checked."""
         kind = visit.request.headers.get("content-type", "").partition(";")[0].strip()
         raw = await self.body(visit)
@@ -496,7 +496,7 @@ class Dashboard:
 
     # --- what went wrong --------------------------------------------------------------------------------------------
 
-    async def _failed(self, visit: Visit, error: Exception) -> Response:
+    async def _failed(self, visit: RequestContext, error: Exception) -> Response:
         problem = problems.of(error)
         if problem is None:
             logger.error("request %s of the dashboard failed", visit.id, exc_info=error)

@@ -10,11 +10,11 @@ from typing import Any, Final, NamedTuple
 
 from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
+from stoker.model.humanize import span
 from stoker.model.stats import BUCKET, COUNTED, OF_ALL, of_all, width_for
 from stoker.model.time import DAY, HOUR, LATEST, MINUTE, SECOND, Instant, Span, instant, moment
-from stoker.model.words import span
-from stoker.web.marks import nice_top
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
+from stoker.web.svg import nice_top
 
 SPANS: Final[dict[str, Span]] = {"1h": HOUR, "6h": 6 * HOUR, "24h": DAY, "7d": 7 * DAY, "30d": 30 * DAY}
 LONGEST: Final = 90 * DAY
@@ -62,7 +62,7 @@ class Range(NamedTuple):
         return {"since": _text(self.since), "until": _text(self.until)}
 
 
-def range_of(visit: Visit, now: Instant) -> Range:
+def range_of(visit: RequestContext, now: Instant) -> Range:
     """The range that the address names; an unknown or endless one is refused."""
     since, until = visit.parameter("since"), visit.parameter("until")
     closed = now // BUCKET * BUCKET
@@ -188,7 +188,7 @@ def newest_flow(points: Sequence[Point], drawn: Range, since: Instant) -> PerMin
     return PerMinute(*(counts.get(name, 0) * MINUTE / drawn.width for name in PerMinute._fields))
 
 
-def context(found: Series, drawn: Range, visit: Visit, times: str, queue: str | None = None) -> dict[str, Any]:
+def context(found: Series, drawn: Range, visit: RequestContext, times: str, queue: str | None = None) -> dict[str, Any]:
     """Everything the chart macro needs."""
     top = nice_top(max(_values(found.completed) + _values(found.enqueued), default=0))
     spans = _values(found.p50) + _values(found.p95) + _values(found.p99)

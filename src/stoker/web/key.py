@@ -12,7 +12,7 @@ import secrets
 
 from stoker.model.access import Identity
 from stoker.web.auth import Key
-from stoker.web.visit import Entry, Visit
+from stoker.web.request import Entry, RequestContext
 
 MOST_ENDED = 10_000
 """Sessions whose end is remembered."""
@@ -26,24 +26,24 @@ class KeyHolder:
         self._identity = Identity(key.name, key.role)
         self._ended: dict[str, None] = {}
 
-    async def bearer(self, visit: Visit, secret: str) -> Identity | None:  # noqa: ARG002 - every door is asked alike
+    async def bearer(self, visit: RequestContext, secret: str) -> Identity | None:  # noqa: ARG002 - every door is asked alike
         """Who sends the key; compared in constant time."""
         return self._identity if hmac.compare_digest(self._secret, _bytes(secret)) else None
 
-    async def session(self, visit: Visit, cookie: str) -> Identity | None:  # noqa: ARG002 - every door is asked alike
+    async def session(self, visit: RequestContext, cookie: str) -> Identity | None:  # noqa: ARG002 - every door is asked alike
         """Whose session this is, if it was begun with this key and not ended."""
         name, _, signature = cookie.partition(".")
         genuine = hmac.compare_digest(self._sign(name).encode(), _bytes(signature))
         return self._identity if genuine and name not in self._ended else None
 
-    async def enter(self, visit: Visit, secret: str) -> Entry | None:
+    async def enter(self, visit: RequestContext, secret: str) -> Entry | None:
         """Begin a session, if this is the key."""
         if await self.bearer(visit, secret) is None:
             return None
         name = secrets.token_urlsafe(16)
         return Entry(f"{name}.{self._sign(name)}")
 
-    async def leave(self, visit: Visit, cookie: str) -> None:
+    async def leave(self, visit: RequestContext, cookie: str) -> None:
         """End a session."""
         if await self.session(visit, cookie) is not None:
             self._ended[cookie.partition(".")[0]] = None

@@ -31,7 +31,7 @@ from stoker.web.pages import (
     schedules,
 )
 from stoker.web.problems import Problem
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 Make: TypeAlias = Callable[..., dict[str, Any]]
 
@@ -44,7 +44,7 @@ class Live(NamedTuple):
 
     template: str
     make: Make
-    wants: Callable[[Visit], list[Want]] = lambda _: []
+    wants: Callable[[RequestContext], list[Want]] = lambda _: []
     path: str = ""
 
     @property
@@ -73,7 +73,7 @@ QUIET = 15.0
 """Seconds after which a stream without news says that it lives."""
 
 
-async def stream(visit: Visit) -> Response:
+async def stream(visit: RequestContext) -> Response:
     """The stream of one page."""
     board = visit.board
     page, shown = _shown(visit)
@@ -107,7 +107,7 @@ class _Place(NamedTuple):
 class Stream(StreamingResponse):
     """A stream that ends its generator with itself, also when its client has gone or takes nothing."""
 
-    def __init__(self, shown: Visit, page: Live, place: _Place) -> None:
+    def __init__(self, shown: RequestContext, page: Live, place: _Place) -> None:
         headers = {"x-accel-buffering": "no"}
         super().__init__(_events(shown, page), media_type="text/event-stream", headers=headers)
         self._place = place
@@ -125,7 +125,7 @@ class Stream(StreamingResponse):
             await super().stream_response(send)
 
 
-def _shown(visit: Visit) -> tuple[Live, Visit]:
+def _shown(visit: RequestContext) -> tuple[Live, RequestContext]:
     """The live page that the address names, and a visit to it."""
     name = visit.parameter("page")
     if name not in PAGES:
@@ -135,17 +135,17 @@ def _shown(visit: Visit) -> tuple[Live, Visit]:
     path = visit.url(page.path.format(**{part: quote(value, safe="") for part, value in named.items()}))
     given = [(key, value) for key, value in visit.request.query_params.multi_items() if key not in {"page", *named}]
     request = _as_page(visit.request, path, urlencode(given), named)
-    return page, Visit(visit.board, request, visit.id, visit.root, visit.csrf, visit.identity)
+    return page, RequestContext(visit.board, request, visit.id, visit.root, visit.csrf, visit.identity)
 
 
-async def _parts(shown: Visit, page: Live, wants: Sequence[Want]) -> dict[str, str]:
+async def _parts(shown: RequestContext, page: Live, wants: Sequence[Want]) -> dict[str, str]:
     """The parts of a page as they are now."""
     hub = shown.board.hub
     found = [await hub.wanted(want, live=True) for want in wants]
     return view.pieces(page.template, page.make(shown, await hub.reading(), *found))
 
 
-async def _events(shown: Visit, page: Live) -> AsyncGenerator[str, None]:
+async def _events(shown: RequestContext, page: Live) -> AsyncGenerator[str, None]:
     board, hub = shown.board, shown.board.hub
     wants = page.wants(shown)
     hub.enter(wants)
@@ -185,7 +185,7 @@ def _message(changed: dict[str, str]) -> str:
     return "".join(f"data: {line}\n" for line in lines) + "\n"
 
 
-async def pieces(visit: Visit) -> Response:
+async def pieces(visit: RequestContext) -> Response:
     """The same parts once, for a page that may have no stream."""
     page, shown = _shown(visit)
     found = await _parts(shown, page, page.wants(shown))

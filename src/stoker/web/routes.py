@@ -37,7 +37,7 @@ from stoker.web.pages import (
     shared,
 )
 from stoker.web.problems import TITLES, Problem, details
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 AGAIN = 5
 """Seconds after which the page of a store that is away asks again."""
@@ -113,7 +113,7 @@ def _acts(below: str, run: Run, verbs: Iterable[str]) -> list[Way]:
     return [Way("POST", f"{below}/{verb}", "operate", partial(run, verb), "action") for verb in verbs]
 
 
-async def _static(visit: Visit) -> Response:
+async def _static(visit: RequestContext) -> Response:
     return await assets.serve(visit.request)
 
 
@@ -122,7 +122,7 @@ def is_api(request: Request, root: str) -> bool:
     return request.url.path.removeprefix(root).startswith("/api/")
 
 
-async def refusal(visit: Visit, problem: Problem) -> Response:
+async def refusal(visit: RequestContext, problem: Problem) -> Response:
     """A refusal as a page, or as problem details for programs."""
     known = visit.identity is not None
     if is_api(visit.request, visit.root) or not (known or visit.is_browser):
@@ -137,7 +137,7 @@ async def refusal(visit: Visit, problem: Problem) -> Response:
     return response
 
 
-def _store_down(visit: Visit, problem: Problem) -> Response:
+def _store_down(visit: RequestContext, problem: Problem) -> Response:
     last = visit.board.hub.last
     context = view.common(visit, "overview", "The store does not answer") | {
         "problem": problem,

@@ -12,8 +12,8 @@ from stoker.model.access import Identity
 from stoker.web import view
 from stoker.web.auth import Auth, Key, Tokens
 from stoker.web.key import KeyHolder
+from stoker.web.request import CSRF_COOKIE, SESSION_COOKIE, Entry, RequestContext
 from stoker.web.tokens import KnownTokens
-from stoker.web.visit import CSRF_COOKIE, SESSION_COOKIE, Entry, Visit
 
 KEY = "key"
 """The parameter that brings the key."""
@@ -22,19 +22,19 @@ KEY = "key"
 class Door(Protocol):
     """What lets people in by a secret: in a header, or once, for a session that a cookie names."""
 
-    async def bearer(self, visit: Visit, secret: str) -> Identity | None:
+    async def bearer(self, visit: RequestContext, secret: str) -> Identity | None:
         """Whom a secret in the header stands for."""
         ...
 
-    async def session(self, visit: Visit, cookie: str) -> Identity | None:
+    async def session(self, visit: RequestContext, cookie: str) -> Identity | None:
         """Whom a cookie stands for."""
         ...
 
-    async def enter(self, visit: Visit, secret: str) -> Entry | None:
+    async def enter(self, visit: RequestContext, secret: str) -> Entry | None:
         """Begin a session; None: the secret opens nothing."""
         ...
 
-    async def leave(self, visit: Visit, cookie: str) -> None:
+    async def leave(self, visit: RequestContext, cookie: str) -> None:
         """End the session of a cookie."""
         ...
 
@@ -46,7 +46,7 @@ def door(auth: Auth) -> Door | None:
     return KnownTokens() if isinstance(auth, Tokens) else None
 
 
-async def identify(visit: Visit, door: Door) -> Identity | None:
+async def identify(visit: RequestContext, door: Door) -> Identity | None:
     """Whom the secret of a request stands for, or its session."""
     header = visit.request.headers.get("authorization", "")
     if header:
@@ -56,7 +56,7 @@ async def identify(visit: Visit, door: Door) -> Identity | None:
     return await door.session(visit, cookie) if cookie else None
 
 
-async def bring_key(visit: Visit) -> Response | None:
+async def bring_key(visit: RequestContext) -> Response | None:
     """Begin a session with the key in the address, and clean the address; None: there is no key in it."""
     given = visit.request.query_params.multi_items()
     if not isinstance(visit.board.auth, Key) or KEY not in dict(given):
@@ -71,14 +71,14 @@ async def bring_key(visit: Visit) -> Response | None:
     return view.redirect(visit, clean) if visit.identity is not None else page(visit, clean, wrong=True)
 
 
-async def ask(visit: Visit) -> Response:
+async def ask(visit: RequestContext) -> Response:
     """The page to sign in on."""
     if visit.identity is not None:
         return view.redirect(visit, visit.url(""))
     return page(visit, visit.parameter("next"))
 
 
-async def sign_in(visit: Visit) -> Response:
+async def sign_in(visit: RequestContext) -> Response:
     """Begin a session if the secret opens anything."""
     form = await visit.board.form(visit)
     door = visit.board.door
@@ -88,7 +88,7 @@ async def sign_in(visit: Visit) -> Response:
     return _enter(visit, local(visit, form.get("next")), entry)
 
 
-async def sign_out(visit: Visit) -> Response:
+async def sign_out(visit: RequestContext) -> Response:
     """End the session of this browser."""
     await visit.board.form(visit)
     if visit.board.door is not None:
@@ -98,14 +98,14 @@ async def sign_out(visit: Visit) -> Response:
     return response
 
 
-def local(visit: Visit, path: str) -> str:
+def local(visit: RequestContext, path: str) -> str:
     """A path to go on to: only below this dashboard, never to another site."""
     inside = path.startswith(f"{visit.root}/") and not path.startswith("//") and "\\" not in path
     plain = not any(ord(letter) < 33 for letter in path)
     return quote(path, safe="/%#?=@[]!$&'()*+,;:", errors="replace") if inside and plain else visit.url("")
 
 
-def page(visit: Visit, path: str, *, wrong: bool = False, status: int | None = None) -> Response:
+def page(visit: RequestContext, path: str, *, wrong: bool = False, status: int | None = None) -> Response:
     """The page that asks for a secret."""
     context = view.common(visit, "", "Sign in") | {
         "wrong": wrong,
@@ -115,12 +115,12 @@ def page(visit: Visit, path: str, *, wrong: bool = False, status: int | None = N
     return view.page(visit, "sign-in.html", context, status or (401 if wrong else 200))
 
 
-def _enter(visit: Visit, path: str, entry: Entry) -> Response:
+def _enter(visit: RequestContext, path: str, entry: Entry) -> Response:
     response = view.redirect(visit, path)
     response.headers.append("set-cookie", visit.board.cookie(visit, SESSION_COOKIE, entry.cookie, age=entry.age))
     response.headers.append("set-cookie", visit.board.cookie(visit, CSRF_COOKIE, secrets.token_urlsafe(32)))
     return response
 
 
-def _cookie(visit: Visit) -> str:
+def _cookie(visit: RequestContext) -> str:
     return unquote(visit.cookie(SESSION_COOKIE))

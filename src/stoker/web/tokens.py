@@ -18,7 +18,7 @@ from stoker.model.access import Identity
 from stoker.model.errors import EngineReadOnly, EngineRefused
 from stoker.model.time import DAY, SECOND, Instant
 from stoker.model.tokens import AccessToken, Session, digest
-from stoker.web.visit import Entry, Visit
+from stoker.web.request import Entry, RequestContext
 
 logger = logging.getLogger("stoker.web")
 
@@ -85,12 +85,12 @@ class KnownTokens:
         self.refused_writes = False
         """The store refused to keep a session, so cookies hold tokens."""
 
-    async def bearer(self, visit: Visit, secret: str) -> Identity | None:
+    async def bearer(self, visit: RequestContext, secret: str) -> Identity | None:
         """Whom the token stands for."""
         token = await self._find(visit, secret)
         return None if token is None else token.identity
 
-    async def session(self, visit: Visit, cookie: str) -> Identity | None:
+    async def session(self, visit: RequestContext, cookie: str) -> Identity | None:
         """Whom the token stands for with which the session was begun."""
         if cookie.startswith(PREFIX):
             return await self.bearer(visit, cookie)
@@ -102,7 +102,7 @@ class KnownTokens:
         token = next((one for one in tokens if one.name == found.token and one.state(now) == "valid"), None)
         return None if token is None else token.identity
 
-    async def enter(self, visit: Visit, secret: str) -> Entry | None:
+    async def enter(self, visit: RequestContext, secret: str) -> Entry | None:
         """Begin a session with a token; where none can be stored, the cookie holds the token itself."""
         token = await self._find(visit, secret)
         if token is None:
@@ -131,20 +131,20 @@ class KnownTokens:
         self._sessions.forget()
         return Entry(cookie, age)
 
-    async def leave(self, visit: Visit, cookie: str) -> None:
+    async def leave(self, visit: RequestContext, cookie: str) -> None:
         """End a session for every process; a cookie that holds a token is only forgotten by its browser."""
         found = await self._begun(visit, cookie)
         if found is not None:
             await (await visit.board.store.engine()).documents.drop_session(found)
             self._sessions.forget()
 
-    async def _find(self, visit: Visit, secret: str) -> AccessToken | None:
+    async def _find(self, visit: RequestContext, secret: str) -> AccessToken | None:
         """The token of a secret."""
         if not secret.startswith(PREFIX) or len(secret) > LONGEST:
             return None
         return await self._opened(await visit.board.store.engine(), self._tokens, secret)
 
-    async def _begun(self, visit: Visit, cookie: str) -> Session | None:
+    async def _begun(self, visit: RequestContext, cookie: str) -> Session | None:
         """The session of a cookie."""
         if not cookie.startswith(SESSION_PREFIX) or len(cookie) > LONGEST:
             return None

@@ -13,10 +13,10 @@ from urllib.parse import unquote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
-from stoker.model import words as plain
+from stoker.model import humanize as plain
 from stoker.model.findings import Finding, badges
-from stoker.web import assets, marks, words
-from stoker.web.visit import Visit
+from stoker.web import assets, humanize, svg
+from stoker.web.request import RequestContext
 
 FLASH_COOKIE = "stoker_flash"
 THEME_COOKIE = "stoker_theme"
@@ -59,40 +59,40 @@ def environment() -> Environment:
     )
     found.filters.update(
         n=plain.number,
-        short=lambda value: words.tight(plain.short(value)),
-        span=lambda value: words.tight(plain.span(value)),
-        size=lambda value: words.tight(plain.size(value)),
-        ms=lambda value: words.tight(plain.milliseconds(value)),
-        tight=words.tight,
+        short=lambda value: humanize.tight(plain.short(value)),
+        span=lambda value: humanize.tight(plain.span(value)),
+        size=lambda value: humanize.tight(plain.size(value)),
+        ms=lambda value: humanize.tight(plain.milliseconds(value)),
+        tight=humanize.tight,
         json=json.dumps,
     )
     found.globals.update(
-        icon=marks.icon,
-        st=marks.status,
-        gauge=marks.gauge,
-        spark=marks.spark,
-        life=marks.life,
-        runs=marks.runs,
-        ticks=marks.ticks,
-        partitions=marks.partitions,
-        trace=marks.trace,
-        chart_flow=marks.flow,
-        chart_strip=marks.strip,
-        chart_lines=marks.lines,
-        time=words.time,
-        moments=words.moments,
-        ago=lambda at, now: words.time(at, plain.ago(at, now)),
-        until=lambda at, now: words.time(at, plain.until(at, now)),
-        clock=lambda at, now: words.time(at, plain.clock(at, now)),
-        count=lambda n, noun, plural=None: words.tight(plain.count(n, noun, plural)),
-        share=lambda part, whole: words.tight(plain.share(part, whole)),
+        icon=svg.icon,
+        st=svg.status,
+        gauge=svg.gauge,
+        spark=svg.spark,
+        life=svg.life,
+        runs=svg.runs,
+        ticks=svg.ticks,
+        partitions=svg.partitions,
+        trace=svg.trace,
+        chart_flow=svg.flow,
+        chart_strip=svg.strip,
+        chart_lines=svg.lines,
+        time=humanize.time,
+        moments=humanize.moments,
+        ago=lambda at, now: humanize.time(at, plain.ago(at, now)),
+        until=lambda at, now: humanize.time(at, plain.until(at, now)),
+        clock=lambda at, now: humanize.time(at, plain.clock(at, now)),
+        count=lambda n, noun, plural=None: humanize.tight(plain.count(n, noun, plural)),
+        share=lambda part, whole: humanize.tight(plain.share(part, whole)),
         ranges=RANGES,
         range_of=range,
     )
     return found
 
 
-def common(visit: Visit, page: str, title: str, found: list[Finding] | None = None) -> dict[str, Any]:
+def common(visit: RequestContext, page: str, title: str, found: list[Finding] | None = None) -> dict[str, Any]:
     """What every page of the shell needs."""
     board = visit.board
     numbers = badges(found or [])
@@ -123,7 +123,7 @@ def stoker_version() -> str:
         return ""
 
 
-def _flash(visit: Visit) -> Flash | None:
+def _flash(visit: RequestContext) -> Flash | None:
     try:
         raw = json.loads(unquote(visit.cookie(FLASH_COOKIE)))
         fields = tuple((str(name), str(value)) for name, value in raw["fields"])
@@ -154,7 +154,7 @@ def part(template: str, context: dict[str, Any]) -> Response:
     return HTMLResponse(environment().get_template(template).render(context))
 
 
-def page(visit: Visit, template: str, context: dict[str, Any], status: int = 200) -> Response:
+def page(visit: RequestContext, template: str, context: dict[str, Any], status: int = 200) -> Response:
     """The page; a flash is shown once."""
     response = HTMLResponse(render(template, context), status)
     if context.get("flash") is not None:
@@ -162,7 +162,7 @@ def page(visit: Visit, template: str, context: dict[str, Any], status: int = 200
     return response
 
 
-def redirect(visit: Visit, path: str, flash: Flash | None = None) -> Response:
+def redirect(visit: RequestContext, path: str, flash: Flash | None = None) -> Response:
     """Go on to a page after a form, which says what was done."""
     response = Response(status_code=303, headers={"location": path})
     if flash is not None:

@@ -18,9 +18,9 @@ from stoker.model.events import (
     transition_to_pending,
     transition_to_running,
 )
+from stoker.model.humanize import count, span
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement, Verdict
-from stoker.model.words import count, span
 
 if TYPE_CHECKING:
     from stoker.engines.base import Engine

@@ -16,10 +16,10 @@ from stoker.codec.error_text import one_line, safe
 from stoker.hooks import FailedRun, Listeners
 from stoker.model import ids
 from stoker.model.failure_report import FailureReport, failure_report, in_words
+from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement, Status, Verdict
 from stoker.model.outcome import Done, Failed, Outcome, Snoozed, Throttled
-from stoker.model.words import count
 
 logger = logging.getLogger("stoker.worker")
 

@@ -19,9 +19,9 @@ from stoker.engines.base import Engine
 from stoker.event_buffer import wall
 from stoker.model.errors import AWAY, StokerError
 from stoker.model.events import of_repair
+from stoker.model.humanize import count
 from stoker.model.query import Expired, Retention, Sweep
 from stoker.model.time import MINUTE, SECOND
-from stoker.model.words import count
 from stoker.registry import mint
 from stoker.services import ServiceContext
 from stoker.settings import RetentionSettings

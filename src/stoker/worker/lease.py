@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 from stoker.engines.base import CONTROL, Engine
 from stoker.executors.outcomes import Cause
 from stoker.model.errors import StokerError
+from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import Renewal
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled
 from stoker.model.query import CANCEL_REASON
 from stoker.model.time import SECOND
-from stoker.model.words import count
 from stoker.worker import state as worker_state
 
 if TYPE_CHECKING:

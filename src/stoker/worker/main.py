@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from stoker.context import Context, running
 from stoker.model.errors import StokerError
+from stoker.model.humanize import count
 from stoker.model.time import SECOND
-from stoker.model.words import count
 from stoker.worker.outage import wait_for_store
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ import msgspec
 from stoker.engines.base import Engine, Feature
 from stoker.model import ids
 from stoker.model.errors import AWAY, StokerError
+from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement, Verdict
 from stoker.model.lifecycle import Rules, conclude
 from stoker.model.outcome import Crashed, Lost, Outcome
 from stoker.model.query import WAITING
 from stoker.model.time import SECOND
-from stoker.model.words import count
 from stoker.services import Service, ServiceContext
 from stoker.worker.running import jobs_of
 from stoker.worker.startup_warnings import StartupWarnings

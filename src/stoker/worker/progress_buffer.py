@@ -12,9 +12,9 @@ import msgspec
 from stoker.context import METADATA_WARNING, Context
 from stoker.engines.base import Engine
 from stoker.model.errors import AWAY
+from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, Claim, Note
-from stoker.model.words import count
 
 logger = logging.getLogger("stoker.worker")
 

@@ -31,7 +31,7 @@ from stoker.executors.outcomes import (
     outcome_of_result,
     outcome_of_unfit,
 )
-from stoker.job_part import Commit
+from stoker.job_participant import Commit
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import Claim, Settlement, Status
 from stoker.model.lifecycle import Rules, conclude, expired

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from stoker.model.control import Presence, Queue, clashes
 from stoker.model.explain import limits_unserved, unserved
+from stoker.model.humanize import count
 from stoker.model.job import ACTIVE
-from stoker.model.words import count
 from stoker.worker.state import kinds
 
 if TYPE_CHECKING:

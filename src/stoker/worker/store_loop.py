@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from stoker.model import ids
 from stoker.model.errors import StokerError
+from stoker.model.humanize import count
 from stoker.model.job import Claim, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import RESULT_WARNING, conclude
 from stoker.model.outcome import Canceled, HandedBack
-from stoker.model.words import count
 from stoker.worker.fetcher import LARGEST, Asked
 from stoker.worker.resender import Resender
 

@@ -25,12 +25,12 @@ from stoker.engines.call_times import CallTimes
 from stoker.executors import Executors
 from stoker.executors.outcomes import Cause
 from stoker.model.errors import InvalidInput, StokerError
+from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_QUEUE, Claim, Note, Settlement, Status, check_name
 from stoker.model.lifecycle import Rules
 from stoker.model.measures import Measures, Recorder
 from stoker.model.time import SECOND
-from stoker.model.words import count
 from stoker.services import ServiceContext, UnderWay
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
 from stoker.worker.chunks import ChunkLane, ChunkQueue, ChunkRunner, chunk_queues
@@ -511,7 +511,7 @@ class Worker:
         loop = self.loop
         call = loop.call_soon if running_loop() is loop else loop.call_soon_threadsafe
         with suppress(RuntimeError):  # the loop is closed
-            call(outbox_of(self.engine).tell_settled, [settlement])
+            call(outbox_of(self.engine).notify_settled, [settlement])
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
         """Note that a handler begins or ends to wait for another job."""

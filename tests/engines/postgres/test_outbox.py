@@ -20,7 +20,7 @@ from stoker.engines.postgres.connection import FOR_JOBS
 from stoker.engines.postgres.statements import STATEMENTS, placed
 from stoker.engines.sql.user_handles.handles import drive
 from stoker.model.ids import Mint
-from stoker.model.outbox.cursor import Consumer, Lease, Rest, Wish
+from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest, Rest
 from stoker.model.outbox.delivery import Delivered, Rejected, conclude_batch
 from stoker.model.outbox.letters import LetterFilter
 from stoker.model.outbox.stream import Entry, Message, Stream, entry, partition_of
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.engine("postgres")
 
 mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 ORDERS = Stream("orders")
-WISH = Wish("orders", "publish", "w1", 100)
+WISH = LeaseRequest("orders", "publish", "w1", 100)
 
 
 def made(key: str, payload: bytes = b"{}", stream: Stream = ORDERS) -> Entry:
@@ -281,7 +281,9 @@ async def test_dead_rows_under_a_held_snapshot_cost_a_turn_nothing(
             held.execute("SELECT 1")
             for _ in range(10):
                 await engine.outbox.append(ORDERS, [made("k") for _ in range(300)])
-                while isinstance(lease := await engine.outbox.lease(Wish("orders", "publish", "w1", 10)), Lease):
+                while isinstance(
+                    lease := await engine.outbox.lease(LeaseRequest("orders", "publish", "w1", 10)), Lease
+                ):
                     await engine.outbox.advance(conclude_batch(lease, Delivered(), 0))
                 await engine.jobs.renew("w1", [])
             await engine.outbox.append(ORDERS, [made("k") for _ in range(20)])

@@ -15,7 +15,7 @@ from stoker.model.errors import EngineRefused, InvalidOption
 from stoker.model.ids import Mint
 from stoker.model.job import Claim, Demand, Draft, Status, Verdict
 from stoker.model.lifecycle import conclude
-from stoker.model.outbox.cursor import Consumer, Lease, Wish
+from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest
 from stoker.model.outbox.delivery import Delivered, conclude_batch, quarantine, readable
 from stoker.model.outbox.letters import LetterFilter
 from stoker.model.outbox.stream import Entry, Stream, entry, topic
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.engine("postgres")
 
 mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 ORDERS = Stream("orders", 2)
-WISH = Wish("orders", "publish", "w1", 10)
+WISH = LeaseRequest("orders", "publish", "w1", 10)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def order(key: str = "a", payload: bytes = b"{}", **options: Any) -> Entry:
 
 
 async def leased(engine: PostgresEngine, limit: int = 10) -> Lease:
-    found = await engine.outbox.lease(Wish("orders", "publish", "w1", limit))
+    found = await engine.outbox.lease(LeaseRequest("orders", "publish", "w1", limit))
     assert isinstance(found, Lease)
     return found
 
@@ -214,7 +214,7 @@ async def test_concurrent_first_appends_register_one_stream(engine: PostgresEngi
     bills = Stream("bills", 4)
     await asyncio.gather(*(engine.outbox.append(bills, [order(str(n))]) for n in range(8)))
     await engine.outbox.register(bills, [Consumer("publish")])
-    found = await engine.outbox.lease(Wish("bills", "publish", "w1", 10))
+    found = await engine.outbox.lease(LeaseRequest("bills", "publish", "w1", 10))
     assert isinstance(found, Lease)
     assert [one.number for one in found.messages] == list(range(1, 9))
 

@@ -19,7 +19,7 @@ from stoker.model.errors import EngineRefused, InvalidOption, SchemaMismatch
 from stoker.model.ids import Mint
 from stoker.model.job import Demand, Draft, Status
 from stoker.model.lifecycle import conclude
-from stoker.model.outbox.cursor import Consumer, Lease, Rest, Wish
+from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest, Rest
 from stoker.model.outbox.delivery import Delivered, Rejected, Rejection, conclude_batch, quarantine, readable
 from stoker.model.outbox.letters import LetterFilter
 from stoker.model.outbox.stream import Entry, Stream, entry, topic
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.engine("sqlite")
 
 mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 ORDERS = Stream("orders", 2)
-WISH = Wish("orders", "publish", "w1", 10)
+WISH = LeaseRequest("orders", "publish", "w1", 10)
 
 
 @pytest.fixture
@@ -260,11 +260,11 @@ async def test_a_message_that_cannot_be_read_becomes_a_letter(engine: SqliteEngi
 async def test_a_long_batch_is_read_piece_by_piece(engine: SqliteEngine) -> None:
     """More messages than one statement reads, in order, and no further than wanted."""
     await engine.outbox.append(ORDERS, [order(str(n)) for n in range(300)])
-    found = await engine.outbox.lease(Wish("orders", "publish", "w1", 200))
+    found = await engine.outbox.lease(LeaseRequest("orders", "publish", "w1", 200))
     assert isinstance(found, Lease)
     assert [one.number for one in found.messages] == list(range(1, 201))
     assert found.more
     await engine.outbox.advance(conclude_batch(found, Rejected("bad"), await engine.now()))
-    found = await engine.outbox.lease(Wish("orders", "publish", "w1", 100))
+    found = await engine.outbox.lease(LeaseRequest("orders", "publish", "w1", 100))
     assert isinstance(found, Lease)
     assert [one.number for one in found.messages] == [201]

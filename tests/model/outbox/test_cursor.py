@@ -11,9 +11,9 @@ from stoker.model.errors import InvalidInput, InvalidName, InvalidOption
 from stoker.model.outbox.cursor import (
     Consumer,
     Cursor,
+    LeaseRequest,
     Rest,
     Terms,
-    Wish,
     attempts_seen,
     choose,
     deadline,
@@ -115,7 +115,7 @@ def test_a_rest_ends_when_the_next_partition_is_free() -> None:
 
 @pytest.mark.spec("OUTBOX-48")
 def test_a_lease_reads_as_many_as_wanted_the_shrunken_size_and_the_bytes_allow() -> None:
-    wish = Wish("orders", "publish", "w1", 100)
+    wish = LeaseRequest("orders", "publish", "w1", 100)
     assert wanted(FREE, wish) == 100
     assert wanted(replace(FREE, size=4), wish) == 4
     assert wanted(replace(FREE, size=400), wish) == 100
@@ -125,7 +125,7 @@ def test_a_lease_reads_as_many_as_wanted_the_shrunken_size_and_the_bytes_allow()
     assert [len(within(found, most)) for most in (0, 4, 10, 11)] == [1, 2, 3, 4]
     for wrong in (0, 10_001):
         with pytest.raises(InvalidInput, match="limit"):
-            Wish("orders", "publish", "w1", wrong)
+            LeaseRequest("orders", "publish", "w1", wrong)
     assert "'publish' of stream 'orders' is not registered" in str(unregistered(wish))
 
 

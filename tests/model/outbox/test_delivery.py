@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from stoker.model.errors import InvalidInput, InvalidOption
 from stoker.model.outbox import delivery
-from stoker.model.outbox.cursor import Cursor, Lease, Terms, Wish, attempts_seen, leased, may_lease
+from stoker.model.outbox.batch_size import Ending, Pace
+from stoker.model.outbox.cursor import Cursor, Lease, LeaseRequest, Terms, attempts_seen, leased, may_lease
 from stoker.model.outbox.delivery import (
     EXPIRED,
     KEY_PARKED,
@@ -39,7 +40,6 @@ from stoker.model.outbox.delivery import (
     readable,
 )
 from stoker.model.outbox.letters import LetterStatus
-from stoker.model.outbox.pacing import Ending, Pace
 from stoker.model.outbox.stream import Message, numbers
 from stoker.model.time import MINUTE, SECOND, Instant
 
@@ -102,7 +102,7 @@ def test_a_lease_past_its_end_still_counts_until_another_worker_takes_over() -> 
 @pytest.mark.spec("OUTBOX-49")
 def test_a_lease_behind_an_advance_is_of_the_same_consumer_and_outside_of_transactions() -> None:
     advance = conclude_batch(taken(3), Delivered(), NOW)
-    wish = Wish("orders", "publish", "w1", 10)
+    wish = LeaseRequest("orders", "publish", "w1", 10)
     check_wish(advance, None, joined=True)
     check_wish(advance, wish, joined=False)
     with pytest.raises(InvalidInput, match="later commit"):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model.errors import InvalidOption
-from stoker.model.outbox.pacing import (
+from stoker.model.outbox.batch_size import (
     PARTITIONS_AT_ONCE,
     PROFILES,
     SEQUENCER_MAX,

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from stoker.model.errors import InvalidInput
+from stoker.model.outbox.consumers import Release, Seek, landing, sought
 from stoker.model.outbox.cursor import Cursor, Start, Terms, leased
-from stoker.model.outbox.steering import Release, Seek, landing, sought
 from stoker.model.time import SECOND
 
 NOW = 1_750_000_000 * SECOND

@@ -14,8 +14,8 @@ from stoker.engines.base import outbox_of
 from stoker.model import ids
 from stoker.model.errors import InvalidInput, InvalidOption
 from stoker.model.job import Job
+from stoker.model.outbox.consumers import Seek
 from stoker.model.outbox.letters import LetterFilter
-from stoker.model.outbox.steering import Seek
 from stoker.model.outcome import Reject
 from stoker.model.time import HOUR
 from stoker.outbox import Message, Outbox, Pace, ToTask

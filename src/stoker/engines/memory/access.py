@@ -18,7 +18,7 @@ from stoker.engines.memory.streams import StreamUnit
 from stoker.engines.memory.transaction import own
 from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared.audit_lines import tell
-from stoker.engines.shared.ends import WANT, Ends, Message
+from stoker.engines.shared.job_end_waiters import WANT, Ends, Message
 from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.model.audit import AuditEntry
 from stoker.model.errors import EngineClosed

@@ -11,9 +11,9 @@ from typing import cast, get_args
 
 from stoker.engines.memory.access import Facet
 from stoker.engines.memory.store import Store
-from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.ids import JobId
 from stoker.model.job import FINISHED, Job, Status
+from stoker.model.next_due import Gate, NextDue, next_due_of
 from stoker.model.query import LONGEST_WALK, Census, Count, Page, Place, Query, Totals, cursor_at, matches, place_of
 from stoker.model.record import WAITING, Record, Total
 from stoker.model.time import Instant
@@ -35,10 +35,10 @@ class Finder(Facet):
         with self._read as store:
             return _census(store, store.now())
 
-    async def ahead(self, queues: Sequence[str]) -> Ahead:
+    async def ahead(self, queues: Sequence[str]) -> NextDue:
         with self._read as store:
             now = store.now()
-            return look_ahead([_gate(store, name, now) for name in queues], now)
+            return next_due_of([_gate(store, name, now) for name in queues], now)
 
 
 def _by_id(store: Store, query: Query, now: Instant) -> Page:

@@ -19,12 +19,23 @@ from stoker.engines.memory.streams import Mark, StreamUnit, Tables
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.audit import By, of_letters, of_steer
 from stoker.model.job import Claim, Settlement, Verdict
+from stoker.model.outbox.consumers import (
+    CursorState,
+    Drop,
+    Pause,
+    Release,
+    Resume,
+    Seek,
+    Steering,
+    StreamState,
+    sought,
+)
 from stoker.model.outbox.cursor import (
     Consumer,
     Cursor,
     Lease,
+    LeaseRequest,
     Rest,
-    Wish,
     attempts_seen,
     choose,
     leased,
@@ -46,17 +57,6 @@ from stoker.model.outbox.letters import (
     merge,
     message_of,
     redelivered,
-)
-from stoker.model.outbox.steering import (
-    CursorState,
-    Drop,
-    Pause,
-    Release,
-    Resume,
-    Seek,
-    Steering,
-    StreamState,
-    sought,
 )
 from stoker.model.outbox.stream import (
     Entry,
@@ -98,7 +98,7 @@ class Outbox(Facet):
     async def append(self, stream: Stream, entries: Sequence[Entry], *, tx: Transaction | None = None) -> None:
         self._run_streams(tx, _append, stream, tuple(entries))
 
-    async def lease(self, wish: Wish) -> Lease | Rest:
+    async def lease(self, wish: LeaseRequest) -> Lease | Rest:
         with self._write as store:
             now, tables = store.now(), store.tables
             cursors = tables.cursors_of(wish.stream, wish.consumer)
@@ -110,7 +110,9 @@ class Outbox(Facet):
             chosen = choose(ready, now, lambda worker: store.leases.get(worker, -1) >= now)
             return chosen if isinstance(chosen, Rest) else _take(tables, chosen, wish, now)
 
-    async def advance(self, advance: Advance, *, tx: Transaction | None = None, wish: Wish | None = None) -> Advanced:
+    async def advance(
+        self, advance: Advance, *, tx: Transaction | None = None, wish: LeaseRequest | None = None
+    ) -> Advanced:
         check_wish(advance, wish, joined=tx is not None)
         if tx is not None:
             return Advanced(self._access.join(tx, _advance, advance) is not None)
@@ -166,7 +168,7 @@ class Outbox(Facet):
         needs_transaction("settle_last", tx)
         return self._access.join(tx, settle, (settlement,)) == [Verdict.APPLIED]
 
-    def tell_settled(self, settlements: Sequence[Settlement]) -> None:
+    def notify_settled(self, settlements: Sequence[Settlement]) -> None:
         self._access.check()
         self._access.ends.settled(settlements, [Verdict.APPLIED] * len(settlements))
 
@@ -253,7 +255,7 @@ def _hold(store: Store, unit: StreamUnit, claim: Claim) -> Claim | None:
 # --- in a step of their own ---------------------------------------------------------------------------------------
 
 
-def _go_on(store: Store, cursor: Cursor, wish: Wish, now: Instant) -> Advanced:
+def _go_on(store: Store, cursor: Cursor, wish: LeaseRequest, now: Instant) -> Advanced:
     """Lease a partition again whose advance was just stored."""
     free = may_lease(cursor, now, alive=False) and store.leases.get(wish.worker, -1) >= now
     if free and store.tables.ready(cursor):
@@ -261,7 +263,7 @@ def _go_on(store: Store, cursor: Cursor, wish: Wish, now: Instant) -> Advanced:
     return Advanced(applied=True)
 
 
-def _take(tables: Tables, free: Cursor, wish: Wish, now: Instant) -> Lease:
+def _take(tables: Tables, free: Cursor, wish: LeaseRequest, now: Instant) -> Lease:
     cursor = leased(free, wish.worker, now, wish.terms)
     tables.put(cursor)
     limit = wanted(cursor, wish)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from stoker.engines.shared.unit_of_work import UnitOfWork
+from stoker.model.outbox.consumers import landing
 from stoker.model.outbox.cursor import Cursor, Start
 from stoker.model.outbox.letters import Letter, LetterStatus
-from stoker.model.outbox.steering import landing
 from stoker.model.outbox.stream import Entry, Message, Stream, numbered, numbers, topic
 from stoker.model.time import Instant
 

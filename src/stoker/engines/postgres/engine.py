@@ -19,6 +19,7 @@ from stoker.engines.postgres.audit import Audit
 from stoker.engines.postgres.census import CensusReader
 from stoker.engines.postgres.claim import Claimer
 from stoker.engines.postgres.connection import Pooler
+from stoker.engines.postgres.consumers import Consumers
 from stoker.engines.postgres.control import Control
 from stoker.engines.postgres.documents import Documents
 from stoker.engines.postgres.events import Timeline
@@ -32,7 +33,6 @@ from stoker.engines.postgres.notes import NoteWriter
 from stoker.engines.postgres.outbox import Streams
 from stoker.engines.postgres.schedules import Schedules
 from stoker.engines.postgres.settle import Settler
-from stoker.engines.postgres.steering import Consumers
 from stoker.engines.postgres.store import Options, Store
 from stoker.engines.postgres.url import public_url, read_url
 from stoker.engines.postgres.user_transaction import Transactions
@@ -93,7 +93,7 @@ class Outbox:
         self.receive = streams.receive
         self.hold = transactions.hold
         self.settle_last = transactions.settle_last
-        self.tell_settled = settler.tell_settled
+        self.notify_settled = settler.notify_settled
 
 
 class PostgresEngine:

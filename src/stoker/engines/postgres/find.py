@@ -16,11 +16,11 @@ from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import read_bucket, read_unique
-from stoker.model.ahead import SOON, Ahead, Gate, look_ahead
 from stoker.model.control import Pause
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, LISTED, Job, Status
+from stoker.model.next_due import SOON, Gate, NextDue, next_due_of
 from stoker.model.query import LATEST, LONGEST_WALK, Page, Place, Query, cursor_at, matches
 from stoker.model.time import SECOND, Instant, Span
 from stoker.model.unique import Unique
@@ -60,13 +60,13 @@ class Finder(Facet):
         return await self._store.read(lambda now: page(query, now))
 
     @timed(write=False)
-    async def ahead(self, queues: Sequence[str]) -> Ahead:
+    async def ahead(self, queues: Sequence[str]) -> NextDue:
         rows = await self._store.once("admin", _AHEAD, (list(queues), self._store.now(), SOON))
         gates = [
             Gate(name, Pause(end) if paused else None, until, due, read_bucket(*bucket))
             for _, name, paused, end, until, due, *bucket in rows
         ]
-        return look_ahead(gates, rows[0][0] if rows else 0)
+        return next_due_of(gates, rows[0][0] if rows else 0)
 
 
 async def ended(store: Store, jobs: Sequence[JobId]) -> list[JobId]:

@@ -18,11 +18,11 @@ from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.shared.insert_batcher import InsertBatcher, Put
 from stoker.engines.sql import careful
 from stoker.engines.sql.exchanges import Exchange
-from stoker.model.ahead import wakes
 from stoker.model.errors import InvalidInput
 from stoker.model.groups import Group
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Draft, Receipt, Stored
+from stoker.model.next_due import wakes
 from stoker.model.record import due_at
 
 if TYPE_CHECKING:

@@ -27,13 +27,14 @@ from stoker.engines.postgres.stream_rows import Place, Shown, next_turn_row, rea
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.sql.exchanges import Exchange, Row, Touch
 from stoker.engines.sql.stream_rows import pack_headers, read_messages
+from stoker.model.outbox.consumers import landing
 from stoker.model.outbox.cursor import (
     Consumer,
     Cursor,
     Lease,
+    LeaseRequest,
     Rest,
     Start,
-    Wish,
     attempts_seen,
     choose,
     fitting,
@@ -45,7 +46,6 @@ from stoker.model.outbox.cursor import (
 )
 from stoker.model.outbox.delivery import Advance, Advanced, advanced, check_wish
 from stoker.model.outbox.letters import message_of
-from stoker.model.outbox.steering import landing
 from stoker.model.outbox.stream import Entry, Stream, check_entries, check_received, register, topic
 from stoker.model.time import Instant, Span
 
@@ -104,7 +104,7 @@ class Streams(Facet):
         return await self._store.write(lambda unit: _append(unit, stream, entries))
 
     @timed(write=True)
-    async def lease(self, wish: Wish) -> Lease | Rest:
+    async def lease(self, wish: LeaseRequest) -> Lease | Rest:
         complete, rows = await self._sequencer.look(wish)
         while True:
             found = await self._store.each("stream", partial(_lease, self._store.now(), wish, rows))
@@ -114,7 +114,9 @@ class Streams(Facet):
             complete, rows = await self._sequencer.look(wish, patient=True)
 
     @timed(write=True)
-    async def advance(self, advance: Advance, *, tx: Transaction | None = None, wish: Wish | None = None) -> Advanced:
+    async def advance(
+        self, advance: Advance, *, tx: Transaction | None = None, wish: LeaseRequest | None = None
+    ) -> Advanced:
         check_wish(advance, wish, joined=tx is not None)
         clock = self._store.now()
         if tx is not None:
@@ -231,7 +233,7 @@ def _usual(values: list[T]) -> tuple[list[T], T | None]:
 # --- lease --------------------------------------------------------------------------------------------------------
 
 
-def _lease(clock: Instant | None, wish: Wish, looked: list[Row]) -> Exchange[Lease | Rest]:
+def _lease(clock: Instant | None, wish: LeaseRequest, looked: list[Row]) -> Exchange[Lease | Rest]:
     """Take a partition and read what is to be delivered.
 
     `looked` are the cursors as a look has just shown them. They are used once: a repetition looks again.
@@ -257,7 +259,7 @@ def _lease(clock: Instant | None, wish: Wish, looked: list[Row]) -> Exchange[Lea
         # Another worker was faster: what is free is looked up again.
 
 
-def _take(shown: Shown, free: Cursor, wish: Wish) -> Exchange[Lease | None]:
+def _take(shown: Shown, free: Cursor, wish: LeaseRequest) -> Exchange[Lease | None]:
     """Lease a partition that has something to deliver, and read it; None if the cursor was changed meanwhile."""
     cursor = leased(free, wish.worker, shown.now, wish.terms)
     place, limit = shown.place, wanted(cursor, wish)
@@ -324,7 +326,7 @@ def _has_letters(change: Advance) -> bool:
     return any(effects) or change.released is not None
 
 
-def _go_on(clock: Instant | None, change: Advance, wish: Wish) -> Exchange[Lease | None]:
+def _go_on(clock: Instant | None, change: Advance, wish: LeaseRequest) -> Exchange[Lease | None]:
     """Store an advance and lease the same partition again, by one statement.
 
     None, with nothing written, if the cursor is not the one of the lease any more, if there is no message behind it, or
@@ -347,7 +349,7 @@ def _go_on(clock: Instant | None, change: Advance, wish: Wish) -> Exchange[Lease
 def _advance(
     clock: Instant | None,
     change: Advance,
-    wish: Wish | None = None,
+    wish: LeaseRequest | None = None,
     looked: list[Row] | None = None,
     *,
     lax: bool = True,
@@ -375,7 +377,7 @@ def _advance(
 
 
 def _newest(
-    clock: Instant | None, change: Advance, wish: Wish | None, looked: list[Row] | None = None
+    clock: Instant | None, change: Advance, wish: LeaseRequest | None, looked: list[Row] | None = None
 ) -> Exchange[Shown | None]:
     rows = [looked.pop()] if looked else []
     if not rows:

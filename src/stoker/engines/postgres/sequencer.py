@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.exchanges import Exchange, Row
-from stoker.model.outbox.cursor import Wish
+from stoker.model.outbox.cursor import LeaseRequest
 from stoker.model.outbox.delivery import Advance
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ class Sequencer:
         self._store = store
         self._windows: dict[str, _Window] = {}
 
-    async def look(self, wish: Wish, change: Advance | None = None, *, patient: bool = False) -> tuple[bool, list[Row]]:
+    async def look(
+        self, wish: LeaseRequest, change: Advance | None = None, *, patient: bool = False
+    ) -> tuple[bool, list[Row]]:
         """Number what is committed, then show the cursors of a consumer, or the one that is to advance.
 
         One statement does both. False with them: there is more, or another session is at it. A `patient` step has

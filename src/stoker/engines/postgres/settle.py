@@ -95,7 +95,7 @@ class Settler(Facet):
     async def _claims(self, demand: Demand | None) -> list[Claim]:
         return [] if demand is None else await self._claimer.take(demand)
 
-    def tell_settled(self, settlements: Sequence[Settlement]) -> None:
+    def notify_settled(self, settlements: Sequence[Settlement]) -> None:
         self._store.inside()
         self._store.notifier.ends.settled(settlements, [Verdict.APPLIED] * len(settlements))
 

@@ -32,9 +32,9 @@ from stoker.engines.redis.store import Store, stored_of
 from stoker.engines.redis.stored_job import StoredJob, as_job
 from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.merged_lists import MergedLists
-from stoker.model.ahead import Ahead, Gate, look_ahead, together
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, LISTED, Job, Status
+from stoker.model.next_due import Gate, NextDue, next_due_of, together
 from stoker.model.query import LATEST, LONGEST_WALK, Page, Place, Query, cursor_at, matches, place_of
 from stoker.model.record import WAITING
 from stoker.model.time import MINUTE, Instant
@@ -63,7 +63,7 @@ class Finder(Facet[Store]):
     """Reads jobs by id, by queries, and by when they are due."""
 
     @timed(write=False)
-    async def ahead(self, queues: Sequence[str]) -> Ahead:
+    async def ahead(self, queues: Sequence[str]) -> NextDue:
         store, names = self._store, list(dict.fromkeys(queues))
         parts = [(store.shard(name), [name]) for name in names] if store.connection.cluster else [(store.home, names)]
         return together(await spread([part for part in parts if part[1]], lambda part: _ahead(store, *part)))
@@ -117,7 +117,7 @@ class Finder(Facet[Store]):
         return Page(found, None, scanned)
 
 
-async def _ahead(store: Store, shard: Shard, names: list[str]) -> Ahead:
+async def _ahead(store: Store, shard: Shard, names: list[str]) -> NextDue:
     with_subqueues = not store.with_subqueues.isdisjoint(names)
     instant, rows = await store.run(_AHEAD[with_subqueues], shard, names, queues=names, with_subqueues=with_subqueues)
     unknown = [name for name, row in zip(names, rows, strict=True) if len(row) > 4]
@@ -128,7 +128,7 @@ async def _ahead(store: Store, shard: Shard, names: list[str]) -> Ahead:
     for name, (paused, bucket, *times) in zip(names, rows, strict=True):
         until, due = (int(each) if each else None for each in times)
         gates.append(Gate(name, pause_of(paused), until, due, bucket_of(bucket)))
-    return look_ahead(gates, store.seen(instant))
+    return next_due_of(gates, store.seen(instant))
 
 
 # --- the order of a time ------------------------------------------------------------------------------------------

@@ -23,11 +23,11 @@ from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import careful
 from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.insert_batcher import InsertBatcher
-from stoker.model.ahead import wakes
 from stoker.model.errors import EngineError, EngineRefused, EngineUnavailable
 from stoker.model.groups import Group, pack_callbacks, pack_members
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Draft, Receipt, Stored
+from stoker.model.next_due import wakes
 from stoker.model.record import due_at
 from stoker.model.subqueues import position
 from stoker.model.time import Instant

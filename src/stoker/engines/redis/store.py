@@ -25,7 +25,7 @@ from stoker.engines.redis.stored_job import StoredJob
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.redis.wakeup import Hub
 from stoker.engines.shared.audit_lines import tell
-from stoker.engines.shared.ends import Interest
+from stoker.engines.shared.job_end_waiters import Interest
 from stoker.model.errors import CorruptRecord, EngineBusy, EngineError, EngineRefused, EngineUnavailable
 from stoker.model.groups import Closing, ignore
 from stoker.model.ids import JobId

@@ -18,7 +18,7 @@ from typing import Any
 from stoker.engines.base import CONTROL
 from stoker.engines.redis.connection import Connection, Socket, blocking, end, hang_up, listening
 from stoker.engines.redis.keys import WAKE, Shard
-from stoker.engines.shared.ends import OVER, WANT, Ends, Interest, Message, QueryEnded
+from stoker.engines.shared.job_end_waiters import OVER, WANT, Ends, Interest, Message, QueryEnded
 from stoker.model.errors import EngineError
 from stoker.model.ids import JobId
 

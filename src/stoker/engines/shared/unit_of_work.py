@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stoker.model.ahead import wakes
 from stoker.model.audit import AuditEntry
 from stoker.model.control import Queue
 from stoker.model.groups import Closing, Group, GroupChange, changes
 from stoker.model.ids import JobId
 from stoker.model.job import Draft, Status
+from stoker.model.next_due import wakes
 from stoker.model.record import WAITING, Record, Total
 from stoker.model.time import Instant
 

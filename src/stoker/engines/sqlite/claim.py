@@ -27,11 +27,11 @@ from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.subqueues import BEFORE_ALL
 from stoker.engines.sqlite.unit_of_work import QueueRow, Unit, find
-from stoker.model.ahead import Ahead, Gate, look_ahead
 from stoker.model.control import Pause, Starts
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
 from stoker.model.job import FIRST, PLAIN, Claim, Demand, Options
+from stoker.model.next_due import Gate, NextDue, next_due_of
 from stoker.model.time import Instant
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Claimer(Facet):
         return woken
 
     @timed(write=False)
-    async def ahead(self, queues: Sequence[str]) -> Ahead:
+    async def ahead(self, queues: Sequence[str]) -> NextDue:
         return await self._store.read(lambda now: ahead(queues, now))
 
 
@@ -260,7 +260,7 @@ def due_queues(names: list[str], now: Instant) -> Exchange[list[str]]:
     return found
 
 
-def ahead(names: Sequence[str], now: Instant) -> Exchange[Ahead]:
+def ahead(names: Sequence[str], now: Instant) -> Exchange[NextDue]:
     """Return how long a worker of these queues may sleep."""
     gates: list[Gate] = []
     for name in names:
@@ -275,4 +275,4 @@ def ahead(names: Sequence[str], now: Instant) -> Exchange[Ahead]:
             due = (yield _FIRST_DUE, (qid, priority))[0][0]
             first = due if first is None else min(first, due)
         gates.append(Gate(name, Pause(end) if paused else None, until, first, read_bucket(*bucket)))
-    return look_ahead(gates, now)
+    return next_due_of(gates, now)

@@ -24,6 +24,7 @@ from stoker.engines.sqlite.alter import Alterer
 from stoker.engines.sqlite.audit import Audit
 from stoker.engines.sqlite.claim import Claimer
 from stoker.engines.sqlite.connection import VERSION, Connection, Journal
+from stoker.engines.sqlite.consumers import Consumers
 from stoker.engines.sqlite.control import Control
 from stoker.engines.sqlite.describe import described, pragmas
 from stoker.engines.sqlite.documents import Documents
@@ -37,7 +38,6 @@ from stoker.engines.sqlite.letters import LetterBox
 from stoker.engines.sqlite.outbox import Streams
 from stoker.engines.sqlite.schedules import Schedules
 from stoker.engines.sqlite.settle import Settler
-from stoker.engines.sqlite.steering import Consumers
 from stoker.engines.sqlite.store import Options, Store
 from stoker.model.errors import InvalidOption
 from stoker.model.health.facts import Facts
@@ -90,7 +90,7 @@ class Outbox:
         self.receive, self.hold = streams.receive, streams.hold
         self.streams, self.steer, self.vacuum = consumers.streams, consumers.steer, consumers.vacuum
         self.letters = LetterBox(store).letters
-        self.settle_last, self.tell_settled = settler.settle_last, settler.tell_settled
+        self.settle_last, self.notify_settled = settler.settle_last, settler.notify_settled
 
 
 class SqliteEngine:

@@ -17,10 +17,10 @@ from stoker.engines.sqlite.columns import INSERT_BODY, INSERT_READY, PENDING, dr
 from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import ENQUEUED, QueuePlace, Unit
-from stoker.model.ahead import wakes
 from stoker.model.groups import Group
 from stoker.model.job import PLAIN, Draft, Receipt, Stored
 from stoker.model.limit import Slot
+from stoker.model.next_due import wakes
 from stoker.model.record import due_at
 from stoker.model.subqueues import position
 from stoker.model.time import Instant

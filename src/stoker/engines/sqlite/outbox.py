@@ -20,13 +20,14 @@ from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.stream_rows import NUMBERS, Place, read_cursor, write_cursor
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.job import Claim
+from stoker.model.outbox.consumers import landing
 from stoker.model.outbox.cursor import (
     Consumer,
     Cursor,
     Lease,
+    LeaseRequest,
     Rest,
     Start,
-    Wish,
     attempts_seen,
     choose,
     leased,
@@ -37,7 +38,6 @@ from stoker.model.outbox.cursor import (
 )
 from stoker.model.outbox.delivery import Advance, Advanced, advanced, check_wish
 from stoker.model.outbox.letters import message_of
-from stoker.model.outbox.steering import landing
 from stoker.model.outbox.stream import Entry, Message, Stream, check_entries, check_received, register, topic
 from stoker.model.time import Instant, Span
 
@@ -82,7 +82,7 @@ class Streams(Facet):
         return await self._store.write(lambda unit: append(unit, stream, entries), strict=True)
 
     @timed(write=True)
-    async def lease(self, wish: Wish) -> Lease | Rest:
+    async def lease(self, wish: LeaseRequest) -> Lease | Rest:
         # An idle consumer asks again and again: a read first keeps it out of the write-ahead log.
         found = await self._store.read(lambda now: look(wish, now))
         if isinstance(found, Rest):
@@ -90,7 +90,9 @@ class Streams(Facet):
         return await self._store.write(lambda unit: lease(unit, wish))
 
     @timed(write=True)
-    async def advance(self, advance: Advance, *, tx: Transaction | None = None, wish: Wish | None = None) -> Advanced:
+    async def advance(
+        self, advance: Advance, *, tx: Transaction | None = None, wish: LeaseRequest | None = None
+    ) -> Advanced:
         check_wish(advance, wish, joined=tx is not None)
         if tx is not None:
             return await self._store.join(tx, lambda unit: _advance(unit, advance))
@@ -180,7 +182,7 @@ def _head(stream: Stream, partition: int) -> Exchange[int]:
 # --- lease --------------------------------------------------------------------------------------------------------
 
 
-def look(wish: Wish, now: Instant) -> Exchange[tuple[Place, Cursor] | Rest]:
+def look(wish: LeaseRequest, now: Instant) -> Exchange[tuple[Place, Cursor] | Rest]:
     """Find the partition that a worker may lease."""
     rows = yield _CURSORS, (wish.stream, wish.consumer)
     if not rows:
@@ -193,7 +195,7 @@ def look(wish: Wish, now: Instant) -> Exchange[tuple[Place, Cursor] | Rest]:
     return chosen if isinstance(chosen, Rest) else ready[chosen.partition]
 
 
-def lease(unit: Unit, wish: Wish) -> Exchange[Lease | Rest]:
+def lease(unit: Unit, wish: LeaseRequest) -> Exchange[Lease | Rest]:
     """Take a partition and read what is to be delivered."""
     found = yield from look(wish, unit.now)
     if isinstance(found, Rest):
@@ -226,7 +228,7 @@ def _living(rows: Sequence[Row], now: Instant) -> Callable[[str], bool]:
     return lambda worker: until[worker] >= now
 
 
-def _take(place: Place, free: Cursor, wish: Wish, now: Instant) -> Exchange[Lease | None]:
+def _take(place: Place, free: Cursor, wish: LeaseRequest, now: Instant) -> Exchange[Lease | None]:
     """Lease a partition and read it; None, with nothing written, if there is nothing to deliver."""
     cursor = leased(free, wish.worker, now, wish.terms)
     taken = yield from _read(place, cursor, wish)
@@ -235,7 +237,7 @@ def _take(place: Place, free: Cursor, wish: Wish, now: Instant) -> Exchange[Leas
     return taken
 
 
-def _read(place: Place, cursor: Cursor, wish: Wish) -> Exchange[Lease | None]:
+def _read(place: Place, cursor: Cursor, wish: LeaseRequest) -> Exchange[Lease | None]:
     """Read what a lease delivers: a released key's letters, or a letter that is due, or the next messages."""
     limit = wanted(cursor, wish)
     released = (yield _RELEASED, place) if cursor.parked else ()
@@ -274,7 +276,7 @@ def _behind(place: Place, cursor: Cursor, limit: int, most: int) -> Exchange[lis
 # --- advance ------------------------------------------------------------------------------------------------------
 
 
-def _advance(unit: Unit, change: Advance, wish: Wish | None = None) -> Exchange[Advanced]:
+def _advance(unit: Unit, change: Advance, wish: LeaseRequest | None = None) -> Exchange[Advanced]:
     """Store an advance; with `wish`, lease the same partition again if there is more."""
     rows = yield _CURSOR, (change.stream, change.consumer, change.partition)
     if not rows:

@@ -68,7 +68,7 @@ class Settler(Facet):
         needs_transaction("settle_last", tx)
         return (await self.settle([settlement], tx=tx)).verdicts == [Verdict.APPLIED]
 
-    def tell_settled(self, settlements: Sequence[Settlement]) -> None:
+    def notify_settled(self, settlements: Sequence[Settlement]) -> None:
         self._store.resources()
         self._store.ends.settled(settlements, [Verdict.APPLIED] * len(settlements))
 

@@ -21,7 +21,7 @@ import msgspec
 from stoker.engines.base import CONTROL, Clock, Transaction
 from stoker.engines.call_times import CallTimes
 from stoker.engines.notices import keep_for_workers, warn_once
-from stoker.engines.shared.ends import Ends, Interest, Message, topics_of
+from stoker.engines.shared.job_end_waiters import Ends, Interest, Message, topics_of
 from stoker.engines.shared.waiters import Hub
 from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sqlite import claim, file_checks, find, groups, leases, outbox, schema, user_transaction
@@ -34,10 +34,10 @@ from stoker.engines.sqlite.wakeup import EVERYTHING, WakeSocket
 from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.engines.sqlite.write_queue import WriteQueue
 from stoker.engines.sqlite.write_transaction import TransactionRunner
-from stoker.model.ahead import SOON
 from stoker.model.errors import EngineBusy, EngineClosed, EngineError, EngineRefused, EngineSlow
 from stoker.model.groups import Closing, ignore
 from stoker.model.ids import JobId
+from stoker.model.next_due import SOON
 from stoker.model.outbox.stream import TOPIC
 from stoker.model.time import MINUTE, SECOND, Instant, Span
 

@@ -20,11 +20,11 @@ from stoker.engines.sql.packing import pack_queue, read_queue
 from stoker.engines.sqlite import columns, groups, subqueues
 from stoker.engines.sqlite.columns import CODES, Stored
 from stoker.engines.sqlite.statements import sql
-from stoker.model.ahead import wakes
 from stoker.model.control import Queue
 from stoker.model.event_blocks import NEVER
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_HISTORY, Status
+from stoker.model.next_due import wakes
 from stoker.model.record import WAITING, Record, Total
 from stoker.model.subqueues import freed, line_of, renumbers
 from stoker.model.throttle import take

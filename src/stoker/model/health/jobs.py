@@ -13,9 +13,9 @@ from stoker.model.findings import Finding, Noun, Tone, findings
 from stoker.model.findings import Situation as Work
 from stoker.model.health.check import Check, Grade, note, ok, or_ok, warning, wrong
 from stoker.model.health.facts import MOST_COUNTED, Facts
+from stoker.model.humanize import count, span
 from stoker.model.query import Census
 from stoker.model.time import MINUTE, SECOND, Span, moment
-from stoker.model.words import count, span
 
 CLOCK_NOTICED: Span = 2 * SECOND
 CLOCK_WRONG: Span = MINUTE

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stoker.model.health.check import Check, note, ok, or_ok, warning, wrong
 from stoker.model.health.facts import PostgresFacts
-from stoker.model.words import size
+from stoker.model.humanize import size
 
 OLDEST = 140_000
 HELD_FOR = 60.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stoker.model.health.check import Check, note, ok, or_ok, warning, wrong
 from stoker.model.health.facts import RedisFacts, RedisNode
-from stoker.model.words import count, size
+from stoker.model.humanize import count, size
 
 SLOTS = 16_384
 SILENT_REPLICA = 30

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stoker.model.health.check import Check, note, ok, warning, wrong
 from stoker.model.health.facts import SqliteFacts
-from stoker.model.words import size
+from stoker.model.humanize import size
 
 LONG_LOG = 64 << 20
 LARGEST_LOG = 256 << 20

@@ -83,7 +83,7 @@ class Terms(msgspec.Struct, frozen=True):
             raise InvalidOption("headroom", self.headroom, f"must be less than the lease of {self.lease} µs")
 
 
-class Wish(msgspec.Struct, frozen=True):
+class LeaseRequest(msgspec.Struct, frozen=True):
     """What a worker asks for: a partition of a consumer, and at most so many messages and bytes."""
 
     stream: str
@@ -166,7 +166,7 @@ def leased(cursor: Cursor, holder: str, now: Instant, terms: Terms) -> Cursor:
     )
 
 
-def wanted(cursor: Cursor, wish: Wish) -> int:
+def wanted(cursor: Cursor, wish: LeaseRequest) -> int:
     """How many messages a lease reads at most."""
     return wish.limit if cursor.size is None else min(wish.limit, cursor.size)
 
@@ -188,7 +188,7 @@ def within(messages: Sequence[Message], most: int) -> tuple[Message, ...]:
     return tuple(messages if sum(sizes) <= most else messages[: fitting(sizes, most)])
 
 
-def unregistered(wish: Wish) -> NotFound:
+def unregistered(wish: LeaseRequest) -> NotFound:
     """The error of a lease for a consumer that the store does not know."""
     return NotFound(
         f"consumer {wish.consumer!r} of stream {wish.stream!r} is not registered, or was dropped. Nothing is delivered "

@@ -19,9 +19,9 @@ from typing import Any, Literal, TypeAlias, assert_never, get_args
 import msgspec
 
 from stoker.model.errors import InvalidInput, InvalidOption
-from stoker.model.outbox.cursor import Cursor, Lease, Wish, attempts_seen
+from stoker.model.outbox.batch_size import Ending, Pace, Size, resized, rest
+from stoker.model.outbox.cursor import Cursor, Lease, LeaseRequest, attempts_seen
 from stoker.model.outbox.letters import Letter, LetterStatus, write
-from stoker.model.outbox.pacing import Ending, Pace, Size, resized, rest
 from stoker.model.outbox.stream import Message
 from stoker.model.time import Instant, Span
 
@@ -185,7 +185,7 @@ class Advanced(msgspec.Struct, frozen=True):
     lease: Lease | None = None
 
 
-def check_wish(advance: Advance, wish: Wish | None, *, joined: bool) -> None:
+def check_wish(advance: Advance, wish: LeaseRequest | None, *, joined: bool) -> None:
     """Check that an advance may be followed by a lease; `joined`: it is part of a transaction."""
     if wish is None:
         return

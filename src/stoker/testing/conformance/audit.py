@@ -11,8 +11,8 @@ from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, line
 from stoker.model.control import Tuning
 from stoker.model.ids import text
 from stoker.model.job import Draft, Status
+from stoker.model.outbox.consumers import Pause
 from stoker.model.outbox.cursor import Consumer
-from stoker.model.outbox.steering import Pause
 from stoker.model.outbox.stream import Stream
 from stoker.model.query import Cancel, Discard, Edit, Restore, Retention, Selection, Sweep
 from stoker.model.schedule import Edit as ScheduleEdit

@@ -17,7 +17,7 @@ import pytest
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.engines.base import Feature
-from stoker.engines.shared import ends
+from stoker.engines.shared import job_end_waiters
 from stoker.handle import JobHandle
 from stoker.limits import Limit
 from stoker.model import ids
@@ -562,7 +562,7 @@ async def test_the_commit_wakes_who_waits_for_the_result(
     store: Store, monkeypatch: pytest.MonkeyPatch, *, plain: bool
 ) -> None:
     """In this engine and in another one, while the handler goes on; no waiter finds it by a query."""
-    monkeypatch.setattr(ends, "FIRST_PAUSE", 60.0)
+    monkeypatch.setattr(job_end_waiters, "FIRST_PAUSE", 60.0)
     shop = await _shop(store)
     heard, leave = asyncio.Event(), threading.Event()
 

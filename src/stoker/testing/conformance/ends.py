@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from stoker.engines.base import CONTROL, Engine
-from stoker.engines.shared import ends
+from stoker.engines.shared import job_end_waiters
 from stoker.model.ids import JobId
 from stoker.model.job import Status
 from stoker.model.outcome import Done, Failed, Outcome, Rejected, Snoozed
@@ -78,16 +78,16 @@ async def test_every_engine_that_waits_is_woken_by_the_end(store: Store, outcome
 @pytest.mark.spec("END-04")
 async def test_an_end_is_told_and_not_found_by_looking(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where waiters look only once a minute, the settlement wakes them all the same, across engines."""
-    monkeypatch.setattr(ends, "FIRST_PAUSE", 2 * ARRIVES)
+    monkeypatch.setattr(job_end_waiters, "FIRST_PAUSE", 2 * ARRIVES)
     job = await store.add()
     claim = await store.take()
-    known, loop, note = asyncio.Event(), asyncio.get_running_loop(), ends.Interest.note
+    known, loop, note = asyncio.Event(), asyncio.get_running_loop(), job_end_waiters.Interest.note
 
-    def noted(interest: ends.Interest, jobs: Iterable[JobId]) -> None:
+    def noted(interest: job_end_waiters.Interest, jobs: Iterable[JobId]) -> None:
         note(interest, jobs)
         loop.call_soon_threadsafe(known.set)
 
-    monkeypatch.setattr(ends.Interest, "note", noted)
+    monkeypatch.setattr(job_end_waiters.Interest, "note", noted)
     await store.engine.jobs.wait([CONTROL, "mail"], 0.01)  # as the engines of a worker do
     async with _twin(store) as twin:
         waiters = [asyncio.create_task(each.jobs.ended(job, ARRIVES)) for each in (twin, store.engine)]

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from stoker.engines.base import LEASE
-from stoker.model.ahead import Ahead
 from stoker.model.control import Tuning
 from stoker.model.job import Demand, Status, Verdict
 from stoker.model.lifecycle import conclude
+from stoker.model.next_due import NextDue
 from stoker.model.outcome import Canceled, Done, Failed, HandedBack, Outcome, Snoozed, Throttled
 from stoker.model.query import Cancel
 from stoker.model.time import HOUR, MINUTE
@@ -160,7 +160,7 @@ async def test_a_slot_that_is_freed_wakes_a_waiter(store: Store) -> None:
     """And nothing says that a worker must look before: a full key is no due job."""
     await store.insert(limited(store), limited(store))
     claim = await store.take()
-    assert await store.engine.jobs.ahead([QUEUE]) == Ahead(frozenset({QUEUE}), None)
+    assert await store.engine.jobs.ahead([QUEUE]) == NextDue(frozenset({QUEUE}), None)
     await store.quiet(QUEUE)
     waiting = asyncio.create_task(store.engine.jobs.wait([QUEUE], ARRIVES))
     await asyncio.sleep(0)

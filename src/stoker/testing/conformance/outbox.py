@@ -12,7 +12,8 @@ from stoker.engines.base import Feature, Outbox, Transaction, outbox_of
 from stoker.model.errors import EngineRefused, InvalidInput, InvalidOption, NotFound
 from stoker.model.job import Status, Verdict
 from stoker.model.lifecycle import conclude
-from stoker.model.outbox.cursor import Consumer, Cursor, Lease, Rest, Start, Terms, Wish
+from stoker.model.outbox.consumers import CursorState, StreamState
+from stoker.model.outbox.cursor import Consumer, Cursor, Lease, LeaseRequest, Rest, Start, Terms
 from stoker.model.outbox.delivery import (
     PLAIN_RULES,
     Advanced,
@@ -22,7 +23,6 @@ from stoker.model.outbox.delivery import (
     conclude_batch,
 )
 from stoker.model.outbox.letters import Letter, LetterFilter, LetterStatus
-from stoker.model.outbox.steering import CursorState, StreamState
 from stoker.model.outbox.stream import LARGEST_MESSAGE, Entry, Message, Stream, entry, numbers, topic
 from stoker.model.outcome import Done
 from stoker.model.time import HOUR, SECOND
@@ -64,8 +64,8 @@ class Orders:
         await self.engine.append(self.stream, made, tx=tx)
         return made
 
-    def wish(self, worker: str = "w1", limit: int = 10, terms: Terms = TERMS) -> Wish:
-        return Wish(self.stream.name, self.consumer, worker, limit, terms)
+    def wish(self, worker: str = "w1", limit: int = 10, terms: Terms = TERMS) -> LeaseRequest:
+        return LeaseRequest(self.stream.name, self.consumer, worker, limit, terms)
 
     async def enlist(self, worker: str) -> None:
         if not (await self.store.engine.jobs.renew(worker, [])).known:
@@ -89,7 +89,7 @@ class Orders:
         rules: Rules = PLAIN_RULES,
         *,
         tx: Transaction | None = None,
-        wish: Wish | None = None,
+        wish: LeaseRequest | None = None,
     ) -> Advanced:
         """Conclude a turn by the rule book and store it."""
         advance = conclude_batch(lease, outcome or Delivered(), self.store.now(), rules)

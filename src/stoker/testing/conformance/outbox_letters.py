@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stoker.model.outbox.batch_size import Pace
+from stoker.model.outbox.consumers import Release, Seek
 from stoker.model.outbox.cursor import Lease, Rest
 from stoker.model.outbox.delivery import KEY_PARKED, Delivered, Rejected, Rejection, RetryLater, Rules, handed_out
 from stoker.model.outbox.letters import (
@@ -18,8 +20,6 @@ from stoker.model.outbox.letters import (
     Replay,
     Resolve,
 )
-from stoker.model.outbox.pacing import Pace
-from stoker.model.outbox.steering import Release, Seek
 from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.testing.conformance.harness import Store
 from stoker.testing.conformance.outbox import Orders, keys

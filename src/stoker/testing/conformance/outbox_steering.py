@@ -12,9 +12,9 @@ from stoker.model.control import Tuning
 from stoker.model.errors import EngineError, EngineRefused, InvalidInput, LostClaim
 from stoker.model.job import Claim, Note, Status, Verdict
 from stoker.model.lifecycle import conclude
+from stoker.model.outbox.consumers import Drop, Pause, Resume, Seek
 from stoker.model.outbox.cursor import Rest
 from stoker.model.outbox.delivery import Rejected, RetryLater, Rules
-from stoker.model.outbox.steering import Drop, Pause, Resume, Seek
 from stoker.model.outbox.stream import Vacuumed
 from stoker.model.outcome import Done
 from stoker.model.query import Cancel, Retention, Selection

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from stoker.engines.base import LEASE, outbox_of
+from stoker.model.outbox.batch_size import Pace
 from stoker.model.outbox.cursor import Consumer, Lease, Rest, Terms, fitting
 from stoker.model.outbox.delivery import (
     Advanced,
@@ -17,7 +18,6 @@ from stoker.model.outbox.delivery import (
     conclude_batch,
 )
 from stoker.model.outbox.letters import LetterStatus
-from stoker.model.outbox.pacing import Pace
 from stoker.model.outbox.stream import LARGEST_MESSAGE
 from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.testing.conformance.harness import Store

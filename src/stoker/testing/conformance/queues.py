@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from stoker.model.ahead import Ahead
 from stoker.model.control import LONGEST_REASON, MOST_WORKERS, SETTINGS, Pause, Queue, Tuning
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Demand, Status, Verdict
 from stoker.model.lifecycle import KEEP_DEAD
+from stoker.model.next_due import NextDue
 from stoker.model.outcome import Done, Failed, Rejected, Throttled
 from stoker.model.query import Move, Selection
 from stoker.model.retry import OFF, Curve
@@ -227,7 +227,7 @@ async def test_queues_paused_for_a_while_open_by_themselves(store: Store) -> Non
     job = await store.add(queue="mail")
     await store.engine.control.tune("mail", Tuning(paused=True, pause_for=HOUR))
     assert (await _queue(store, "mail")).pause == Pause(store.now() + HOUR)
-    assert await store.engine.jobs.ahead(["mail", "other"]) == Ahead(frozenset({"other"}), HOUR)
+    assert await store.engine.jobs.ahead(["mail", "other"]) == NextDue(frozenset({"other"}), HOUR)
     store.pass_time(HOUR - 1)
     assert await store.claim(queue="mail") == []
     assert (await store.engine.jobs.ahead(["mail"])).wait == 1

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from stoker.model.ahead import Ahead
 from stoker.model.control import Queue, Tuning
 from stoker.model.job import Claim, Demand, Status
 from stoker.model.lifecycle import conclude
+from stoker.model.next_due import NextDue
 from stoker.model.outcome import Done, HandedBack, Throttled
 from stoker.model.throttle import LONGEST_SLEEP, Bucket, Rate, full, level, retuned, take
 from stoker.model.time import HOUR, MINUTE, SECOND
@@ -158,11 +158,11 @@ async def test_a_worker_sleeps_until_the_next_token(store: Store) -> None:
     await _rated(store, Rate(2))
     assert (await store.engine.jobs.ahead([QUEUE])).open == {QUEUE}
     await store.claim(n=9)
-    assert await store.engine.jobs.ahead([QUEUE, "other"]) == Ahead(frozenset({"other"}), SECOND // 2)
+    assert await store.engine.jobs.ahead([QUEUE, "other"]) == NextDue(frozenset({"other"}), SECOND // 2)
     store.pass_time(SECOND // 2 - 1)
-    assert await store.engine.jobs.ahead([QUEUE]) == Ahead(frozenset(), 1)
+    assert await store.engine.jobs.ahead([QUEUE]) == NextDue(frozenset(), 1)
     store.pass_time(1)
-    assert await store.engine.jobs.ahead([QUEUE]) == Ahead(frozenset({QUEUE}), 0)
+    assert await store.engine.jobs.ahead([QUEUE]) == NextDue(frozenset({QUEUE}), 0)
     assert len(await store.claim(n=9)) == 1
 
 

@@ -9,9 +9,9 @@ import asyncio
 import pytest
 
 from stoker.engines.base import CONTROL
-from stoker.model.ahead import SOON, Ahead
 from stoker.model.control import Tuning
 from stoker.model.job import Claim
+from stoker.model.next_due import SOON, NextDue
 from stoker.model.outcome import Done, Failed, Outcome, Snoozed, Throttled
 from stoker.model.query import Cancel, RunNow, Selection
 from stoker.model.time import HOUR, MINUTE, SECOND
@@ -199,13 +199,13 @@ async def test_a_worker_may_sleep_until_the_next_job_is_due(store: Store) -> Non
         store.draft(queue="post", delay=5 * SECOND),
         store.draft(queue="other", delay=SECOND),
     )
-    assert await store.engine.jobs.ahead(["mail"]) == Ahead(frozenset({"mail"}), MINUTE)
-    assert await store.engine.jobs.ahead(["mail", "post"]) == Ahead(frozenset({"mail", "post"}), 5 * SECOND)
+    assert await store.engine.jobs.ahead(["mail"]) == NextDue(frozenset({"mail"}), MINUTE)
+    assert await store.engine.jobs.ahead(["mail", "post"]) == NextDue(frozenset({"mail", "post"}), 5 * SECOND)
     store.pass_time(5 * SECOND - 1)
     assert (await store.engine.jobs.ahead(["mail", "post"])).wait == 1
     assert await store.claim(queue="post") == []
     store.pass_time(1)
-    assert await store.engine.jobs.ahead(["mail", "post"]) == Ahead(frozenset({"mail", "post"}), 0, 55 * SECOND)
+    assert await store.engine.jobs.ahead(["mail", "post"]) == NextDue(frozenset({"mail", "post"}), 0, 55 * SECOND)
     assert len(await store.claim(queue="post")) == 1
     assert (await store.engine.jobs.ahead(["mail", "post"])).wait == 55 * SECOND
 
@@ -227,8 +227,8 @@ async def test_a_worker_may_sleep_until_a_job_comes_back(store: Store, outcome: 
 async def test_a_worker_of_nothing_sleeps_until_it_is_woken(store: Store) -> None:
     """Empty queues, queues that were never used, and no queues at all have no time, and are open."""
     await store.finish(await _taken(store), Done())
-    assert await store.engine.jobs.ahead([QUEUE, "unheard.of"]) == Ahead(frozenset({QUEUE, "unheard.of"}), None)
-    assert await store.engine.jobs.ahead([]) == Ahead(frozenset(), None)
+    assert await store.engine.jobs.ahead([QUEUE, "unheard.of"]) == NextDue(frozenset({QUEUE, "unheard.of"}), None)
+    assert await store.engine.jobs.ahead([]) == NextDue(frozenset(), None)
 
 
 @pytest.mark.core
@@ -237,7 +237,7 @@ async def test_a_cooling_queue_is_slept_over_until_its_deadline(store: Store) ->
     """Jobs that are due inside the window are no reason to wake; the deadline is, and then the jobs are there."""
     await store.insert(store.draft(), store.draft())
     await store.finish(await store.take(), Throttled(20 * SECOND))
-    assert await store.engine.jobs.ahead([QUEUE, "other"]) == Ahead(frozenset({"other"}), 20 * SECOND)
+    assert await store.engine.jobs.ahead([QUEUE, "other"]) == NextDue(frozenset({"other"}), 20 * SECOND)
     store.pass_time(20 * SECOND)
     assert (await store.engine.jobs.ahead([QUEUE])).open == {QUEUE}
     assert len(await store.claim(n=5)) == 2
@@ -250,12 +250,12 @@ async def test_a_paused_queue_is_slept_over_until_it_is_resumed(store: Store) ->
     await store.insert(store.draft(queue="mail"), store.draft(queue="mail", delay=MINUTE))
     await store.engine.control.tune("mail", Tuning(paused=True))
     await store.quiet("mail")
-    assert await store.engine.jobs.ahead(["mail"]) == Ahead(frozenset(), None)
+    assert await store.engine.jobs.ahead(["mail"]) == NextDue(frozenset(), None)
     sleeper = asyncio.create_task(store.engine.jobs.wait(["mail"], ARRIVES))
     await asyncio.sleep(0.01)
     await store.engine.control.tune("mail", Tuning(paused=False))
     assert await asyncio.wait_for(sleeper, ARRIVES - 1) == {"mail"}
-    assert await store.engine.jobs.ahead(["mail"]) == Ahead(frozenset({"mail"}), 0)
+    assert await store.engine.jobs.ahead(["mail"]) == NextDue(frozenset({"mail"}), 0)
 
 
 @pytest.mark.core

@@ -12,9 +12,9 @@ from stoker.admin.jobs import JobsAdmin
 from stoker.model.actions import Action, Given, Question
 from stoker.web import view
 from stoker.web.pages.shared import check_queue
+from stoker.web.request import RequestContext
 from stoker.web.sign_in import local
 from stoker.web.view import Flash
-from stoker.web.visit import Visit
 
 T = TypeVar("T")
 Field: TypeAlias = tuple[str, str]
@@ -31,11 +31,11 @@ Doing: TypeAlias = Callable[[T], Awaitable[Done | Response]]
 """One action; a page instead of `Done` where more is to be said before anything is done."""
 
 
-Run: TypeAlias = Callable[[str, Visit], Awaitable[Response]]
+Run: TypeAlias = Callable[[str, RequestContext], Awaitable[Response]]
 """Does what a verb says to what the address names."""
 
 
-def answer(visit: Visit, done: Done | Response, back: str) -> Response:
+def answer(visit: RequestContext, done: Done | Response, back: str) -> Response:
     """Go on to the page that says what was done, which reads the store anew."""
     if isinstance(done, Response):
         return done
@@ -44,7 +44,7 @@ def answer(visit: Visit, done: Done | Response, back: str) -> Response:
 
 
 async def act(
-    visit: Visit, action: Action, target: str | list[str], given: Given, jobs: JobsAdmin | None = None
+    visit: RequestContext, action: Action, target: str | list[str], given: Given, jobs: JobsAdmin | None = None
 ) -> Bulk:
     """Do an action of the table to one job or several, by the method that the admin has for it.
 
@@ -59,7 +59,7 @@ async def act(
 
 
 def ask(
-    visit: Visit,
+    visit: RequestContext,
     page: str,
     path: str,
     name: str,
@@ -83,6 +83,6 @@ def ask(
     return view.page(visit, "confirm.html", context)
 
 
-def come_from(visit: Visit, given: str, otherwise: str) -> str:
+def come_from(visit: RequestContext, given: str, otherwise: str) -> str:
     """The page that a form names as the one to go back to, if it is one of ours."""
     return local(visit, given or visit.url(otherwise))

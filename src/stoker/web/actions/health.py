@@ -6,11 +6,11 @@ from starlette.responses import Response
 
 from stoker.web import view
 from stoker.web.pages.health import check_up
+from stoker.web.request import RequestContext
 from stoker.web.view import Flash
-from stoker.web.visit import Visit
 
 
-async def check(visit: Visit) -> Response:
+async def check(visit: RequestContext) -> Response:
     """Check the store up again; within a minute of the last time, say when that can be done."""
     await visit.board.form(visit)
     _, fresh = await check_up(visit)

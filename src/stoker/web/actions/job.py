@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from stoker.admin.asking import knowing
+from stoker.admin.context import knowing
 from stoker.admin.jobs import UNDONE
 from stoker.model import ids
 from stoker.model.access import Role
@@ -20,8 +20,8 @@ from stoker.web.forms import Form, given_in
 from stoker.web.pages import job_edit, job_facts
 from stoker.web.pages.shared import check_queue
 from stoker.web.problems import Problem
+from stoker.web.request import RequestContext
 from stoker.web.view import Flash
-from stoker.web.visit import Visit
 
 BUTTONS: Final = {button.verb or one.name: (one, button) for one in ACTIONS.values() for button in one.buttons}
 """What the table of actions offers for one job, by the last part of its address."""
@@ -31,7 +31,7 @@ BUTTONS: Final = {button.verb or one.name: (one, button) for one in ACTIONS.valu
 class JobForm:
     """A form about one job: the job as it was before, and the page to go back to."""
 
-    visit: Visit
+    visit: RequestContext
     form: Form
     before: Job
     back: str
@@ -45,7 +45,7 @@ class JobForm:
         return f"jobs/{self.id}"
 
 
-async def run(verb: str, visit: Visit) -> Response:
+async def run(verb: str, visit: RequestContext) -> Response:
     """Do one thing to the job of the address."""
     form = await visit.board.form(visit)
     before = await job_facts.stored(visit)
@@ -106,7 +106,7 @@ async def _reveal(job: JobForm) -> Response:
     return await job_edit.reveal(job.visit, job.form, job.before)
 
 
-async def restored(visit: Visit, id_: str, kind: str) -> str:
+async def restored(visit: RequestContext, id_: str, kind: str) -> str:
     """Undo the last cancel or discard of a job, as the audit log has it."""
     entries = await visit.admin.audit.list(3_600, target=f"job {id_}", limit=20)
     entry = next((one for one in entries if one.action in UNDONE), None)

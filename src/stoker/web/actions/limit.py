@@ -9,14 +9,14 @@ from starlette.responses import Response
 
 from stoker.model.actions import Question
 from stoker.model.errors import NotFound
+from stoker.model.humanize import count
 from stoker.model.query import LARGEST_PAGE
 from stoker.model.throttle import Rate
-from stoker.model.words import count
 from stoker.web.actions.doing import Doing, Done, answer, ask, come_from
 from stoker.web.forms import number, whole
 from stoker.web.pages.shared import check_queue, needs_everything
+from stoker.web.request import RequestContext
 from stoker.web.view import Flash
-from stoker.web.visit import Visit
 
 DRAIN = Question(
     "Drain this budget?",
@@ -26,12 +26,12 @@ DRAIN = Question(
 )
 
 
-async def run(verb: str, visit: Visit) -> Response:
+async def run(verb: str, visit: RequestContext) -> Response:
     """Do one thing to the budget of the address, or to a limit of the queue of the address."""
     return answer(visit, await VERBS[verb](visit), visit.url("limits"))
 
 
-async def _tune(visit: Visit) -> Done:
+async def _tune(visit: RequestContext) -> Done:
     name, form = visit.request.path_params["name"], await visit.board.form(visit)
     before = await _rate_of(visit, name)
     await visit.admin.limits.tune(name, Rate(number("n", form.get("n")), per=number("per", form.get("per") or "1")))
@@ -39,7 +39,7 @@ async def _tune(visit: Visit) -> Done:
     return Done(Flash(f"Tuned {name}.", f"limits/{quote(name, safe='')}/tune", former))
 
 
-async def _drain(visit: Visit) -> Done | Response:
+async def _drain(visit: RequestContext) -> Done | Response:
     name, form = visit.request.path_params["name"], await visit.board.form(visit)
     await _rate_of(visit, name)
     if form.get("sure") != "yes":
@@ -48,7 +48,7 @@ async def _drain(visit: Visit) -> Done | Response:
     return Done(Flash(f"Drained {name}."))
 
 
-async def _rate_of(visit: Visit, name: str) -> Rate:
+async def _rate_of(visit: RequestContext, name: str) -> Rate:
     needs_everything(visit)
     engine = await visit.board.store.engine()
     found = next((one for one in await engine.control.budgets() if one.name == name), None)
@@ -57,7 +57,7 @@ async def _rate_of(visit: Visit, name: str) -> Rate:
     return found.bucket.rate
 
 
-async def _set(visit: Visit) -> Done | Response:
+async def _set(visit: RequestContext) -> Done | Response:
     """Let another number of each key of a limit run at once."""
     queue, form = visit.request.path_params["name"], await visit.board.form(visit)
     check_queue(visit, queue)
@@ -73,7 +73,7 @@ async def _set(visit: Visit) -> Done | Response:
     return Done(Flash(f"Limit {limit} of {queue} lets {n:,} of each key run at once.", path, former), back)
 
 
-async def _reach(visit: Visit, queue: str, limit: str, n: int) -> Question:
+async def _reach(visit: RequestContext, queue: str, limit: str, n: int) -> Question:
     """What another number starts: as many more jobs of each full key as wait and have room then."""
     engine = await visit.board.store.engine()
     now = await engine.now()
@@ -86,7 +86,7 @@ async def _reach(visit: Visit, queue: str, limit: str, n: int) -> Question:
     return Question(f"Let {n:,} of each key run at once?", text, f"Let {n:,} run", "Leave the limit")
 
 
-async def _clear(visit: Visit) -> Done:
+async def _clear(visit: RequestContext) -> Done:
     """Give a limit back to the number that its jobs bring."""
     queue, form = visit.request.path_params["name"], await visit.board.form(visit)
     check_queue(visit, queue)
@@ -95,4 +95,4 @@ async def _clear(visit: Visit) -> Done:
     return Done(Flash(f"Limit {form.get('limit')} of {queue} is again what its jobs bring."), back)
 
 
-VERBS: Final[dict[str, Doing[Visit]]] = {"tune": _tune, "drain": _drain, "set": _set, "clear": _clear}
+VERBS: Final[dict[str, Doing[RequestContext]]] = {"tune": _tune, "drain": _drain, "set": _set, "clear": _clear}

@@ -9,25 +9,25 @@ from starlette.responses import Response
 from stoker.web.actions.doing import Doing, Done, answer
 from stoker.web.pages import operations
 from stoker.web.pages.shared import needs_everything
+from stoker.web.request import RequestContext
 from stoker.web.view import Flash
-from stoker.web.visit import Visit
 
 
-async def run(verb: str, visit: Visit) -> Response:
+async def run(verb: str, visit: RequestContext) -> Response:
     """Do one thing to the operation of the address."""
     await visit.board.form(visit)
     needs_everything(visit)
     return answer(visit, await VERBS[verb](visit), visit.url(f"operations/{visit.request.path_params['id']}"))
 
 
-async def _stop(visit: Visit) -> Done:
+async def _stop(visit: RequestContext) -> Done:
     await visit.admin.operations.stop(visit.request.path_params["id"])
     return Done(Flash("It stops after the jobs it is at."))
 
 
-async def _resume(visit: Visit) -> Done:
+async def _resume(visit: RequestContext) -> Done:
     await operations.go_on(visit, visit.request.path_params["id"])
     return Done(Flash("It goes on from where it came to."))
 
 
-VERBS: Final[dict[str, Doing[Visit]]] = {"stop": _stop, "resume": _resume}
+VERBS: Final[dict[str, Doing[RequestContext]]] = {"stop": _stop, "resume": _resume}

@@ -7,22 +7,22 @@ from typing import Final
 
 from starlette.responses import Response
 
-from stoker.model.words import count
-from stoker.outbox.steering import StreamHandle
+from stoker.model.humanize import count
+from stoker.outbox.consumers import StreamHandle
 from stoker.web.actions.doing import Doing, Done, answer, come_from
 from stoker.web.forms import Form
 from stoker.web.pages.outbox import consumer_path
 from stoker.web.pages.shared import needs_everything
 from stoker.web.problems import Problem
+from stoker.web.request import RequestContext
 from stoker.web.view import Flash
-from stoker.web.visit import Visit
 
 
 @dataclass(frozen=True)
 class ConsumerForm:
     """A form about one consumer, and the page to go back to."""
 
-    visit: Visit
+    visit: RequestContext
     form: Form
     stream: str
     name: str
@@ -37,7 +37,7 @@ class ConsumerForm:
         return Done(Flash(text, f"{consumer_path(self.stream, self.name)}/{verb}", (("next", self.back),)))
 
 
-async def on_consumer(verb: str, visit: Visit) -> Response:
+async def on_consumer(verb: str, visit: RequestContext) -> Response:
     """Do one thing to the consumer of the address."""
     stream, name = visit.request.path_params["stream"], visit.request.path_params["consumer"]
     form = await visit.board.form(visit)
@@ -73,7 +73,7 @@ class LettersForm:
     consumer: str | None
 
 
-async def on_letters(verb: str, visit: Visit) -> Response:
+async def on_letters(verb: str, visit: RequestContext) -> Response:
     """Do one thing to letters of the stream of the address."""
     form = await visit.board.form(visit)
     needs_everything(visit)

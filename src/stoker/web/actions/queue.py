@@ -12,12 +12,12 @@ from stoker.model.actions import Question
 from stoker.model.control import Queue, Tuning
 from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, MINUTE, SECOND, span
-from stoker.records import Curve
+from stoker.views import Curve
 from stoker.web.actions.doing import Doing, Done, answer, ask, come_from
 from stoker.web.forms import Form, number, whole
 from stoker.web.pages.shared import check_queue, settings
+from stoker.web.request import RequestContext
 from stoker.web.view import Flash
-from stoker.web.visit import Visit
 
 SHOWN: Final = frozenset({"workers", "rate", "keep_done", "keep_dead", "curve"})
 """The settings that the form has."""
@@ -27,7 +27,7 @@ SHOWN: Final = frozenset({"workers", "rate", "keep_done", "keep_dead", "curve"})
 class QueueForm:
     """A form about one queue: its settings as they were before, and the page to go back to."""
 
-    visit: Visit
+    visit: RequestContext
     form: Form
     before: Queue
     back: str
@@ -46,7 +46,7 @@ class QueueForm:
         return Done(Flash(text, f"queues/{quote(self.name, safe='')}/{verb}", (*fields, ("next", self.back))))
 
 
-async def run(verb: str, visit: Visit) -> Response:
+async def run(verb: str, visit: RequestContext) -> Response:
     """Do one thing to the queue of the address."""
     name = visit.request.path_params["name"]
     form = await visit.board.form(visit)

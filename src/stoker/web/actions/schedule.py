@@ -14,15 +14,15 @@ from stoker.web.actions.doing import Doing, Done, answer, come_from
 from stoker.web.forms import Form
 from stoker.web.pages import schedules
 from stoker.web.pages.shared import check_queue
+from stoker.web.request import RequestContext
 from stoker.web.view import Flash
-from stoker.web.visit import Visit
 
 
 @dataclass(frozen=True)
 class ScheduleForm:
     """A form about one schedule: the schedule as it was before, and the page to go back to."""
 
-    visit: Visit
+    visit: RequestContext
     form: Form
     before: Schedule
     back: str
@@ -36,7 +36,7 @@ class ScheduleForm:
         return Done(Flash(text, f"schedules/{quote(self.name, safe='')}/{verb}", (("next", self.back),)))
 
 
-async def run(verb: str, visit: Visit) -> Response:
+async def run(verb: str, visit: RequestContext) -> Response:
     """Do one thing to the schedule of the address."""
     name = visit.request.path_params["name"]
     form = await visit.board.form(visit)

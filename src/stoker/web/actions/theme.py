@@ -5,11 +5,11 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from stoker.web import view
+from stoker.web.request import RequestContext
 from stoker.web.sign_in import local
-from stoker.web.visit import Visit
 
 
-async def choose(visit: Visit) -> Response:
+async def choose(visit: RequestContext) -> Response:
     """Remember light or dark in a cookie."""
     form = await visit.board.form(visit)
     chosen = form.get("theme")

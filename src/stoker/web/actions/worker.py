@@ -8,11 +8,11 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from stoker.model.actions import Question
-from stoker.model.words import count
+from stoker.model.humanize import count
 from stoker.web.actions.doing import Doing, Done, answer, ask
 from stoker.web.pages.shared import needs_everything
+from stoker.web.request import RequestContext
 from stoker.web.view import Flash
-from stoker.web.visit import Visit
 
 TAKE_BACK = Question(
     "Take back the jobs of this worker?",
@@ -23,12 +23,12 @@ TAKE_BACK = Question(
 )
 
 
-async def run(verb: str, visit: Visit) -> Response:
+async def run(verb: str, visit: RequestContext) -> Response:
     """Do one thing to the worker of the address."""
     return answer(visit, await VERBS[verb](visit), visit.url("workers"))
 
 
-async def _take_back(visit: Visit) -> Done | Response:
+async def _take_back(visit: RequestContext) -> Done | Response:
     worker, form = visit.request.path_params["worker"], await visit.board.form(visit)
     needs_everything(visit)
     if form.get("sure") != "yes":
@@ -38,4 +38,4 @@ async def _take_back(visit: Visit) -> Done | Response:
     return Done(Flash(f"Took back {count(taken, 'job')} of {worker}."))
 
 
-VERBS: Final[dict[str, Doing[Visit]]] = {"take-back": _take_back}
+VERBS: Final[dict[str, Doing[RequestContext]]] = {"take-back": _take_back}

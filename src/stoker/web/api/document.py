@@ -14,7 +14,7 @@ from stoker.web.api import types as t
 from stoker.web.api.endpoint import ROOT, Endpoint, refuse_parameters
 from stoker.web.api.endpoints import ENDPOINTS
 from stoker.web.problems import TITLES, ProblemDetails
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 ALWAYS = (400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 429, 500, 503)
 """Refusals that every call may answer with."""
@@ -120,7 +120,7 @@ def _name(endpoint: Endpoint) -> str:
     return f"{endpoint.method.lower()}_{words}"
 
 
-async def serve(visit: Visit) -> Response:
+async def serve(visit: RequestContext) -> Response:
     """The document as JSON."""
     refuse_parameters(visit)
     found = {**document(), "servers": [{"url": visit.root or "/"}]}

@@ -20,7 +20,7 @@ from stoker.codec.json_check import DEPTH_LIMIT, TOO_DEEP, check_json
 from stoker.model.access import Role
 from stoker.web.board import Call, Way
 from stoker.web.problems import Problem
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 ROOT = "/api/v1"
 Do: TypeAlias = Callable[..., Awaitable[Any]]
@@ -46,7 +46,7 @@ class Endpoint:
         return Way(self.method, f"{ROOT}{self.path}", self.role, self._call(), "api", self.harmless)
 
     def _call(self) -> Call:
-        async def call(visit: Visit) -> Response:
+        async def call(visit: RequestContext) -> Response:
             visit.way = "token"
             if self.method != "GET" and getattr(visit.request.state, "csrf_owed", False):
                 raise Problem(403, "csrf", "A change with a cookie needs the header X-CSRF-Token. Nothing was changed.")
@@ -59,7 +59,7 @@ class Endpoint:
 
         return call
 
-    async def _read(self, visit: Visit) -> Any:
+    async def _read(self, visit: RequestContext) -> Any:
         assert self.given is not None
         if self.method == "GET":
             pairs = visit.request.query_params.multi_items()
@@ -107,13 +107,13 @@ class Noun:
     delete = partialmethod(add, "DELETE")
 
 
-def refuse_parameters(visit: Visit) -> None:
+def refuse_parameters(visit: RequestContext) -> None:
     """Refuse parameters where none are taken: a misspelled one must not be ignored."""
     for name in visit.request.query_params:
         raise Problem(422, "invalid", f"There is no parameter {name[:80]!r} here.", field=name[:80])
 
 
-def place(visit: Visit, name: str) -> str:
+def place(visit: RequestContext, name: str) -> str:
     """A part of the address."""
     return str(visit.request.path_params[name])
 

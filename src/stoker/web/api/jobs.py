@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from stoker import records
+from stoker import views
 from stoker.admin import Bulk
-from stoker.admin.asking import knowing
+from stoker.admin.context import knowing
 from stoker.admin.details import EventView, GroupView, Why, group_view, why
 from stoker.model import ids
 from stoker.model.actions import MANY, Action
@@ -19,14 +19,14 @@ from stoker.model.errors import NotFound
 from stoker.model.job import Job, Status
 from stoker.model.origin import origin
 from stoker.model.time import Instant
-from stoker.records import JobState
+from stoker.views import JobState
 from stoker.web.actions import job as job_actions
 from stoker.web.actions.doing import act
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.pages import job_edit, job_facts, shared
 from stoker.web.problems import Problem
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 api = Noun("jobs")
 
@@ -165,7 +165,7 @@ class TallyView(Struct, kw_only=True):
 
 
 @api.get("/jobs")
-async def find(visit: Visit, given: JobsQuery) -> JobList:
+async def find(visit: RequestContext, given: JobsQuery) -> JobList:
     """Find jobs by a filter."""
     reading = await visit.board.hub.reading()
     found = await visit.admin.jobs.find(given.q, limit=given.limit, cursor=given.after, total=given.total)
@@ -175,7 +175,7 @@ async def find(visit: Visit, given: JobsQuery) -> JobList:
 
 
 @api.post("/jobs", status=201)
-async def enqueue(visit: Visit, given: NewJob) -> Stored:
+async def enqueue(visit: RequestContext, given: NewJob) -> Stored:
     """Enqueue a job."""
     board = visit.board
     options = {
@@ -192,7 +192,7 @@ async def enqueue(visit: Visit, given: NewJob) -> Stored:
     return Stored(id=ids.text(receipt.id), stored=receipt.stored.value)
 
 
-async def _check_quotas(visit: Visit, queue: str) -> None:
+async def _check_quotas(visit: RequestContext, queue: str) -> None:
     """Refuse more jobs in a minute than one identity may enqueue, and more in a queue than may wait there."""
     board, name, now = visit.board, visit.who.name, time.monotonic()
     most = board.limits.waiting_per_queue
@@ -209,7 +209,7 @@ async def _check_quotas(visit: Visit, queue: str) -> None:
 
 
 @api.post("/jobs/bulk")
-async def act_on_many(visit: Visit, given: BulkBody) -> TallyView:
+async def act_on_many(visit: RequestContext, given: BulkBody) -> TallyView:
     """Act on the jobs of a list."""
     engine = await visit.board.store.engine()
     for job in await engine.operator.get([ids.parse(one) for one in given.ids]):
@@ -221,11 +221,11 @@ async def act_on_many(visit: Visit, given: BulkBody) -> TallyView:
 
 
 @api.get("/jobs/{id}")
-async def read(visit: Visit) -> JobRecord:
+async def read(visit: RequestContext) -> JobRecord:
     """Read a job."""
     reading = await visit.board.hub.reading()
     raw = await job_facts.stored(visit)
-    job = records.job(visit.board.redact.job(raw))
+    job = views.job(visit.board.redact.job(raw))
     whose = origin(job.payload, visit.board.redact.values(raw.options.metadata or {}))
     return JobRecord(
         **_shown(job, reading.census.at),
@@ -236,13 +236,13 @@ async def read(visit: Visit) -> JobRecord:
     )
 
 
-def _shown(job: records.Job, now: Instant) -> dict[str, Any]:
+def _shown(job: views.Job, now: Instant) -> dict[str, Any]:
     same = {name: getattr(job, name) for name in JobState.__struct_fields__}
     return {**same, "view": shared.shown_status(job, now)}
 
 
 @api.patch("/jobs/{id}")
-async def edit(visit: Visit, given: EditBody) -> TallyView:
+async def edit(visit: RequestContext, given: EditBody) -> TallyView:
     """Change what a job was enqueued with."""
     job = await _reached(visit)
     fields = {name: value for name in given.__struct_fields__ if not t.unset(value := getattr(given, name))}
@@ -254,27 +254,27 @@ async def edit(visit: Visit, given: EditBody) -> TallyView:
 
 
 @api.delete("/jobs/{id}")
-async def delete(visit: Visit) -> TallyView:
+async def delete(visit: RequestContext) -> TallyView:
     """Delete a job."""
     return await _act(visit, MANY["delete"], {})
 
 
 @api.get("/jobs/{id}/events")
-async def events(visit: Visit) -> Events:
+async def events(visit: RequestContext) -> Events:
     """Read what happened to a job."""
     job = await job_facts.stored(visit)
     return Events(events=(await knowing(visit.admin.jobs, job).get(ids.text(job.id))).events)
 
 
 @api.get("/jobs/{id}/explain")
-async def explain(visit: Visit) -> Why:
+async def explain(visit: RequestContext) -> Why:
     """Say why a job does not run."""
     job = await job_facts.stored(visit)
     return why(await knowing(visit.admin.jobs, job).explain(ids.text(job.id)))
 
 
 @api.post("/jobs/{id}/reveal")
-async def reveal(visit: Visit, given: RevealBody) -> Revealed:
+async def reveal(visit: RequestContext, given: RevealBody) -> Revealed:
     """Show a payload or result."""
     job = await _reached(visit)
     raw = job.result if given.part == "result" else job.payload
@@ -287,12 +287,12 @@ async def reveal(visit: Visit, given: RevealBody) -> Revealed:
 def _declare(action: Action) -> None:
     """Add the call that does an action of the table to one job."""
 
-    async def do(visit: Visit, given: t.Strict) -> TallyView:
+    async def do(visit: RequestContext, given: t.Strict) -> TallyView:
         return await _act(visit, action, t.given_in(given, action.parameters))
 
     name = f"{action.name.title().replace('-', '')}Body"
     body = t.body(name, action.summary, action.parameters) if action.parameters else t.NoBody
-    do.__doc__, do.__annotations__ = action.summary, {"visit": Visit, "given": body, "return": TallyView}
+    do.__doc__, do.__annotations__ = action.summary, {"visit": RequestContext, "given": body, "return": TallyView}
     api.post(f"/jobs/{{id}}/{action.name}", role=action.role)(do)
 
 
@@ -302,7 +302,7 @@ for _action in MANY.values():
 
 
 @api.post("/jobs/{id}/restore")
-async def restore(visit: Visit, given: t.NoBody) -> t.Done:  # noqa: ARG001 - nothing is said in it
+async def restore(visit: RequestContext, given: t.NoBody) -> t.Done:  # noqa: ARG001 - nothing is said in it
     """Undo a cancel or a discard."""
     job = await _reached(visit)
     await job_actions.restored(visit, ids.text(job.id), job.kind)
@@ -311,7 +311,7 @@ async def restore(visit: Visit, given: t.NoBody) -> t.Done:  # noqa: ARG001 - no
 
 
 @api.get("/groups/{id}")
-async def group(visit: Visit) -> GroupView:
+async def group(visit: RequestContext) -> GroupView:
     """Read a group of jobs."""
     try:
         wanted = ids.parse(place(visit, "id"))
@@ -323,14 +323,14 @@ async def group(visit: Visit) -> GroupView:
     return group_view(found)
 
 
-async def _act(visit: Visit, action: Action, given: dict[str, Any]) -> TallyView:
+async def _act(visit: RequestContext, action: Action, given: dict[str, Any]) -> TallyView:
     job = await _reached(visit)
     done = await act(visit, action, ids.text(job.id), given, knowing(visit.admin.jobs, job))
     visit.board.hub.forget()
     return _tally(done)
 
 
-async def _reached(visit: Visit) -> Job:
+async def _reached(visit: RequestContext) -> Job:
     job = await job_facts.stored(visit)
     shared.check_queue(visit, job.queue)
     return job

@@ -9,7 +9,7 @@ from stoker.model.throttle import Rate
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.pages.shared import hint_of, needs_everything
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 api = Noun("limits")
 
@@ -41,19 +41,19 @@ class AtLimit(Struct, kw_only=True):
 
 
 @api.get("/limits")
-async def listed(visit: Visit) -> Budgets:
+async def listed(visit: RequestContext) -> Budgets:
     """List budgets."""
     return Budgets(budgets=await visit.admin.limits.list())
 
 
 @api.get("/limits/{name}")
-async def read(visit: Visit) -> BudgetView:
+async def read(visit: RequestContext) -> BudgetView:
     """Read a budget."""
     return await visit.admin.limits.get(place(visit, "name"))
 
 
 @api.put("/limits/{name}")
-async def tune(visit: Visit, given: BudgetBody) -> BudgetView:
+async def tune(visit: RequestContext, given: BudgetBody) -> BudgetView:
     """Set the rate of a budget; a new one is full."""
     needs_everything(visit)
     name = place(visit, "name")
@@ -62,7 +62,7 @@ async def tune(visit: Visit, given: BudgetBody) -> BudgetView:
 
 
 @api.post("/limits/{name}/drain")
-async def drain(visit: Visit, given: t.NoBody) -> t.Done:  # noqa: ARG001 - nothing is said in it
+async def drain(visit: RequestContext, given: t.NoBody) -> t.Done:  # noqa: ARG001 - nothing is said in it
     """Empty a budget."""
     needs_everything(visit)
     await visit.admin.limits.drain(place(visit, "name"))
@@ -70,7 +70,7 @@ async def drain(visit: Visit, given: t.NoBody) -> t.Done:  # noqa: ARG001 - noth
 
 
 @api.get("/at-limit")
-async def at_limit(visit: Visit, given: AtLimitQuery) -> AtLimit:
+async def at_limit(visit: RequestContext, given: AtLimitQuery) -> AtLimit:
     """List keys whose places are all taken while jobs wait."""
     keys = list(await visit.admin.limits.at_limit(given.queue, limit=given.limit))
     return AtLimit(keys=keys, hint="" if keys else await hint_of(visit, given.queue))

@@ -15,7 +15,7 @@ from stoker.web.api.jobs import PARAMETERS, Acting
 from stoker.web.pages import operations as pages
 from stoker.web.pages.shared import needs_everything
 from stoker.web.problems import Problem
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 api = Noun("operations")
 
@@ -52,19 +52,19 @@ class Operations(Struct, kw_only=True):
 
 
 @api.get("/preview")
-async def preview(visit: Visit, given: PreviewQuery) -> Preview:
+async def preview(visit: RequestContext, given: PreviewQuery) -> Preview:
     """Count the jobs that a filter means."""
     return await visit.admin.jobs.preview(given.q)
 
 
 @api.get("/operations")
-async def listed(visit: Visit) -> Operations:
+async def listed(visit: RequestContext) -> Operations:
     """List operations."""
     return Operations(operations=(await visit.admin.operations.list())[:200])
 
 
 @api.post("/operations", status=202)
-async def start(visit: Visit, given: NewOperation) -> NewOperationRecord:
+async def start(visit: RequestContext, given: NewOperation) -> NewOperationRecord:
     """Act on everything that a preview counted."""
     if not visit.who.reaches_all:
         raise Problem(403, "queue", f"{visit.who.name} is limited to some queues and cannot act on a filter.")
@@ -81,20 +81,20 @@ async def start(visit: Visit, given: NewOperation) -> NewOperationRecord:
 
 
 @api.get("/operations/{id}")
-async def read(visit: Visit) -> OperationView:
+async def read(visit: RequestContext) -> OperationView:
     """Read an operation."""
     return await visit.admin.operations.get(place(visit, "id"))
 
 
 @api.post("/operations/{id}/stop")
-async def stop(visit: Visit, given: t.NoBody) -> OperationView:  # noqa: ARG001 - nothing is said in it
+async def stop(visit: RequestContext, given: t.NoBody) -> OperationView:  # noqa: ARG001 - nothing is said in it
     """Stop an operation."""
     needs_everything(visit)
     return await visit.admin.operations.stop(place(visit, "id"))
 
 
 @api.post("/operations/{id}/resume")
-async def resume(visit: Visit, given: t.NoBody) -> OperationView:  # noqa: ARG001 - nothing is said in it
+async def resume(visit: RequestContext, given: t.NoBody) -> OperationView:  # noqa: ARG001 - nothing is said in it
     """Go on with an operation."""
     needs_everything(visit)
     return await pages.go_on(visit, place(visit, "id"))

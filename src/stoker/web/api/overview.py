@@ -20,7 +20,7 @@ from stoker.web.pages import audit as audit_page
 from stoker.web.pages import health as health_page
 from stoker.web.pages import shared
 from stoker.web.problems import Problem
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 api = Noun("overview")
 
@@ -97,14 +97,14 @@ class AuditRecords(Struct, kw_only=True):
 
 
 @api.get("/overview")
-async def overview(visit: Visit) -> Attention:
+async def overview(visit: RequestContext) -> Attention:
     """Read what needs a person, and jobs by status."""
     reading = await visit.board.hub.reading()
     return attention(reading.census, shared.found(visit, reading))
 
 
 @api.get("/points")
-async def points(visit: Visit, given: SeriesQuery) -> PointsRecord:
+async def points(visit: RequestContext, given: SeriesQuery) -> PointsRecord:
     """Read what went in and out, minute by minute."""
     reading = await visit.board.hub.reading()
     drawn = charts.range_of(visit, reading.census.at)
@@ -117,13 +117,13 @@ async def points(visit: Visit, given: SeriesQuery) -> PointsRecord:
 
 
 @api.get("/failures")
-async def failures(visit: Visit, given: FailuresQuery) -> Failures:
+async def failures(visit: RequestContext, given: FailuresQuery) -> Failures:
     """Read which errors jobs died of or are retried for."""
     return await visit.admin.history.failures(queue=given.queue, kind=given.kind)
 
 
 @api.get("/snapshot")
-async def snapshot(visit: Visit, given: SnapshotQuery) -> Snapshot:
+async def snapshot(visit: RequestContext, given: SnapshotQuery) -> Snapshot:
     """Read five lists of jobs in numbered pages, and the schedules."""
     pages = {name: int(getattr(given, name)) for name in LISTS}
     found = await visit.admin.snapshot(pages, given.per_page)
@@ -133,18 +133,18 @@ async def snapshot(visit: Visit, given: SnapshotQuery) -> Snapshot:
 
 
 @api.get("/health")
-async def health(visit: Visit) -> HealthRecord:
+async def health(visit: RequestContext) -> HealthRecord:
     """Read the check-up of the last minute."""
     return await _health(visit)
 
 
 @api.post("/health/check", role="read", harmless=True)
-async def check(visit: Visit, given: t.NoBody) -> HealthRecord:  # noqa: ARG001 - nothing is said in it
+async def check(visit: RequestContext, given: t.NoBody) -> HealthRecord:  # noqa: ARG001 - nothing is said in it
     """Check the store up again."""
     return await _health(visit)
 
 
-async def _health(visit: Visit) -> HealthRecord:
+async def _health(visit: RequestContext) -> HealthRecord:
     made, _ = await health_page.check_up(visit)
     notes = health_page.notes(visit)
     again = visit.board.check_ups.again_in
@@ -152,7 +152,7 @@ async def _health(visit: Visit) -> HealthRecord:
 
 
 @api.get("/audit")
-async def audit(visit: Visit, given: AuditQuery) -> AuditRecords:
+async def audit(visit: RequestContext, given: AuditQuery) -> AuditRecords:
     """Read who changed what."""
     window = audit_page.WINDOWS[given.since] / SECOND
     found = await visit.admin.audit.list(

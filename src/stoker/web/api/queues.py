@@ -13,11 +13,11 @@ from stoker.admin.workers import WorkerView
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.throttle import Rate
 from stoker.model.time import span
-from stoker.records import Curve
+from stoker.views import Curve
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.pages import shared
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 api = Noun("queues")
 
@@ -90,19 +90,19 @@ class Workers(Struct, kw_only=True):
 
 
 @api.get("/queues")
-async def listed(visit: Visit) -> Queues:
+async def listed(visit: RequestContext) -> Queues:
     """List queues."""
     return Queues(queues=await visit.admin.queues.list())
 
 
 @api.get("/queues/{name}")
-async def read(visit: Visit) -> QueueView:
+async def read(visit: RequestContext) -> QueueView:
     """Read a queue."""
     return await visit.admin.queues.get(place(visit, "name"))
 
 
 @api.patch("/queues/{name}")
-async def tune(visit: Visit, given: TuneBody) -> QueueView:
+async def tune(visit: RequestContext, given: TuneBody) -> QueueView:
     """Tune a queue."""
     name = _reached(visit)
     fields = {field: value for field in SETTINGS if not t.unset(value := getattr(given, field))}
@@ -119,7 +119,7 @@ async def tune(visit: Visit, given: TuneBody) -> QueueView:
 
 
 @api.post("/queues/{name}/pause")
-async def pause(visit: Visit, given: PauseBody) -> QueueView:
+async def pause(visit: RequestContext, given: PauseBody) -> QueueView:
     """Pause a queue."""
     name = _reached(visit)
     await visit.admin.queues.pause(name, for_=given.seconds, reason=given.reason, create=given.create)
@@ -127,7 +127,7 @@ async def pause(visit: Visit, given: PauseBody) -> QueueView:
 
 
 @api.post("/queues/{name}/resume")
-async def resume(visit: Visit, given: t.NoBody) -> QueueView:  # noqa: ARG001 - nothing is said in it
+async def resume(visit: RequestContext, given: t.NoBody) -> QueueView:  # noqa: ARG001 - nothing is said in it
     """Resume a queue."""
     name = await _known(visit)
     await visit.admin.queues.resume(name)
@@ -135,7 +135,7 @@ async def resume(visit: Visit, given: t.NoBody) -> QueueView:  # noqa: ARG001 - 
 
 
 @api.post("/queues/{name}/reopen")
-async def reopen(visit: Visit, given: t.NoBody) -> QueueView:  # noqa: ARG001 - nothing is said in it
+async def reopen(visit: RequestContext, given: t.NoBody) -> QueueView:  # noqa: ARG001 - nothing is said in it
     """End the cool-down of a queue."""
     name = await _known(visit)
     await visit.admin.queues.reopen(name)
@@ -143,7 +143,7 @@ async def reopen(visit: Visit, given: t.NoBody) -> QueueView:  # noqa: ARG001 - 
 
 
 @api.get("/queues/{name}/keys")
-async def keys(visit: Visit, given: KeysQuery) -> Keys:
+async def keys(visit: RequestContext, given: KeysQuery) -> Keys:
     """List the limit keys and tenants of a queue."""
     name = place(visit, "name")
     await visit.admin.queues.get(name)
@@ -152,32 +152,32 @@ async def keys(visit: Visit, given: KeysQuery) -> Keys:
 
 
 @api.put("/queues/{name}/limits/{limit}")
-async def set_limit(visit: Visit, given: LimitBody) -> t.Done:
+async def set_limit(visit: RequestContext, given: LimitBody) -> t.Done:
     """Set the number of a limit by key."""
     await visit.admin.limits.set(await _known(visit), place(visit, "limit"), given.n)
     return t.Done()
 
 
 @api.delete("/queues/{name}/limits/{limit}")
-async def clear_limit(visit: Visit) -> t.Done:
+async def clear_limit(visit: RequestContext) -> t.Done:
     """Give a limit by key back to its jobs."""
     await visit.admin.limits.clear(await _known(visit), place(visit, "limit"))
     return t.Done()
 
 
-def _reached(visit: Visit) -> str:
+def _reached(visit: RequestContext) -> str:
     name = place(visit, "name")
     shared.check_queue(visit, name)
     return name
 
 
-async def _known(visit: Visit) -> str:
+async def _known(visit: RequestContext) -> str:
     name = _reached(visit)
     await visit.admin.queues.get(name)
     return name
 
 
-async def _after(visit: Visit, name: str) -> QueueView:
+async def _after(visit: RequestContext, name: str) -> QueueView:
     visit.board.hub.forget()
     return await visit.admin.queues.get(name)
 
@@ -192,19 +192,19 @@ class TakenBack(Struct, kw_only=True):
 
 
 @api.get("/kinds")
-async def kinds(visit: Visit) -> Kinds:
+async def kinds(visit: RequestContext) -> Kinds:
     """List kinds."""
     return Kinds(kinds=sorted(await visit.admin.kinds.list(), key=lambda one: one.kind))
 
 
 @api.get("/workers")
-async def workers(visit: Visit) -> Workers:
+async def workers(visit: RequestContext) -> Workers:
     """List workers."""
     return Workers(workers=await visit.admin.workers.list())
 
 
 @api.post("/workers/{worker}/take-back")
-async def take_back(visit: Visit, given: TakeBackBody) -> TakenBack:
+async def take_back(visit: RequestContext, given: TakeBackBody) -> TakenBack:
     """Hand the jobs of a worker back now."""
     shared.needs_everything(visit)
     return TakenBack(jobs=await visit.admin.workers.take_back(place(visit, "worker"), reason=given.reason))

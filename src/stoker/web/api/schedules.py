@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType, convert
 
-from stoker import records
+from stoker import views
 from stoker.model.job import Draft
 from stoker.model.schedule import Misfire, Overlap
-from stoker.records import ScheduleState
+from stoker.views import ScheduleState
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.pages import shared
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 api = Noun("schedules")
 
@@ -75,19 +75,19 @@ class JobId(Struct, kw_only=True):
 
 
 @api.get("/schedules")
-async def listed(visit: Visit) -> Schedules:
+async def listed(visit: RequestContext) -> Schedules:
     """List schedules."""
     return Schedules(schedules=[_shown(one) for one in await visit.admin.schedules.list()])
 
 
 @api.get("/schedules/{name}")
-async def read(visit: Visit) -> ScheduleState:
+async def read(visit: RequestContext) -> ScheduleState:
     """Read a schedule."""
     return _shown(await visit.admin.schedules.get(place(visit, "name")))
 
 
 @api.post("/schedules", status=201)
-async def create(visit: Visit, given: NewSchedule) -> ScheduleState:
+async def create(visit: RequestContext, given: NewSchedule) -> ScheduleState:
     """Make a schedule."""
     options = {field: getattr(given, field) for field in ("queue", "priority", "attempts")}
     draft: Draft = visit.board.jobs.draft(
@@ -98,26 +98,26 @@ async def create(visit: Visit, given: NewSchedule) -> ScheduleState:
 
 
 @api.patch("/schedules/{name}")
-async def edit(visit: Visit, given: Timing) -> ScheduleState:
+async def edit(visit: RequestContext, given: Timing) -> ScheduleState:
     """Change when a schedule fires; deployments keep it."""
     return _shown(await visit.admin.schedules.edit(await _reached(visit), **given.given()))
 
 
 @api.delete("/schedules/{name}")
-async def drop(visit: Visit) -> t.Done:
+async def drop(visit: RequestContext) -> t.Done:
     """Remove a schedule; its jobs stay."""
     await visit.admin.schedules.drop(await _reached(visit))
     return t.Done()
 
 
 @api.get("/schedules/{name}/next")
-async def upcoming(visit: Visit, given: NextQuery) -> Fires:
+async def upcoming(visit: RequestContext, given: NextQuery) -> Fires:
     """List the next occurrences of a schedule."""
     return Fires(at=await visit.admin.schedules.next(place(visit, "name"), given.n))
 
 
 @api.post("/schedules/{name}/pause")
-async def pause(visit: Visit, given: t.NoBody) -> ScheduleState:  # noqa: ARG001 - nothing is said in it
+async def pause(visit: RequestContext, given: t.NoBody) -> ScheduleState:  # noqa: ARG001 - nothing is said in it
     """Pause a schedule."""
     name = await _reached(visit)
     await visit.admin.schedules.pause(name)
@@ -125,7 +125,7 @@ async def pause(visit: Visit, given: t.NoBody) -> ScheduleState:  # noqa: ARG001
 
 
 @api.post("/schedules/{name}/resume")
-async def resume(visit: Visit, given: t.NoBody) -> ScheduleState:  # noqa: ARG001 - nothing is said in it
+async def resume(visit: RequestContext, given: t.NoBody) -> ScheduleState:  # noqa: ARG001 - nothing is said in it
     """Resume a schedule."""
     name = await _reached(visit)
     await visit.admin.schedules.resume(name)
@@ -133,22 +133,22 @@ async def resume(visit: Visit, given: t.NoBody) -> ScheduleState:  # noqa: ARG00
 
 
 @api.post("/schedules/{name}/reset")
-async def reset(visit: Visit, given: t.NoBody) -> ScheduleState:  # noqa: ARG001 - nothing is said in it
+async def reset(visit: RequestContext, given: t.NoBody) -> ScheduleState:  # noqa: ARG001 - nothing is said in it
     """Give an edited schedule back to the code."""
     return _shown(await visit.admin.schedules.reset(await _reached(visit)))
 
 
 @api.post("/schedules/{name}/run-now")
-async def run_now(visit: Visit, given: t.NoBody) -> JobId:  # noqa: ARG001 - nothing is said in it
+async def run_now(visit: RequestContext, given: t.NoBody) -> JobId:  # noqa: ARG001 - nothing is said in it
     """Enqueue one job of a schedule."""
     return JobId(id=await visit.admin.schedules.run_now(await _reached(visit)))
 
 
-async def _reached(visit: Visit) -> str:
+async def _reached(visit: RequestContext) -> str:
     found = await visit.admin.schedules.get(place(visit, "name"))
     shared.check_queue(visit, found.queue)
     return found.name
 
 
-def _shown(one: records.Schedule) -> ScheduleState:
+def _shown(one: views.Schedule) -> ScheduleState:
     return convert(one, ScheduleState, from_attributes=True)

@@ -13,15 +13,15 @@ from stoker.model.errors import NotFound
 from stoker.model.outbox.letters import LetterStatus
 from stoker.model.outbox.stream import LONGEST_TYPE
 from stoker.model.unique import LONGEST_KEY
+from stoker.outbox.consumers import ConsumerState, StreamHandle, StreamState
 from stoker.outbox.letters import LetterState
-from stoker.outbox.steering import ConsumerState, StreamHandle, StreamState
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.api.operations import NewOperationRecord, begun
 from stoker.web.pages import letters as pages
 from stoker.web.pages.shared import needs_everything
 from stoker.web.problems import Problem
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 api = Noun("streams")
 
@@ -109,7 +109,7 @@ class Changed(Struct, kw_only=True):
 
 
 @api.get("/streams")
-async def listed(visit: Visit) -> Streams:
+async def listed(visit: RequestContext) -> Streams:
     """List streams."""
     if Feature.OUTBOX not in visit.board.store.root().features:
         return Streams(streams=[], offered=False)
@@ -117,34 +117,34 @@ async def listed(visit: Visit) -> Streams:
 
 
 @api.get("/streams/{stream}")
-async def read(visit: Visit) -> StreamState:
+async def read(visit: RequestContext) -> StreamState:
     """Read a stream."""
     return await _stream(visit).state()
 
 
 @api.post("/streams/{stream}/consumers/{consumer}/pause")
-async def pause(visit: Visit, given: t.NoBody) -> ConsumerState:  # noqa: ARG001 - nothing is said in it
+async def pause(visit: RequestContext, given: t.NoBody) -> ConsumerState:  # noqa: ARG001 - nothing is said in it
     """Pause a consumer."""
     await _changed(visit).pause(place(visit, "consumer"))
     return await _after(visit)
 
 
 @api.post("/streams/{stream}/consumers/{consumer}/resume")
-async def resume(visit: Visit, given: t.NoBody) -> ConsumerState:  # noqa: ARG001 - nothing is said in it
+async def resume(visit: RequestContext, given: t.NoBody) -> ConsumerState:  # noqa: ARG001 - nothing is said in it
     """Resume a consumer."""
     await _changed(visit).resume(place(visit, "consumer"))
     return await _after(visit)
 
 
 @api.post("/streams/{stream}/consumers/{consumer}/release")
-async def release(visit: Visit, given: ReleaseBody) -> ConsumerState:
+async def release(visit: RequestContext, given: ReleaseBody) -> ConsumerState:
     """Release a parked key."""
     await _changed(visit).release(given.key, consumer=place(visit, "consumer"))
     return await _after(visit)
 
 
 @api.post("/streams/{stream}/consumers/{consumer}/seek")
-async def seek(visit: Visit, given: SeekBody) -> ConsumerState:
+async def seek(visit: RequestContext, given: SeekBody) -> ConsumerState:
     """Move a consumer to another place of its stream."""
     where = given.to or given.at
     if where is None or None not in (given.to, given.at):
@@ -154,14 +154,14 @@ async def seek(visit: Visit, given: SeekBody) -> ConsumerState:
 
 
 @api.delete("/streams/{stream}/consumers/{consumer}", role="admin")
-async def drop(visit: Visit) -> t.Done:
+async def drop(visit: RequestContext) -> t.Done:
     """Forget a consumer with its position and letters."""
     await _changed(visit).drop(place(visit, "consumer"))
     return t.Done()
 
 
 @api.get("/streams/{stream}/letters")
-async def letters(visit: Visit, given: LettersQuery) -> LetterList:
+async def letters(visit: RequestContext, given: LettersQuery) -> LetterList:
     """List the letters of a stream."""
     handle = _stream(visit)
     await handle.state()
@@ -170,7 +170,7 @@ async def letters(visit: Visit, given: LettersQuery) -> LetterList:
 
 
 @api.get("/preview/letters")
-async def preview(visit: Visit, given: LettersPreview) -> Preview:
+async def preview(visit: RequestContext, given: LettersPreview) -> Preview:
     """Count the letters that an operation on all of a filter would change."""
     _offered(visit)
     at = await pages.store_time(visit)
@@ -179,7 +179,7 @@ async def preview(visit: Visit, given: LettersPreview) -> Preview:
 
 
 @api.post("/operations/letters", status=202)
-async def act_on_letters(visit: Visit, given: LettersOperation) -> NewOperationRecord:
+async def act_on_letters(visit: RequestContext, given: LettersOperation) -> NewOperationRecord:
     """Replay or discard all letters that a preview counted."""
     needs_everything(visit)
     _offered(visit)
@@ -188,34 +188,34 @@ async def act_on_letters(visit: Visit, given: LettersOperation) -> NewOperationR
 
 
 @api.post("/streams/{stream}/letters/replay")
-async def replay(visit: Visit, given: LettersBody) -> Changed:
+async def replay(visit: RequestContext, given: LettersBody) -> Changed:
     """Deliver letters again."""
     return Changed(changed=await _changed(visit).replay(given.ids, consumer=given.consumer))
 
 
 @api.post("/streams/{stream}/letters/discard")
-async def discard(visit: Visit, given: LettersBody) -> Changed:
+async def discard(visit: RequestContext, given: LettersBody) -> Changed:
     """Give letters up; they stay listed."""
     return Changed(changed=await _changed(visit).discard(given.ids, consumer=given.consumer))
 
 
-def _offered(visit: Visit) -> None:
+def _offered(visit: RequestContext) -> None:
     if Feature.OUTBOX not in visit.board.store.root().features:
         raise NotFound("This store has no streams.")
 
 
-def _stream(visit: Visit) -> StreamHandle:
+def _stream(visit: RequestContext) -> StreamHandle:
     _offered(visit)
     return visit.admin.outbox.stream(place(visit, "stream"))
 
 
-def _changed(visit: Visit) -> StreamHandle:
+def _changed(visit: RequestContext) -> StreamHandle:
     needs_everything(visit)
     visit.board.hub.forget()
     return _stream(visit)
 
 
-async def _after(visit: Visit) -> ConsumerState:
+async def _after(visit: RequestContext) -> ConsumerState:
     state = await _stream(visit).state()
     found = next((one for one in state.consumers if one.name == place(visit, "consumer")), None)
     if found is None:

@@ -11,7 +11,7 @@ from stoker.model.access import Role
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.pages.shared import needs_everything
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 api = Noun("tokens")
 
@@ -39,13 +39,13 @@ class TokenList(Struct, kw_only=True):
 
 
 @api.get("/tokens", role="admin")
-async def listed(visit: Visit) -> TokenList:
+async def listed(visit: RequestContext) -> TokenList:
     """List tokens."""
     return TokenList(tokens=await visit.admin.tokens.list())
 
 
 @api.post("/tokens", role="admin", status=201)
-async def create(visit: Visit, given: NewToken) -> NewSecret:
+async def create(visit: RequestContext, given: NewToken) -> NewSecret:
     """Make a token."""
     needs_everything(visit)
     secret = await visit.admin.tokens.create(given.name, given.role, queues=given.queues, expires=given.expires)
@@ -53,7 +53,7 @@ async def create(visit: Visit, given: NewToken) -> NewSecret:
 
 
 @api.delete("/tokens/{name}", role="admin")
-async def revoke(visit: Visit) -> t.Done:
+async def revoke(visit: RequestContext) -> t.Done:
     """Revoke a token; dashboards notice within seconds."""
     needs_everything(visit)
     await visit.admin.tokens.revoke(place(visit, "name"))

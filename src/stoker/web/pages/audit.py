@@ -13,7 +13,7 @@ from stoker.model.errors import InvalidInput
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.web import view
 from stoker.web.pages import shared
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 SHOWN = 100
 WAYS: Final = {"page": "dashboard", "token": "API"}
@@ -21,7 +21,7 @@ WAYS: Final = {"page": "dashboard", "token": "API"}
 WINDOWS: Final = {"1h": HOUR, "24h": DAY, "7d": 7 * DAY, "30d": 30 * DAY, "90d": 90 * DAY}
 
 
-async def show(visit: Visit) -> Response:
+async def show(visit: RequestContext) -> Response:
     """The latest entries."""
     reading = await visit.board.hub.reading()
     since = visit.parameter("since", "7d")
@@ -41,7 +41,7 @@ async def show(visit: Visit) -> Response:
     return view.page(visit, "audit.html", context)
 
 
-def _row(visit: Visit, one: AuditView) -> dict[str, Any]:
+def _row(visit: RequestContext, one: AuditView) -> dict[str, Any]:
     noun, _, name = one.target.partition(" ")
     links = {"job": f"jobs/{name}", "queue": f"queues/{name}", "schedule": f"schedules/{name}"}
     names = sorted({*one.before, *one.after})

@@ -10,22 +10,22 @@ from stoker.engines.base import Engine
 from stoker.model.findings import verdict
 from stoker.model.health.check import Check, Grade
 from stoker.model.health.jobs import OF_FINDINGS
+from stoker.model.humanize import in_words, number, size
 from stoker.model.stats import measured
-from stoker.model.words import in_words, number, size
 from stoker.web import view
 from stoker.web.auth import Open, travels_open
-from stoker.web.check_ups import CheckUp
+from stoker.web.health_cache import CheckUp
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import shared
+from stoker.web.request import RequestContext
 from stoker.web.tokens import KnownTokens
-from stoker.web.visit import Visit
 
 CALLS = 12
 """Store calls of a check-up, about."""
 FINE = frozenset({Grade.OK, Grade.NOTE})
 
 
-async def check_up(visit: Visit) -> tuple[CheckUp, bool]:
+async def check_up(visit: RequestContext) -> tuple[CheckUp, bool]:
     """The check-up of the last minute, and whether it was made for this visit."""
 
     async def examine() -> CheckUp:
@@ -36,7 +36,7 @@ async def check_up(visit: Visit) -> tuple[CheckUp, bool]:
     return await visit.board.check_ups.look(examine)
 
 
-def wants(visit: Visit) -> list[Want]:
+def wants(visit: RequestContext) -> list[Want]:
     """The latest check-up. A live page makes none of its own: checks read as a writer does."""
 
     async def read(_: Engine) -> tuple[CheckUp, int]:
@@ -46,7 +46,7 @@ def wants(visit: Visit) -> list[Want]:
     return [Want(("health",), read)]
 
 
-async def show(visit: Visit) -> Response:
+async def show(visit: RequestContext) -> Response:
     """The page of checks; they are made for it unless they were in the last minute."""
     made, _ = await check_up(visit)
     engine = await visit.board.store.engine()
@@ -69,7 +69,7 @@ async def show(visit: Visit) -> Response:
     return view.page(visit, "health.html", context)
 
 
-def live_context(visit: Visit, reading: Reading, made: CheckUp) -> dict[str, Any]:
+def live_context(visit: RequestContext, reading: Reading, made: CheckUp) -> dict[str, Any]:
     """What changes by itself: the findings, as the overview has them, and the checks of the store that complain."""
     found = shared.found(visit, reading)
     failed = [one for one in own(made.checks) if one.verdict not in FINE]
@@ -87,7 +87,7 @@ def own(checks: list[Check]) -> list[Check]:
     return [one for one in checks if one.name not in OF_FINDINGS.values()]
 
 
-def notes(visit: Visit) -> list[str]:
+def notes(visit: RequestContext) -> list[str]:
     """What is to be said about this dashboard itself."""
     board, found = visit.board, []
     if isinstance(board.auth, Open):

@@ -9,38 +9,38 @@ import msgspec
 from markupsafe import Markup
 from starlette.responses import Response
 
-from stoker import records
+from stoker import views
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.actions import ACTIONS
 from stoker.model.errors import NotFound
 from stoker.model.groups import Group
+from stoker.model.humanize import count, span, until
 from stoker.model.job import FINISHED, FIRST, PARENT, Job, Status, links
-from stoker.model.life import life
+from stoker.model.lifetime_bar import life
 from stoker.model.origin import origin
 from stoker.model.query import WAITING, Census, Page, Query
 from stoker.model.retry import Backoff, Exponential, Fixed, Linear
 from stoker.model.time import Instant, Seconds
 from stoker.model.time import span as read_span
-from stoker.model.words import count, span, until
 from stoker.web import view
 from stoker.web.hub import Reading
+from stoker.web.humanize import time
 from stoker.web.pages import job_runs, job_why, shared
 from stoker.web.pages.job_facts import DEAD_END, RELATIVES, Facts, metadata, wants
-from stoker.web.visit import Visit
-from stoker.web.words import time
+from stoker.web.request import RequestContext
 
 OTHERS = 40
 FURTHER = 2
 """How often it is looked further back for the runs of a rare kind."""
 
 
-async def show(visit: Visit) -> Response:
+async def show(visit: RequestContext) -> Response:
     """The page of a job."""
     return view.page(visit, "job.html", await load(visit))
 
 
-async def load(visit: Visit, read: Job | None = None) -> dict[str, Any]:
+async def load(visit: RequestContext, read: Job | None = None) -> dict[str, Any]:
     """Everything the page shows, with the payload hidden; `read` is the job if it has been read."""
     reading = await visit.board.hub.reading()
     [want] = wants(visit, read)
@@ -75,12 +75,12 @@ async def _others(engine: Engine, kind: str, census: Census) -> Page:
     return found
 
 
-def live_context(visit: Visit, reading: Reading, facts: Facts) -> dict[str, Any]:
+def live_context(visit: RequestContext, reading: Reading, facts: Facts) -> dict[str, Any]:
     """What changes by itself: everything but the payload and the others of its kind."""
     reading = visit.board.hub.current(reading)
     now = reading.census.at
     job = visit.board.redact.job(facts.job)
-    record = records.job(job)
+    record = views.job(job)
     status = shared.shown_status(record, now)
     parts = life(job, facts.events, now)
     home = visit.board.jobs.queue_of(job.kind)
@@ -106,7 +106,7 @@ def live_context(visit: Visit, reading: Reading, facts: Facts) -> dict[str, Any]
     }
 
 
-def _facts(visit: Visit, job: Job, record: records.Job, reading: Reading) -> list[tuple[str, str | Markup, str]]:
+def _facts(visit: RequestContext, job: Job, record: views.Job, reading: Reading) -> list[tuple[str, str | Markup, str]]:
     """Name, text and link of what is set; nothing for what is not."""
     place = next((one for one in reading.presences if one.worker == job.worker), None)
     whose = origin(job.payload, job.options.metadata)
@@ -171,7 +171,7 @@ def _seconds(value: Seconds) -> str:
     return span(read_span(value, "seconds"))
 
 
-def _actions(visit: Visit, job: Job) -> dict[str, list[tuple[str, str, str, bool]]]:
+def _actions(visit: RequestContext, job: Job) -> dict[str, list[tuple[str, str, str, bool]]]:
     """Buttons by rank: path, label, what it means, and whether it leads to a form."""
     found: dict[str, list[tuple[str, str, str, bool]]] = {"main": [], "more": []}
     for action in ACTIONS.values():
@@ -188,7 +188,7 @@ def _actions(visit: Visit, job: Job) -> dict[str, list[tuple[str, str, str, bool
 # --- what it belongs to ----------------------------------------------------------------------------------------------
 
 
-def _chain(visit: Visit, job: Job, facts: Facts, now: Instant) -> list[dict[str, Any]]:
+def _chain(visit: RequestContext, job: Job, facts: Facts, now: Instant) -> list[dict[str, Any]]:
     """The chain of a job from what came before it to what comes last; empty where it is alone."""
     found = []
     parent = metadata(job).get(PARENT)
@@ -202,7 +202,7 @@ def _chain(visit: Visit, job: Job, facts: Facts, now: Instant) -> list[dict[str,
     return found if len(found) > 1 else []
 
 
-def _link(visit: Visit, id_: str, kind: str, there: Job | None, now: Instant, place: str) -> dict[str, Any]:
+def _link(visit: RequestContext, id_: str, kind: str, there: Job | None, now: Instant, place: str) -> dict[str, Any]:
     return {
         "kind": kind if there is None else there.kind,
         "place": place,
@@ -211,7 +211,7 @@ def _link(visit: Visit, id_: str, kind: str, there: Job | None, now: Instant, pl
     }
 
 
-def _group(visit: Visit, facts: Facts, now: Instant) -> dict[str, Any] | None:
+def _group(visit: RequestContext, facts: Facts, now: Instant) -> dict[str, Any] | None:
     """The group of a job: what became of its members, and what its end stores."""
     group = facts.group
     if group is None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from stoker import records
-from stoker.admin.asking import knowing
+from stoker import views
+from stoker.admin.context import knowing
 from stoker.model import ids
 from stoker.model.actions import ACTIONS, Action, Button
 from stoker.model.errors import InvalidInput, NotFound
@@ -23,25 +23,27 @@ from stoker.web.pages import shared
 from stoker.web.pages.job import load
 from stoker.web.pages.job_facts import stored
 from stoker.web.problems import Problem
+from stoker.web.request import RequestContext
 from stoker.web.view import Flash
-from stoker.web.visit import Visit
 
 SHOWN_BYTES = 64 * 1024
 
 
-async def edit(visit: Visit) -> Response:
+async def edit(visit: RequestContext) -> Response:
     """The form that changes priority, due time or payload of a job that waits or is dead."""
     return await edit_form(visit)
 
 
-async def edit_form(visit: Visit, mistake: str = "", given: Form | None = None, job: Job | None = None) -> Response:
+async def edit_form(
+    visit: RequestContext, mistake: str = "", given: Form | None = None, job: Job | None = None
+) -> Response:
     """The form, with what was typed where it was refused; `job` if it has been read."""
     reading = await visit.board.hub.reading()
     job = job or await stored(visit)
     shared.check_queue(visit, job.queue)
     _check_status(job, ACTIONS["edit"])
     fields = Form([]) if given is None else given
-    record = records.job(job)
+    record = views.job(job)
     context = view.common(visit, "jobs", f"Edit {job.kind}", shared.found(visit, reading)) | {
         "j": record,
         "status": shared.shown_status(record, reading.census.at),
@@ -58,7 +60,7 @@ async def edit_form(visit: Visit, mistake: str = "", given: Form | None = None, 
     return view.page(visit, "job-edit.html", context, 422 if mistake else 200)
 
 
-async def save(visit: Visit, form: Form, before: Job) -> Flash:
+async def save(visit: RequestContext, form: Form, before: Job) -> Flash:
     """Change what the form says differently; raises `InvalidInput` and changes nothing where it cannot be."""
     given: dict[str, Any] = {}
     if (text := form.get("priority").strip()) not in {"", str(before.priority)}:
@@ -85,7 +87,7 @@ async def save(visit: Visit, form: Form, before: Job) -> Flash:
     return Flash(told, f"jobs/{ids.text(before.id)}/edit", former)
 
 
-async def undo(visit: Visit, now: Job) -> Flash:
+async def undo(visit: RequestContext, now: Job) -> Flash:
     """Give a job back what it had before its payload was edited, unless it has changed since."""
     edited = visit.board.edited.get(now.id)
     if edited is None:
@@ -101,7 +103,7 @@ async def undo(visit: Visit, now: Job) -> Flash:
     return Flash(f"{now.kind} is as it was before.")
 
 
-async def parameters(action: Action, button: Button, visit: Visit) -> Response:
+async def parameters(action: Action, button: Button, visit: RequestContext) -> Response:
     """The form that asks what an action needs to know before it is done to a job."""
     assert button.question is not None, "an action with required parameters says what follows"
     reading = await visit.board.hub.reading()
@@ -111,7 +113,7 @@ async def parameters(action: Action, button: Button, visit: Visit) -> Response:
     words = {"kind": job.kind, "queue": job.queue}
     title, text, yes, no = (one.format(**words) for one in button.question)
     context = view.common(visit, "jobs", title, shared.found(visit, reading)) | {
-        "j": records.job(job),
+        "j": views.job(job),
         "action": action,
         "path": f"jobs/{ids.text(job.id)}/{action.name}",
         "text": text,
@@ -135,7 +137,7 @@ def _check_status(job: Job, action: Action) -> None:
     )
 
 
-async def reveal(visit: Visit, form: Form, found: Job) -> Response:
+async def reveal(visit: RequestContext, form: Form, found: Job) -> Response:
     """Show the payload or the result, or send it as a file; the audit log names the visitor."""
     part = "result" if form.get("part") == "result" else "payload"
     raw = visible(visit, (found.result if part == "result" else found.payload) or b"")
@@ -149,7 +151,7 @@ async def reveal(visit: Visit, form: Form, found: Job) -> Response:
     return view.page(visit, "job.html", context | told)
 
 
-def visible(visit: Visit, raw: bytes) -> bytes:
+def visible(visit: RequestContext, raw: bytes) -> bytes:
     """The bytes with secrets masked; as they are stored for the role admin."""
     return raw if visit.who.may("admin") else visit.board.redact.json(raw)
 

@@ -16,7 +16,7 @@ from stoker.model.job import PARENT, Job, links
 from stoker.model.lifecycle import HELD_BY
 from stoker.model.subqueues import SubqueueView
 from stoker.web.hub import Want
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 RELATIVES = 60
 """Members of a group that are shown as marks."""
@@ -36,7 +36,7 @@ class Facts(NamedTuple):
     budgets: Sequence[Budget] = ()
 
 
-def named(visit: Visit) -> bytes:
+def named(visit: RequestContext) -> bytes:
     """The id that the address names."""
     try:
         return ids.parse(visit.request.path_params["id"])
@@ -44,7 +44,7 @@ def named(visit: Visit) -> bytes:
         raise NotFound(DEAD_END) from None
 
 
-async def stored(visit: Visit) -> Job:
+async def stored(visit: RequestContext) -> Job:
     """The record that the address names."""
     engine = await visit.board.store.engine()
     [found] = await engine.operator.get([named(visit)])
@@ -53,7 +53,7 @@ async def stored(visit: Visit) -> Job:
     return found
 
 
-def wants(visit: Visit, just_read: Job | None = None) -> list[Want]:
+def wants(visit: RequestContext, just_read: Job | None = None) -> list[Want]:
     """The job of the address; one that has just been read is not read again at first."""
     id_ = named(visit)
     last: Facts | None = None

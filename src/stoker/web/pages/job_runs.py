@@ -8,24 +8,24 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from stoker import records
-from stoker.model.derived import error_line, normalized_error
+from stoker import views
 from stoker.model.events import Event
+from stoker.model.humanize import clock, count, share, span, until
 from stoker.model.job import Job, Status
-from stoker.model.life import Part, sums
+from stoker.model.lifetime_bar import Part, sums
+from stoker.model.operator_metrics import error_line, normalized_error
 from stoker.model.query import Page
 from stoker.model.time import SECOND, Instant, instant
-from stoker.model.words import clock, count, share, span, until
-from stoker.web import marks
+from stoker.web import svg
 from stoker.web.hub import Reading
-from stoker.web.words import time
+from stoker.web.humanize import time
 
 LOOKS: Final = {"waiting": "b-wait", "running": "b-run", "between": "b-retry", "died": "b-dead", "left_out": "b-none"}
 NAMES: Final = {"waiting": "in line", "running": "running", "between": "between attempts", "left_out": "left out"}
 OUTCOMES: Final = {Status.DONE: "b-done", Status.DEAD: "b-dead", Status.RUNNING: "b-run", Status.RETRYING: "b-retry"}
 
 
-def part_of_life(part: Part, now: Instant) -> marks.Part:
+def part_of_life(part: Part, now: Instant) -> svg.Part:
     """A part of the life bar, with its length in words."""
     ongoing = part.until >= now
     words = {
@@ -35,7 +35,7 @@ def part_of_life(part: Part, now: Instant) -> marks.Part:
         "between": f"{span(part.length)} after attempt {part.attempt}",
         "left_out": count(part.attempts, "attempt"),
     }
-    return marks.Part(LOOKS[part.phase], part.length, words[part.phase])
+    return svg.Part(LOOKS[part.phase], part.length, words[part.phase])
 
 
 def legend(parts: Sequence[Part]) -> list[tuple[str, str, int]]:
@@ -45,7 +45,7 @@ def legend(parts: Sequence[Part]) -> list[tuple[str, str, int]]:
     return [(looks[phase], NAMES[phase], length) for phase, length in sums(parts).items()]
 
 
-def ends(job: records.Job, status: str, now: Instant) -> str | Markup:
+def ends(job: views.Job, status: str, now: Instant) -> str | Markup:
     """What stands at the right end of the life bar."""
     if status == "running":
         started = instant(job.started_at) if job.started_at else now

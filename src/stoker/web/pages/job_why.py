@@ -9,15 +9,15 @@ from urllib.parse import quote
 from stoker.engines.base import CORRUPT
 from stoker.model import ids
 from stoker.model.control import Queue, live
-from stoker.model.derived import slots
 from stoker.model.explain import Explanation, Gate, Reason, explain
+from stoker.model.humanize import count, span
 from stoker.model.job import FIRST, Job, Status
 from stoker.model.names import meant_queue
+from stoker.model.operator_metrics import slots
 from stoker.model.throttle import level
-from stoker.model.words import count, span
 from stoker.web.hub import Reading
 from stoker.web.pages.job_facts import Facts
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 
 def why(job: Job, reading: Reading, facts: Facts, home: str | None = None) -> Explanation:
@@ -73,7 +73,7 @@ ASKS: Final = (("asks", "yes"),)
 """The field of a remedy that reaches other jobs too: it asks first, with their number."""
 
 
-def gates(visit: Visit, job: Job, found: Explanation, reading: Reading, facts: Facts) -> list[dict[str, Any]]:
+def gates(visit: RequestContext, job: Job, found: Explanation, reading: Reading, facts: Facts) -> list[dict[str, Any]]:
     """Every gate in the order in which a claim asks: passed, shut with its remedy, or not reached."""
     shut: dict[Reason, Gate] = {gate.reason: gate for gate in found.all}
     rows: list[dict[str, Any]] = []
@@ -129,7 +129,7 @@ def _passed(name: str, job: Job, reading: Reading) -> str:
     return "yes" if name == "Task known" else f"{job.queue} hands out jobs"
 
 
-def _remedy(visit: Visit, job: Job, reason: Reason, reading: Reading, facts: Facts) -> Remedy | None:
+def _remedy(visit: RequestContext, job: Job, reason: Reason, reading: Reading, facts: Facts) -> Remedy | None:
     """What an operator can do here about a reason; None where only workers or time can."""
     if not visit.may("operate", job.queue):
         return None
@@ -159,7 +159,7 @@ def _one_more(job: Job, facts: Facts) -> Remedy | None:
     return Remedy(f"limits/{quote(job.queue, safe='')}/set", f"Let {full.most + 1:,} of each key run…", fields)
 
 
-def _other_queue(visit: Visit, job: Job, reading: Reading) -> str | None:
+def _other_queue(visit: RequestContext, job: Job, reading: Reading) -> str | None:
     """The queue that was meant by one that no worker serves, else the shortest open one whose workers know the task."""
     now = reading.census.at
     if not any(job.queue in one.queues for one in live(reading.presences, now)):

@@ -12,18 +12,18 @@ from stoker.admin import Filter, InvalidFilter
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.actions import MANY, Action
-from stoker.model.derived import error_line, scheduled_of
 from stoker.model.errors import Forbidden, InvalidInput
+from stoker.model.humanize import ago, clock, span, until
 from stoker.model.job import Status
 from stoker.model.names import in_use
+from stoker.model.operator_metrics import error_line, scheduled_of
 from stoker.model.query import Census, Query, cursor_time, read_cursor
 from stoker.model.time import SECOND, Instant, instant
-from stoker.model.words import ago, clock, span, until
-from stoker.records import Job
+from stoker.views import Job
 from stoker.web import view
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import shared
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 SHOWN = 50
 GROUPS = 20
@@ -70,7 +70,7 @@ COUNTED = frozenset(field for _, field in LISTS)
 """Fields of a filter that the census can count by."""
 
 
-async def show(visit: Visit) -> Response:
+async def show(visit: RequestContext) -> Response:
     """A page of jobs."""
     text = visit.parameter("q")
     if added := visit.parameter("add").strip():
@@ -104,7 +104,7 @@ async def show(visit: Visit) -> Response:
     return view.page(visit, "jobs.html", context)
 
 
-async def _by_error(visit: Visit, reading: Reading, wanted: Filter) -> Response:
+async def _by_error(visit: RequestContext, reading: Reading, wanted: Filter) -> Response:
     limited = wanted if wanted.views else msgspec.structs.replace(wanted, views=("dead", "retrying"))
     errors = await visit.admin.jobs.errors(limited, limit=LATEST)
     context = _context(visit, reading, wanted, str(wanted)) | {
@@ -117,7 +117,7 @@ async def _by_error(visit: Visit, reading: Reading, wanted: Filter) -> Response:
     return view.page(visit, "jobs-by-error.html", context)
 
 
-def wants(visit: Visit) -> list[Want]:
+def wants(visit: RequestContext) -> list[Want]:
     """The newest jobs of the list, where they can be looked up without reading texts."""
     text, hub = visit.parameter("q"), visit.board.hub
     try:
@@ -140,14 +140,14 @@ def wants(visit: Visit) -> list[Want]:
     return [Want(("newest", text), read)]
 
 
-def _countable(visit: Visit, wanted: Filter) -> bool:
+def _countable(visit: RequestContext, wanted: Filter) -> bool:
     """Does the first page say what is newer than it?"""
     searches = wanted.text or wanted.payload or wanted.error or wanted.same_error or wanted.id
     first = not visit.parameter("after") and not visit.parameter("group")
     return first and wanted.order in {None, "newest"} and not searches
 
 
-def live_context(visit: Visit, reading: Reading, newest: Sequence[bytes] = ()) -> dict[str, Any]:
+def live_context(visit: RequestContext, reading: Reading, newest: Sequence[bytes] = ()) -> dict[str, Any]:
     """What changes by itself: the counts on the tabs, and how many jobs are newer than those on the page."""
     text, top = visit.parameter("q"), visit.parameter("top")
     try:
@@ -161,7 +161,7 @@ def live_context(visit: Visit, reading: Reading, newest: Sequence[bytes] = ()) -
     return _context(visit, reading, wanted, text) | {"rows": [], "found": None, "newer": newer}
 
 
-def _context(visit: Visit, reading: Reading, wanted: Filter, text: str) -> dict[str, Any]:
+def _context(visit: RequestContext, reading: Reading, wanted: Filter, text: str) -> dict[str, Any]:
     active = wanted.views[0] if len(wanted.views) == 1 else "" if not wanted.views else "several"
     title = f"Jobs: {', '.join(wanted.views)}" if wanted.views else "Jobs"
     return view.common(visit, "jobs", title, shared.found(visit, reading)) | {
@@ -191,7 +191,7 @@ def _context(visit: Visit, reading: Reading, wanted: Filter, text: str) -> dict[
     }
 
 
-def _words(visit: Visit, reading: Reading) -> list[str]:
+def _words(visit: RequestContext, reading: Reading) -> list[str]:
     """What the next term of a filter may be, for the field's list of suggestions."""
     census = reading.census
     queues = [f"queue:{shared.quoted(name)}" for name in shared.queue_names(reading)[:SUGGESTED]]
@@ -268,11 +268,11 @@ def _counts(wanted: Filter, census: Census) -> dict[str, int]:
     return found
 
 
-def _cursor(visit: Visit) -> str | None:
+def _cursor(visit: RequestContext) -> str | None:
     return visit.parameter("after") or None
 
 
-def row(visit: Visit, job: Job, now: Instant) -> dict[str, Any]:
+def row(visit: RequestContext, job: Job, now: Instant) -> dict[str, Any]:
     """A job as a line of the list; its payload is never in it."""
     status = shared.shown_status(job, now)
     error = error_line(job.last_error) if status in {"dead", "retrying", "canceled", "discarded"} else ""
@@ -327,7 +327,7 @@ def _when(job: Job, status: str, now: Instant) -> str:
     return ago(at, now)
 
 
-def _actions(visit: Visit, jobs: list[Job]) -> list[tuple[str, str, str, str]]:
+def _actions(visit: RequestContext, jobs: list[Job]) -> list[tuple[str, str, str, str]]:
     """Buttons for the selection: what at least one job of the page allows, and the statuses that allow it."""
     statuses = {job.status for job in jobs}
     return [

@@ -11,16 +11,16 @@ from starlette.responses import Response
 from stoker.admin.operations import OperationView
 from stoker.engines.base import Feature
 from stoker.model.errors import InvalidInput
+from stoker.model.humanize import count
 from stoker.model.outbox.letters import LetterStatus
 from stoker.model.time import moment
-from stoker.model.words import count
 from stoker.web import view
 from stoker.web.forms import moment_of, whole
 from stoker.web.hub import Reading
 from stoker.web.pages import outbox, shared
 from stoker.web.pages.operations import TYPED_ABOVE, check_typed, grown
 from stoker.web.problems import Problem
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 SHOWN = 50
 FIELDS: Final = ("stream", "consumer", "type", "key")
@@ -61,7 +61,7 @@ def chosen(values: Mapping[str, str]) -> Fields:
     return {name: values[name] for name in FIELDS if values.get(name)}
 
 
-async def show(visit: Visit) -> Response:
+async def show(visit: RequestContext) -> Response:
     """The letters of a filter, latest failure first."""
     hub = visit.board.hub
     reading = await hub.reading()
@@ -91,11 +91,11 @@ async def show(visit: Visit) -> Response:
     return view.page(visit, "letters.html", context)
 
 
-def _url(visit: Visit, fields: Fields, **more: str) -> str:
+def _url(visit: RequestContext, fields: Fields, **more: str) -> str:
     return visit.url("outbox/letters", **fields, **more)
 
 
-def _common(visit: Visit, reading: Reading, title: str) -> dict[str, Any]:
+def _common(visit: RequestContext, reading: Reading, title: str) -> dict[str, Any]:
     return view.common(visit, "outbox", title, shared.found(visit, reading)) | {
         "now": reading.census.at,
         "may": visit.may("operate") and visit.who.reaches_all,
@@ -103,12 +103,12 @@ def _common(visit: Visit, reading: Reading, title: str) -> dict[str, Any]:
     }
 
 
-async def preview(visit: Visit) -> Response:
+async def preview(visit: RequestContext) -> Response:
     """What an action on all letters of a filter would do, counted."""
     return await _preview(visit, visit.parameter("do", "replay"), chosen(visit.request.query_params))
 
 
-async def _preview(visit: Visit, wanted: str, fields: Fields, refused: Problem | None = None) -> Response:
+async def _preview(visit: RequestContext, wanted: str, fields: Fields, refused: Problem | None = None) -> Response:
     do, verb = _verb(wanted)
     at = await store_time(visit)
     counts = await count_by_status(visit, do, fields)
@@ -137,13 +137,15 @@ def _verb(do: str) -> tuple[Literal["replay", "discard"], Verb]:
     raise InvalidInput("do", do, f"must be one of {', '.join(VERBS)}")
 
 
-async def count_by_status(visit: Visit, do: Literal["replay", "discard"], fields: Fields) -> dict[LetterStatus, int]:
+async def count_by_status(
+    visit: RequestContext, do: Literal["replay", "discard"], fields: Fields
+) -> dict[LetterStatus, int]:
     """How many letters of a filter an action applies to, by status."""
     ask = visit.admin.outbox.count_letters
     return {status: await ask(**fields, status=status) for status in VERBS[do].statuses}
 
 
-async def start(visit: Visit) -> Response:
+async def start(visit: RequestContext) -> Response:
     """Do what was previewed, in the background."""
     form = await visit.board.form(visit)
     do, _ = _verb(form.get("do"))
@@ -161,7 +163,7 @@ async def start(visit: Visit) -> Response:
 
 
 async def begin(
-    visit: Visit, do: Literal["replay", "discard"], fields: Fields, of: int, counted_at: datetime | None
+    visit: RequestContext, do: Literal["replay", "discard"], fields: Fields, of: int, counted_at: datetime | None
 ) -> tuple[OperationView, int]:
     """Start an operation on letters, unless it would change more than were counted before; returns it and how many."""
     shared.needs_everything(visit)
@@ -175,6 +177,6 @@ async def begin(
     return begun, now
 
 
-async def store_time(visit: Visit) -> datetime:
+async def store_time(visit: RequestContext) -> datetime:
     """The store's time, read before letters are counted: those that fail later are not touched."""
     return moment(await (await visit.board.store.engine()).now())

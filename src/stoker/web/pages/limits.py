@@ -13,16 +13,16 @@ from starlette.responses import Response
 from stoker.admin.limits import BudgetView, KeyView, budget_view, key_view
 from stoker.engines.base import Engine
 from stoker.model.control import Budget
+from stoker.model.humanize import count, span
 from stoker.model.job import ACTIVE, Status
 from stoker.model.query import Query
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Rate
 from stoker.model.time import MINUTE, SECOND, Instant
-from stoker.model.words import count, span
 from stoker.web import view
 from stoker.web.hub import Reading, Turns, Want
 from stoker.web.pages import shared
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 QUEUES = 10
 """Queues whose keys are on one page when none is named."""
@@ -42,7 +42,7 @@ class Taken(NamedTuple):
     after: str | None
 
 
-def wants(visit: Visit) -> list[Want]:
+def wants(visit: RequestContext) -> list[Want]:
     """Budgets, and the keys of the queue that the address names, else those that jobs hold, queue by queue."""
     wanted, after = visit.parameter("queue"), visit.parameter("after") or None
     turns = Turns[str, Sequence[SubqueueView]](AT_ONCE)
@@ -84,7 +84,7 @@ def _active(reading: Reading, queue: str) -> int:
     return sum(n for status, n in sums.items() if status.value in {"pending", "running", "retrying"})
 
 
-async def show(visit: Visit) -> Response:
+async def show(visit: RequestContext) -> Response:
     """The page of limits."""
     reading = await visit.board.hub.reading()
     taken = await visit.board.hub.wanted(wants(visit)[0])
@@ -114,7 +114,7 @@ class KeyRow(KeyView, frozen=True, kw_only=True):
     may: bool
 
 
-def live_context(visit: Visit, reading: Reading, taken: Taken) -> dict[str, Any]:
+def live_context(visit: RequestContext, reading: Reading, taken: Taken) -> dict[str, Any]:
     """The two tables."""
     now, wanted = taken.at, visit.parameter("queue")
     budgets = [budget_view(one.name, one.bucket, now, one.declared) for one in taken.budgets]
@@ -182,7 +182,7 @@ def _kinds(reading: Reading) -> dict[str, list[str]]:
     return {queue: sorted(kinds) for queue, kinds in found.items()}
 
 
-def _key(visit: Visit, one: SubqueueView, now: Instant) -> KeyRow:
+def _key(visit: RequestContext, one: SubqueueView, now: Instant) -> KeyRow:
     shown = key_view(one)
     return KeyRow(
         **asdict(shown),

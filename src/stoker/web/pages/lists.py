@@ -12,16 +12,16 @@ from stoker.admin.kinds import KindView, kind_views
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.control import STOPPED, Presence, is_silent, live
-from stoker.model.derived import error_line, runs_long, scheduled_of
 from stoker.model.findings import fate
+from stoker.model.humanize import count, share, span
 from stoker.model.job import Job, Status
+from stoker.model.operator_metrics import error_line, runs_long, scheduled_of
 from stoker.model.query import Census, Query
 from stoker.model.time import SECOND, Instant
-from stoker.model.words import count, share, span
 from stoker.web import view
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import shared
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 COUNTED = 1_000
 """So many scheduled jobs are counted one by one to tell their kinds apart."""
@@ -33,7 +33,7 @@ SQUARES = 64
 # --- kinds ----------------------------------------------------------------------------------------------------------
 
 
-def kinds_wants(visit: Visit) -> list[Want]:
+def kinds_wants(visit: RequestContext) -> list[Want]:
     """How many jobs of each kind are not due, where they are few enough to be counted one by one."""
     hub = visit.board.hub
 
@@ -47,7 +47,7 @@ def kinds_wants(visit: Visit) -> list[Want]:
     return [Want("later", read)]
 
 
-async def kinds(visit: Visit) -> Response:
+async def kinds(visit: RequestContext) -> Response:
     """Every kind that has jobs or totals."""
     reading = await visit.board.hub.reading()
     later = await visit.board.hub.wanted(kinds_wants(visit)[0])
@@ -65,7 +65,7 @@ class KindRow(KindView, frozen=True, kw_only=True):
     unknown: bool
 
 
-def kinds_context(visit: Visit, reading: Reading, later: Counter[str] | None) -> dict[str, Any]:
+def kinds_context(visit: RequestContext, reading: Reading, later: Counter[str] | None) -> dict[str, Any]:
     """The table of kinds; most trouble first."""
     census = reading.census
     found = kind_views(census, reading.presences, (), visit.board.redact)
@@ -100,19 +100,19 @@ async def _running(engine: Engine) -> tuple[list[Job], int]:
     return list((await engine.operator.find(Query(statuses=frozenset({Status.RUNNING}), limit=1_000))).jobs), 1
 
 
-def workers_wants(_: Visit) -> list[Want]:
+def workers_wants(_: RequestContext) -> list[Want]:
     """What runs."""
     return [Want("running", _running)]
 
 
-async def workers(visit: Visit) -> Response:
+async def workers(visit: RequestContext) -> Response:
     """Every worker by host, with a square per slot."""
     reading = await visit.board.hub.reading()
     jobs = await visit.board.hub.wanted(workers_wants(visit)[0])
     return view.page(visit, "workers.html", workers_context(visit, reading, jobs))
 
 
-def workers_context(visit: Visit, reading: Reading, jobs: list[Job]) -> dict[str, Any]:
+def workers_context(visit: RequestContext, reading: Reading, jobs: list[Job]) -> dict[str, Any]:
     """Hosts, processes and slots."""
     now = reading.census.at
     wanted = visit.parameter("host")
@@ -146,7 +146,7 @@ def _host(name: str, processes: list[dict[str, Any]]) -> dict[str, Any]:
     return {"name": name, "note": note, "busy": busy, "slots": slots, "processes": processes}
 
 
-def _process(visit: Visit, one: Presence, jobs: list[Job], now: Instant) -> dict[str, Any]:
+def _process(visit: RequestContext, one: Presence, jobs: list[Job], now: Instant) -> dict[str, Any]:
     silent = is_silent(one, now)
     kinds = Counter(job.kind for job in jobs)
     squares = []

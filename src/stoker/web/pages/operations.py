@@ -15,22 +15,22 @@ from stoker.admin.operations import OperationView
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.actions import MANY, Action, on_many
-from stoker.model.derived import keys_taken
 from stoker.model.errors import InvalidInput
 from stoker.model.explain import Reason, notes
+from stoker.model.humanize import clock, count
 from stoker.model.job import ACTIVE, Job, Status
 from stoker.model.operations import bound_of
+from stoker.model.operator_metrics import keys_taken
 from stoker.model.query import Query, as_of, matched_at, queues_of
 from stoker.model.time import instant, moment
-from stoker.model.words import clock, count
 from stoker.web import view
 from stoker.web.actions.doing import act
 from stoker.web.forms import Form, given_in, moment_of, whole
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import jobs, shared
 from stoker.web.problems import Problem
+from stoker.web.request import RequestContext
 from stoker.web.view import Flash
-from stoker.web.visit import Visit
 
 MOST = 10_000
 TYPED_ABOVE = 100
@@ -46,18 +46,18 @@ LABELS: Final = {**{name: one.many_label() for name, one in MANY.items()}, **LET
 """Every operation by name."""
 
 
-async def preview(visit: Visit) -> Response:
+async def preview(visit: RequestContext) -> Response:
     """What an action on a filter would do, counted."""
     return await _preview(visit, visit.parameter("do", "requeue"), visit.parameter("q"), [])
 
 
-def again(visit: Visit, form: Form, refused: Problem) -> Awaitable[Response]:
+def again(visit: RequestContext, form: Form, refused: Problem) -> Awaitable[Response]:
     """The preview counted anew, with the same filter and what was typed, above it why nothing was changed."""
     typed = {one.name: form.get(one.name) for one in on_many(form.get("do"), "do").required}
     return _preview(visit, form.get("do"), form.get("q"), [], refused, typed)
 
 
-async def preview_selection(visit: Visit) -> Response:
+async def preview_selection(visit: RequestContext) -> Response:
     """What an action on ticked jobs would do."""
     form = await visit.board.form(visit)
     chosen = form.all("id")
@@ -68,7 +68,7 @@ async def preview_selection(visit: Visit) -> Response:
 
 
 async def _preview(
-    visit: Visit,
+    visit: RequestContext,
     do: str,
     text: str,
     chosen: list[str],
@@ -133,7 +133,7 @@ class Counted(NamedTuple):
         return sum(n for status, n in self.statuses.items() if status in allowed) - self.taken
 
 
-async def _count(visit: Visit, reading: Reading, text: str, chosen: list[str], action: Action) -> Counted:
+async def _count(visit: RequestContext, reading: Reading, text: str, chosen: list[str], action: Action) -> Counted:
     """What an action would meet now."""
     engine = await visit.board.store.engine()
     if chosen:
@@ -204,7 +204,7 @@ def _notes(reading: Reading, queues: frozenset[str]) -> list[tuple[str, str]]:
     return [(signs[why], text) for why, text in notes(reading.queues, queues, reading.census)][:3]
 
 
-async def start(visit: Visit) -> Response:
+async def start(visit: RequestContext) -> Response:
     """Do what was previewed; a long walk goes on in the background."""
     form = await visit.board.form(visit)
     action = on_many(form.get("do"), "do")
@@ -223,7 +223,9 @@ async def start(visit: Visit) -> Response:
     return view.redirect(visit, visit.url(f"operations/{begun.id}"), left)
 
 
-async def _check_count(visit: Visit, form: Form, wanted: Filter, at: datetime | None, action: Action) -> Flash | None:
+async def _check_count(
+    visit: RequestContext, form: Form, wanted: Filter, at: datetime | None, action: Action
+) -> Flash | None:
     """Refuse if more matched at the moment of the preview than it showed, or if its number was not typed.
 
     Fewer are no mistake: jobs end and change while people think. Returns what to say of those.
@@ -260,7 +262,7 @@ def check_typed(form: Form, of: int, noun: str) -> None:
         raise Problem(422, "count", text)
 
 
-async def _on_selection(visit: Visit, form: Form, action: Action, chosen: list[str]) -> Response:
+async def _on_selection(visit: RequestContext, form: Form, action: Action, chosen: list[str]) -> Response:
     if len(chosen) > LARGEST_SELECTION:
         raise InvalidInput("id", f"{len(chosen)} ids", f"must be {LARGEST_SELECTION:,} at most; use a filter")
     engine = await visit.board.store.engine()
@@ -277,7 +279,7 @@ async def _on_selection(visit: Visit, form: Form, action: Action, chosen: list[s
 
 
 async def begin(
-    visit: Visit, do: str, wanted: Filter, needs: dict[str, Any], counted_at: datetime | None
+    visit: RequestContext, do: str, wanted: Filter, needs: dict[str, Any], counted_at: datetime | None
 ) -> OperationView:
     """Start an operation on what was there at the moment of its preview; the dashboard keeps the task that walks it."""
     visit.needs(on_many(do).role)
@@ -286,14 +288,14 @@ async def begin(
     return begun
 
 
-async def go_on(visit: Visit, id_: str) -> OperationView:
+async def go_on(visit: RequestContext, id_: str) -> OperationView:
     """Go on with an operation that was stopped, failed or interrupted; the dashboard keeps the task that walks it."""
     resumed = await visit.admin.operations.resume(id_)
     visit.board.walking = [*visit.board.walking[-99:], visit.admin]
     return resumed
 
 
-async def everything(visit: Visit) -> Response:
+async def everything(visit: RequestContext) -> Response:
     """Every operation that the store remembers."""
     reading = await visit.board.hub.reading()
     context = view.common(visit, "jobs", "Operations", shared.found(visit, reading)) | {
@@ -304,7 +306,7 @@ async def everything(visit: Visit) -> Response:
     return view.page(visit, "operations.html", context)
 
 
-def wants(visit: Visit) -> list[Want]:
+def wants(visit: RequestContext) -> list[Want]:
     """The operation that the address names."""
     id_ = visit.request.path_params["id"]
 
@@ -314,13 +316,13 @@ def wants(visit: Visit) -> list[Want]:
     return [Want(("operation", id_), read)]
 
 
-async def show(visit: Visit) -> Response:
+async def show(visit: RequestContext) -> Response:
     """How far an operation is."""
     found = await visit.admin.operations.get(visit.request.path_params["id"])
     return view.page(visit, "operation.html", live_context(visit, await visit.board.hub.reading(), found))
 
 
-def live_context(visit: Visit, reading: Reading, found: OperationView) -> dict[str, Any]:
+def live_context(visit: RequestContext, reading: Reading, found: OperationView) -> dict[str, Any]:
     """What is shown of an operation; all of it changes by itself."""
     label = LABELS[found.action]
     page = "outbox" if found.noun == "letter" else "jobs"

@@ -10,16 +10,16 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from stoker.engines.base import Engine, Feature
-from stoker.model.derived import error_line
 from stoker.model.errors import NotFound
 from stoker.model.findings import DELIVERED_WITHIN
+from stoker.model.humanize import count, pace, span
+from stoker.model.operator_metrics import error_line
 from stoker.model.time import Instant, instant
-from stoker.model.words import count, pace, span
-from stoker.outbox.steering import ConsumerState, StreamState
+from stoker.outbox.consumers import ConsumerState, StreamState
 from stoker.web import view
 from stoker.web.hub import Reading, Turns, Want
 from stoker.web.pages import shared
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 SHOWN = 50
 LOOKED = 200
@@ -46,7 +46,7 @@ class Seen(NamedTuple):
     pace: dict[tuple[str, str], float]
 
 
-def wants(visit: Visit) -> list[Want]:
+def wants(visit: RequestContext) -> list[Want]:
     """Streams with their consumers, and their letters, counted consumer by consumer."""
     turns = Turns[tuple[str, str], int](1)
 
@@ -74,7 +74,7 @@ def _numbers(streams: Iterable[StreamState]) -> dict[tuple[str, str], int]:
     return found
 
 
-async def show(visit: Visit) -> Response:
+async def show(visit: RequestContext) -> Response:
     """Every stream with its consumers, and the latest letters."""
     reading = await visit.board.hub.reading()
     seen: Seen = await visit.board.hub.wanted(wants(visit)[0])
@@ -86,7 +86,7 @@ async def show(visit: Visit) -> Response:
 NONE_CHOSEN: Final[dict[str, str]] = {}
 
 
-def live_context(visit: Visit, reading: Reading, seen: Seen) -> dict[str, Any]:
+def live_context(visit: RequestContext, reading: Reading, seen: Seen) -> dict[str, Any]:
     """What changes by itself: the consumers of every stream."""
     now = reading.census.at
     streams: list[dict[str, Any]] = [
@@ -127,7 +127,7 @@ def _verdict(streams: list[dict[str, Any]]) -> str:
     return " ".join([f"{count(len(streams), 'stream')}.", *(said or ["Every consumer keeps up."])])
 
 
-def _consumer(visit: Visit, stream: str, one: ConsumerState, letters: int, now: Instant) -> dict[str, Any]:
+def _consumer(visit: RequestContext, stream: str, one: ConsumerState, letters: int, now: Instant) -> dict[str, Any]:
     waits = _waits(one.oldest, now)
     late = waits is not None and waits > DELIVERED_WITHIN and not one.paused
     path = consumer_path(stream, one.name)
@@ -156,7 +156,7 @@ def _waits(oldest: datetime | None, now: Instant) -> int | None:
     return None if oldest is None else max(now - instant(oldest), 0)
 
 
-def consumer_wants(visit: Visit) -> list[Want]:
+def consumer_wants(visit: RequestContext) -> list[Want]:
     """The consumer that the address names; its stream is read."""
     stream, name = visit.request.path_params["stream"], visit.request.path_params["consumer"]
 
@@ -170,7 +170,7 @@ def consumer_wants(visit: Visit) -> list[Want]:
     return [Want(("consumer", stream, name), read)]
 
 
-async def cursors(visit: Visit) -> Response:
+async def cursors(visit: RequestContext) -> Response:
     """One consumer: every partition with its position."""
     found: ConsumerState = await visit.board.hub.wanted(consumer_wants(visit)[0])
     keys, all_shown = await _parked(visit, found)
@@ -178,7 +178,7 @@ async def cursors(visit: Visit) -> Response:
     return view.page(visit, "cursors.html", context | {"keys": keys, "all_keys": all_shown})
 
 
-async def _parked(visit: Visit, found: ConsumerState) -> tuple[list[ParkedKey], bool]:
+async def _parked(visit: RequestContext, found: ConsumerState) -> tuple[list[ParkedKey], bool]:
     """Keys that are parked, the longest first, and whether these are all."""
     if not found.parked:
         return [], True
@@ -191,7 +191,7 @@ async def _parked(visit: Visit, found: ConsumerState) -> tuple[list[ParkedKey], 
     return sorted(keys.values(), key=lambda key: key.since), page.next is None
 
 
-def consumer_context(visit: Visit, reading: Reading, found: ConsumerState) -> dict[str, Any]:
+def consumer_context(visit: RequestContext, reading: Reading, found: ConsumerState) -> dict[str, Any]:
     """What is shown of a consumer; all of it changes by itself."""
     stream, now = visit.request.path_params["stream"], reading.census.at
     return view.common(visit, "outbox", f"{found.name} of {stream}", shared.found(visit, reading)) | {

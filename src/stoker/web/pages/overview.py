@@ -10,16 +10,16 @@ from starlette.responses import JSONResponse, Response
 from stoker.admin.history import SAMPLE
 from stoker.model import ids
 from stoker.model.control import is_silent, live
-from stoker.model.derived import ErrorGroup, runs_long
 from stoker.model.findings import Finding, verdict
+from stoker.model.humanize import count, share, span
 from stoker.model.job import Job, Status
+from stoker.model.operator_metrics import ErrorGroup, runs_long
 from stoker.model.query import Query
 from stoker.model.time import SECOND
-from stoker.model.words import count, share, span
 from stoker.web import charts, view
 from stoker.web.hub import Reading
 from stoker.web.pages import shared
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 SHOWN = 5
 MEASURED = 14
@@ -30,7 +30,7 @@ LATEST = 1_000
 RUNNING = frozenset({Status.RUNNING})
 
 
-async def show(visit: Visit) -> Response:
+async def show(visit: RequestContext) -> Response:
     """The first page."""
     hub = visit.board.hub
     reading = await hub.reading()
@@ -54,12 +54,12 @@ async def show(visit: Visit) -> Response:
     return view.page(visit, "overview.html", context)
 
 
-def live_context(visit: Visit, reading: Reading) -> dict[str, Any]:
+def live_context(visit: RequestContext, reading: Reading) -> dict[str, Any]:
     """What changes by itself: title, findings, figures, queues."""
     return _context(visit, reading, shared.queue_rows(visit, reading))
 
 
-def _context(visit: Visit, reading: Reading, rows: Sequence[shared.QueueRow]) -> dict[str, Any]:
+def _context(visit: RequestContext, reading: Reading, rows: Sequence[shared.QueueRow]) -> dict[str, Any]:
     drawn = charts.range_of(visit, reading.census.at)
     found = shared.found(visit, reading)
     return view.common(visit, "overview", verdict(found), found) | {
@@ -75,7 +75,7 @@ def _context(visit: Visit, reading: Reading, rows: Sequence[shared.QueueRow]) ->
     }
 
 
-async def trouble(visit: Visit, queue: str | None = None) -> tuple[list[ErrorGroup], str]:
+async def trouble(visit: RequestContext, queue: str | None = None) -> tuple[list[ErrorGroup], str]:
     """Errors of the latest dead and retrying jobs, by kind and text, and of how many jobs these are."""
     found = await visit.admin.history.failures(queue=queue)
     if found.looked_at == SAMPLE:
@@ -83,7 +83,7 @@ async def trouble(visit: Visit, queue: str | None = None) -> tuple[list[ErrorGro
     return found.groups, "of all that are dead or retrying"
 
 
-async def points_json(visit: Visit) -> Response:
+async def points_json(visit: RequestContext) -> Response:
     """The points of a chart."""
     reading = await visit.board.hub.reading()
     drawn = charts.range_of(visit, reading.census.at)
@@ -94,7 +94,7 @@ async def points_json(visit: Visit) -> Response:
     return JSONResponse(charts.as_json(charts.series(points, drawn, times), visit.parameter("look")))
 
 
-def first_run(visit: Visit, reading: Reading) -> dict[str, Any]:
+def first_run(visit: RequestContext, reading: Reading) -> dict[str, Any]:
     """The page of a store that was never used."""
     workers = len(live(reading.presences, reading.census.at))
     note = f"{count(workers, 'worker')} waits." if workers == 1 else f"{count(workers, 'worker')} wait."
@@ -121,7 +121,7 @@ def _calm(found: list[Finding], rows: Sequence[shared.QueueRow], reading: Readin
     return f"{waited.capitalize()}, and {count(workers, 'worker')} {'is' if workers == 1 else 'are'} there."
 
 
-def _tiles(visit: Visit, reading: Reading, rows: Sequence[shared.QueueRow]) -> dict[str, Any]:
+def _tiles(visit: RequestContext, reading: Reading, rows: Sequence[shared.QueueRow]) -> dict[str, Any]:
     census, hub = reading.census, visit.board.hub
     counts = census.by_status()
     flow = hub.flow() or visit.board.minute

@@ -8,16 +8,16 @@ from starlette.responses import Response
 
 from stoker.model.control import Queue, live
 from stoker.model.errors import NotFound
+from stoker.model.humanize import count, span
 from stoker.model.job import Status
-from stoker.model.words import count, span
 from stoker.web import charts, view
 from stoker.web.hub import Reading
 from stoker.web.pages import shared
 from stoker.web.pages.overview import trouble
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 
-async def show(visit: Visit) -> Response:
+async def show(visit: RequestContext) -> Response:
     """Every queue."""
     reading = await visit.board.hub.reading()
     drawn = charts.range_of(visit, reading.census.at)
@@ -25,7 +25,7 @@ async def show(visit: Visit) -> Response:
     return view.page(visit, "queues.html", live_context(visit, reading))
 
 
-def live_context(visit: Visit, reading: Reading) -> dict[str, Any]:
+def live_context(visit: RequestContext, reading: Reading) -> dict[str, Any]:
     """The table of queues."""
     drawn = charts.range_of(visit, reading.census.at)
     rows = shared.queue_rows(visit, reading, visit.board.recent)
@@ -61,7 +61,7 @@ def note(row: shared.QueueRow) -> str:
     return "all slots busy" if row.slots and row.running >= row.slots else ""
 
 
-async def one(visit: Visit) -> Response:
+async def one(visit: RequestContext) -> Response:
     """One queue: charts, settings, workers, kinds, errors."""
     name = visit.request.path_params["name"]
     reading = await visit.board.hub.reading()
@@ -87,7 +87,7 @@ async def one(visit: Visit) -> Response:
     return view.page(visit, "queue.html", context | more)
 
 
-def one_context(visit: Visit, reading: Reading) -> dict[str, Any]:
+def one_context(visit: RequestContext, reading: Reading) -> dict[str, Any]:
     """What changes by itself: the state, the figures, the kinds and the workers of a queue."""
     name = visit.request.path_params["name"]
     row = next((row for row in shared.queue_rows(visit, reading) if row.name == name), None)

@@ -8,32 +8,32 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from stoker import records
+from stoker import views
 from stoker.codec.signature import Raw
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.cron import zone
 from stoker.model.cron_words import in_words
 from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.humanize import clock, count, span, until
 from stoker.model.job import Draft, Status
 from stoker.model.query import Query
 from stoker.model.schedule import SCHEDULE, Schedule, check, template, upcoming
 from stoker.model.time import DAY, SECOND, Instant, moment
-from stoker.model.words import clock, count, span, until
 from stoker.schedules import parse
 from stoker.web import view
 from stoker.web.forms import Form, number
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import jobs, shared
+from stoker.web.request import RequestContext
 from stoker.web.view import Flash
-from stoker.web.visit import Visit
 
 MOST_TICKS = 100
 SHOWN_JOBS = 20
 MISFIRES = {"once": "makes up for missed ones once", "skip": "skips what was missed", "all": "makes up for all"}
 
 
-def wants(_: Visit) -> list[Want]:
+def wants(_: RequestContext) -> list[Want]:
     """Every schedule, and what became of the last job of each."""
 
     async def read(engine: Engine) -> tuple[tuple[list[Schedule], dict[bytes, Status]], int]:
@@ -45,7 +45,7 @@ def wants(_: Visit) -> list[Want]:
     return [Want("schedules", read)]
 
 
-async def show(visit: Visit) -> Response:
+async def show(visit: RequestContext) -> Response:
     """Every schedule."""
     reading = await visit.board.hub.reading()
     read = await visit.board.hub.wanted(wants(visit)[0])
@@ -54,7 +54,7 @@ async def show(visit: Visit) -> Response:
 
 
 def live_context(
-    visit: Visit, reading: Reading, read: tuple[Sequence[Schedule], dict[bytes, Status]]
+    visit: RequestContext, reading: Reading, read: tuple[Sequence[Schedule], dict[bytes, Status]]
 ) -> dict[str, Any]:
     """The table of schedules."""
     found, outcomes = read
@@ -75,7 +75,7 @@ def live_context(
     }
 
 
-def row(visit: Visit, one: Schedule, now: Instant, outcomes: dict[bytes, Status]) -> dict[str, Any]:
+def row(visit: RequestContext, one: Schedule, now: Instant, outcomes: dict[bytes, Status]) -> dict[str, Any]:
     """A schedule as a line of the table."""
     last_job = None if one.last_fire is None else ids.occurrence(one.name, one.last_fire)
     status = outcomes.get(last_job) if last_job is not None else None
@@ -134,12 +134,12 @@ def ticks(one: Schedule, now: Instant) -> list[float] | None:
     return None if len(found) > MOST_TICKS else [100 * (at - now) / DAY for at in found]
 
 
-async def one(visit: Visit) -> Response:
+async def one(visit: RequestContext) -> Response:
     """One schedule: what it is, its next fires, its last jobs, and a form."""
     return await page(visit)
 
 
-async def page(visit: Visit, mistake: str = "", given: Form | None = None) -> Response:
+async def page(visit: RequestContext, mistake: str = "", given: Form | None = None) -> Response:
     """The page of a schedule, with what was typed into its form where that was refused or is tried."""
     found = await named(visit)
     reading = await visit.board.hub.reading()
@@ -154,7 +154,7 @@ async def page(visit: Visit, mistake: str = "", given: Form | None = None) -> Re
         "schedule": found,
         "misfire": MISFIRES[found.misfire],
         "grace": span(found.grace),
-        "rows": [jobs.row(visit, records.job(visit.board.redact.listed(job)), now) for job in own],
+        "rows": [jobs.row(visit, views.job(visit.board.redact.listed(job)), now) for job in own],
         "declared": found.name in visit.board.jobs.declared_schedules,
         "f": fields,
         "fires": fires(fields, now),
@@ -166,7 +166,7 @@ async def page(visit: Visit, mistake: str = "", given: Form | None = None) -> Re
     return view.page(visit, "schedule.html", context, 422 if mistake else 200)
 
 
-async def named(visit: Visit) -> Schedule:
+async def named(visit: RequestContext) -> Schedule:
     """The schedule that the address names."""
     name = visit.request.path_params["name"]
     engine = await visit.board.store.engine()
@@ -249,19 +249,19 @@ def fires(fields: dict[str, str], now: Instant) -> dict[str, Any]:
     }
 
 
-async def preview(visit: Visit) -> Response:
+async def preview(visit: RequestContext) -> Response:
     """The next fires of what is typed, as a part of the page."""
     fields = dict.fromkeys(FIELDS, "") | {name: visit.parameter(name).strip() for name in ("cron", "tz")}
     reading = await visit.board.hub.reading()
     return view.part("_fires.html", {"fires": fires(fields, reading.census.at)})
 
 
-async def new(visit: Visit) -> Response:
+async def new(visit: RequestContext) -> Response:
     """The form of a new schedule."""
     return await new_page(visit)
 
 
-async def new_page(visit: Visit, mistake: str = "", given: Form | None = None) -> Response:
+async def new_page(visit: RequestContext, mistake: str = "", given: Form | None = None) -> Response:
     """The form of a new schedule, with what was typed where that was refused or is tried."""
     reading = await visit.board.hub.reading()
     fields = _typed(None) if given is None else _fields(given)
@@ -280,7 +280,7 @@ async def new_page(visit: Visit, mistake: str = "", given: Form | None = None) -
     return view.page(visit, "schedule-new.html", context, 422 if mistake else 200)
 
 
-async def create(visit: Visit) -> Response:
+async def create(visit: RequestContext) -> Response:
     """Store a new schedule."""
     form = await visit.board.form(visit)
     if form.get("preview"):
@@ -298,7 +298,7 @@ async def create(visit: Visit) -> Response:
     return view.redirect(visit, visit.url(f"schedules/{quote(stored.name, safe='')}"), flash)
 
 
-async def save(visit: Visit, form: Form, before: Schedule) -> Flash:
+async def save(visit: RequestContext, form: Form, before: Schedule) -> Flash:
     """Change what the form of a schedule says; raises `InvalidInput` and changes nothing where it cannot be."""
     typed = _typed(before)
     fields = typed | {name: form.get(name).strip() for name in typed if form.get(name)}

@@ -11,10 +11,10 @@ from stoker.model.events import Point
 from stoker.model.filter import Filter
 from stoker.model.findings import Finding, findings, late_queues
 from stoker.model.time import HOUR, Instant, instant
-from stoker.records import Job, curve_of
+from stoker.views import Job, curve_of
 from stoker.web.hub import Reading
 from stoker.web.problems import Problem
-from stoker.web.visit import Visit
+from stoker.web.request import RequestContext
 
 BUTTONS = {
     "worker": "Open workers",
@@ -38,18 +38,18 @@ def queue_names(reading: Reading) -> list[str]:
     return sorted({*(one.queue for one in reading.census.counts), *(one.name for one in reading.queues), *served})
 
 
-async def hint_of(visit: Visit, queue: str | None) -> str:
+async def hint_of(visit: RequestContext, queue: str | None) -> str:
     """What to say about a queue of which nothing was found: the nearest one, if it is not known."""
     return "" if queue is None else (await visit.admin.jobs.find(Filter(queues=(queue,)), limit=1)).hint
 
 
-def check_queue(visit: Visit, queue: str) -> None:
+def check_queue(visit: RequestContext, queue: str) -> None:
     """Refuse a change in a queue that this visitor does not reach."""
     if not visit.who.reaches(queue):
         raise Problem(403, "queue", f"{visit.who.name} may not change anything in queue {queue}. Nothing was changed.")
 
 
-def check_kind(visit: Visit, kind: str, queue: str) -> None:
+def check_kind(visit: RequestContext, kind: str, queue: str) -> None:
     """Refuse a new job to a visitor who is limited to some queues, unless it goes to its kind's own, one of these.
 
     A worker that serves several queues would run any kind in any of them.
@@ -60,18 +60,18 @@ def check_kind(visit: Visit, kind: str, queue: str) -> None:
         raise Problem(403, "queue", f"{text} Nothing was stored.")
 
 
-def needs_everything(visit: Visit) -> None:
+def needs_everything(visit: RequestContext) -> None:
     """Refuse a change of what belongs to no single queue to a visitor who is limited to some."""
     if not visit.who.reaches_all:
         raise Problem(403, "queue", f"{visit.who.name} is limited to some queues. Nothing was changed.")
 
 
-def found(visit: Visit, reading: Reading) -> list[Finding]:
+def found(visit: RequestContext, reading: Reading) -> list[Finding]:
     """What needs a person now; with what is read more rarely as it was read last."""
     return findings(visit.board.hub.situation(reading))
 
 
-def issue(visit: Visit, one: Finding) -> dict[str, str]:
+def issue(visit: RequestContext, one: Finding) -> dict[str, str]:
     """A finding with the address of what it is about."""
     links = {
         "worker": visit.url("workers"),
@@ -101,7 +101,7 @@ class QueueRow(QueueView, frozen=True, kw_only=True):
     quoted: str
 
 
-def queue_rows(visit: Visit, reading: Reading, points: Sequence[Point] = ()) -> list[QueueRow]:
+def queue_rows(visit: RequestContext, reading: Reading, points: Sequence[Point] = ()) -> list[QueueRow]:
     """Queues with their state, and their flow if points are given; the longest wait first, paused ones last."""
     late = late_queues(visit.board.hub.situation(reading))
     rows = [

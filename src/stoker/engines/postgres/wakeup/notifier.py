@@ -21,7 +21,7 @@ from stoker.engines.base import CONTROL
 from stoker.engines.postgres import find
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.wakeup.listener import CHANNEL, EVERYTHING, Listener, Subscriber, join, leave
-from stoker.engines.shared.ends import OVER, Ends, Interest, Message, topics_of
+from stoker.engines.shared.job_end_waiters import OVER, Ends, Interest, Message, topics_of
 from stoker.engines.shared.waiters import Hub
 from stoker.model.errors import EngineError
 from stoker.model.ids import JobId

@@ -23,10 +23,11 @@ from stoker.block import Block
 from stoker.codec.error_text import one_line
 from stoker.engines.base import Outbox as Streams
 from stoker.executors.threads import Threads
-from stoker.model import words
+from stoker.model import humanize
 from stoker.model.errors import AWAY, EngineRefused, InvalidInput, NotFound, StokerError
 from stoker.model.outbox import stream as stored
-from stoker.model.outbox.cursor import Lease, Wish, attempts_seen, deadline, remaining
+from stoker.model.outbox.batch_size import Ending, sequencer_wait
+from stoker.model.outbox.cursor import Lease, LeaseRequest, attempts_seen, deadline, remaining
 from stoker.model.outbox.delivery import (
     Advance,
     Advanced,
@@ -41,7 +42,6 @@ from stoker.model.outbox.delivery import (
     quarantine,
     readable,
 )
-from stoker.model.outbox.pacing import Ending, sequencer_wait
 from stoker.model.outcome import Reject, Retry, gravest
 from stoker.model.time import SECOND, Instant
 from stoker.outbox.batch import Batch
@@ -50,7 +50,7 @@ from stoker.outbox.failed_turns import FailedTurns
 from stoker.outbox.handlers import Handler
 from stoker.outbox.message import Message
 from stoker.outbox.outcomes import STOPPED, first_line, outcome_of_error, outcome_of_stop
-from stoker.outbox.turn_part import TurnPart
+from stoker.outbox.turn_participant import TurnPart
 from stoker.services import ServiceContext
 
 logger = logging.getLogger("stoker.outbox")
@@ -177,11 +177,11 @@ class Lanes:
         self.context.under_way.count += looking - self._looking
         self._looking = looking
 
-    def wish(self) -> Wish:
+    def wish(self) -> LeaseRequest:
         """What a lane asks for, under the id that the worker has now."""
         handler = self.handler
         limit = handler.rules.pace.batch
-        return Wish(self.stream, handler.name, self.context.worker_id(), limit, handler.terms)
+        return LeaseRequest(self.stream, handler.name, self.context.worker_id(), limit, handler.terms)
 
     def _wait_for_store(self, error: StokerError) -> float:
         wait = sequencer_wait(self._failures) / SECOND
@@ -215,7 +215,7 @@ class Lanes:
             wish = self.wish() if stays and not self.closed else None
             lease = await self._store(turn, advance, wish)
 
-    async def _store(self, turn: Turn, advance: Advance | None, wish: Wish | None) -> Lease | None:
+    async def _store(self, turn: Turn, advance: Advance | None, wish: LeaseRequest | None) -> Lease | None:
         """Store what a turn came to; returns the next lease of the partition, if there is one."""
         if advance is None:
             return None
@@ -241,7 +241,7 @@ class Lanes:
                 "turn is delivered again (%s). Give deliver() a longer lease= if that happens often.",
                 self,
                 advance.partition,
-                words.count(len(turn.lease.messages), "message"),
+                humanize.count(len(turn.lease.messages), "message"),
             )
             return
         self.counts[advance.ending] += 1
@@ -250,7 +250,7 @@ class Lanes:
             logger.warning(
                 "%r: %s in partition %d, from message %d on (key %s): %s",
                 self,
-                words.count(len(advance.letters), "new letter"),
+                humanize.count(len(advance.letters), "new letter"),
                 first.partition,
                 first.number,
                 one_line(first.key),

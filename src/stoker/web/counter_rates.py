@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from stoker.model.derived import per_second
+from stoker.model.operator_metrics import per_second
 
 K = TypeVar("K")
 

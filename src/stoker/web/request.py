@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 
 
 @dataclass
-class Visit:
+class RequestContext:
     """A request that passed the doors."""
 
     board: Dashboard

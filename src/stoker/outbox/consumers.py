@@ -13,9 +13,9 @@ from stoker.engines.base import Outbox as Streams
 from stoker.engines.base import outbox_of
 from stoker.model.audit import By
 from stoker.model.errors import InvalidInput, NotFound, shown
-from stoker.model.outbox import steering as stored
+from stoker.model.outbox import consumers as stored
+from stoker.model.outbox.consumers import Drop, Pause, Release, Resume, Seek, Steering
 from stoker.model.outbox.letters import LetterStatus
-from stoker.model.outbox.steering import Drop, Pause, Release, Resume, Seek, Steering
 from stoker.model.time import Seconds, instant, moment
 from stoker.outbox import letters
 from stoker.outbox.letters import LetterListing, LetterPage, LetterQuery, LetterTerms, read_filter

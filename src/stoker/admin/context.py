@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import NamedTuple, Self, TypeVar, cast
 
-from stoker import records
+from stoker import views
 from stoker.app import Stoker
 from stoker.engines.base import Engine
 from stoker.model import ids
@@ -26,7 +26,7 @@ UNCHANGED = " Nothing was changed."
 CREATE = f"{UNCHANGED} With create=True, --create on the command line, it is set up ahead of its first use."
 
 
-class Asking(NamedTuple):
+class OperatorContext(NamedTuple):
     """An app, and the person or program in front of it.
 
     `by` is a name, `way` how it came here (code, command line, page, token), `request` the id of its request; they are
@@ -86,13 +86,13 @@ class Asking(NamedTuple):
                 f"{hint(name, queues)}{more}"
             )
 
-    def job(self, found: stored.Job) -> records.Job:
+    def job(self, found: stored.Job) -> views.Job:
         """A job as people read it, secrets masked."""
-        return records.job(self.redact.job(found))
+        return views.job(self.redact.job(found))
 
-    def listed(self, found: stored.Job) -> records.Job:
+    def listed(self, found: stored.Job) -> views.Job:
         """A job of a list, secrets masked."""
-        return self.job(found) if self.payloads else records.job(self.redact.listed(found))
+        return self.job(found) if self.payloads else views.job(self.redact.listed(found))
 
     def listed_payload(self, raw: bytes) -> bytes:
         """A payload in a list, secrets masked."""
@@ -120,10 +120,10 @@ def _of_app(app: Stoker) -> Names:
 class Noun:
     """Questions and actions about one thing, for the one who asks."""
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: OperatorContext) -> None:
         self._asking = asking
 
-    def under(self, asking: Asking) -> Self:
+    def under(self, asking: OperatorContext) -> Self:
         """The same, with all that was changed about it, for another one who asks."""
         twin = copy.copy(self)
         twin._asking = asking  # noqa: SLF001 - it is one of us

@@ -11,8 +11,8 @@ from stoker.engines.sql.audit import AuditLog
 from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sql.facet import Sql, SqlFacet, U
 from stoker.model.audit import By, Deed, of_steer
+from stoker.model.outbox.consumers import CursorState, Drop, Pause, Release, Resume, Seek, Steering, StreamState
 from stoker.model.outbox.cursor import Cursor
-from stoker.model.outbox.steering import CursorState, Drop, Pause, Release, Resume, Seek, Steering, StreamState
 from stoker.model.outbox.stream import Stream, topic
 from stoker.model.time import Instant
 

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from markupsafe import Markup
 
+from stoker.model.humanize import UNKNOWN, absolute, clock, iso, until
 from stoker.model.time import Instant, instant
-from stoker.model.words import UNKNOWN, absolute, clock, iso, until
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|min|h|days?|k|M|G|kB|MB|GB|jobs?|slots?|of)\b|%)|(?<=\d of) (?=\d)")
 

@@ -18,7 +18,7 @@ SOON: Span = 2 * SECOND
 """A new job that is due within this time wakes a worker; one that is due later is found by the next look."""
 
 
-class Ahead(NamedTuple):
+class NextDue(NamedTuple):
     """What some queues hand out: which are open now, and how long until the next job or opening (None: unknown).
 
     `later`: when `wait` is 0, how long until the next job or opening behind what is due already.
@@ -44,7 +44,7 @@ def wakes(due: Instant, now: Instant) -> bool:
     return due <= now + SOON
 
 
-def look_ahead(gates: Iterable[Gate], now: Instant) -> Ahead:
+def next_due_of(gates: Iterable[Gate], now: Instant) -> NextDue:
     """What workers of these queues wait for.
 
     A paused queue opens at its end or by a wake-up, a cooling one at its deadline, one without tokens at the next.
@@ -67,13 +67,13 @@ def look_ahead(gates: Iterable[Gate], now: Instant) -> Ahead:
     return _of(hands_out, waits)
 
 
-def together(parts: Sequence[Ahead]) -> Ahead:
+def together(parts: Sequence[NextDue]) -> NextDue:
     """What all these queues hand out, asked of several servers."""
     waits = [wait for one in parts for wait in (one.wait, one.later) if wait is not None]
     return _of(frozenset().union(*(one.open for one in parts)), waits)
 
 
-def _of(hands_out: Iterable[str], waits: list[Span]) -> Ahead:
+def _of(hands_out: Iterable[str], waits: list[Span]) -> NextDue:
     first = min(waits, default=None)
     later = min((wait for wait in waits if wait > 0), default=None) if first == 0 else None
-    return Ahead(frozenset(hands_out), first, later)
+    return NextDue(frozenset(hands_out), first, later)

@@ -15,7 +15,7 @@ from stoker.model import ids
 from stoker.model.control import Presence, live
 from stoker.model.findings import Delivery
 from stoker.model.job import Job, Status
-from stoker.model.outbox.steering import StreamState
+from stoker.model.outbox.consumers import StreamState
 from stoker.model.query import Census
 from stoker.model.same_error import ELLIPSIS as ELLIPSIS  # noqa: PLC0414 - skins take them from here
 from stoker.model.same_error import error_line as error_line  # noqa: PLC0414

@@ -12,11 +12,11 @@ from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.store import Store
 from stoker.engines.postgres.stream_rows import read_cursor, turn_row
 from stoker.engines.postgres.unit_of_work import Unit
-from stoker.engines.sql import steering
+from stoker.engines.sql import consumers
 from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sql.stream_rows import PARTITION
+from stoker.model.outbox.consumers import Seek, sought
 from stoker.model.outbox.cursor import Cursor
-from stoker.model.outbox.steering import Seek, sought
 from stoker.model.outbox.stream import Vacuumed
 from stoker.model.time import Instant
 
@@ -31,11 +31,11 @@ _PASSED = sql("outbox_passed")
 _SWEEP = sql("outbox_sweep")
 
 
-class Consumers(steering.Consumers[Unit]):
+class Consumers(consumers.Consumers[Unit]):
     """Shows streams, changes consumers, and deletes what they have passed."""
 
     _store: Store
-    _sql = steering.Statements(sql)
+    _sql = consumers.Statements(sql)
 
     def _change(self, make: Callable[[Unit], Exchange[T]]) -> Awaitable[T]:
         return self._store.write(make, lane="stream")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from stoker.engines.call_times import timed
-from stoker.engines.sql import steering
+from stoker.engines.sql import consumers
 from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sql.stream_rows import PARTITION
 from stoker.engines.sqlite.outbox import landings
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.stream_rows import NUMBERS, read_cursor, write_cursor
 from stoker.engines.sqlite.unit_of_work import Unit
+from stoker.model.outbox.consumers import Seek, sought
 from stoker.model.outbox.cursor import Cursor
-from stoker.model.outbox.steering import Seek, sought
 from stoker.model.outbox.stream import Vacuumed
 from stoker.model.time import Instant
 
@@ -27,10 +27,10 @@ LARGEST_SWEEP = 200
 """Messages that one step of the vacuum deletes at most: other writers wait for it."""
 
 
-class Consumers(steering.Consumers[Unit]):
+class Consumers(consumers.Consumers[Unit]):
     """What users see of streams and change about consumers, and the vacuum."""
 
-    _sql = steering.Statements(sql)
+    _sql = consumers.Statements(sql)
 
     def _cursors(self, stream: str, sid: int) -> Exchange[list[tuple[Cursor, Instant | None]]]:
         return [(read_cursor(stream, row)[1], row[-1]) for row in (yield _STATES, (sid,))]
