@@ -53,7 +53,7 @@ UNMARK = "RELEASE SAVEPOINT stoker_block"
 """A handle that the user committed inside the block does not know the savepoint any more."""
 
 
-class Part(Protocol):
+class Participant(Protocol):
     """What Stoker does in a block beside the user's writes.
 
     The block calls `begin` and `end` inside the transaction, `committing` before the commit, and at last one of
@@ -186,7 +186,12 @@ class Block(Generic[AsyncT, SyncT]):
     """
 
     def __init__(
-        self, app: Stoker, part: Part, factory: Factory[Any] | None, *, loop: asyncio.AbstractEventLoop | None = None
+        self,
+        app: Stoker,
+        part: Participant,
+        factory: Factory[Any] | None,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.app = app
         self.owner: object = None

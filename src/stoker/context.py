@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, overload
 from stoker.block import Block, Factory
 from stoker.codec.error_text import safe, text_of
 from stoker.codec.signature import Call
-from stoker.job_participant import Commit, JobPart
+from stoker.job_participant import Commit, JobParticipant
 from stoker.model import ids
 from stoker.model.control import Refusal
 from stoker.model.errors import GroupClosed, InvalidInput, StokerError
@@ -467,7 +467,7 @@ class Context:
         app, runtime = self.runtime.app, self.runtime
         self.commit = commit = self.commit or Commit()
         commit.check(f"job {self.id} ({self.kind})")
-        commit.block = Block(app, JobPart(self, commit), factory or app.transaction, loop=runtime.loop)
+        commit.block = Block(app, JobParticipant(self, commit), factory or app.transaction, loop=runtime.loop)
         return commit.block
 
     async def spend(self, budget: str, n: int = 1) -> None:

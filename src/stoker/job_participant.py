@@ -56,7 +56,7 @@ def relocate(context: Context) -> Commit:
     return context.commit
 
 
-class JobPart:
+class JobParticipant:
     """Holds the run's claim first and settles the job as done last."""
 
     def __init__(self, context: Context, commit: Commit) -> None:

@@ -41,7 +41,7 @@ async def failed(app: Stoker, n: int = 3, **payload: Any) -> list[str]:
     return found
 
 
-def asking(app: Stoker, role: Role, **given: Any) -> Admin:
+def context(app: Stoker, role: Role, **given: Any) -> Admin:
     return Admin(app, by="ann", way="page", role=role, **given)
 
 
@@ -51,7 +51,7 @@ def asking(app: Stoker, role: Role, **given: Any) -> Admin:
 async def test_a_right_guess_gives_the_same_answer_as_a_wrong_one(app: Stoker, role: Role, words: str) -> None:
     """Jobs, total, cursor and how many were read; also where a page or the walk ends before the jobs do."""
     await failed(app, 5)
-    admin = asking(app, role)
+    admin = context(app, role)
     if role == "read" and "payload:" in words:
         for guess in (RIGHT, WRONG):
             with pytest.raises(Forbidden, match="payload: needs the role operate"):
@@ -74,7 +74,7 @@ async def test_where_a_walk_ends_does_not_tell_a_guess(
     await failed(app, 7)
     monkeypatch.setattr(module, "LARGEST_PAGE", 2)
     monkeypatch.setattr(module, "LONGEST_WALK", 4)
-    admin = asking(app, role)
+    admin = context(app, role)
     right, wrong = [await admin.jobs.find(guess, limit=1, total=True) for guess in (RIGHT, WRONG)]
     assert right == wrong
     assert (right.scanned, right.total, right.complete) == (4, 0, True)
@@ -89,7 +89,7 @@ async def test_where_a_walk_ends_does_not_tell_a_guess(
 async def test_what_is_shown_is_found_in_pages(app: Stoker, order: str) -> None:
     jobs = await failed(app, 5)
     expected = jobs if "oldest" in order else jobs[::-1]
-    admin = asking(app, "operate")
+    admin = context(app, "operate")
     for words in ("payload:turin", "error:turin", "Turin", "error:turin payload:turin"):
         seen: list[str] = []
         cursor = None
@@ -109,17 +109,17 @@ async def test_what_is_shown_is_found_in_pages(app: Stoker, order: str) -> None:
 @pytest.mark.spec("SEARCH-02")
 async def test_readers_find_texts_of_errors_alone(app: Stoker) -> None:
     await failed(app, 2, note="in the payload alone")
-    reader = asking(app, "read")
+    reader = context(app, "read")
     assert len((await reader.jobs.find("Turin")).jobs) == 2
     assert (await reader.jobs.find('"payload alone"')).jobs == []
-    assert len((await asking(app, "operate").jobs.find('"payload alone"')).jobs) == 2
+    assert len((await context(app, "operate").jobs.find('"payload alone"')).jobs) == 2
 
 
 @pytest.mark.spec("SEARCH-03")
 async def test_an_admin_finds_what_is_stored(app: Stoker) -> None:
     """So do the command line and code, which reach the store anyway."""
     await failed(app, 2)
-    for admin in (asking(app, "admin"), Admin(app, by="ann", way="command line"), Admin(app)):
+    for admin in (context(app, "admin"), Admin(app, by="ann", way="command line"), Admin(app)):
         for words in (f"payload:{RIGHT}", f"error:{RIGHT}", RIGHT):
             assert (await admin.jobs.find(words, total=True)).total == 2
             assert (await admin.jobs.preview(words)).count == 2
@@ -131,7 +131,7 @@ async def test_an_admin_finds_what_is_stored(app: Stoker) -> None:
 @pytest.mark.parametrize("words", ["payload:x", "error:x", "x", "is:dead error:x"])
 async def test_a_bulk_action_by_texts_needs_admin(app: Stoker, words: str) -> None:
     await failed(app, 1)
-    admin = asking(app, "operate")
+    admin = context(app, "operate")
     for call in (
         lambda: admin.jobs.preview(words),
         lambda: admin.jobs.delete(Filter.parse(words)),
@@ -139,7 +139,7 @@ async def test_a_bulk_action_by_texts_needs_admin(app: Stoker, words: str) -> No
     ):
         with pytest.raises(Forbidden, match="needs the role admin, and this is operate"):
             await call()
-    able = asking(app, "admin")
+    able = context(app, "admin")
     done = await able.operations.finish((await able.operations.start("requeue", words)).id)
     with pytest.raises(Forbidden):
         await admin.operations.resume(done.id)
@@ -153,7 +153,7 @@ async def test_a_look_into_payloads_is_in_the_audit_log_once_a_minute(app: Stoke
         found = await Admin(app).audit.list(action="jobs.search")
         return [(one.who, one.target) for one in found]
 
-    ann, bob = asking(app, "admin"), Admin(app, by="bob", way="command line")
+    ann, bob = context(app, "admin"), Admin(app, by="bob", way="command line")
     await ann.jobs.find("is:dead error:x")
     await Admin(app).jobs.find(f"payload:{CARD}")
     assert await entries() == [], "without payload:, or by code without a name"
@@ -189,7 +189,7 @@ async def test_a_store_without_writes_leaves_a_line_of_the_log(
 
     monkeypatch.setattr(engine.control, "lock", refused)
     with caplog.at_level(logging.WARNING, "stoker.audit"):
-        assert len((await asking(app, "admin").jobs.find(f"payload:{CARD}")).jobs) == 1
+        assert len((await context(app, "admin").jobs.find(f"payload:{CARD}")).jobs) == 1
     assert "ann (page) searched payloads of jobs payload:[hidden]" in caplog.text
     assert CARD not in caplog.text
 
@@ -197,7 +197,7 @@ async def test_a_store_without_writes_leaves_a_line_of_the_log(
 @pytest.mark.spec("SEARCH-05")
 async def test_operations_do_not_show_what_they_looked_for(app: Stoker) -> None:
     await failed(app, 1)
-    admin = asking(app, "admin")
+    admin = context(app, "admin")
     done = await admin.operations.finish((await admin.operations.start("discard", f"payload:{CARD} is:dead")).id)
     assert (done.changed, done.filter) == (1, "is:dead payload:[hidden]")
     [entry] = await admin.audit.list(action="operations.start")
@@ -216,7 +216,7 @@ async def test_the_same_error_does_not_tell_the_same_secret(app: Stoker, role: R
     for one, guess in zip(await engine.jobs.claim(Demand("w", (("default", 9),), 9)), guesses, strict=True):
         error = f"RuntimeError: password={guess} rejected"
         await engine.jobs.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error=error)])
-    admin = asking(app, role)
+    admin = context(app, role)
     jobs = [one.id for one in (await admin.jobs.find("is:dead")).jobs]
     for job in jobs:
         assert [one.id for one in (await admin.jobs.find(f"same_error:{job}")).jobs] == jobs
@@ -232,7 +232,7 @@ async def test_the_same_error_reads_no_job_that_ended_well_or_was_discarded(app:
         await app.enqueue(app.draft("send", {}))
     for one in await engine.jobs.claim(Demand("w", (("default", 9),), 9)):
         await engine.jobs.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error="Timeout: after 5 s")])
-    admin = asking(app, "operate")
+    admin = context(app, "operate")
     first, second = [one.id for one in (await admin.jobs.find("is:dead")).jobs]
     for _ in range(40):
         await app.enqueue(app.draft("send", {}))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
-from stoker.engines.shared.job_end_waiters import OVER, WANT, Ends, Interest, Message, topics_of
+from stoker.engines.shared.job_end_waiters import OVER, WANT, Interest, JobEndWaiters, Message, topics_of
 from stoker.model.errors import EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import Settlement, Status, Verdict
@@ -24,7 +24,7 @@ class Ground:
         self.over: set[JobId] = set()
         self.broken = False
         self.interest = Interest()
-        self.ends = Ends(self.look, self.listen, self.say, self.interest)
+        self.ends = JobEndWaiters(self.look, self.listen, self.say, self.interest)
 
     async def look(self, jobs: Sequence[JobId]) -> list[JobId]:
         self.looks.append(list(jobs))

@@ -214,8 +214,8 @@ class Member:
 
     async def publish(self) -> bool:
         """Deliver to the consumer that writes files; sometimes go on with the same partition."""
-        wish = LeaseRequest("orders", "publish", self.worker, BATCH, TERMS)
-        lease: Any = await self.outbox.lease(wish)
+        request = LeaseRequest("orders", "publish", self.worker, BATCH, TERMS)
+        lease: Any = await self.outbox.lease(request)
         worked = isinstance(lease, Lease)
         while isinstance(lease, Lease):
             turn = lease.cursor.token
@@ -225,7 +225,7 @@ class Member:
             elif self.chance.random() < 0.2:
                 await asyncio.sleep(0.05 * self.chance.random())
             found = await self.outbox.advance(
-                conclude_batch(lease, Delivered(), 0), wish=wish if self.chance.random() < 0.5 else None
+                conclude_batch(lease, Delivered(), 0), request=request if self.chance.random() < 0.5 else None
             )
             os.write(self.log, f"{'applied' if found.applied else 'refused'} {turn}\n".encode())
             lease = found.lease

@@ -15,7 +15,7 @@ from stoker.model.errors import EngineUnavailable, InvalidInput
 from stoker.model.outbox.consumers import Drop
 from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest
 from stoker.outbox import Batch, Message, Outbox, Pace
-from stoker.outbox.consumer_loop import Lanes
+from stoker.outbox.consumer_loop import ConsumerLoop
 from stoker.outbox.service import FAR_BEHIND, vacuum_rest
 from stoker.services import ServiceContext, UnderWay
 from stoker.worker import Worker
@@ -47,9 +47,9 @@ class Unreliable:
         facet = next((one for one in (self._engine.jobs, outbox_of(self._engine)) if hasattr(one, name)), self._engine)
         return getattr(facet, name)
 
-    async def lease(self, wish: LeaseRequest) -> Any:
+    async def lease(self, request: LeaseRequest) -> Any:
         self._meet("lease")
-        return await outbox_of(self._engine).lease(wish)
+        return await outbox_of(self._engine).lease(request)
 
     async def vacuum(self, stream: str, limit: int) -> Any:
         self._meet("vacuum")
@@ -59,9 +59,9 @@ class Unreliable:
         self._meet("wait")
         return await self._engine.jobs.wait(topics, timeout)
 
-    async def advance(self, advance: Any, *, tx: Any = None, wish: Any = None) -> Any:
+    async def advance(self, advance: Any, *, tx: Any = None, request: Any = None) -> Any:
         self._meet("advance")
-        answer = await outbox_of(self._engine).advance(advance, tx=tx, wish=wish)
+        answer = await outbox_of(self._engine).advance(advance, tx=tx, request=request)
         if self.lost_answers:
             self.lost_answers -= 1
             raise EngineUnavailable("the answer was lost.")
@@ -168,10 +168,10 @@ async def test_a_slow_lease_shortens_the_time_of_the_handler(outbox: Outbox[int]
         batch.rest()
 
     class Slow(Unreliable):
-        async def lease(self, wish: LeaseRequest) -> Any:
+        async def lease(self, request: LeaseRequest) -> Any:
             nonlocal hands
             hands += 10.0
-            return await super().lease(wish)
+            return await super().lease(request)
 
     await fill(outbox, 1)
     engine = Slow(await outbox.app.engine())
@@ -180,7 +180,7 @@ async def test_a_slow_lease_shortens_the_time_of_the_handler(outbox: Outbox[int]
     await outbox_of(engine).register(outbox.stream, [handler.consumer])  # type: ignore[arg-type]
     app: Any = None
     context = ServiceContext(app, engine, lambda: "w1")  # type: ignore[arg-type]
-    lanes = Lanes("orders", handler, context, engine, Threads(), lambda: hands)
+    lanes = ConsumerLoop("orders", handler, context, engine, Threads(), lambda: hands)
     tasks = lanes.start()
     await until(lambda: left)
     lanes.close()
@@ -198,10 +198,10 @@ async def test_a_lease_that_arrives_during_a_stop_is_given_back(outbox: Outbox[i
         called = True
 
     class Late(Unreliable):
-        async def lease(self, wish: LeaseRequest) -> Any:
+        async def lease(self, request: LeaseRequest) -> Any:
             setup.stopping.set()
             await asyncio.sleep(0.01)
-            return await super().lease(wish)
+            return await super().lease(request)
 
     await fill(outbox, 3)
     setup = Setup(outbox, Late(await outbox.app.engine()))
@@ -222,7 +222,7 @@ async def test_a_worker_that_drains_waits_for_the_first_look_of_every_consumer(o
     engine, handler = await outbox.app.engine(), outbox.handlers["publish"]
     await outbox_of(engine).register(outbox.stream, [handler.consumer])
     context = ServiceContext(outbox.app, engine, lambda: "w1", under_way=UnderWay())
-    lanes = Lanes("orders", handler, context, outbox_of(engine), Threads())
+    lanes = ConsumerLoop("orders", handler, context, outbox_of(engine), Threads())
     tasks = lanes.start()
     assert context.under_way
     await until(lambda: not context.under_way)

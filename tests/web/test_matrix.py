@@ -19,7 +19,7 @@ from stoker.model.job import Status
 from stoker.model.operations import Operation
 from stoker.model.throttle import Rate
 from stoker.web import Limits, dashboard
-from stoker.web.board import Way
+from stoker.web.board import Route
 from tests.web.conftest import Client, beat, claim, end, enqueue
 
 Limit = Literal["none", "own", "foreign"]
@@ -71,7 +71,7 @@ FORMS: dict[str, dict[str, str]] = {
 class Asked(NamedTuple):
     """A request: the route, what it is about, and who asks under which limit."""
 
-    way: Way
+    way: Route
     role: Role
     limit: Limit
 

@@ -47,8 +47,8 @@ class Own(Admin):
     def __init__(self, app: Stoker, note: str) -> None:
         super().__init__(app, by="script")
         self.note = note
-        self.jobs = Noting(self._asking)
-        self.schedules = Kept(self._asking)
+        self.jobs = Noting(self._context)
+        self.schedules = Kept(self._context)
 
 
 class Wrapped:

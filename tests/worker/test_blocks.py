@@ -26,7 +26,7 @@ from stoker.engines.base import Engine
 from stoker.engines.memory import MemoryEngine
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.sqlite import SqliteEngine
-from stoker.job_participant import JobPart
+from stoker.job_participant import JobParticipant
 from stoker.model.chunk import Chunk
 from stoker.model.errors import EngineRefused
 from stoker.model.job import Status
@@ -546,10 +546,10 @@ async def test_a_process_cannot_join_a_store_that_it_does_not_share(monkeypatch:
 @pytest.mark.spec("BLOCK-04")
 @pytest.mark.engine("memory")
 async def test_a_commit_in_doubt_as_a_success_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(part: JobPart, _: str) -> None:
+    def careless(part: JobParticipant, _: str) -> None:
         part.committed()
 
-    monkeypatch.setattr(JobPart, "in_doubt", careless)
+    monkeypatch.setattr(JobParticipant, "in_doubt", careless)
     clock = VirtualClock(START)
     engine = MemoryEngine(clock)
     store = Store(engine, clock, lambda _: engine.for_loop())
@@ -562,10 +562,10 @@ async def test_a_commit_in_doubt_as_a_success_would_be_noticed(monkeypatch: pyte
 async def test_a_block_without_its_fence_would_be_noticed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async def trusting(part: JobPart, engine: Engine, tx: Any) -> bool:
+    async def trusting(part: JobParticipant, engine: Engine, tx: Any) -> bool:
         return True
 
-    monkeypatch.setattr(JobPart, "begin", trusting)
+    monkeypatch.setattr(JobParticipant, "begin", trusting)
     with pytest.raises(AssertionError):
         await test_every_isolation_level("REPEATABLE READ", "asyncpg", tmp_path, request)
 

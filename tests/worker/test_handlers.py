@@ -191,16 +191,16 @@ async def test_the_next_delay_is_the_handlers_the_jobs_the_queues_the_apps(clock
     app = Stoker(MemoryEngine(clock), backoff=Fixed(70))
 
     class Busy(Exception):
-        def __init__(self, wish: Any) -> None:
-            self.retry_after = wish
+        def __init__(self, request: Any) -> None:
+            self.retry_after = request
 
     @app.task
-    async def work(wish: float | None = None) -> None:
-        raise Busy(wish)
+    async def work(request: float | None = None) -> None:
+        raise Busy(request)
 
     async with app:
         await (await app.engine()).control.tune("curved", Tuning(curve=Curve(True, 30 * SECOND, HOUR)))
-        wished = await work.using(queue="curved", backoff=Fixed(50)).enqueue(wish=40)
+        wished = await work.using(queue="curved", backoff=Fixed(50)).enqueue(request=40)
         own = await work.using(queue="curved", backoff=Fixed(50)).enqueue()
         curved = await work.using(queue="curved").enqueue()
         default = await work.using(queue="plain").enqueue()
@@ -550,15 +550,15 @@ async def test_a_time_the_handler_asks_for_does_not_beat_the_policy(timed_jobs: 
     }
 
     @timed_jobs.task(attempts=6)
-    async def work(wish: str) -> None:
-        runs.append(wish)
-        error = wishes[wish]()
+    async def work(request: str) -> None:
+        runs.append(request)
+        error = wishes[request]()
         raise error
 
-    never = [await work.using(backoff=Never()).enqueue(wish) for wish in wishes]
+    never = [await work.using(backoff=Never()).enqueue(request) for request in wishes]
     await drain(timed_jobs)
     assert sorted(runs) == sorted(wishes)
-    limited = [await work.using(backoff=Fixed(60, limit=2)).enqueue(wish) for wish in wishes]
+    limited = [await work.using(backoff=Fixed(60, limit=2)).enqueue(request) for request in wishes]
     for _ in range(6):
         await drain(timed_jobs)
         clock.advance(1)

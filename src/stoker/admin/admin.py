@@ -94,7 +94,7 @@ N = TypeVar("N", bound=Noun)
 
 def _noun(kind: type[N]) -> cached_property[N]:
     """A noun of an admin, made when it is first used."""
-    return cached_property(lambda admin: kind(admin._asking))  # noqa: SLF001 - it is one of us
+    return cached_property(lambda admin: kind(admin._context))  # noqa: SLF001 - it is one of us
 
 
 class Admin(Noun):
@@ -133,16 +133,16 @@ class Admin(Noun):
         if way not in WAYS:
             raise InvalidInput("way", way, f"must be one of {', '.join(WAYS)}")
         self.app = app
-        asking = OperatorContext(app, by, way, EVERYTHING_SHOWN if redact is None else redact, request, role)
-        super().__init__(asking)
+        context = OperatorContext(app, by, way, EVERYTHING_SHOWN if redact is None else redact, request, role)
+        super().__init__(context)
 
     async def overview(self, window: Seconds = 3600) -> Overview:
         """Everything on one screen: what needs a person, queues, workers, kinds, and rates over a window."""
-        return await overview(self._asking, window)
+        return await overview(self._context, window)
 
     async def stats(self, queues: Sequence[str]) -> Stats:
         """Due and delayed jobs of these queues, in this order, zeros for unknown ones; dead jobs of all queues."""
-        census = await (await self._asking.engine()).operator.census()
+        census = await (await self._context.engine()).operator.census()
         counted = [QueueStats(name, census.ready(name), census.scheduled.get(name, 0)) for name in queues]
         return Stats(counted, census.by_status()[Status.DEAD])
 
@@ -151,25 +151,25 @@ class Admin(Noun):
 
         `pages` gives the page of a list, `{"failed": 2}`. A store that is away gives empty lists, and says so.
         """
-        return await snapshot(self._asking, pages, per_page)
+        return await snapshot(self._context, pages, per_page)
 
     async def describe(self) -> Description:
         """What the store is and guarantees, read back now, with its warnings."""
-        return await (await self._asking.engine()).describe()
+        return await (await self._context.engine()).describe()
 
 
-def visited(admin: Operators, asking: OperatorContext) -> Operators:
+def visited(admin: Operators, context: OperatorContext) -> Operators:
     """An admin of the user's own, for a visitor of the dashboard: its changes are signed with the visitor's name.
 
     What the user replaced in it stays. Nouns that are not made of ours are used as they are.
     """
-    twin: Any = admin.under(asking) if isinstance(admin, Noun) else _Visited(admin)
-    twin.app = asking.app
+    twin: Any = admin.under(context) if isinstance(admin, Noun) else _Visited(admin)
+    twin.app = context.app
     for name in Operators.__annotations__:
         # A noun that an admin of ours has not made yet is made for the visitor when it is used.
         noun = vars(admin).get(name) if isinstance(admin, Admin) else getattr(admin, name)
         if isinstance(noun, Noun):
-            setattr(twin, name, noun.under(asking))
+            setattr(twin, name, noun.under(context))
     return cast("Operators", twin)
 
 

@@ -83,7 +83,7 @@ class AuditAdmin(Noun):
         limit: int = 100,
     ) -> list[AuditView]:
         """Entries of a window that ends now, latest first. `action` may end in a dot: `jobs.` means all about jobs."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         since = max(await engine.now() - span(window, "window"), 0)
         wanted = AuditQuery(since=since, who=who, action=action, target=target, limit=limit)
         return [_view(one) for one in await engine.audit.read(wanted)]
@@ -94,7 +94,7 @@ class AuditAdmin(Noun):
 
     async def stored(self, entry: str) -> AuditEntry:
         """One entry as it is stored, by its id. Raises `NotFound`."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         at = instant_of(entry)
         of_then = await engine.audit.read(AuditQuery(since=at, until=at + 1, limit=MOST_AT_ONCE))
         found = next((one for one in of_then if one.id == entry), None)
@@ -104,14 +104,19 @@ class AuditAdmin(Noun):
 
     async def write(self, action: str, target: str, *, reason: str | None = None) -> None:
         """Write an entry that belongs to no change: a payload was shown, an action refused, a user signed in."""
-        await audited(self._asking, action, target, reason=reason)
+        await audited(self._context, action, target, reason=reason)
 
 
 async def audited(
-    asking: OperatorContext, action: str, target: str, *, reason: str | None = None, after: dict[str, Any] | None = None
+    context: OperatorContext,
+    action: str,
+    target: str,
+    *,
+    reason: str | None = None,
+    after: dict[str, Any] | None = None,
 ) -> None:
     """Write an entry of its own, unless code without a name asks."""
-    by = asking.signed(reason)
+    by = context.signed(reason)
     if by is not None:
-        engine = await asking.engine()
+        engine = await context.engine()
         await engine.audit.write(by, Deed(action=action, target=target, after=after or {}))

@@ -82,10 +82,10 @@ class Bulk:
         return self.changed + self.cancel_requested + self.missing + self.blocked + self.refused.total()
 
 
-async def check_queue_to_move_to(asking: OperatorContext, given: Given) -> None:
+async def check_queue_to_move_to(context: OperatorContext, given: Given) -> None:
     """Refuse to move jobs into a queue that is not known, which no worker serves. Raises `NotFound`."""
     if (queue := given.get("queue")) is not None and not given.get("create"):
-        await asking.known_queue(str(queue))
+        await context.known_queue(str(queue))
 
 
 class Question(NamedTuple):
@@ -99,20 +99,20 @@ class Question(NamedTuple):
 
 
 async def question_of(
-    asking: OperatorContext, filter_: Filter, limit: int, cursor: str | None = None, now: Instant | None = None
+    context: OperatorContext, filter_: Filter, limit: int, cursor: str | None = None, now: Instant | None = None
 ) -> Question:
     """The question that a filter asks to read: its times count from `now`, and an unknown name matches no job.
 
     The store is asked only for what the filter needs: a census for its names, the rest of what names them only where
     no job does, the clock for its times. A name that is left out and not known is refused.
     """
-    check_search(asking.searches_as, filter_)
-    await noted(asking, filter_)
-    engine = await asking.engine()
+    check_search(context.searches_as, filter_)
+    await noted(context, filter_)
+    engine = await context.engine()
     census = await engine.operator.census() if filter_.has_names else None
     names = Names() if census is None else in_use(census)
     if census is not None and not filter_.is_known(names):
-        names = await asking.names(census)
+        names = await context.names(census)
     after = None if cursor is None else read_cursor(cursor)
     sample = None
     if filter_.same_error is not None:
@@ -125,14 +125,14 @@ async def question_of(
 
 
 async def query_to_change(
-    asking: OperatorContext, filter_: Filter, limit: int, now: Instant | None = None
+    context: OperatorContext, filter_: Filter, limit: int, now: Instant | None = None
 ) -> Query | None:
     """The question that a filter asks before a change: a name that is not known is refused.
 
     So are texts, below the role admin.
     """
-    check_search_to_change(asking.searches_as, filter_)
-    query, hint = await question_of(asking, filter_, limit, None, now)
+    check_search_to_change(context.searches_as, filter_)
+    query, hint = await question_of(context, filter_, limit, None, now)
     if hint:
         raise InvalidFilter("filter", str(filter_), hint.removesuffix("."))
     return query
@@ -147,9 +147,9 @@ class Walk:
     """One action over one filter. `cursor` is the place from which it goes on; None at its beginning and its end."""
 
     def __init__(
-        self, asking: OperatorContext, filter_: Filter, change: Making, bound: Instant, cursor: str | None
+        self, context: OperatorContext, filter_: Filter, change: Making, bound: Instant, cursor: str | None
     ) -> None:
-        self._asking = asking
+        self._context = context
         self._filter = filter_
         self._change = change
         self._bound = bound
@@ -162,7 +162,7 @@ class Walk:
 
     async def step(self) -> Tally:
         """Find one page, and change it."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         if not self._asked:
             self._query, self._asked = await self._question(), True
         if self._query is None:
@@ -177,7 +177,7 @@ class Walk:
         if chosen:
             jobs, statuses = tuple(job.id for job in chosen), tuple(job.status for job in chosen)
             selection = Selection(jobs, statuses, self._bound)
-            tally = await alter(self._asking, selection, self._change(len(chosen)))
+            tally = await alter(self._context, selection, self._change(len(chosen)))
             self.bulk.add(tally)
         self.cursor = None if page.cursor is None else write_cursor(page.cursor)
         self.ended = page.cursor is None
@@ -187,7 +187,7 @@ class Walk:
         """How many jobs it would change that came after its moment; None where there are too many to look at."""
         if self._unbounded is None:
             return 0
-        engine, query, change = await self._asking.engine(), self._unbounded, self._change(0)
+        engine, query, change = await self._context.engine(), self._unbounded, self._change(0)
         found = scanned = 0
         while scanned < LONGEST_WALK:
             page = await engine.operator.find(query)
@@ -201,13 +201,13 @@ class Walk:
 
     async def _question(self) -> Query | None:
         """What to look for: asked once, because the names of a filter may have no jobs left in the end."""
-        self._unbounded, _ = await question_of(self._asking, self._filter, PAGE, None, self._bound)
+        self._unbounded, _ = await question_of(self._context, self._filter, PAGE, None, self._bound)
         return None if self._unbounded is None else as_of(self._unbounded, self._bound)
 
 
-async def alter(asking: OperatorContext, selection: Selection, change: Change) -> Tally:
+async def alter(context: OperatorContext, selection: Selection, change: Change) -> Tally:
     """Change jobs in one step; the timeline and listeners are told with the true former status."""
-    engine = await asking.engine()
-    tally = await engine.operator.alter(selection, change, by=asking.signed())
-    await asking.app.emit_altered(change, tally)
+    engine = await context.engine()
+    tally = await engine.operator.alter(selection, change, by=context.signed())
+    await context.app.emit_altered(change, tally)
     return tally

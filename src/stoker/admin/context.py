@@ -120,13 +120,13 @@ def _of_app(app: Stoker) -> Names:
 class Noun:
     """Questions and actions about one thing, for the one who asks."""
 
-    def __init__(self, asking: OperatorContext) -> None:
-        self._asking = asking
+    def __init__(self, context: OperatorContext) -> None:
+        self._context = context
 
-    def under(self, asking: OperatorContext) -> Self:
+    def under(self, context: OperatorContext) -> Self:
         """The same, with all that was changed about it, for another one who asks."""
         twin = copy.copy(self)
-        twin._asking = asking  # noqa: SLF001 - it is one of us
+        twin._context = context  # noqa: SLF001 - it is one of us
         return twin
 
 
@@ -137,4 +137,4 @@ def knowing(noun: T, job: stored.Job) -> T:
     """The same noun for one who has read a job: its next change need not read it again."""
     if not isinstance(noun, Noun):  # one of the user's own
         return noun
-    return noun.under(noun._asking._replace(read=job))  # noqa: SLF001 - it is one of us
+    return noun.under(noun._context._replace(read=job))  # noqa: SLF001 - it is one of us

@@ -112,10 +112,10 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     runs_long: bool = False
 
 
-async def detail(asking: OperatorContext, job: str) -> JobDetail:
+async def detail(context: OperatorContext, job: str) -> JobDetail:
     """Read a job with its events, its group and its worker. Raises `NotFound`."""
-    found = await asking.stored(job)
-    engine = await asking.engine()
+    found = await context.stored(job)
+    engine = await context.engine()
     now = await engine.now()
     events = await engine.timeline.events(window_of(found))
     group = None
@@ -125,19 +125,19 @@ async def detail(asking: OperatorContext, job: str) -> JobDetail:
     place = (
         next((one for one in await engine.control.workers() if one.worker == found.worker), None) if running else None
     )
-    return _made(asking, found, now, events, group, place)
+    return _made(context, found, now, events, group, place)
 
 
 def _made(
-    asking: OperatorContext,
+    context: OperatorContext,
     found: stored.Job,
     now: int,
     events: list[Event],
     group: Group | None,
     place: Presence | None,
 ) -> JobDetail:
-    shown = asking.job(found)
-    named = origin(shown.payload, asking.redact.values(found.options.metadata or {}))
+    shown = context.job(found)
+    named = origin(shown.payload, context.redact.values(found.options.metadata or {}))
     return JobDetail(
         job=shown,
         view=found.view(now),

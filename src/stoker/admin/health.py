@@ -51,10 +51,10 @@ class HealthAdmin(Noun):
         A store that cannot be opened is one check, and wrong. Nothing is changed.
         """
         try:
-            engine = await self._asking.app.engine()
+            engine = await self._context.app.engine()
             return await self._examined(engine)
         except EngineError as error:
-            return [_unusable(self._asking.app.root().where, error)]
+            return [_unusable(self._context.app.root().where, error)]
 
     async def _examined(self, engine: Engine) -> list[Check]:
         facts, description = await engine.diagnose(), await engine.describe()
@@ -79,7 +79,7 @@ class HealthAdmin(Noun):
         presences = await engine.control.workers()
         census, queues = await engine.operator.census(), await engine.control.queues()
         return Situation(
-            work=await attention.situation(engine, self._asking.app, self._asking.redact, census, queues, presences),
+            work=await attention.situation(engine, self._context.app, self._context.redact, census, queues, presences),
             apart=now - (before + after) // 2,
             unsure=(after - before) // 2 + SECOND // 2,
             overdue=await self._overdue(engine, now),
@@ -103,9 +103,9 @@ class HealthAdmin(Noun):
         return found
 
     def _limit(self, kind: str) -> Span | None:
-        task = self._asking.app.find_task(kind)
+        task = self._context.app.find_task(kind)
         own = None if task is None else task.options.timeout
-        return self._asking.app.defaults.timeout if own is None else own
+        return self._context.app.defaults.timeout if own is None else own
 
 
 async def _set_aside(engine: Engine) -> list[str]:

@@ -109,7 +109,7 @@ class HistoryAdmin(Noun):
         if length > wide * MOST_BUCKETS:
             least = width_for(length) // MINUTE * 60
             raise InvalidInput("width", width, f"must be at least {least} seconds for this window")
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         end = await engine.now() if until is None else instant(until, "until")
         # Buckets begin at multiples of the width, so that a chart does not change its steps while time passes.
         start = (end - length) // wide * wide
@@ -128,7 +128,7 @@ class HistoryAdmin(Noun):
         limit: int = 1_000,
     ) -> EventPage:
         """Events of a window that ends now (or at `until`), oldest first: the first `limit` of them."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         end = await engine.now() + 1 if until is None else instant(until, "until")
         one = None if job is None else ids.parse(job)
         found = await engine.timeline.events(Window(end - span(window, "window"), end, queue, one, limit + 1))
@@ -138,7 +138,7 @@ class HistoryAdmin(Noun):
         self, window: Seconds = 3600, *, queue: str | None = None, until: datetime | None = None, limit: int = 1_000
     ) -> list[LatencyView]:
         """How long the jobs took that were completed in a window, both ends included, latest first."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         end = await engine.now() if until is None else instant(until, "until")
         found = await engine.timeline.latencies(Window(end - span(window, "window"), end + 1, queue, None, limit))
         return [
@@ -153,7 +153,7 @@ class HistoryAdmin(Noun):
 
     async def failures(self, *, queue: str | None = None, kind: str | None = None) -> Failures:
         """The newest 1,000 dead and retrying jobs by kind and error, the largest group first."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         query = Query(
             statuses=frozenset({Status.DEAD, Status.RETRYING}),
             queues=frozenset() if queue is None else frozenset({queue}),
@@ -162,7 +162,7 @@ class HistoryAdmin(Noun):
         )
         jobs = (await engine.operator.find(query)).jobs
         since = min((one.created_at for one in jobs), default=None)
-        mask = self._asking.redact.text
+        mask = self._context.redact.text
         return Failures(
             groups=[msgspec.structs.replace(one, error=mask(one.error)) for one in error_groups(jobs)],
             looked_at=len(jobs),
@@ -173,7 +173,7 @@ class HistoryAdmin(Noun):
     async def _hint(self, queue: str | None, kind: str | None) -> str:
         """What was probably meant by a queue or kind that is not known."""
         wanted = Filter(queues=() if queue is None else (queue,), kinds=() if kind is None else (kind,))
-        return (await question_of(self._asking, wanted, 1))[1] if wanted.has_names else ""
+        return (await question_of(self._context, wanted, 1))[1] if wanted.has_names else ""
 
 
 def _point(one: Point, scale: float) -> SeriesPoint:

@@ -134,12 +134,12 @@ class JobsAdmin(Noun):
 
     async def get(self, job: str) -> JobDetail:
         """Everything about one job: record, arguments, events, group, worker. Raises `NotFound`."""
-        return await detail(self._asking, job)
+        return await detail(self._context, job)
 
     async def reveal(self, job: str) -> JobDetail:
         """The same with nothing masked; the audit log says who looked. Raises `NotFound`."""
-        found = await detail(self._asking._replace(redact=EVERYTHING_SHOWN), job)
-        await audited(self._asking, "jobs.reveal", f"job {found.job.id}")
+        found = await detail(self._context._replace(redact=EVERYTHING_SHOWN), job)
+        await audited(self._context, "jobs.reveal", f"job {found.job.id}")
         return found
 
     async def find(
@@ -151,25 +151,25 @@ class JobsAdmin(Noun):
         over, up to 10,000 records.
         """
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         if filter_.id is not None:
             found = [one for one in await engine.operator.get([ids.parse(filter_.id)]) if one is not None]
-            return JobPage([self._asking.listed(one) for one in found], None, 1, len(found) if total else None)
-        query, hint = await question_of(self._asking, filter_, limit, cursor)
+            return JobPage([self._context.listed(one) for one in found], None, 1, len(found) if total else None)
+        query, hint = await question_of(self._context, filter_, limit, cursor)
         if query is None:
             return JobPage([], None, 0, 0 if total else None, hint=hint)
-        page = await search(self._asking, query)
+        page = await search(self._context, query)
         after = None if page.cursor is None else write_cursor(page.cursor)
-        jobs = [self._asking.listed(one) for one in page.jobs]
+        jobs = [self._context.listed(one) for one in page.jobs]
         if not total:
             return JobPage(jobs, after, page.scanned, hint=hint)
         if cursor is None and after is None:
             return JobPage(jobs, after, page.scanned, len(jobs), hint=hint)
-        return JobPage(jobs, after, page.scanned, *await _total(self._asking, query), hint)
+        return JobPage(jobs, after, page.scanned, *await _total(self._context, query), hint)
 
     async def of_id(self, cut: ids.Shortened, *, limit: int = 10) -> list[views.Job]:
         """The jobs whose ids begin, and end, as one that was cut; the oldest first, at most so many."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         before = int.from_bytes(cut.first) - 1
         cursor = None if before < 0 else before.to_bytes(16)
         found: list[views.Job] = []
@@ -179,7 +179,7 @@ class JobsAdmin(Noun):
                 if not cut.begins(one.id):
                     return found
                 if cut.fits(one.id):
-                    found.append(self._asking.job(one))
+                    found.append(self._context.job(one))
                 if len(found) == limit:
                     return found
             if page.cursor is None:
@@ -189,8 +189,8 @@ class JobsAdmin(Noun):
 
     async def explain(self, job: str) -> Explanation:
         """Why a job does not run, and what to do about it. Raises `NotFound`."""
-        found = await self._asking.stored(job)
-        engine = await self._asking.engine()
+        found = await self._context.stored(job)
+        engine = await self._context.engine()
         queues = {queue.name: queue for queue in await engine.control.queues()}
         queue = queues.get(found.queue, Queue(name=found.queue))
         presences = await engine.control.workers()
@@ -203,7 +203,7 @@ class JobsAdmin(Noun):
         points = await engine.timeline.points(since, until, metrics, OF_ALL | {found.queue})
         flow = flows(points, since).get(found.queue)
         unreadable = found.metadata.get(CORRUPT)
-        seen = self._asking.redact.job(found)
+        seen = self._context.redact.job(found)
         subqueue = None
         if found.options.limit is not None:
             subqueues = await engine.control.subqueues(found.queue, names=[found.options.limit.subqueue])
@@ -215,7 +215,7 @@ class JobsAdmin(Noun):
         known: dict[str, Any] = {"unreadable": unreadable, "group": group, "flow": flow, "subqueue": subqueue}
         if held_by(found, census.at) is not None:
             known["budgets"] = await engine.control.budgets()
-        home = self._asking.app.queue_of(found.kind)
+        home = self._context.app.queue_of(found.kind)
         return explain(seen, queue, presences, census, line=line, turns=turns, home=home, **known)
 
     async def preview(self, filter_: Filter | str, *, counted_at: datetime | None = None) -> Preview:
@@ -224,32 +224,32 @@ class JobsAdmin(Noun):
         A name that is not known is refused. What no counter knows is walked over, up to 10,000 jobs.
         """
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         bound = await bound_at(engine, counted_at)
         if filter_.id is not None:
             [found] = await engine.operator.get([ids.parse(filter_.id)])
             there = frozenset[str]() if found is None else frozenset({found.queue})
             return Preview(int(found is not None), True, moment(bound), there)
-        query = await query_to_change(self._asking, filter_, 1, bound)
+        query = await query_to_change(self._context, filter_, 1, bound)
         if query is None:
             return Preview(0, True, moment(bound))
         if counted_at is None and is_counted(query):
             census = await engine.operator.census()
             return Preview(counted(query, census), True, moment(census.at), queues_of(query, census))
         met: set[str] = set()
-        count, complete = await _total(self._asking, as_of(query, bound), PREVIEW_WALK, met)
+        count, complete = await _total(self._context, as_of(query, bound), PREVIEW_WALK, met)
         return Preview(count, complete, moment(bound), frozenset(met))
 
     async def question(self, filter_: Filter, limit: int) -> Query | None:
         """What a change by this filter would ask the store, for a preview; None: no job is meant."""
-        return await query_to_change(self._asking, filter_, limit)
+        return await query_to_change(self._context, filter_, limit)
 
     async def errors(self, filter_: Filter | str = "", *, limit: int = LARGEST_PAGE) -> ErrorPage:
         """The latest jobs that a filter means, by kind and error, the largest group first."""
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
-        query, hint = await question_of(self._asking, filter_, limit)
-        found = [] if query is None else (await search(self._asking, query)).jobs
-        mask = self._asking.redact.text
+        query, hint = await question_of(self._context, filter_, limit)
+        found = [] if query is None else (await search(self._context, query)).jobs
+        mask = self._context.redact.text
         groups = [msgspec.structs.replace(one, error=mask(one.error)) for one in error_groups(found)]
         return ErrorPage(groups, len(found), hint)
 
@@ -261,8 +261,8 @@ class JobsAdmin(Noun):
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
         if filter_ != Filter(**{name: getattr(filter_, name) for name in _OF_EVENTS}):
             raise InvalidFilter("filter", str(filter_), "an event knows only its queue and kind; use queue: and kind:")
-        engine = await self._asking.engine()
-        await question_of(self._asking, filter_, 1)  # a name that is left out must be known
+        engine = await self._context.engine()
+        await question_of(self._context, filter_, 1)  # a name that is left out must be known
         pause = span(every, "every") / SECOND
         seen: dict[Event, None] = {}
         begin = since = await engine.now()
@@ -284,7 +284,7 @@ class JobsAdmin(Noun):
         self, kind: str, payload: Any = None, **options: Unpack[CallOptions[KeyFunction]]
     ) -> views.Receipt:
         """Enqueue a job by name. Where the app is known it must have the task; a bare store takes any kind."""
-        app = self._asking.app
+        app = self._context.app
         if not app.tasks and not app.declared:
             app.declare(kind)
         handle = await app.enqueue(app.draft(kind, payload, **options))
@@ -350,13 +350,13 @@ class JobsAdmin(Noun):
         The payload is JSON; where the task is known it must fit its parameters. Values that come back masked are kept
         as they are stored; below the role admin one that was changed or left out is refused. A dead job has no time.
         """
-        found = await self._asking.stored(job)
+        found = await self._context.stored(job)
         if payload is not None:
             encode_payload(Raw(payload))
-            may_change = self._asking.sees_secrets(found.queue)
-            payload = with_secrets(found.payload, payload, self._asking.redact, may_change=may_change)
+            may_change = self._context.sees_secrets(found.queue)
+            payload = with_secrets(found.payload, payload, self._context.redact, may_change=may_change)
             encoded = encode_payload(Raw(payload))
-            if (signature := self._asking.app.signature_of(found.kind)) is not None:
+            if (signature := self._context.app.signature_of(found.kind)) is not None:
                 signature.check(encoded)
         due = None if at is None else instant(at, "at")
         change = Edit(payload=payload, priority=priority, at=due, attempts=attempts)
@@ -369,7 +369,7 @@ class JobsAdmin(Noun):
         """
         if isinstance(former, (AuditView, str)):
             entry = former if isinstance(former, str) else former.id
-            deed = (await AuditAdmin(self._asking).stored(entry)).deed
+            deed = (await AuditAdmin(self._context).stored(entry)).deed
             if deed.action not in UNDONE:
                 why = f"tells of {deed.action}; only {' and '.join(UNDONE)} can be undone"
                 raise InvalidInput("entry", entry, why)
@@ -378,7 +378,7 @@ class JobsAdmin(Noun):
         for start in range(0, len(former), LARGEST_BATCH):
             portion = tuple(former[start : start + LARGEST_BATCH])
             selection = Selection(tuple(one.id for one in portion))
-            done.add(await alter(self._asking, selection, Restore(portion)))
+            done.add(await alter(self._context, selection, Restore(portion)))
         return done
 
     async def act(
@@ -396,8 +396,8 @@ class JobsAdmin(Noun):
         are not touched.
         """
         found, given = on_many(action), given or {}
-        change = found.making(given, self._asking.app.mint)
-        await check_queue_to_move_to(self._asking, given)
+        change = found.making(given, self._context.app.mint)
+        await check_queue_to_move_to(self._context, given)
         if not isinstance(target, str):
             found.check_many(given)
         return await self._act(target, change, progress, counted_at)
@@ -407,9 +407,9 @@ class JobsAdmin(Noun):
     async def _act(
         self, target: Target, change: Making, progress: Progress | None, counted_at: datetime | None = None
     ) -> Bulk:
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         if isinstance(target, str):
-            found = await self._asking.stored(target)
+            found = await self._context.stored(target)
             due = found.status in WAITING and found.scheduled_at <= await engine.now()
             if due and change(1) == RunNow():
                 return Bulk()
@@ -420,14 +420,14 @@ class JobsAdmin(Noun):
         wanted = [ids.parse(job) for job in target]
         for start in range(0, len(wanted), LARGEST_BATCH):
             portion = tuple(wanted[start : start + LARGEST_BATCH])
-            bulk.add(await alter(self._asking, Selection(portion), change(len(portion))))
+            bulk.add(await alter(self._context, Selection(portion), change(len(portion))))
             if _stops(progress, bulk, ended=start + LARGEST_BATCH >= len(wanted)):
                 break
         return bulk
 
     async def _one(self, before: stored.Job, change: Change) -> Bulk:
         """Change one job, or raise what hinders it."""
-        tally = await alter(self._asking, Selection((before.id,)), change)
+        tally = await alter(self._context, Selection((before.id,)), change)
         job, action = ids.text(before.id), action_of(change)
         if tally.missing:
             raise NotFound.job(job)
@@ -449,8 +449,8 @@ class JobsAdmin(Noun):
         """Page by page over the jobs as they were at one moment, each page one step."""
         if filter_.id is not None:
             return await self._act([filter_.id], change, progress)
-        await query_to_change(self._asking, filter_, 1)
-        walk = Walk(self._asking, filter_, change, await bound_at(engine, counted_at), None)
+        await query_to_change(self._context, filter_, 1)
+        walk = Walk(self._context, filter_, change, await bound_at(engine, counted_at), None)
         while True:
             await walk.step()
             if _stops(progress, walk.bulk, ended=walk.ended) or walk.ended:
@@ -475,15 +475,15 @@ async def _line(engine: Engine, job: stored.Job, now: Instant) -> Line | None:
 
 
 async def _total(
-    asking: OperatorContext, query: Query, walk: int = LONGEST_WALK, met: set[str] | None = None
+    context: OperatorContext, query: Query, walk: int = LONGEST_WALK, met: set[str] | None = None
 ) -> tuple[int, bool]:
     """How many jobs a query means, and whether these are all; `met` takes in the queues of those that were read."""
     if is_counted(query):
-        return counted(query, await (await asking.engine()).operator.census()), True
+        return counted(query, await (await context.engine()).operator.census()), True
     query = msgspec.structs.replace(query, cursor=None, limit=LARGEST_PAGE)
     count = scanned = 0
     while count < MOST_COUNTED and scanned < walk:
-        page = await search(asking, query)
+        page = await search(context, query)
         at = query.ended_by
         there = [job for job in page.jobs if at is None or matched_at(job, query, at)]
         count += len(there)

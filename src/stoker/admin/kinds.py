@@ -39,9 +39,12 @@ class KindsAdmin(Noun):
 
     async def list(self) -> list[KindView]:
         """Every kind that has or had jobs, and every task of this app, those in trouble first."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         return kind_views(
-            await engine.operator.census(), await engine.control.workers(), self._asking.app.tasks, self._asking.redact
+            await engine.operator.census(),
+            await engine.control.workers(),
+            self._context.app.tasks,
+            self._context.redact,
         )
 
 

@@ -31,8 +31,8 @@ class LetterWalk:
     `cursor` is the place from which it goes on; None at its beginning and its end.
     """
 
-    def __init__(self, asking: OperatorContext, action: str, given: Given, bound: Instant, cursor: str | None) -> None:
-        self._asking = asking
+    def __init__(self, context: OperatorContext, action: str, given: Given, bound: Instant, cursor: str | None) -> None:
+        self._context = context
         self._action = LETTER_ACTIONS[action]
         self._given = given
         self._bound = bound
@@ -41,10 +41,10 @@ class LetterWalk:
 
     async def step(self) -> Tally:
         """Change one page of letters."""
-        streams = outbox_of(await self._asking.engine())
+        streams = outbox_of(await self._context.engine())
         start = LetterPlace(self._bound + 1, "", "", 0, 0)  # what failed at the bound counts
         before = start if self.cursor is None else place(self.cursor)
-        found = await streams.letters(chosen(self._given, before), self._action, by=self._asking.signed())
+        found = await streams.letters(chosen(self._given, before), self._action, by=self._context.signed())
         self.ended = found.n < PAGE
         self.cursor = None if self.ended else "~".join(map(str, found.letters[-1].place))
         return Tally(changed=found.n)

@@ -59,7 +59,7 @@ class LimitsAdmin(Noun):
 
     async def list(self) -> list[BudgetView]:
         """Every budget, by name."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         now = await engine.now()
         return [budget_view(one.name, one.bucket, now, one.declared) for one in await engine.control.budgets()]
 
@@ -72,7 +72,7 @@ class LimitsAdmin(Noun):
 
     async def keys(self, queue: str, *, after: str | None = None, limit: int = 100) -> Sequence[KeyView]:
         """What runs and waits under each limit key and tenant of a queue, by name, behind the name `after`."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         return [key_view(one) for one in await engine.control.subqueues(queue, after=after, limit=limit)]
 
     async def at_limit(self, queue: str | None = None, *, limit: int = 100) -> Sequence[KeyView]:
@@ -80,7 +80,7 @@ class LimitsAdmin(Noun):
 
         At most `limit` of them; it looks at up to 10,000 keys of each queue.
         """
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         names = [one.name for one in await engine.control.queues()] if queue is None else [queue]
         found: list[KeyView] = []
         for name in names:
@@ -101,15 +101,15 @@ class LimitsAdmin(Noun):
         A queue that is not known is refused, unless `create` makes its settings ahead of its first job.
         """
         if not create:
-            await self._asking.known_queue(queue)
-        engine = await self._asking.engine()
-        await engine.control.tune(queue, Tuning(limits=((name, n),)), by=self._asking.signed())
+            await self._context.known_queue(queue)
+        engine = await self._context.engine()
+        await engine.control.tune(queue, Tuning(limits=((name, n),)), by=self._context.signed())
 
     async def clear(self, queue: str, name: str) -> None:
         """Give a limit back to the number that its jobs bring. Raises `NotFound` for a queue that is not known."""
-        await self._asking.known_queue(queue, more=UNCHANGED)
-        engine = await self._asking.engine()
-        await engine.control.tune(queue, Tuning(limits=((name, None),)), by=self._asking.signed())
+        await self._context.known_queue(queue, more=UNCHANGED)
+        engine = await self._context.engine()
+        await engine.control.tune(queue, Tuning(limits=((name, None),)), by=self._context.signed())
 
     async def tune(self, name: str, rate: Rate, *, create: bool = False) -> None:
         """Set a budget's rate; tokens at hand are kept as far as they fit.
@@ -119,18 +119,18 @@ class LimitsAdmin(Noun):
         check_name("budget", name)
         if not isinstance(rate, Rate):
             raise InvalidInput("rate", rate, "must be a Rate, such as Rate(100, per=60)")
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         if not create:
-            known = {*(one.name for one in await engine.control.budgets()), *self._asking.app.declarations.budgets}
+            known = {*(one.name for one in await engine.control.budgets()), *self._context.app.declarations.budgets}
             if name not in known:
                 raise _no_budget(name, known, CREATE)
-        await engine.control.tune(name, rate, by=self._asking.signed())
+        await engine.control.tune(name, rate, by=self._context.signed())
 
     async def drain(self, name: str) -> None:
         """Empty a budget, because the real limiter refused. Raises `NotFound`."""
-        if not await self._asking.app.budget(name).drain():
-            raise _no_budget(name, {one.name for one in await (await self._asking.engine()).control.budgets()})
-        await audited(self._asking, "limits.drain", f"budget {name}")
+        if not await self._context.app.budget(name).drain():
+            raise _no_budget(name, {one.name for one in await (await self._context.engine()).control.budgets()})
+        await audited(self._context, "limits.drain", f"budget {name}")
 
 
 def _no_budget(name: str, known: Iterable[str], more: str = "") -> NotFound:

@@ -77,8 +77,8 @@ Progress: TypeAlias = Callable[[OperationView], None]
 class OperationsAdmin(Noun):
     """Bulk actions that outlast the call that starts them."""
 
-    def __init__(self, asking: OperatorContext) -> None:
-        super().__init__(asking)
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
         self._walking: dict[str, asyncio.Task[OperationView]] = {}
 
     async def start(
@@ -98,10 +98,10 @@ class OperationsAdmin(Noun):
         if filter_.id is not None:
             raise InvalidInput("filter", str(filter_), "names one job; change it without an operation")
         found, given = on_many(action), given or {}
-        found.making(given, self._asking.app.mint)
+        found.making(given, self._context.app.mint)
         found.check_many(given)
-        await check_queue_to_move_to(self._asking, given)
-        await query_to_change(self._asking, filter_, 1)
+        await check_queue_to_move_to(self._context, given)
+        await query_to_change(self._context, filter_, 1)
         return await self._store(action, str(filter_), given, counted_at)
 
     async def start_on_letters(
@@ -122,23 +122,23 @@ class OperationsAdmin(Noun):
         fields: dict[str, Any] = {"stream": stream, **terms}
         given = {field: value for field, value in fields.items() if value is not None}
         chosen(given)
-        outbox_of(await self._asking.engine())
+        outbox_of(await self._context.engine())
         return await self._store(name, as_text(given), given, counted_at)
 
     async def _store(self, action: str, filter_: str, given: Given, counted_at: datetime | None) -> OperationView:
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         now = await engine.now()
         stored = await engine.documents.put_operation(
             Operation(
-                id=ids.text(self._asking.app.mint()),
-                who=self._asking.by or "",
+                id=ids.text(self._context.app.mint()),
+                who=self._context.by or "",
                 action=action,
                 filter=filter_,
                 change=dict(given),
                 bound=bound_of(None if counted_at is None else instant(counted_at, "counted_at"), now),
                 started=now,
             ),
-            by=self._asking.signed(),
+            by=self._context.signed(),
         )
         assert stored is not None, "its id is new"
         return self._begin(stored, None)
@@ -160,12 +160,12 @@ class OperationsAdmin(Noun):
 
     async def get(self, operation: str) -> OperationView:
         """One operation as it is stored now. Raises `NotFound`."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         return view(await self._stored(operation), await engine.now())
 
     async def stop(self, operation: str) -> OperationView:
         """Ask an operation to stop; its process does so within one page. One that has ended stays as it is."""
-        engine, by = await self._asking.engine(), self._asking.signed()
+        engine, by = await self._context.engine(), self._context.signed()
         while True:
             found = await self._stored(operation)
             if found.ended or found.state == "stopping":
@@ -182,11 +182,11 @@ class OperationsAdmin(Noun):
 
         Raises `WrongState` for one that is done or still runs.
         """
-        engine, by = await self._asking.engine(), self._asking.signed()
+        engine, by = await self._context.engine(), self._context.signed()
         while True:
             found = await self._stored(operation)
             if found.action not in LETTER_ACTIONS:
-                check_search_to_change(self._asking.searches_as, Filter.parse(found.filter))
+                check_search_to_change(self._context.searches_as, Filter.parse(found.filter))
             now = await engine.now()
             if found.state == "done" or not (found.ended or found.interrupted(now)):
                 raise WrongState(f"operation {operation}", view(found, now).state, "resume")
@@ -196,7 +196,7 @@ class OperationsAdmin(Noun):
 
     async def list(self) -> list[OperationView]:
         """Every operation that is kept, the one that was started last first."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         now = await engine.now()
         return [view(one, now) for one in await engine.documents.operations()]
 
@@ -215,7 +215,7 @@ class OperationsAdmin(Noun):
         return view(stored, stored.seen)
 
     async def _walk(self, stored: Operation, cursor: str | None) -> OperationView:
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         try:
             walk = self._walk_of(stored, cursor)
             while not stored.ended:
@@ -232,13 +232,13 @@ class OperationsAdmin(Noun):
 
     def _walk_of(self, stored: Operation, cursor: str | None) -> Walk | LetterWalk:
         if stored.action in LETTER_ACTIONS:
-            return LetterWalk(self._asking, stored.action, stored.change, stored.bound, cursor)
-        change = on_many(stored.action).making(stored.change, self._asking.app.mint)
-        return Walk(self._asking, Filter.parse(stored.filter), change, stored.bound, cursor)
+            return LetterWalk(self._context, stored.action, stored.change, stored.bound, cursor)
+        change = on_many(stored.action).making(stored.change, self._context.app.mint)
+        return Walk(self._context, Filter.parse(stored.filter), change, stored.bound, cursor)
 
     async def _written(self, before: Operation, walk: Walk | LetterWalk, tally: Tally) -> Operation:
         """Store what a page came to; if a stop was asked for meanwhile, the operation ends with it."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         later = await _later(walk) if walk.ended else None
         while True:
             refused = dict(before.refused)
@@ -261,7 +261,7 @@ class OperationsAdmin(Noun):
             before = await self._stored(before.id)
 
     async def _stored(self, operation: str) -> Operation:
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         found = next((one for one in await engine.documents.operations() if one.id == operation), None)
         if found is None:
             raise NotFound(f"operation {shown(operation)} is not in the store")

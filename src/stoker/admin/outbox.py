@@ -17,45 +17,45 @@ class OutboxAdmin(Noun):
 
     async def list(self) -> list[StreamState]:
         """Every stream of the store, by name, with its consumers."""
-        return [_masked(one, self._asking.redact) for one in await states(self._asking.app)]
+        return [_masked(one, self._context.redact) for one in await states(self._context.app)]
 
     async def letters(self, *, stream: str | None = None, **chosen: Unpack[LetterListing]) -> LetterPage:
         """List letters of all streams or of one, latest failure first, by the filter of a stream's `letters`."""
-        streams = await streams_of(self._asking.app)
-        return _shown(await page(streams, read_filter(stream, paged=True, **chosen)), self._asking)
+        streams = await streams_of(self._context.app)
+        return _shown(await page(streams, read_filter(stream, paged=True, **chosen)), self._context)
 
     async def count_letters(self, *, stream: str | None = None, **chosen: Unpack[LetterQuery]) -> int:
         """Count letters of all streams or of one, by the same filter."""
-        return await count(await streams_of(self._asking.app), read_filter(stream, **chosen))
+        return await count(await streams_of(self._context.app), read_filter(stream, **chosen))
 
     def stream(self, name: str) -> StreamHandle:
         """A stream to look at and steer: `state`, `letters`, `replay`, `release`, `seek`, `pause`, `resume`, `drop`."""
-        return _Shown(self._asking, name)
+        return _Shown(self._context, name)
 
 
 class _Shown(StreamHandle):
     """A stream with secrets masked in what it shows."""
 
-    def __init__(self, asking: OperatorContext, name: str) -> None:
-        super().__init__(asking.app, name, by=asking.signed())
-        self._asking = asking
+    def __init__(self, context: OperatorContext, name: str) -> None:
+        super().__init__(context.app, name, by=context.signed())
+        self._context = context
 
     async def state(self) -> StreamState:
         """The stream with its consumers: what waits for each, how old it is, and what failed."""
-        return _masked(await super().state(), self._asking.redact)
+        return _masked(await super().state(), self._context.redact)
 
     async def letters(self, **chosen: Unpack[LetterListing]) -> LetterPage:
         """List letters, latest failure first."""
-        return _shown(await super().letters(**chosen), self._asking)
+        return _shown(await super().letters(**chosen), self._context)
 
 
-def _shown(found: LetterPage, asking: OperatorContext) -> LetterPage:
+def _shown(found: LetterPage, context: OperatorContext) -> LetterPage:
     shown = tuple(
         msgspec.structs.replace(
             one,
-            payload=one.payload if one.raw else asking.listed_payload(one.payload),
-            headers=asking.redact.values(one.headers),
-            reason=asking.redact.text(one.reason),
+            payload=one.payload if one.raw else context.listed_payload(one.payload),
+            headers=context.redact.values(one.headers),
+            reason=context.redact.text(one.reason),
         )
         for one in found.letters
     )

@@ -53,19 +53,19 @@ class Overview(Attention, frozen=True, kw_only=True):
         return any(one.tone == "bad" for one in self.findings)
 
 
-async def overview(asking: OperatorContext, window: Seconds = 3600) -> Overview:
+async def overview(context: OperatorContext, window: Seconds = 3600) -> Overview:
     """Read everything in six calls: census, queues, workers, points, schedules, streams.
 
     Where jobs are dead, letters wait, workers are silent or queues wait long, a few calls more tell about these.
     """
-    engine = await asking.engine()
+    engine = await context.engine()
     census = await engine.operator.census()
     wide = max(span(window, "window"), MINUTE)
     minutes = minutes_of(wide)
     since, until = closed(census.at, minutes)
     points = await engine.timeline.points(since, until, MEASURED, width=minutes * MINUTE)
     queues, presences = await engine.control.queues(), await engine.control.workers()
-    found = findings(await situation(engine, asking.app, asking.redact, census, queues, presences))
+    found = findings(await situation(engine, context.app, context.redact, census, queues, presences))
     shown = views(census, queues, presences, points)
     return Overview(
         **msgspec.structs.asdict(attention(census, found)),
@@ -73,7 +73,7 @@ async def overview(asking: OperatorContext, window: Seconds = 3600) -> Overview:
         flow=_sum(shown, counted_minutes(points)),
         queues=shown,
         workers=worker_views(presences, census.at),
-        kinds=kind_views(census, presences, asking.app.tasks, asking.redact),
+        kinds=kind_views(census, presences, context.app.tasks, context.redact),
     )
 
 

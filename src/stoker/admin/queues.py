@@ -75,7 +75,7 @@ class QueuesAdmin(Noun):
 
     async def list(self) -> list[QueueView]:
         """Every queue that was used, tuned or served, by name, with what went through in the last 15 closed minutes."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         census = await engine.operator.census()
         since, until = closed(census.at)
         points = await engine.timeline.points(since, until, MEASURED, width=RECENT * MINUTE)
@@ -86,14 +86,14 @@ class QueuesAdmin(Noun):
         found = next((view for view in await self.list() if view.name == name), None)
         if found is not None:
             return found
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         census = await engine.operator.census()
-        await self._asking.known_queue(name, census, "")
+        await self._context.known_queue(name, census, "")
         return _view(census, Queue(name=name, keep_done=engine.keep_done), [], _Sums(), 0)
 
     async def notes(self, names: Collection[str]) -> Sequence[str]:
         """What keeps the jobs of these queues from running once an action has made them ready, in sentences."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         return [text for _, text in notes(await engine.control.queues(), names, await engine.operator.census())]
 
     async def pause(
@@ -113,10 +113,10 @@ class QueuesAdmin(Noun):
             raise InvalidInput("until", until, "cannot go with for_; give one of them")
         lasts = None if for_ is None else span(for_, "for_")
         if until is not None:
-            lasts = instant(until, "until") - await (await self._asking.engine()).now()
+            lasts = instant(until, "until") - await (await self._context.engine()).now()
             if lasts <= 0:
                 raise InvalidInput("until", until.isoformat(), "must be in the future")
-        await self.tune(name, Tuning(paused=True, pause_for=lasts, reason=reason, by=self._asking.by), create=create)
+        await self.tune(name, Tuning(paused=True, pause_for=lasts, reason=reason, by=self._context.by), create=create)
 
     async def resume(self, name: str) -> None:
         """Let workers claim jobs of a queue again."""
@@ -127,7 +127,7 @@ class QueuesAdmin(Noun):
         await self._end(name, Tuning(reopen=True))
 
     async def _end(self, name: str, tuning: Tuning) -> None:
-        await self._asking.known_queue(name, more=UNCHANGED)
+        await self._context.known_queue(name, more=UNCHANGED)
         await self.tune(name, tuning, create=True)
 
     async def tune(self, name: str, tuning: Tuning, *, create: bool = False) -> None:
@@ -136,9 +136,9 @@ class QueuesAdmin(Noun):
         A queue that is not known is refused, unless `create` makes its settings ahead of its first job.
         """
         if not create:
-            await self._asking.known_queue(name)
-        engine = await self._asking.engine()
-        await engine.control.tune(name, tuning, by=self._asking.signed(tuning.reason))
+            await self._context.known_queue(name)
+        engine = await self._context.engine()
+        await engine.control.tune(name, tuning, by=self._context.signed(tuning.reason))
 
     async def purge(
         self, name: str | None, *, status: str = "done", older_than: Seconds, counted_at: datetime | None = None
@@ -147,10 +147,10 @@ class QueuesAdmin(Noun):
 
         `counted_at` is the moment from which that is counted: that of a preview, now without one.
         """
-        bound = await bound_at(await self._asking.engine(), counted_at)
+        bound = await bound_at(await self._context.engine(), counted_at)
         filter_ = purged(name, status, span(older_than, "older_than"), bound)
-        await query_to_change(self._asking, filter_, 1)
-        walk = Walk(self._asking, filter_, lambda _: Delete(), bound, None)
+        await query_to_change(self._context, filter_, 1)
+        walk = Walk(self._context, filter_, lambda _: Delete(), bound, None)
         while not walk.ended:
             await walk.step()
         return walk.bulk

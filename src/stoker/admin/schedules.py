@@ -43,13 +43,13 @@ class SchedulesAdmin(Noun):
         With `overlap="skip"` the id of an active job of the schedule is returned instead.
         """
         job: JobHandle[object] = await self._handle(name).run_now()
-        await audited(self._asking, "schedules.run", f"schedule {name}", after={"job": job.id})
+        await audited(self._context, "schedules.run", f"schedule {name}", after={"job": job.id})
         return job.id
 
     async def create(self, name: str, draft: Draft, **options: Unpack[ScheduleOptions]) -> Schedule:
         """Store a new schedule that enqueues `draft`; one of that name must not be there yet."""
         given = plan(name, draft, "api", parse(options))
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         if any(one.name == name for one in await engine.schedules.read()):
             raise InvalidSchedule(
                 "name", name, "is the name of another schedule: edit that one, or choose another name"
@@ -65,7 +65,7 @@ class SchedulesAdmin(Noun):
 
     async def reset(self, name: str) -> Schedule:
         """Give an edited schedule back to the code that declares it; needs the app."""
-        declaration = self._asking.app.declared_schedules.get(name)
+        declaration = self._context.app.declared_schedules.get(name)
         if declaration is None:
             return self._shown(await self._handle(name).reset())  # which says that nothing declares it
         return self._shown(await self._put(declaration.schedule()))
@@ -73,26 +73,26 @@ class SchedulesAdmin(Noun):
     async def drop(self, name: str) -> None:
         """Remove a schedule; jobs that it made stay. One that code declares comes back when a worker starts."""
         check_name("schedule name", name)
-        engine = await self._asking.engine()
-        if not await engine.schedules.drop(name, by=self._asking.signed()):
+        engine = await self._context.engine()
+        if not await engine.schedules.drop(name, by=self._context.signed()):
             raise NotFound(f"schedule {name!r} is not in the store")
 
     async def list(self) -> list[Schedule]:
         """Every schedule of the store, by name, those of other apps included."""
-        return [self._shown(one) for one in await self._asking.app.schedules()]
+        return [self._shown(one) for one in await self._context.app.schedules()]
 
     async def _put(self, given: Edit | StoredSchedule) -> Schedule:
         check_name("schedule name", given.name)
-        engine = await self._asking.engine()
-        stored = await engine.schedules.put(given, by=self._asking.signed())
+        engine = await self._context.engine()
+        stored = await engine.schedules.put(given, by=self._context.signed())
         if stored is None:
             raise NotFound(f"schedule {given.name!r} is not in the store: it was never stored, or it was dropped")
-        return self._asking.app.schedule_record(stored)
+        return self._context.app.schedule_record(stored)
 
     def _handle(self, name: str) -> ScheduleHandle:
-        return self._asking.app.schedule_handle(name)
+        return self._context.app.schedule_handle(name)
 
     def _shown(self, one: Schedule) -> Schedule:
-        asking = self._asking
-        error = None if one.last_error is None else asking.redact.text(one.last_error)
-        return msgspec.structs.replace(one, payload=asking.listed_payload(one.payload), last_error=error)
+        context = self._context
+        error = None if one.last_error is None else context.redact.text(one.last_error)
+        return msgspec.structs.replace(one, payload=context.listed_payload(one.payload), last_error=error)

@@ -34,10 +34,10 @@ CUT = "\0"
 logger = logging.getLogger("stoker.audit")
 
 
-async def search(asking: OperatorContext, query: Query) -> Page:
+async def search(context: OperatorContext, query: Query) -> Page:
     """A page of the jobs that a query means and the asker may find; it reads as far as an engine's page does."""
-    engine = await asking.engine()
-    if not query.has_texts or asking.searches_as == "admin":
+    engine = await context.engine()
+    if not query.has_texts or context.searches_as == "admin":
         return await engine.operator.find(query)
     plain = replace(query, text=None, payload=None, error=None, limit=LARGEST_PAGE)
     found: list[Job] = []
@@ -49,7 +49,7 @@ async def search(asking: OperatorContext, query: Query) -> Page:
             if unbroken > UNBROKEN:
                 await asyncio.sleep(0)  # others have a turn, and the caller may give up
                 unbroken = 0
-            if not _shows(asking, job, query):
+            if not _shows(context, job, query):
                 continue
             found.append(job)
             if len(found) == query.limit:
@@ -61,35 +61,35 @@ async def search(asking: OperatorContext, query: Query) -> Page:
         plain = replace(plain, cursor=page.cursor)
 
 
-def _shows(asking: OperatorContext, job: Job, query: Query) -> bool:
+def _shows(context: OperatorContext, job: Job, query: Query) -> bool:
     """Does a job have the texts where nothing of it is masked?
 
     Payloads that the asker may not reveal, because of its role or the job's queue, have none. What stands for a secret
     is not looked into: else it would be found where the secret has the same letters, and only there. What is shown is
     stored too, so that few jobs need masking.
     """
-    errors_only = asking.role == "read" or bool(asking.queues and job.queue not in asking.queues)
+    errors_only = context.role == "read" or bool(context.queues and job.queue not in context.queues)
     if not has_texts(job, query, errors_only=errors_only):
         return False
-    mask = asking.redact
+    mask = context.redact
     error = None if job.last_error is None else mask.text(job.last_error).replace(MASK, CUT)
     payload = mask.json(job.payload).replace(MASK.encode(), CUT.encode())
     return has_texts(replace(job, payload=payload, last_error=error), query, errors_only=errors_only)
 
 
-async def noted(asking: OperatorContext, filter_: Filter) -> None:
+async def noted(context: OperatorContext, filter_: Filter) -> None:
     """Write to the audit log that a person looks into payloads: once a minute at most, and not for what."""
-    by = asking.signed()
+    by = context.signed()
     if filter_.payload is None or by is None:
         return
     what = f"jobs {filter_.without_payload}"
     # A lock that is never released lets one process in a minute write.
     name = f"stoker.search.{hashlib.sha256(by.who.encode()).hexdigest()[:32]}"
     try:
-        engine = await asking.engine()
+        engine = await context.engine()
         async with asyncio.timeout(PATIENCE):
-            if await engine.control.lock(name, ids.text(asking.app.mint()), MINUTE):
-                await audited(asking, "jobs.search", what)
+            if await engine.control.lock(name, ids.text(context.app.mint()), MINUTE):
+                await audited(context, "jobs.search", what)
     except (EngineReadOnly, EngineRefused, EngineBusy, TimeoutError) as error:
         text = "%s (%s) searched payloads of %s. The store takes no writes now (%s): this line stands for its entry."
         logger.warning(text, by.who, by.way, what, type(error).__name__)

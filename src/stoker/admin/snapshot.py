@@ -85,15 +85,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def snapshot(
-    asking: OperatorContext, pages: Mapping[List, int] | None = None, per_page: int = PageOf().size
+    context: OperatorContext, pages: Mapping[List, int] | None = None, per_page: int = PageOf().size
 ) -> Snapshot:
     """Read all lists, each at its own page. A store that cannot be used gives empty lists and a `problem`."""
     wanted = {name: PageOf((pages or {}).get(name, 1), per_page) for name in LISTS}
     try:
-        engine = await asking.engine()
+        engine = await context.engine()
         census = await engine.operator.census()
         totals = census.by_status()
-        found = {name: await _page(asking, engine, name, wanted[name], totals, census.at) for name in LISTS}
+        found = {name: await _page(context, engine, name, wanted[name], totals, census.at) for name in LISTS}
         return _made(
             found,
             schedules=[
@@ -130,7 +130,7 @@ def _made(
 
 
 async def _page(
-    asking: OperatorContext, engine: Engine, name: List, wanted: PageOf, totals: Mapping[Status, int], now: Instant
+    context: OperatorContext, engine: Engine, name: List, wanted: PageOf, totals: Mapping[Status, int], now: Instant
 ) -> SnapshotPage:
     status, window = LISTS[name]
     query = Query(statuses=frozenset({status}), limit=LARGEST_PAGE)
@@ -144,7 +144,7 @@ async def _page(
     total = len(jobs) if window is not None else totals[status]
     shown = jobs[wanted.start : wanted.start + wanted.size]
     return SnapshotPage(
-        records=[_entry(asking, job) for job in shown],
+        records=[_entry(context, job) for job in shown],
         total=total,
         more=more and window is not None,
         page=wanted.page,
@@ -164,8 +164,8 @@ async def _read(engine: Engine, query: Query, reach: int) -> tuple[list[Job], bo
         query = replace(query, cursor=page.cursor)
 
 
-def _entry(asking: OperatorContext, job: Job) -> Entry:
-    shown = asking.redact.job(job)
+def _entry(context: OperatorContext, job: Job) -> Entry:
+    shown = context.redact.job(job)
     named = origin(shown.payload, shown.options.metadata)
     return Entry(
         id=ids.text(job.id),

@@ -43,7 +43,7 @@ class TokensAdmin(Noun):
         lasts = None if expires is None else span(expires, "expires")
         if lasts == 0:
             raise InvalidInput("expires", expires, "must be more than 0: the token would never be good")
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         now = await engine.now()
         secret = PREFIX + secrets.token_urlsafe(ENTROPY)
         token = AccessToken(
@@ -54,19 +54,19 @@ class TokensAdmin(Noun):
             created=now,
             expires=None if lasts is None else now + lasts,
         )
-        if not await engine.documents.put_token(token, by=self._asking.signed()):
+        if not await engine.documents.put_token(token, by=self._context.signed()):
             raise InvalidInput("token", name, "is the name of another token; revoked ones keep theirs")
         return secret
 
     async def list(self) -> list[TokenView]:
         """Every token, also those that expired or were revoked, by name."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         now = await engine.now()
         return [_view(one, now) for one in await engine.documents.tokens()]
 
     async def revoke(self, name: str) -> None:
         """End a token; one that is revoked stays so. Raises `NotFound`."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         while True:
             found = next((token for token in await engine.documents.tokens() if token.name == name), None)
             if found is None:
@@ -74,7 +74,7 @@ class TokensAdmin(Noun):
             if found.revoked is not None:
                 return
             revoked = msgspec.structs.replace(found, revoked=await engine.now())
-            if await engine.documents.put_token(revoked, before=found, by=self._asking.signed()):
+            if await engine.documents.put_token(revoked, before=found, by=self._context.signed()):
                 return
 
 

@@ -53,14 +53,14 @@ class WorkersAdmin(Noun):
 
     async def jobs(self, worker: str | None = None) -> list[RunningJob]:
         """What a worker runs, or all workers run, the longest running first."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         now = await engine.now()
         query = Query(statuses=frozenset({Status.RUNNING}), limit=LARGEST_PAGE)
         found: list[RunningJob] = []
         while True:
             page = await engine.operator.find(query)
             found += [
-                RunningJob(job=self._asking.listed(job), long=runs_long(job, now))
+                RunningJob(job=self._context.listed(job), long=runs_long(job, now))
                 for job in page.jobs
                 if worker is None or job.worker == worker
             ]
@@ -76,7 +76,7 @@ class WorkersAdmin(Noun):
         that the worker holds under its id are released too. Raises `NotFound` for a worker that the store does not
         know.
         """
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         if worker not in {one.worker for one in await engine.control.workers()} and not await self.jobs(worker):
             raise NotFound(f"worker {shown(worker)} is not in the store: `stoker workers` lists those that are known")
         me, taken = uuid.uuid4().hex, 0
@@ -84,18 +84,18 @@ class WorkersAdmin(Noun):
         try:
             while True:
                 handed_on = await hand_back(engine, me, [worker])
-                publish(self._asking.app, handed_on)
+                publish(self._context.app, handed_on)
                 taken += sum(claim.former == worker for claim in handed_on[0])
                 if len(handed_on[0]) < BATCH:
                     break
         finally:
             await engine.jobs.renew(me, [], lease=0)
-        await audited(self._asking, "workers.take_back", f"worker {worker}", reason=reason, after={"jobs": taken})
+        await audited(self._context, "workers.take_back", f"worker {worker}", reason=reason, after={"jobs": taken})
         return taken
 
     async def list(self) -> list[WorkerView]:
         """Every worker that reported itself and was not forgotten yet, by id."""
-        engine = await self._asking.engine()
+        engine = await self._context.engine()
         presences = await engine.control.workers()
         return worker_views(presences, await engine.now())
 

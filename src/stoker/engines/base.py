@@ -30,7 +30,7 @@ from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, 
 from stoker.model.next_due import NextDue
 from stoker.model.operations import Operation
 from stoker.model.outbox.consumers import Steering, StreamState
-from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest, Rest
+from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest, NothingDue
 from stoker.model.outbox.delivery import Advance, Advanced
 from stoker.model.outbox.letters import LetterAction, LetterFilter, Letters
 from stoker.model.outbox.stream import Entry, Stream, Vacuumed
@@ -663,7 +663,7 @@ class Outbox(Protocol):
         """
         ...
 
-    async def lease(self, wish: LeaseRequest) -> Lease | Rest:
+    async def lease(self, request: LeaseRequest) -> Lease | NothingDue:
         """Take a partition that has something to deliver, and read it, in one step.
 
         `cursor.choose` decides which: due, not paused, and without a living holder whose lease goes on, the least
@@ -676,12 +676,12 @@ class Outbox(Protocol):
         ...
 
     async def advance(
-        self, advance: Advance, *, tx: Transaction | None = None, wish: LeaseRequest | None = None
+        self, advance: Advance, *, tx: Transaction | None = None, request: LeaseRequest | None = None
     ) -> Advanced:
         """Store what a turn came to and release the partition, in one step, only while `delivery.applies`.
 
-        Letters meet those that are stored by `letters.merge`. With `wish` the same partition is leased again in the
-        same step if it could be leased now and has something to deliver. `tx` and `wish` exclude each other.
+        Letters meet those that are stored by `letters.merge`. With `request` the same partition is leased again in the
+        same step if it could be leased now and has something to deliver. `tx` and `request` exclude each other.
         """
         ...
 

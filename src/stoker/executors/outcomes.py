@@ -141,8 +141,8 @@ def _worth(errors: list[BaseException], task: Task[..., Any] | None) -> tuple[bo
 def _retry_after(error: BaseException) -> Span | None:
     """An error may carry its own wish, as HTTP clients do: seconds or a timedelta named `retry_after`."""
     try:
-        wish = getattr(error, "retry_after", None)
-        return span(wish) if isinstance(wish, int | float | timedelta) else None
+        request = getattr(error, "retry_after", None)
+        return span(request) if isinstance(request, int | float | timedelta) else None
     except Exception:  # noqa: BLE001 - nonsense, or a property that fails: no wish
         return None
 

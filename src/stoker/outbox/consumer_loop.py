@@ -50,7 +50,7 @@ from stoker.outbox.failed_turns import FailedTurns
 from stoker.outbox.handlers import Handler
 from stoker.outbox.message import Message
 from stoker.outbox.outcomes import STOPPED, first_line, outcome_of_error, outcome_of_stop
-from stoker.outbox.turn_participant import TurnPart
+from stoker.outbox.turn_participant import TurnParticipant
 from stoker.services import ServiceContext
 
 logger = logging.getLogger("stoker.outbox")
@@ -65,7 +65,7 @@ UNWIND = 2.0
 Clock: TypeAlias = Callable[[], float]
 
 
-class Lanes:
+class ConsumerLoop:
     """The lanes of one consumer in one worker."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Lanes:
         self.closed = False
         self.hurried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.counts: dict[Ending, int] = dict.fromkeys(Ending, 0)
-        self._asking = asyncio.Lock()
+        self._context = asyncio.Lock()
         self._idle = handler.rules.pace.idle / SECOND
         self._failures = 0
         self._failed_turns = FailedTurns()
@@ -137,7 +137,7 @@ class Lanes:
 
     async def _serve(self) -> None:
         while True:
-            async with self._asking:
+            async with self._context:
                 found = await self._ask()
                 if found is not None and crashes(found[0].cursor):
                     # Its first message may kill the process: nothing else is leased that would die with it.
@@ -156,7 +156,7 @@ class Lanes:
             wait = self._idle
             try:
                 if self.context.taking():
-                    found = await self.streams.lease(self.wish())
+                    found = await self.streams.lease(self.request())
                     self._failures = 0
                     if isinstance(found, Lease):
                         return found, before
@@ -177,7 +177,7 @@ class Lanes:
         self.context.under_way.count += looking - self._looking
         self._looking = looking
 
-    def wish(self) -> LeaseRequest:
+    def request(self) -> LeaseRequest:
         """What a lane asks for, under the id that the worker has now."""
         handler = self.handler
         limit = handler.rules.pace.batch
@@ -207,20 +207,20 @@ class Lanes:
         """Work on a partition for a few turns."""
         began, turns = before, 0
         while lease is not None:
-            turn = Turn(self, lease, before)
+            turn = Delivery(self, lease, before)
             advance = await turn.run()
             turns += 1
             stays = turns < most and self.clock() - began < LONGEST_STAY and self.context.taking()
             before = self.clock()
-            wish = self.wish() if stays and not self.closed else None
-            lease = await self._store(turn, advance, wish)
+            request = self.request() if stays and not self.closed else None
+            lease = await self._store(turn, advance, request)
 
-    async def _store(self, turn: Turn, advance: Advance | None, wish: LeaseRequest | None) -> Lease | None:
+    async def _store(self, turn: Delivery, advance: Advance | None, request: LeaseRequest | None) -> Lease | None:
         """Store what a turn came to; returns the next lease of the partition, if there is one."""
         if advance is None:
             return None
         try:
-            advanced = await self.streams.advance(advance, wish=wish)
+            advanced = await self.streams.advance(advance, request=request)
         except StokerError as error:
             logger.warning(
                 "%r: whether the outcome of a turn on partition %d was stored is not known: %s The next lease shows "
@@ -233,7 +233,7 @@ class Lanes:
         self.report(turn, advance, advanced)
         return advanced.lease
 
-    def report(self, turn: Turn, advance: Advance, advanced: Advanced) -> None:
+    def report(self, turn: Delivery, advance: Advance, advanced: Advanced) -> None:
         """Log what a turn came to."""
         if not advanced.applied:
             logger.warning(
@@ -271,16 +271,16 @@ class Lanes:
             )
 
 
-class Turn:
+class Delivery:
     """One lease in the hands of a lane."""
 
-    def __init__(self, lanes: Lanes, lease: Lease, before: float) -> None:
+    def __init__(self, lanes: ConsumerLoop, lease: Lease, before: float) -> None:
         self._lanes = lanes
         self._handler = lanes.handler
         self._clock = lanes.clock
         self._leased = self._clock()
         self._end = deadline(round(before * SECOND), lanes.handler.terms)
-        self._part: TurnPart | None = None
+        self._part: TurnParticipant | None = None
         self._decided: BatchOutcome | None = None
         self.lease = lease
         self.given_back = False
@@ -433,7 +433,7 @@ class Turn:
     def _make_block(self, batch: Batch[Any], factory: Any, advance: Callable[[], Advance]) -> Block[Any, Any]:
         app = self._lanes.context.app
         name = f"the turn of {self._lanes!r} on partition {batch.partition}"
-        self._part = TurnPart(name, advance, batch)
+        self._part = TurnParticipant(name, advance, batch)
         return Block(app, self._part, factory or app.transaction, loop=self._lanes.loop)
 
     def _ended_in_transaction(self, outcome: BatchOutcome) -> bool:

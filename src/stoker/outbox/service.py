@@ -13,7 +13,7 @@ from stoker.engines.base import outbox_of
 from stoker.executors.threads import Threads
 from stoker.model.errors import AWAY, StokerError
 from stoker.model.outbox.stream import Stream, Vacuumed, topic
-from stoker.outbox.consumer_loop import Lanes
+from stoker.outbox.consumer_loop import ConsumerLoop
 from stoker.outbox.handlers import Handler
 from stoker.services import ServiceContext
 
@@ -59,7 +59,7 @@ class OutboxService:
             streams = outbox_of(context.engine)
             await streams.register(self.stream, [one.consumer for one in handlers])
             threads = Threads()
-            consumers = [Lanes(self.stream.name, one, context, streams, threads) for one in handlers]
+            consumers = [ConsumerLoop(self.stream.name, one, context, streams, threads) for one in handlers]
             lanes = [lane for one in consumers for lane in one.start()]
             beside = [
                 asyncio.create_task(work, name=f"stoker-{self.name}")
@@ -104,13 +104,13 @@ async def _settled(lanes: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*lanes, return_exceptions=True)
 
 
-async def _close_when_stopping(context: ServiceContext, consumers: list[Lanes]) -> None:
+async def _close_when_stopping(context: ServiceContext, consumers: list[ConsumerLoop]) -> None:
     await context.stopping
     for one in consumers:
         one.close()
 
 
-async def _listen(context: ServiceContext, stream: str, consumers: list[Lanes]) -> None:
+async def _listen(context: ServiceContext, stream: str, consumers: list[ConsumerLoop]) -> None:
     """Wake the lanes of every consumer: a wake-up releases only one waiter of an engine."""
     pause = 0.0
     while True:

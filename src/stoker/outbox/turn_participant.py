@@ -10,7 +10,7 @@ from stoker.model.outbox.delivery import Advance
 from stoker.outbox.batch import Batch
 
 
-class TurnPart:
+class TurnParticipant:
     """Advances the cursor last.
 
     It needs no fence: the advance applies only under the turn's lease. After the block exactly one of these holds:

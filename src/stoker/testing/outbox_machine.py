@@ -25,7 +25,7 @@ from stoker.engines.memory import MemoryEngine
 from stoker.model.ids import Mint
 from stoker.model.outbox.batch_size import Pace
 from stoker.model.outbox.consumers import Drop, Pause, Release, Resume, Seek, Steering
-from stoker.model.outbox.cursor import Consumer, Cursor, Lease, LeaseRequest, Rest, Start, Terms
+from stoker.model.outbox.cursor import Consumer, Cursor, Lease, LeaseRequest, NothingDue, Start, Terms
 from stoker.model.outbox.delivery import (
     Advanced,
     BatchOutcome,
@@ -197,9 +197,9 @@ class StreamLockStep(RuleBasedStateMachine):
             self.renew()
         self.ask(worker, consumer, limit)
 
-    def ask(self, worker: str, consumer: str, limit: int) -> Lease | Rest:
-        wish = LeaseRequest("orders", consumer, worker, limit, Terms(10 * SECOND))
-        found = self.same(lambda _, outbox: outbox.lease(wish))
+    def ask(self, worker: str, consumer: str, limit: int) -> Lease | NothingDue:
+        request = LeaseRequest("orders", consumer, worker, limit, Terms(10 * SECOND))
+        found = self.same(lambda _, outbox: outbox.lease(request))
         if isinstance(found, Lease):
             self.took(found)
         return found
@@ -236,13 +236,15 @@ class StreamLockStep(RuleBasedStateMachine):
         advance = conclude_batch(lease, outcome, self.clock(), rules)
         cursor = lease.cursor
         assert cursor.holder is not None
-        wish = LeaseRequest("orders", cursor.consumer, cursor.holder, 3, Terms(10 * SECOND)) if how == "wish" else None
+        request = (
+            LeaseRequest("orders", cursor.consumer, cursor.holder, 3, Terms(10 * SECOND)) if how == "wish" else None
+        )
 
         async def call(engine: Engine, outbox: Outbox) -> Advanced:
             ref = None if engine is self.model else self.refs[_turn(cursor)]
             stored = msgspec.structs.replace(advance, ref=ref)
             if how not in ("tx", "undone"):
-                return await outbox.advance(stored, wish=wish)
+                return await outbox.advance(stored, request=request)
             found = Advanced(applied=False)
             try:
                 async with engine.transaction() as tx:
@@ -266,7 +268,7 @@ class StreamLockStep(RuleBasedStateMachine):
             self.append(keys, "alone")
         self.renew()
         found = self.ask("w0", consumer, 4)
-        if isinstance(found, Rest) and found.after is not None:
+        if isinstance(found, NothingDue) and found.after is not None:
             self.clock.set(self.clock() + found.after)
             self.renew()
             found = self.ask("w0", consumer, 4)

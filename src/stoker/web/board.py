@@ -103,7 +103,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Way:
+class Route:
     """A method and a path, who may go there, and what happens then."""
 
     method: str
@@ -197,10 +197,10 @@ class Dashboard:
     def admin_for(self, visit: RequestContext) -> Operators:
         """The operator's questions and actions, signed with the visitor's name and the request's id."""
         who = visit.identity
-        asking = OperatorContext(self.store, None, visit.way, self.redact, visit.id, LEAST, payloads=False)
+        context = OperatorContext(self.store, None, visit.way, self.redact, visit.id, LEAST, payloads=False)
         if who is not None:
-            asking = asking._replace(by=who.name, role=who.role, queues=who.queues)
-        return visited(self._admin, asking)
+            context = context._replace(by=who.name, role=who.role, queues=who.queues)
+        return visited(self._admin, context)
 
     @cached_property
     def app_path(self) -> str:
@@ -381,7 +381,7 @@ class Dashboard:
         async with asyncio.timeout(ACTION_LIMIT if way.changes else self.limits.seconds):
             return await way.call(visit)
 
-    def _nowhere(self, ways: list[tuple[re.Match[str], Way]], path: str) -> Problem:
+    def _nowhere(self, ways: list[tuple[re.Match[str], Route]], path: str) -> Problem:
         if ways:
             problem = Problem(405, "method", "This address is there, but not for this method.")
             problem.headers["allow"] = ", ".join(sorted({way.method for _, way in ways}))

@@ -15,11 +15,11 @@ from stoker.web.actions import health as health_actions
 from stoker.web.actions import job as job_actions
 from stoker.web.actions import limit, operation, queue, schedule, theme, worker
 from stoker.web.actions import outbox as outbox_actions
-from stoker.web.actions.doing import Run
+from stoker.web.actions.result import Run
 from stoker.web.api import document
 from stoker.web.api.endpoint import ROOT
 from stoker.web.api.endpoints import ENDPOINTS
-from stoker.web.board import Way
+from stoker.web.board import Route
 from stoker.web.pages import (
     audit,
     health,
@@ -43,74 +43,74 @@ AGAIN = 5
 """Seconds after which the page of a store that is away asks again."""
 
 
-def ways() -> list[Way]:
+def ways() -> list[Route]:
     """All of them. What is not here does not exist; a role that is too low is refused."""
     return [
-        Way("GET", "/static/{version}/{name:path}", "read", _static, "open"),
-        Way("GET", "/sign-in", "read", sign_in.ask, "open"),
-        Way("POST", "/sign-in", "read", sign_in.sign_in, "open"),
-        Way("POST", "/sign-out", "read", sign_in.sign_out, "open"),
-        Way("POST", "/theme", "read", theme.choose, "open"),
-        Way("GET", "/", "read", overview.show),
-        Way("GET", "/points.json", "read", overview.points_json),
-        Way("GET", "/live", "read", live.stream),
-        Way("GET", "/pieces", "read", live.pieces),
-        Way("GET", "/jobs", "read", jobs.show),
-        Way("GET", "/jobs/{id}", "read", job.show),
-        Way("GET", "/jobs/{id}/edit", "operate", job_edit.edit),
+        Route("GET", "/static/{version}/{name:path}", "read", _static, "open"),
+        Route("GET", "/sign-in", "read", sign_in.ask, "open"),
+        Route("POST", "/sign-in", "read", sign_in.sign_in, "open"),
+        Route("POST", "/sign-out", "read", sign_in.sign_out, "open"),
+        Route("POST", "/theme", "read", theme.choose, "open"),
+        Route("GET", "/", "read", overview.show),
+        Route("GET", "/points.json", "read", overview.points_json),
+        Route("GET", "/live", "read", live.stream),
+        Route("GET", "/pieces", "read", live.pieces),
+        Route("GET", "/jobs", "read", jobs.show),
+        Route("GET", "/jobs/{id}", "read", job.show),
+        Route("GET", "/jobs/{id}/edit", "operate", job_edit.edit),
         *_forms(),
         *(
-            Way("POST", f"/jobs/{{id}}/{verb}", role, partial(job_actions.run, verb), "action")
+            Route("POST", f"/jobs/{{id}}/{verb}", role, partial(job_actions.run, verb), "action")
             for verb, role in job_actions.VERBS.items()
         ),
-        Way("GET", "/operations/new", "operate", operations.preview),
-        Way("POST", "/operations/new", "operate", operations.preview_selection, "action"),
-        Way("POST", "/operations", "operate", operations.start, "action"),
-        Way("GET", "/operations/letters/new", "operate", letters.preview),
-        Way("POST", "/operations/letters", "operate", letters.start, "action"),
-        Way("GET", "/operations", "read", operations.everything),
-        Way("GET", "/operations/{id}", "read", operations.show),
+        Route("GET", "/operations/new", "operate", operations.preview),
+        Route("POST", "/operations/new", "operate", operations.preview_selection, "action"),
+        Route("POST", "/operations", "operate", operations.start, "action"),
+        Route("GET", "/operations/letters/new", "operate", letters.preview),
+        Route("POST", "/operations/letters", "operate", letters.start, "action"),
+        Route("GET", "/operations", "read", operations.everything),
+        Route("GET", "/operations/{id}", "read", operations.show),
         *_acts("/operations/{id}", operation.run, operation.VERBS),
-        Way("GET", "/queues", "read", queues.show),
-        Way("GET", "/queues/{name}", "read", queues.one),
+        Route("GET", "/queues", "read", queues.show),
+        Route("GET", "/queues/{name}", "read", queues.one),
         *_acts("/queues/{name}", queue.run, queue.VERBS),
-        Way("GET", "/kinds", "read", lists.kinds),
-        Way("GET", "/workers", "read", lists.workers),
+        Route("GET", "/kinds", "read", lists.kinds),
+        Route("GET", "/workers", "read", lists.workers),
         *_acts("/workers/{worker}", worker.run, worker.VERBS),
-        Way("GET", "/schedules", "read", schedules.show),
-        Way("GET", "/new-schedule", "operate", schedules.new),
-        Way("POST", "/new-schedule", "operate", schedules.create, "action"),
-        Way("GET", "/new-schedule/fires", "read", schedules.preview),
-        Way("GET", "/schedules/{name}", "read", schedules.one),
+        Route("GET", "/schedules", "read", schedules.show),
+        Route("GET", "/new-schedule", "operate", schedules.new),
+        Route("POST", "/new-schedule", "operate", schedules.create, "action"),
+        Route("GET", "/new-schedule/fires", "read", schedules.preview),
+        Route("GET", "/schedules/{name}", "read", schedules.one),
         *_acts("/schedules/{name}", schedule.run, schedule.VERBS),
-        Way("GET", "/limits", "read", limits.show),
+        Route("GET", "/limits", "read", limits.show),
         *_acts("/limits/{name}", limit.run, limit.VERBS),
-        Way("GET", "/outbox", "read", outbox.show),
-        Way("GET", "/outbox/letters", "read", letters.show),
-        Way("GET", "/outbox/{stream}/{consumer}", "read", outbox.cursors),
+        Route("GET", "/outbox", "read", outbox.show),
+        Route("GET", "/outbox/letters", "read", letters.show),
+        Route("GET", "/outbox/{stream}/{consumer}", "read", outbox.cursors),
         *_acts("/outbox/letters/{stream}", outbox_actions.on_letters, outbox_actions.LETTER_VERBS),
         *_acts("/outbox/{stream}/{consumer}", outbox_actions.on_consumer, outbox_actions.CONSUMER_VERBS),
-        Way("GET", "/health", "read", health.show),
-        Way("POST", "/health/check", "read", health_actions.check, "action", harmless=True),
-        Way("GET", "/audit", "read", audit.show),
-        Way("GET", f"{ROOT}/openapi.json", "read", document.serve, "api"),
+        Route("GET", "/health", "read", health.show),
+        Route("POST", "/health/check", "read", health_actions.check, "action", harmless=True),
+        Route("GET", "/audit", "read", audit.show),
+        Route("GET", f"{ROOT}/openapi.json", "read", document.serve, "api"),
         *(one.way() for one in ENDPOINTS),
     ]
 
 
-def _forms() -> list[Way]:
+def _forms() -> list[Route]:
     """The forms of the buttons of a job whose action needs to know more."""
     return [
-        Way("GET", f"/jobs/{{id}}/{one.name}", one.role, partial(job_edit.parameters, one, button))
+        Route("GET", f"/jobs/{{id}}/{one.name}", one.role, partial(job_edit.parameters, one, button))
         for one in ACTIONS.values()
         for button in one.buttons
         if button.form and one.required
     ]
 
 
-def _acts(below: str, run: Run, verbs: Iterable[str]) -> list[Way]:
+def _acts(below: str, run: Run, verbs: Iterable[str]) -> list[Route]:
     """An address for each verb of a form below a page."""
-    return [Way("POST", f"{below}/{verb}", "operate", partial(run, verb), "action") for verb in verbs]
+    return [Route("POST", f"{below}/{verb}", "operate", partial(run, verb), "action") for verb in verbs]
 
 
 async def _static(visit: RequestContext) -> Response:

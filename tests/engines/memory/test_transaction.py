@@ -78,9 +78,11 @@ async def test_a_block_that_raises_leaves_no_trace(engine: MemoryEngine) -> None
         async with engine.transaction() as tx:
             await engine.jobs.insert([draft(unique=Unique("weak")), draft(queue="elsewhere")], tx=tx)
             follow = draft(unique=Unique("another"))
-            wish = conclude(running, Throttled())
-            wish = Settlement(wish.id, wish.worker, wish.token, wish.status, cool=wish.cool, followups=(follow,))
-            assert (await engine.jobs.settle([wish], tx=tx)).verdicts == [Verdict.APPLIED]
+            request = conclude(running, Throttled())
+            request = Settlement(
+                request.id, request.worker, request.token, request.status, cool=request.cool, followups=(follow,)
+            )
+            assert (await engine.jobs.settle([request], tx=tx)).verdicts == [Verdict.APPLIED]
             raise Change
     assert await everything(engine) == before
     assert await engine.jobs.wait(["default", "elsewhere"], 0) == frozenset()

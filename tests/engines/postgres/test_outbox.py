@@ -20,7 +20,7 @@ from stoker.engines.postgres.connection import FOR_JOBS
 from stoker.engines.postgres.statements import STATEMENTS, placed
 from stoker.engines.sql.user_handles.handles import drive
 from stoker.model.ids import Mint
-from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest, Rest
+from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest, NothingDue
 from stoker.model.outbox.delivery import Delivered, Rejected, conclude_batch
 from stoker.model.outbox.letters import LetterFilter
 from stoker.model.outbox.stream import Entry, Message, Stream, entry, partition_of
@@ -82,7 +82,7 @@ async def test_every_call_of_a_stream_joins_the_users_transaction(make: Make, po
         await maybe(opened.commit())
     found = (await engine.outbox.letters(LetterFilter())).letters
     assert {one.id: one.payload for one in found} == {one.id: one.payload for one in entries}
-    assert await engine.outbox.lease(WISH) == Rest()
+    assert await engine.outbox.lease(WISH) == NothingDue()
 
 
 @pytest.mark.spec("OUTBOX-42")
@@ -128,7 +128,7 @@ async def test_a_new_consumer_in_an_open_transaction_does_not_stop_the_others(ma
     with psycopg.connect(postgres_url) as theirs:
         await engine.outbox.register(ORDERS, [Consumer("late", "end")], tx=theirs)
         await engine.outbox.append(ORDERS, [made("a")])
-        assert await engine.outbox.lease(WISH) == Rest()
+        assert await engine.outbox.lease(WISH) == NothingDue()
         [state] = await engine.outbox.streams()
         assert (state.last, [one.waiting for one in state.cursors]) == ((1,), [1])
         assert state.cursors[0].oldest is not None
@@ -193,7 +193,7 @@ async def test_late_commits_neither_skip_nor_invert(make: Make, postgres_url: st
             if isinstance(lease, Lease):
                 got[lease.cursor.partition] += lease.messages
                 assert (await one.outbox.advance(conclude_batch(lease, Delivered(), 0))).applied
-            elif ended and lease == Rest():
+            elif ended and lease == NothingDue():
                 return
             else:
                 await asyncio.sleep(0.003)

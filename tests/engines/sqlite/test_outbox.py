@@ -19,7 +19,7 @@ from stoker.model.errors import EngineRefused, InvalidOption, SchemaMismatch
 from stoker.model.ids import Mint
 from stoker.model.job import Demand, Draft, Status
 from stoker.model.lifecycle import conclude
-from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest, Rest
+from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest, NothingDue
 from stoker.model.outbox.delivery import Delivered, Rejected, Rejection, conclude_batch, quarantine, readable
 from stoker.model.outbox.letters import LetterFilter
 from stoker.model.outbox.stream import Entry, Stream, entry, topic
@@ -78,11 +78,11 @@ async def test_messages_exist_once_the_user_commits(engine: SqliteEngine, path: 
             await engine.outbox.append(ORDERS, [order("a"), order("b", headers={"trace": "ü"})], tx=handle)
             await engine.outbox.append(ORDERS, [order("c")], tx=handle)
             await engine.outbox.append(bills, [order()], tx=handle)
-            assert await engine.outbox.lease(WISH) == Rest()
+            assert await engine.outbox.lease(WISH) == NothingDue()
             await maybe(getattr(handle, ending)())
 
     await write("rollback")
-    assert await engine.outbox.lease(WISH) == Rest()
+    assert await engine.outbox.lease(WISH) == NothingDue()
     assert [one.stream for one in await engine.outbox.streams()] == [ORDERS]
     await write("commit")
     found = (await leased(engine)).messages
@@ -222,7 +222,7 @@ async def test_idle_calls_write_nothing(engine: SqliteEngine, path: Path) -> Non
     log = path.with_name(f"{path.name}-wal")
     before = (log.stat().st_size, log.stat().st_mtime_ns)
     for _ in range(5):
-        assert isinstance(await engine.outbox.lease(WISH), Rest)
+        assert isinstance(await engine.outbox.lease(WISH), NothingDue)
         assert (await engine.outbox.vacuum("orders", 100)).deleted == 0
     assert (log.stat().st_size, log.stat().st_mtime_ns) == before
 

@@ -12,7 +12,7 @@ from stoker.model.outbox.cursor import (
     Consumer,
     Cursor,
     LeaseRequest,
-    Rest,
+    NothingDue,
     Terms,
     attempts_seen,
     choose,
@@ -104,21 +104,21 @@ def test_the_least_recently_served_goes_first() -> None:
 
 @pytest.mark.spec("OUTBOX-47")
 def test_a_rest_ends_when_the_next_partition_is_free() -> None:
-    assert choose([], NOW, alive) == Rest()
+    assert choose([], NOW, alive) == NothingDue()
     held = leased(FREE, "w1", NOW, TERMS)
-    assert choose([held], NOW, alive) == Rest(30 * SECOND)
-    assert choose([held, replace(FREE, due=NOW + 7)], NOW, alive) == Rest(7)
-    assert choose([replace(held, due=NOW + 31 * SECOND)], NOW, alive) == Rest(31 * SECOND)
-    assert choose([replace(FREE, paused=True)], NOW, alive) == Rest()
+    assert choose([held], NOW, alive) == NothingDue(30 * SECOND)
+    assert choose([held, replace(FREE, due=NOW + 7)], NOW, alive) == NothingDue(7)
+    assert choose([replace(held, due=NOW + 31 * SECOND)], NOW, alive) == NothingDue(31 * SECOND)
+    assert choose([replace(FREE, paused=True)], NOW, alive) == NothingDue()
     assert choose([replace(held, holder="dead")], NOW, alive) == replace(held, holder="dead")
 
 
 @pytest.mark.spec("OUTBOX-48")
 def test_a_lease_reads_as_many_as_wanted_the_shrunken_size_and_the_bytes_allow() -> None:
-    wish = LeaseRequest("orders", "publish", "w1", 100)
-    assert wanted(FREE, wish) == 100
-    assert wanted(replace(FREE, size=4), wish) == 4
-    assert wanted(replace(FREE, size=400), wish) == 100
+    request = LeaseRequest("orders", "publish", "w1", 100)
+    assert wanted(FREE, request) == 100
+    assert wanted(replace(FREE, size=4), request) == 4
+    assert wanted(replace(FREE, size=400), request) == 100
     assert [fitting(sizes, 10) for sizes in ([], [99], [4, 6], [4, 7], [4, 6, 0, 1], [99, 1])] == [0, 1, 2, 1, 3, 1]
     payloads = (b"1234", None, b"567890", b"1")
     found = [Message(bytes(16), "k", 0, n, payload, "t", 0) for n, payload in enumerate(payloads)]
@@ -126,7 +126,7 @@ def test_a_lease_reads_as_many_as_wanted_the_shrunken_size_and_the_bytes_allow()
     for wrong in (0, 10_001):
         with pytest.raises(InvalidInput, match="limit"):
             LeaseRequest("orders", "publish", "w1", wrong)
-    assert "'publish' of stream 'orders' is not registered" in str(unregistered(wish))
+    assert "'publish' of stream 'orders' is not registered" in str(unregistered(request))
 
 
 @pytest.mark.spec("OUTBOX-45")

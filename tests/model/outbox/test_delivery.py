@@ -31,7 +31,7 @@ from stoker.model.outbox.delivery import (
     advanced,
     after_crash,
     applies,
-    check_wish,
+    check_request,
     conclude_batch,
     crashes,
     cut_short,
@@ -102,13 +102,13 @@ def test_a_lease_past_its_end_still_counts_until_another_worker_takes_over() -> 
 @pytest.mark.spec("OUTBOX-49")
 def test_a_lease_behind_an_advance_is_of_the_same_consumer_and_outside_of_transactions() -> None:
     advance = conclude_batch(taken(3), Delivered(), NOW)
-    wish = LeaseRequest("orders", "publish", "w1", 10)
-    check_wish(advance, None, joined=True)
-    check_wish(advance, wish, joined=False)
+    request = LeaseRequest("orders", "publish", "w1", 10)
+    check_request(advance, None, joined=True)
+    check_request(advance, request, joined=False)
     with pytest.raises(InvalidInput, match="later commit"):
-        check_wish(advance, wish, joined=True)
+        check_request(advance, request, joined=True)
     with pytest.raises(InvalidInput, match="'publish' of stream 'orders'"):
-        check_wish(advance, replace(wish, consumer="project"), joined=False)
+        check_request(advance, replace(request, consumer="project"), joined=False)
 
 
 @pytest.mark.spec("OUTBOX-37")

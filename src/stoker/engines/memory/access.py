@@ -18,7 +18,7 @@ from stoker.engines.memory.streams import StreamUnit
 from stoker.engines.memory.transaction import own
 from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared.audit_lines import tell
-from stoker.engines.shared.job_end_waiters import WANT, Ends, Message
+from stoker.engines.shared.job_end_waiters import WANT, JobEndWaiters, Message
 from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.model.audit import AuditEntry
 from stoker.model.errors import EngineClosed
@@ -42,7 +42,7 @@ class Access:
         self.is_open = False
         self.read = Call(self, write=False)
         self.write = Call(self, write=True)
-        self.ends = Ends(self._ended, self._listen_for_ends, self._notify_ends, store.interest)
+        self.ends = JobEndWaiters(self._ended, self._listen_for_ends, self._notify_ends, store.interest)
         self.waiting_for_room: set[Waiter] = set()
         self._hub = Hub(store.lock)
 

@@ -35,7 +35,7 @@ from stoker.model.outbox.cursor import (
     Cursor,
     Lease,
     LeaseRequest,
-    Rest,
+    NothingDue,
     attempts_seen,
     choose,
     leased,
@@ -44,7 +44,7 @@ from stoker.model.outbox.cursor import (
     wanted,
     within,
 )
-from stoker.model.outbox.delivery import Advance, Advanced, advanced, check_wish
+from stoker.model.outbox.delivery import Advance, Advanced, advanced, check_request
 from stoker.model.outbox.letters import (
     Clean,
     Count,
@@ -98,29 +98,29 @@ class Outbox(Facet):
     async def append(self, stream: Stream, entries: Sequence[Entry], *, tx: Transaction | None = None) -> None:
         self._run_streams(tx, _append, stream, tuple(entries))
 
-    async def lease(self, wish: LeaseRequest) -> Lease | Rest:
+    async def lease(self, request: LeaseRequest) -> Lease | NothingDue:
         with self._write as store:
             now, tables = store.now(), store.tables
-            cursors = tables.cursors_of(wish.stream, wish.consumer)
+            cursors = tables.cursors_of(request.stream, request.consumer)
             if not cursors:
-                raise unregistered(wish)
-            if store.leases.get(wish.worker, -1) < now:
-                return Rest()
+                raise unregistered(request)
+            if store.leases.get(request.worker, -1) < now:
+                return NothingDue()
             ready = [cursor for cursor in cursors if tables.ready(cursor)]
             chosen = choose(ready, now, lambda worker: store.leases.get(worker, -1) >= now)
-            return chosen if isinstance(chosen, Rest) else _take(tables, chosen, wish, now)
+            return chosen if isinstance(chosen, NothingDue) else _take(tables, chosen, request, now)
 
     async def advance(
-        self, advance: Advance, *, tx: Transaction | None = None, wish: LeaseRequest | None = None
+        self, advance: Advance, *, tx: Transaction | None = None, request: LeaseRequest | None = None
     ) -> Advanced:
-        check_wish(advance, wish, joined=tx is not None)
+        check_request(advance, request, joined=tx is not None)
         if tx is not None:
             return Advanced(self._access.join(tx, _advance, advance) is not None)
         with self._write as store:
             after = _run(store, _advance, advance)
-            if after is None or wish is None:
+            if after is None or request is None:
                 return Advanced(after is not None)
-            return _go_on(store, after, wish, store.now())
+            return _go_on(store, after, request, store.now())
 
     async def streams(self, names: Sequence[str] = ()) -> list[StreamState]:
         with self._read as store:
@@ -255,27 +255,27 @@ def _hold(store: Store, unit: StreamUnit, claim: Claim) -> Claim | None:
 # --- in a step of their own ---------------------------------------------------------------------------------------
 
 
-def _go_on(store: Store, cursor: Cursor, wish: LeaseRequest, now: Instant) -> Advanced:
+def _go_on(store: Store, cursor: Cursor, request: LeaseRequest, now: Instant) -> Advanced:
     """Lease a partition again whose advance was just stored."""
-    free = may_lease(cursor, now, alive=False) and store.leases.get(wish.worker, -1) >= now
+    free = may_lease(cursor, now, alive=False) and store.leases.get(request.worker, -1) >= now
     if free and store.tables.ready(cursor):
-        return Advanced(applied=True, lease=_take(store.tables, cursor, wish, now))
+        return Advanced(applied=True, lease=_take(store.tables, cursor, request, now))
     return Advanced(applied=True)
 
 
-def _take(tables: Tables, free: Cursor, wish: LeaseRequest, now: Instant) -> Lease:
-    cursor = leased(free, wish.worker, now, wish.terms)
+def _take(tables: Tables, free: Cursor, request: LeaseRequest, now: Instant) -> Lease:
+    cursor = leased(free, request.worker, now, request.terms)
     tables.put(cursor)
-    limit = wanted(cursor, wish)
+    limit = wanted(cursor, request)
     key = tables.released_key(cursor)
     if key is not None:
         found = [message_of(letter) for letter in tables.parked_letters(cursor, key)[:limit]]
-        return Lease(cursor, within(found, wish.bytes), released=key, more=True)
+        return Lease(cursor, within(found, request.bytes), released=key, more=True)
     due = tables.letters_of(cursor, lambda letter: letter.due)
     if due:
         return Lease(cursor, (message_of(due[0]),), replayed=True, more=True)
     seen = attempts_seen(cursor)
-    messages = within([replace(one, attempts=seen) for one in tables.behind(cursor, limit)], wish.bytes)
+    messages = within([replace(one, attempts=seen) for one in tables.behind(cursor, limit)], request.bytes)
     parked = tables.marks_of(cursor).keys() & {message.key for message in messages}
     more = tables.last(cursor.stream, cursor.partition) > messages[-1].number
     return Lease(cursor, messages, frozenset(parked), more=more)

@@ -23,7 +23,7 @@ from stoker.engines.memory.streams import Tables
 from stoker.engines.memory.subqueues import Subqueues
 from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared import careful
-from stoker.engines.shared.job_end_waiters import Ends, Interest
+from stoker.engines.shared.job_end_waiters import Interest, JobEndWaiters
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.audit import AuditEntry, By, Deed
 from stoker.model.control import Budget, NamedLock, Presence, Queue
@@ -83,7 +83,7 @@ class Store:
         self.tables = Tables()
         self.hubs: list[Hub] = []
         self.interest = Interest()
-        self.attending: dict[Ends, asyncio.AbstractEventLoop] = {}
+        self.attending: dict[JobEndWaiters, asyncio.AbstractEventLoop] = {}
         self.waiting_for_room: deque[Waiter] = deque()
         self._woken: set[str] = set()
         self.closings: list[Closing] = []

@@ -33,7 +33,7 @@ from stoker.model.outbox.cursor import (
     Cursor,
     Lease,
     LeaseRequest,
-    Rest,
+    NothingDue,
     Start,
     attempts_seen,
     choose,
@@ -44,7 +44,7 @@ from stoker.model.outbox.cursor import (
     wanted,
     within,
 )
-from stoker.model.outbox.delivery import Advance, Advanced, advanced, check_wish
+from stoker.model.outbox.delivery import Advance, Advanced, advanced, check_request
 from stoker.model.outbox.letters import message_of
 from stoker.model.outbox.stream import Entry, Stream, check_entries, check_received, register, topic
 from stoker.model.time import Instant, Span
@@ -104,33 +104,33 @@ class Streams(Facet):
         return await self._store.write(lambda unit: _append(unit, stream, entries))
 
     @timed(write=True)
-    async def lease(self, wish: LeaseRequest) -> Lease | Rest:
-        complete, rows = await self._sequencer.look(wish)
+    async def lease(self, request: LeaseRequest) -> Lease | NothingDue:
+        complete, rows = await self._sequencer.look(request)
         while True:
-            found = await self._store.each("stream", partial(_lease, self._store.now(), wish, rows))
+            found = await self._store.each("stream", partial(_lease, self._store.now(), request, rows))
             if complete or isinstance(found, Lease):
                 return found
             # What is committed may not have its number yet.
-            complete, rows = await self._sequencer.look(wish, patient=True)
+            complete, rows = await self._sequencer.look(request, patient=True)
 
     @timed(write=True)
     async def advance(
-        self, advance: Advance, *, tx: Transaction | None = None, wish: LeaseRequest | None = None
+        self, advance: Advance, *, tx: Transaction | None = None, request: LeaseRequest | None = None
     ) -> Advanced:
-        check_wish(advance, wish, joined=tx is not None)
+        check_request(advance, request, joined=tx is not None)
         clock = self._store.now()
         if tx is not None:
             return await self._transactions.join(tx, lambda _: _advance(clock, advance, lax=False))
         rows: list[Row] = []
-        if wish is not None:
-            if self._sequencer.recent(wish.stream):
-                lease = await self._store.each("stream", partial(_go_on, clock, advance, wish))
+        if request is not None:
+            if self._sequencer.recent(request.stream):
+                lease = await self._store.each("stream", partial(_go_on, clock, advance, request))
                 if lease is not None:
                     return Advanced(applied=True, lease=lease)
-            _, rows = await self._sequencer.look(wish, advance)
+            _, rows = await self._sequencer.look(request, advance)
         if _has_letters(advance):
-            return await self._store.write(lambda _: _advance(clock, advance, wish), lane="stream", lax=True)
-        return await self._store.each("stream", lambda: _advance(clock, advance, wish, rows))
+            return await self._store.write(lambda _: _advance(clock, advance, request), lane="stream", lax=True)
+        return await self._store.each("stream", lambda: _advance(clock, advance, request, rows))
 
     @timed(write=True)
     async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:
@@ -233,7 +233,7 @@ def _usual(values: list[T]) -> tuple[list[T], T | None]:
 # --- lease --------------------------------------------------------------------------------------------------------
 
 
-def _lease(clock: Instant | None, wish: LeaseRequest, looked: list[Row]) -> Exchange[Lease | Rest]:
+def _lease(clock: Instant | None, request: LeaseRequest, looked: list[Row]) -> Exchange[Lease | NothingDue]:
     """Take a partition and read what is to be delivered.
 
     `looked` are the cursors as a look has just shown them. They are used once: a repetition looks again.
@@ -241,32 +241,32 @@ def _lease(clock: Instant | None, wish: LeaseRequest, looked: list[Row]) -> Exch
     while True:
         rows, looked[:] = looked[:], []
         if not rows:
-            rows = yield _CURSORS, (wish.stream, wish.consumer, None, wish.worker, clock, None)
+            rows = yield _CURSORS, (request.stream, request.consumer, None, request.worker, clock, None)
         if not rows:
-            raise unregistered(wish)
-        shown = [read_cursor(wish.stream, row) for row in rows]
+            raise unregistered(request)
+        shown = [read_cursor(request.stream, row) for row in rows]
         now = shown[0].now
         if shown[0].worker_until < now:
-            return Rest()
+            return NothingDue()
         ready = {one.cursor.partition: one for one in shown if one.ready}
         alive = {one.cursor.holder for one in shown if one.holder_until >= now}
         chosen = choose((one.cursor for one in ready.values()), now, alive.__contains__)
-        if isinstance(chosen, Rest):
+        if isinstance(chosen, NothingDue):
             return chosen
-        taken = yield from _take(ready[chosen.partition], chosen, wish)
+        taken = yield from _take(ready[chosen.partition], chosen, request)
         if taken is not None:
             return taken
         # Another worker was faster: what is free is looked up again.
 
 
-def _take(shown: Shown, free: Cursor, wish: LeaseRequest) -> Exchange[Lease | None]:
+def _take(shown: Shown, free: Cursor, request: LeaseRequest) -> Exchange[Lease | None]:
     """Lease a partition that has something to deliver, and read it; None if the cursor was changed meanwhile."""
-    cursor = leased(free, wish.worker, shown.now, wish.terms)
-    place, limit = shown.place, wanted(cursor, wish)
+    cursor = leased(free, request.worker, shown.now, request.terms)
+    place, limit = shown.place, wanted(cursor, request)
     for (key,) in (yield _RELEASED, place[:2]) if shown.released else ():
         parked = yield from letters.parked(cursor, place, key, limit)
         rows = yield from _write(place, cursor)
-        messages = within([message_of(letter) for letter in parked], wish.bytes)
+        messages = within([message_of(letter) for letter in parked], request.bytes)
         return Lease(cursor, messages, released=key, more=True) if rows else None
     due = (yield from letters.due(cursor, place)) if shown.due else None
     if due is not None:
@@ -276,7 +276,7 @@ def _take(shown: Shown, free: Cursor, wish: LeaseRequest) -> Exchange[Lease | No
         raise Retriable("a user has just ended the letter that was to be delivered")
     keys = {key for (key,) in (yield _PARKED, place[:2])} if cursor.parked else set()
     rows = yield from _write(place, cursor, limit + 1)
-    return (yield from _leased(place, cursor, rows, limit, wish.bytes, keys)) if rows else None
+    return (yield from _leased(place, cursor, rows, limit, request.bytes, keys)) if rows else None
 
 
 def _write(place: Place, cursor: Cursor, limit: int = 0, *, lax: bool = True) -> Exchange[list[Row]]:
@@ -326,7 +326,7 @@ def _has_letters(change: Advance) -> bool:
     return any(effects) or change.released is not None
 
 
-def _go_on(clock: Instant | None, change: Advance, wish: LeaseRequest) -> Exchange[Lease | None]:
+def _go_on(clock: Instant | None, change: Advance, request: LeaseRequest) -> Exchange[Lease | None]:
     """Store an advance and lease the same partition again, by one statement.
 
     None, with nothing written, if the cursor is not the one of the lease any more, if there is no message behind it, or
@@ -338,24 +338,26 @@ def _go_on(clock: Instant | None, change: Advance, wish: LeaseRequest) -> Exchan
     free = advanced(cursor, change, 0)
     if free is None:
         return None
-    again, limit = leased(free, wish.worker, 0, wish.terms), wanted(free, wish)
+    again, limit = leased(free, request.worker, 0, request.terms), wanted(free, request)
     rows = yield _TURN, next_turn_row(place, again, limit + 1, clock)
     if not rows:
         return None
     now = rows[0][8]
-    return (yield from _leased(place, leased(free, wish.worker, now, wish.terms), rows, limit, wish.bytes, set()))
+    return (
+        yield from _leased(place, leased(free, request.worker, now, request.terms), rows, limit, request.bytes, set())
+    )
 
 
 def _advance(
     clock: Instant | None,
     change: Advance,
-    wish: LeaseRequest | None = None,
+    request: LeaseRequest | None = None,
     looked: list[Row] | None = None,
     *,
     lax: bool = True,
 ) -> Exchange[Advanced]:
-    """Store an advance; with `wish`, lease the same partition again if there is more. `looked`: as for `_lease`."""
-    shown = yield from _newest(clock, change, wish, looked)
+    """Store an advance; with `request`, lease the same partition again if there is more. `looked`: as for `_lease`."""
+    shown = yield from _newest(clock, change, request, looked)
     after = None if shown is None else advanced(shown.cursor, change, shown.now)
     if shown is None or after is None:
         return Advanced(applied=False)
@@ -364,24 +366,24 @@ def _advance(
         if not locked:
             return Advanced(applied=False)
         yield from letters.advance(after, shown.place, change, shown.now)
-        again = yield from _newest(clock, change, wish)
+        again = yield from _newest(clock, change, request)
         assert again is not None
         shown = again
         after = msgspec.structs.replace(after, parked=shown.cursor.parked)
-    alive = wish is not None and shown.worker_until >= shown.now
-    if wish is not None and alive and shown.ready and may_lease(after, shown.now, alive=False):
-        taken = yield from _take(shown, after, wish)
+    alive = request is not None and shown.worker_until >= shown.now
+    if request is not None and alive and shown.ready and may_lease(after, shown.now, alive=False):
+        taken = yield from _take(shown, after, request)
         return Advanced(applied=taken is not None, lease=taken)
     rows = yield from _write(shown.place, after, lax=lax)
     return Advanced(applied=bool(rows))
 
 
 def _newest(
-    clock: Instant | None, change: Advance, wish: LeaseRequest | None, looked: list[Row] | None = None
+    clock: Instant | None, change: Advance, request: LeaseRequest | None, looked: list[Row] | None = None
 ) -> Exchange[Shown | None]:
     rows = [looked.pop()] if looked else []
     if not rows:
-        worker = None if wish is None else wish.worker
+        worker = None if request is None else request.worker
         rows = yield _CURSORS, (change.stream, change.consumer, change.partition, worker, clock, change.position)
     return read_cursor(change.stream, rows[0]) if rows else None
 

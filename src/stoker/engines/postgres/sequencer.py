@@ -56,7 +56,7 @@ class Sequencer:
         self._windows: dict[str, _Window] = {}
 
     async def look(
-        self, wish: LeaseRequest, change: Advance | None = None, *, patient: bool = False
+        self, request: LeaseRequest, change: Advance | None = None, *, patient: bool = False
     ) -> tuple[bool, list[Row]]:
         """Number what is committed, then show the cursors of a consumer, or the one that is to advance.
 
@@ -64,8 +64,8 @@ class Sequencer:
         waited for that session long enough: what it holds up is numbered when it ends.
         """
         place = (None, None) if change is None else (change.partition, change.position)
-        asked = (wish.consumer, place[0], wish.worker, self._store.now(), place[1])
-        complete, rows = await self._step(wish.stream, asked, patient=patient)
+        asked = (request.consumer, place[0], request.worker, self._store.now(), place[1])
+        complete, rows = await self._step(request.stream, asked, patient=patient)
         return complete, [row[4:] for row in rows if row[4] is not None]
 
     async def _step(self, stream: str, more: Row, *, patient: bool) -> tuple[bool, Sequence[Row]]:

@@ -18,7 +18,7 @@ from typing import Any
 from stoker.engines.base import CONTROL
 from stoker.engines.redis.connection import Connection, Socket, blocking, end, hang_up, listening
 from stoker.engines.redis.keys import WAKE, Shard
-from stoker.engines.shared.job_end_waiters import OVER, WANT, Ends, Interest, Message, QueryEnded
+from stoker.engines.shared.job_end_waiters import OVER, WANT, Interest, JobEndWaiters, Message, QueryEnded
 from stoker.model.errors import EngineError
 from stoker.model.ids import JobId
 
@@ -58,7 +58,7 @@ class Hub:
         self, connection: Connection, home: Shard, channel: str, interest: Interest, query: QueryEnded
     ) -> None:
         self.channel = channel
-        self.ends = Ends(query, self._listen_for_ends, self._notify_ends, interest)
+        self.ends = JobEndWaiters(query, self._listen_for_ends, self._notify_ends, interest)
         self._interest = interest
         self._sending: set[asyncio.Task[None]] = set()
         self._connection = connection

@@ -68,7 +68,7 @@ class Interest:
             return [job for job in jobs if self._until.pop(job, None) is not None]
 
 
-class Ends:
+class JobEndWaiters:
     """One engine's waiters for ends of jobs. Lives on the engine's loop.
 
     `query` returns those of some jobs that have ended or are gone. `listen` makes the engine receive messages of other

@@ -26,7 +26,7 @@ from stoker.model.outbox.cursor import (
     Cursor,
     Lease,
     LeaseRequest,
-    Rest,
+    NothingDue,
     Start,
     attempts_seen,
     choose,
@@ -36,7 +36,7 @@ from stoker.model.outbox.cursor import (
     wanted,
     within,
 )
-from stoker.model.outbox.delivery import Advance, Advanced, advanced, check_wish
+from stoker.model.outbox.delivery import Advance, Advanced, advanced, check_request
 from stoker.model.outbox.letters import message_of
 from stoker.model.outbox.stream import Entry, Message, Stream, check_entries, check_received, register, topic
 from stoker.model.time import Instant, Span
@@ -82,21 +82,21 @@ class Streams(Facet):
         return await self._store.write(lambda unit: append(unit, stream, entries), strict=True)
 
     @timed(write=True)
-    async def lease(self, wish: LeaseRequest) -> Lease | Rest:
+    async def lease(self, request: LeaseRequest) -> Lease | NothingDue:
         # An idle consumer asks again and again: a read first keeps it out of the write-ahead log.
-        found = await self._store.read(lambda now: look(wish, now))
-        if isinstance(found, Rest):
+        found = await self._store.read(lambda now: look(request, now))
+        if isinstance(found, NothingDue):
             return found
-        return await self._store.write(lambda unit: lease(unit, wish))
+        return await self._store.write(lambda unit: lease(unit, request))
 
     @timed(write=True)
     async def advance(
-        self, advance: Advance, *, tx: Transaction | None = None, wish: LeaseRequest | None = None
+        self, advance: Advance, *, tx: Transaction | None = None, request: LeaseRequest | None = None
     ) -> Advanced:
-        check_wish(advance, wish, joined=tx is not None)
+        check_request(advance, request, joined=tx is not None)
         if tx is not None:
             return await self._store.join(tx, lambda unit: _advance(unit, advance))
-        return await self._store.write(lambda unit: _advance(unit, advance, wish))
+        return await self._store.write(lambda unit: _advance(unit, advance, request))
 
     @timed(write=True)
     async def receive(self, source: str, ids: Sequence[str], *, keep: Span, tx: Transaction | None) -> list[bool]:
@@ -182,26 +182,26 @@ def _head(stream: Stream, partition: int) -> Exchange[int]:
 # --- lease --------------------------------------------------------------------------------------------------------
 
 
-def look(wish: LeaseRequest, now: Instant) -> Exchange[tuple[Place, Cursor] | Rest]:
+def look(request: LeaseRequest, now: Instant) -> Exchange[tuple[Place, Cursor] | NothingDue]:
     """Find the partition that a worker may lease."""
-    rows = yield _CURSORS, (wish.stream, wish.consumer)
+    rows = yield _CURSORS, (request.stream, request.consumer)
     if not rows:
-        raise unregistered(wish)
-    workers = yield _WORKER, (wish.worker,)
+        raise unregistered(request)
+    workers = yield _WORKER, (request.worker,)
     if not workers or (workers[0][1] or 0) < now:
-        return Rest()
-    ready = {cursor.partition: (place, cursor) for place, cursor in _ready(wish.stream, rows)}
+        return NothingDue()
+    ready = {cursor.partition: (place, cursor) for place, cursor in _ready(request.stream, rows)}
     chosen = choose((cursor for _, cursor in ready.values()), now, _living(rows, now))
-    return chosen if isinstance(chosen, Rest) else ready[chosen.partition]
+    return chosen if isinstance(chosen, NothingDue) else ready[chosen.partition]
 
 
-def lease(unit: Unit, wish: LeaseRequest) -> Exchange[Lease | Rest]:
+def lease(unit: Unit, request: LeaseRequest) -> Exchange[Lease | NothingDue]:
     """Take a partition and read what is to be delivered."""
-    found = yield from look(wish, unit.now)
-    if isinstance(found, Rest):
+    found = yield from look(request, unit.now)
+    if isinstance(found, NothingDue):
         return found
     place, free = found
-    taken = yield from _take(place, free, wish, unit.now)
+    taken = yield from _take(place, free, request, unit.now)
     assert taken is not None
     return taken
 
@@ -228,28 +228,28 @@ def _living(rows: Sequence[Row], now: Instant) -> Callable[[str], bool]:
     return lambda worker: until[worker] >= now
 
 
-def _take(place: Place, free: Cursor, wish: LeaseRequest, now: Instant) -> Exchange[Lease | None]:
+def _take(place: Place, free: Cursor, request: LeaseRequest, now: Instant) -> Exchange[Lease | None]:
     """Lease a partition and read it; None, with nothing written, if there is nothing to deliver."""
-    cursor = leased(free, wish.worker, now, wish.terms)
-    taken = yield from _read(place, cursor, wish)
+    cursor = leased(free, request.worker, now, request.terms)
+    taken = yield from _read(place, cursor, request)
     if taken is not None:
         yield from write_cursor(place, cursor)
     return taken
 
 
-def _read(place: Place, cursor: Cursor, wish: LeaseRequest) -> Exchange[Lease | None]:
+def _read(place: Place, cursor: Cursor, request: LeaseRequest) -> Exchange[Lease | None]:
     """Read what a lease delivers: a released key's letters, or a letter that is due, or the next messages."""
-    limit = wanted(cursor, wish)
+    limit = wanted(cursor, request)
     released = (yield _RELEASED, place) if cursor.parked else ()
     for (key,) in released:
         parked = yield from letters.parked(cursor, place, key, limit)
-        messages = within([message_of(letter) for letter in parked], wish.bytes)
+        messages = within([message_of(letter) for letter in parked], request.bytes)
         return Lease(cursor, messages, released=key, more=True)
     due = yield from letters.due(cursor, place)
     if due is not None:
         return Lease(cursor, (message_of(due),), replayed=True, more=True)
-    found = yield from _behind(place, cursor, limit, wish.bytes)
-    messages = within(found[:limit], wish.bytes)
+    found = yield from _behind(place, cursor, limit, request.bytes)
+    messages = within(found[:limit], request.bytes)
     if not messages:
         return None
     keys: set[str] = set()
@@ -276,8 +276,8 @@ def _behind(place: Place, cursor: Cursor, limit: int, most: int) -> Exchange[lis
 # --- advance ------------------------------------------------------------------------------------------------------
 
 
-def _advance(unit: Unit, change: Advance, wish: LeaseRequest | None = None) -> Exchange[Advanced]:
-    """Store an advance; with `wish`, lease the same partition again if there is more."""
+def _advance(unit: Unit, change: Advance, request: LeaseRequest | None = None) -> Exchange[Advanced]:
+    """Store an advance; with `request`, lease the same partition again if there is more."""
     rows = yield _CURSOR, (change.stream, change.consumer, change.partition)
     if not rows:
         return Advanced(applied=False)
@@ -287,9 +287,9 @@ def _advance(unit: Unit, change: Advance, wish: LeaseRequest | None = None) -> E
         return Advanced(applied=False)
     if change.letters or change.resolved or change.returned or change.parks or change.released is not None:
         after = yield from letters.advance(after, place, change, unit.now)
-    if wish is not None and may_lease(after, unit.now, alive=False):
-        worker = yield from living(unit, wish.worker)
-        taken = None if worker is None else (yield from _take(place, after, wish, unit.now))
+    if request is not None and may_lease(after, unit.now, alive=False):
+        worker = yield from living(unit, request.worker)
+        taken = None if worker is None else (yield from _take(place, after, request, unit.now))
         if taken is not None:
             return Advanced(applied=True, lease=taken)
     yield from write_cursor(place, after)

@@ -21,7 +21,7 @@ import msgspec
 from stoker.engines.base import CONTROL, Clock, Transaction
 from stoker.engines.call_times import CallTimes
 from stoker.engines.notices import keep_for_workers, warn_once
-from stoker.engines.shared.job_end_waiters import Ends, Interest, Message, topics_of
+from stoker.engines.shared.job_end_waiters import Interest, JobEndWaiters, Message, topics_of
 from stoker.engines.shared.waiters import Hub
 from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sqlite import claim, file_checks, find, groups, leases, outbox, schema, user_transaction
@@ -77,7 +77,7 @@ class Store:
         self.clock: Clock = options.clock or system_clock
         self.call_times = CallTimes()
         self.history: int | None = None
-        self.ends = Ends(self._ended, self._listen_to_all, self._notify_ends, Interest())
+        self.ends = JobEndWaiters(self._ended, self._listen_to_all, self._notify_ends, Interest())
         self.emit_closing: Callable[[Closing], None] = ignore
         self._joined: dict[JobId, Closing] = {}
         """Closings in users' transactions on handles of their own: whether those commit is not known."""

@@ -116,7 +116,7 @@ class Lease(msgspec.Struct, frozen=True):
     ref: Any = None
 
 
-class Rest(msgspec.Struct, frozen=True):
+class NothingDue(msgspec.Struct, frozen=True):
     """There is nothing to lease now. `after`: a partition becomes free or due then, whatever happens meanwhile."""
 
     after: Span | None = None
@@ -136,7 +136,7 @@ def may_lease(cursor: Cursor, now: Instant, *, alive: bool) -> bool:
     return not cursor.paused and free_at(cursor, alive=alive) <= now
 
 
-def choose(ready: Iterable[Cursor], now: Instant, alive: Callable[[str], bool]) -> Cursor | Rest:
+def choose(ready: Iterable[Cursor], now: Instant, alive: Callable[[str], bool]) -> Cursor | NothingDue:
     """Of cursors that have something to deliver the free one that was served least recently.
 
     `alive`: whether a worker's own lease goes on.
@@ -151,7 +151,7 @@ def choose(ready: Iterable[Cursor], now: Instant, alive: Callable[[str], bool]) 
             soonest = at if soonest is None else min(soonest, at)
         elif best is None or (cursor.served, cursor.partition) < (best.served, best.partition):
             best = cursor
-    return best or Rest(None if soonest is None else soonest - now)
+    return best or NothingDue(None if soonest is None else soonest - now)
 
 
 def leased(cursor: Cursor, holder: str, now: Instant, terms: Terms) -> Cursor:
@@ -166,9 +166,9 @@ def leased(cursor: Cursor, holder: str, now: Instant, terms: Terms) -> Cursor:
     )
 
 
-def wanted(cursor: Cursor, wish: LeaseRequest) -> int:
+def wanted(cursor: Cursor, request: LeaseRequest) -> int:
     """How many messages a lease reads at most."""
-    return wish.limit if cursor.size is None else min(wish.limit, cursor.size)
+    return request.limit if cursor.size is None else min(request.limit, cursor.size)
 
 
 def fitting(sizes: Iterable[int], most: int) -> int:
@@ -188,11 +188,11 @@ def within(messages: Sequence[Message], most: int) -> tuple[Message, ...]:
     return tuple(messages if sum(sizes) <= most else messages[: fitting(sizes, most)])
 
 
-def unregistered(wish: LeaseRequest) -> NotFound:
+def unregistered(request: LeaseRequest) -> NotFound:
     """The error of a lease for a consumer that the store does not know."""
     return NotFound(
-        f"consumer {wish.consumer!r} of stream {wish.stream!r} is not registered, or was dropped. Nothing is delivered "
-        "to it. Register it first."
+        f"consumer {request.consumer!r} of stream {request.stream!r} is not registered, or was dropped. Nothing is "
+        "delivered to it. Register it first."
     )
 
 

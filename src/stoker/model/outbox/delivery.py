@@ -185,14 +185,14 @@ class Advanced(msgspec.Struct, frozen=True):
     lease: Lease | None = None
 
 
-def check_wish(advance: Advance, wish: LeaseRequest | None, *, joined: bool) -> None:
+def check_request(advance: Advance, request: LeaseRequest | None, *, joined: bool) -> None:
     """Check that an advance may be followed by a lease; `joined`: it is part of a transaction."""
-    if wish is None:
+    if request is None:
         return
     if joined:
-        raise InvalidInput("wish", wish, "cannot go with tx=: a lease must not depend on a later commit")
-    if (wish.stream, wish.consumer) != (advance.stream, advance.consumer):
-        raise InvalidInput("wish", wish, f"must be for {advance.consumer!r} of stream {advance.stream!r}")
+        raise InvalidInput("request", request, "cannot go with tx=: a lease must not depend on a later commit")
+    if (request.stream, request.consumer) != (advance.stream, advance.consumer):
+        raise InvalidInput("request", request, f"must be for {advance.consumer!r} of stream {advance.stream!r}")
 
 
 def applies(stored: Cursor, advance: Advance) -> bool:

@@ -13,7 +13,7 @@ from stoker.model.errors import EngineRefused, InvalidInput, InvalidOption, NotF
 from stoker.model.job import Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outbox.consumers import CursorState, StreamState
-from stoker.model.outbox.cursor import Consumer, Cursor, Lease, LeaseRequest, Rest, Start, Terms
+from stoker.model.outbox.cursor import Consumer, Cursor, Lease, LeaseRequest, NothingDue, Start, Terms
 from stoker.model.outbox.delivery import (
     PLAIN_RULES,
     Advanced,
@@ -64,17 +64,17 @@ class Orders:
         await self.engine.append(self.stream, made, tx=tx)
         return made
 
-    def wish(self, worker: str = "w1", limit: int = 10, terms: Terms = TERMS) -> LeaseRequest:
+    def request(self, worker: str = "w1", limit: int = 10, terms: Terms = TERMS) -> LeaseRequest:
         return LeaseRequest(self.stream.name, self.consumer, worker, limit, terms)
 
     async def enlist(self, worker: str) -> None:
         if not (await self.store.engine.jobs.renew(worker, [])).known:
             await self.store.enlist(worker)
 
-    async def ask(self, worker: str = "w1", limit: int = 10, terms: Terms = TERMS) -> Lease | Rest:
+    async def ask(self, worker: str = "w1", limit: int = 10, terms: Terms = TERMS) -> Lease | NothingDue:
         """Ask for a lease, for a worker whose own lease goes on."""
         await self.enlist(worker)
-        return await self.engine.lease(self.wish(worker, limit, terms))
+        return await self.engine.lease(self.request(worker, limit, terms))
 
     async def lease(self, worker: str = "w1", limit: int = 10, terms: Terms = TERMS) -> Lease:
         """Lease a partition that must be there."""
@@ -89,11 +89,11 @@ class Orders:
         rules: Rules = PLAIN_RULES,
         *,
         tx: Transaction | None = None,
-        wish: LeaseRequest | None = None,
+        request: LeaseRequest | None = None,
     ) -> Advanced:
         """Conclude a turn by the rule book and store it."""
         advance = conclude_batch(lease, outcome or Delivered(), self.store.now(), rules)
-        return await self.engine.advance(advance, tx=tx, wish=wish)
+        return await self.engine.advance(advance, tx=tx, request=request)
 
     async def turn(self, outcome: BatchOutcome | None = None, rules: Rules = PLAIN_RULES, worker: str = "w1") -> Lease:
         """One whole turn, which must apply."""
@@ -228,7 +228,7 @@ async def test_an_append_exists_after_its_commit(store: Store) -> None:
     async with store.engine.transaction() as tx:
         await orders.add("a", tx=tx)
         if Feature.BESIDE_TRANSACTIONS in store.engine.features:
-            assert await orders.ask() == Rest()
+            assert await orders.ask() == NothingDue()
         assert not await orders.woken()
     assert await orders.woken()
     assert keys(await orders.lease()) == ["a"]
@@ -244,7 +244,7 @@ async def test_an_append_that_is_rolled_back_leaves_nothing(store: Store) -> Non
             await orders.add("a", "b", tx=tx)
             raise _Trouble
     assert not await orders.woken()
-    assert await orders.ask() == Rest()
+    assert await orders.ask() == NothingDue()
     await orders.add("c")
     assert [(one.key, one.number) for one in (await orders.lease()).messages] == [("c", 1)]
 
@@ -340,7 +340,7 @@ async def test_appends_jobs_and_settlements_commit_together(store: Store) -> Non
                     raise _Trouble
         except _Trouble:
             assert await store.gone(draft.job_id)
-            assert await orders.ask() == Rest()
+            assert await orders.ask() == NothingDue()
             assert await store.status(claim.id) is Status.RUNNING
     assert await store.status(draft.job_id) is Status.PENDING
     assert await store.status(claim.id) is Status.DONE
@@ -434,7 +434,7 @@ async def test_concurrent_leases_number_each_message_once(store: Store) -> None:
             await orders.enlist(worker)
         engines = [outbox_of(one) for one in (store.engine, *others)]
         found = await asyncio.gather(
-            *(engines[n % 4].lease(orders.wish(worker, limit=5)) for n, worker in enumerate(workers))
+            *(engines[n % 4].lease(orders.request(worker, limit=5)) for n, worker in enumerate(workers))
         )
     finally:
         for other in others:

@@ -6,7 +6,7 @@ import pytest
 
 from stoker.model.outbox.batch_size import Pace
 from stoker.model.outbox.consumers import Release, Seek
-from stoker.model.outbox.cursor import Lease, Rest
+from stoker.model.outbox.cursor import Lease, NothingDue
 from stoker.model.outbox.delivery import KEY_PARKED, Delivered, Rejected, Rejection, RetryLater, Rules, handed_out
 from stoker.model.outbox.letters import (
     ClaimLetters,
@@ -173,7 +173,7 @@ async def test_a_replayed_letter_is_delivered_by_its_consumer(store: Store) -> N
     first = await orders.lease()
     assert (keys(first), first.replayed, first.messages[0].attempts) == (["a"], True, 1)
     assert (await orders.engine.letters(ANY, ClaimLetters("op", HOUR))).n == 0
-    found = await orders.finish(first, RetryLater("still odd"), wish=orders.wish())
+    found = await orders.finish(first, RetryLater("still odd"), request=orders.request())
     assert found.lease is not None
     assert (keys(found.lease), found.lease.replayed) == (["b"], True)
     await orders.finish(found.lease)
@@ -197,7 +197,7 @@ async def test_a_replayed_letter_that_is_discarded_meanwhile_stays_discarded(sto
     assert (await orders.engine.letters(ANY, DiscardLetters())).n == 1
     assert (await orders.finish(lease)).applied
     assert await _statuses(orders) == [(1, DISCARDED)]
-    assert await orders.ask() == Rest()
+    assert await orders.ask() == NothingDue()
 
 
 @pytest.mark.spec("OUTBOX-57")
@@ -256,22 +256,22 @@ async def test_an_advance_that_leases_again_sees_letters_and_parked_keys(store: 
     orders = await _parked(store, "a", "p", "b", "c")
     lease = await orders.lease(limit=1)
     await orders.add("d")
-    found = await orders.finish(lease, wish=orders.wish(limit=10))
+    found = await orders.finish(lease, request=orders.request(limit=10))
     assert found.lease is not None
     assert (keys(found.lease), found.lease.parked) == (["p", "b", "c", "d"], frozenset({"p"}))
     assert (await orders.finish(found.lease)).applied
     await orders.add("e", "f", "g")
     lease = await orders.lease(limit=1)
     assert await orders.engine.steer("orders", "publish", Release("p"))
-    found = await orders.finish(lease, wish=orders.wish(limit=10))
+    found = await orders.finish(lease, request=orders.request(limit=10))
     assert found.lease is not None
     assert found.lease.released == "p"
-    found = await orders.finish(found.lease, wish=orders.wish(limit=1))
+    found = await orders.finish(found.lease, request=orders.request(limit=1))
     assert found.lease is not None
-    found = await orders.finish(found.lease, Rejected("odd"), wish=orders.wish(limit=1))
+    found = await orders.finish(found.lease, Rejected("odd"), request=orders.request(limit=1))
     assert found.lease is not None
     assert (await orders.engine.letters(LetterFilter(key="f"), Replay())).n == 1
-    found = await orders.finish(found.lease, wish=orders.wish())
+    found = await orders.finish(found.lease, request=orders.request())
     assert found.lease is not None
     assert (keys(found.lease), found.lease.replayed) == (["f"], True)
 
@@ -289,7 +289,7 @@ async def test_a_released_key_is_delivered_in_order_before_newer_messages(store:
     first = await orders.lease(limit=2)
     assert (first.released, keys(first)) == ("p", ["p", "p"])
     assert [(one.number, one.attempts) for one in first.messages] == [(1, 0), (2, 0)]
-    found = await orders.finish(first, wish=orders.wish(limit=2))
+    found = await orders.finish(first, request=orders.request(limit=2))
     assert (await orders.cursor()).parked == 1
     assert found.lease is not None
     assert (found.lease.released, [one.number for one in found.lease.messages]) == ("p", [4])
@@ -330,7 +330,7 @@ async def test_a_released_key_that_fails_again_is_parked_again(store: Store) -> 
     failed = (await orders.letters())[1]
     assert (failed.reason, failed.attempts, failed.failed) == ("poison again", 1, store.now())
     assert (await orders.cursor()).parked == 1
-    assert await orders.ask() == Rest()
+    assert await orders.ask() == NothingDue()
     await orders.add("p")
     assert (await orders.turn()).parked == frozenset({"p"})
     await orders.engine.steer("orders", "publish", Release("p"))
@@ -355,7 +355,7 @@ async def test_a_parked_letter_that_is_discarded_is_left_out(store: Store) -> No
     second = await orders.turn()
     assert (second.released, second.messages) == ("q", ())
     assert (await orders.cursor()).parked == 0
-    assert await orders.ask() == Rest()
+    assert await orders.ask() == NothingDue()
 
 
 @pytest.mark.spec("OUTBOX-54")
@@ -366,4 +366,4 @@ async def test_a_key_that_is_not_parked_cannot_be_released(store: Store) -> None
     assert not await orders.engine.steer("orders", "publish", Release("a"))
     assert not await orders.engine.steer("orders", "unknown", Release("p"))
     assert not await orders.woken()
-    assert await orders.ask() == Rest()
+    assert await orders.ask() == NothingDue()

@@ -13,7 +13,7 @@ from stoker.model.errors import EngineError, EngineRefused, InvalidInput, LostCl
 from stoker.model.job import Claim, Note, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outbox.consumers import Drop, Pause, Resume, Seek
-from stoker.model.outbox.cursor import Rest
+from stoker.model.outbox.cursor import NothingDue
 from stoker.model.outbox.delivery import Rejected, RetryLater, Rules
 from stoker.model.outbox.stream import Vacuumed
 from stoker.model.outcome import Done
@@ -86,8 +86,8 @@ async def test_a_paused_consumer_leases_nothing(store: Store) -> None:
     assert await orders.engine.steer("orders", "publish", Pause())
     assert not await orders.woken()
     assert (await orders.cursor()).paused
-    assert (await orders.finish(lease, wish=orders.wish())).lease is None
-    assert await orders.ask() == Rest()
+    assert (await orders.finish(lease, request=orders.request())).lease is None
+    assert await orders.ask() == NothingDue()
     assert keys(await project.lease()) == ["a", "b"]
     assert await orders.engine.steer("orders", "publish", Resume())
     assert await orders.woken()

@@ -7,7 +7,7 @@ import pytest
 
 from stoker.engines.base import LEASE, outbox_of
 from stoker.model.outbox.batch_size import Pace
-from stoker.model.outbox.cursor import Consumer, Lease, Rest, Terms, fitting
+from stoker.model.outbox.cursor import Consumer, Lease, NothingDue, Terms, fitting
 from stoker.model.outbox.delivery import (
     Advanced,
     Delivered,
@@ -36,7 +36,7 @@ async def test_idle_polls_write_nothing(store: Store) -> None:
     orders = await Orders.begin(store, partitions=2)
     before = await orders.state()
     for _ in range(5):
-        assert await orders.ask() == Rest()
+        assert await orders.ask() == NothingDue()
     assert await orders.state() == before
     await orders.add("a", partition=1)
     lease = await orders.lease()
@@ -51,12 +51,12 @@ async def test_a_partition_has_one_holder_until_its_lease_ends(store: Store) -> 
     await orders.add("a")
     first = await orders.lease("w1")
     assert first.cursor.until == store.now() + 30 * SECOND
-    assert await orders.ask("w1") == await orders.ask("w2") == Rest(30 * SECOND)
+    assert await orders.ask("w1") == await orders.ask("w2") == NothingDue(30 * SECOND)
     for _ in range(2):
         store.pass_time(10 * SECOND)
         await orders.enlist("w1")
     store.pass_time(10 * SECOND - 1)
-    assert await orders.ask("w2") == Rest(1)
+    assert await orders.ask("w2") == NothingDue(1)
     await orders.enlist("w1")
     store.pass_time(1)
     second = await orders.lease("w2")
@@ -74,7 +74,7 @@ async def test_a_partition_is_free_when_its_worker_lapsed(store: Store) -> None:
     await orders.lease("w1", terms=Terms(HOUR))
     await orders.enlist("w2")
     store.pass_time(LEASE)
-    assert await orders.ask("w2") == Rest(HOUR - LEASE)
+    assert await orders.ask("w2") == NothingDue(HOUR - LEASE)
     store.pass_time(1)
     assert (await orders.lease("w2")).cursor.holder == "w2"
 
@@ -98,10 +98,10 @@ async def test_a_worker_without_a_live_lease_gets_nothing(store: Store) -> None:
     """One that was never seen, and one that lapsed."""
     orders = await Orders.begin(store)
     await orders.add("a")
-    assert await orders.engine.lease(orders.wish("stranger")) == Rest()
+    assert await orders.engine.lease(orders.request("stranger")) == NothingDue()
     await orders.enlist("w1")
     store.pass_time(LEASE + 1)
-    assert await orders.engine.lease(orders.wish("w1")) == Rest()
+    assert await orders.engine.lease(orders.request("w1")) == NothingDue()
     assert (await orders.cursor()).attempts == 0
 
 
@@ -145,7 +145,7 @@ async def test_a_lease_is_bounded_by_number_and_by_bytes(store: Store) -> None:
     assert len(lease.messages) == 64
     assert lease.more
     await orders.finish(lease)
-    tight = msgspec.structs.replace(orders.wish(limit=100), bytes=1)
+    tight = msgspec.structs.replace(orders.request(limit=100), bytes=1)
     found = await orders.engine.lease(tight)
     assert isinstance(found, Lease)
     assert (keys(found), found.more) == (["k67"], True)
@@ -164,7 +164,7 @@ async def test_a_lease_of_small_and_large_messages_ends_where_they_do_not_fit(st
     sums = [sum(sizes[: n + 1]) for n in range(len(sizes))]
     await orders.enlist("w1")
     for most in sorted({edge + near for edge in sums for near in (-1, 0, 1) if edge + near > 0}):
-        lease = await orders.engine.lease(msgspec.structs.replace(orders.wish(), bytes=most))
+        lease = await orders.engine.lease(msgspec.structs.replace(orders.request(), bytes=most))
         assert isinstance(lease, Lease), most
         fit = fitting(sizes, most)
         assert [one.payload for one in lease.messages] == payloads[:fit], most
@@ -252,7 +252,7 @@ async def test_an_advance_can_lease_the_same_partition_again(store: Store) -> No
     await orders.add("a", "b", "c")
     await orders.add("x", partition=1)
     first = await orders.lease(limit=2)
-    found = await orders.finish(first, wish=orders.wish(limit=2))
+    found = await orders.finish(first, request=orders.request(limit=2))
     assert found.applied
     assert found.lease is not None
     assert (found.lease.cursor.partition, found.lease.cursor.position, keys(found.lease)) == (0, 2, ["c"])
@@ -267,19 +267,19 @@ async def test_an_advance_without_more_only_releases(store: Store) -> None:
     """Nothing behind it, a retry that waits, a worker that lapsed, an advance that does not apply."""
     orders = await Orders.begin(store)
     await orders.add("a")
-    assert await orders.finish(await orders.lease(), wish=orders.wish()) == Advanced(applied=True)
+    assert await orders.finish(await orders.lease(), request=orders.request()) == Advanced(applied=True)
     assert (await orders.cursor()).holder is None
     await orders.add("b")
-    busy = await orders.finish(await orders.lease(), RetryLater("busy"), wish=orders.wish())
+    busy = await orders.finish(await orders.lease(), RetryLater("busy"), request=orders.request())
     assert busy == Advanced(applied=True)
     store.pass_time(MINUTE)
     await orders.add("c", "d")
     lease = await orders.lease(limit=1)
     store.pass_time(LEASE + 1)
-    assert await orders.finish(lease, wish=orders.wish()) == Advanced(applied=True)
+    assert await orders.finish(lease, request=orders.request()) == Advanced(applied=True)
     lease = await orders.lease(limit=1)
     assert (await orders.finish(lease)).applied
-    assert await orders.finish(lease, wish=orders.wish()) == Advanced(applied=False)
+    assert await orders.finish(lease, request=orders.request()) == Advanced(applied=False)
     assert (await orders.shown()).waiting == 1
 
 
@@ -293,9 +293,9 @@ async def test_a_retry_keeps_the_position_and_says_why(store: Store) -> None:
     after = await orders.cursor()
     assert (after.position, after.attempts, after.last_error) == (0, 1, "the sink is down")
     assert (after.due, after.failures, after.holder) == (store.now() + SECOND, 1, None)
-    assert await orders.ask() == Rest(SECOND)
+    assert await orders.ask() == NothingDue(SECOND)
     store.pass_time(SECOND - 1)
-    assert await orders.ask() == Rest(1)
+    assert await orders.ask() == NothingDue(1)
     store.pass_time(1)
     assert (await orders.lease()).messages[0].attempts == 1
 
@@ -341,13 +341,13 @@ async def test_due_time_and_size_are_kept_across_engines(store: Store) -> None:
     try:
         await orders.enlist("w2")
         theirs = outbox_of(other)
-        lease = await theirs.lease(orders.wish("w2"))
+        lease = await theirs.lease(orders.request("w2"))
         assert isinstance(lease, Lease)
         assert (keys(lease), lease.cursor.failures, lease.more) == (["a"], 2, True)
         await theirs.advance(conclude_batch(lease, RetryLater("busy"), store.now(), rules))
     finally:
         await other.close()
-    assert await orders.ask() == Rest(4 * SECOND)
+    assert await orders.ask() == NothingDue(4 * SECOND)
     store.pass_time(4 * SECOND)
     for batch in ("a", "bc", "defg", "h"):
         lease = await orders.lease()

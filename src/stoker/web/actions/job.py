@@ -15,7 +15,7 @@ from stoker.model.actions import ACTIONS, Action, Button
 from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.job import FIRST, Job, Status
 from stoker.model.time import moment
-from stoker.web.actions.doing import Doing, Done, act, answer, ask, come_from
+from stoker.web.actions.result import ActionResult, Doing, act, answer, ask, come_from
 from stoker.web.forms import Form, given_in
 from stoker.web.pages import job_edit, job_facts
 from stoker.web.pages.shared import check_queue
@@ -56,7 +56,7 @@ async def run(verb: str, visit: RequestContext) -> Response:
     return answer(visit, done, back)
 
 
-async def _act(job: JobForm, verb: str, action: Action, button: Button) -> Done | Response:
+async def _act(job: JobForm, verb: str, action: Action, button: Button) -> ActionResult | Response:
     """Do an action of the table, after its question, and say what it did."""
     visit, before = job.visit, job.before
     if before.status in button.asks and button.question is not None and job.form.get("sure") != "yes":
@@ -65,21 +65,21 @@ async def _act(job: JobForm, verb: str, action: Action, button: Button) -> Done 
     given = {**given_in(job.form, action), **button.given}
     done = await act(visit, action, job.id, given, knowing(visit.admin.jobs, before))
     if done.cancel_requested:
-        return Done(Flash(f"{before.kind} is running and is asked to stop."))
+        return ActionResult(Flash(f"{before.kind} is running and is asked to stop."))
     words = {"kind": before.kind, "queue": before.queue, **given}
     if not done:
-        return Done(Flash(button.idle.format(**words)))
+        return ActionResult(Flash(button.idle.format(**words)))
     after = done.created[0] if done.created else job.id
     if "{still}" in button.done or "{follows}" in button.done:
         still = (await visit.admin.jobs.explain(after)).still
         words |= {"still": still, "follows": still or "It runs as soon as a worker is free."}
     text = button.done.format(**words).strip()
     if action.destroys or done.created:
-        return Done(Flash(text), visit.url(f"jobs/{after}" if done.created else "jobs"))
+        return ActionResult(Flash(text), visit.url(f"jobs/{after}" if done.created else "jobs"))
     if not button.undo or ("priority" in button.former and before.priority == FIRST):
-        return Done(Flash(text))
+        return ActionResult(Flash(text))
     fields = ((name, _former(before)[name]) for name in button.former)
-    return Done(Flash(text, f"{job.path}/{button.undo}", (*fields, ("next", job.back))))
+    return ActionResult(Flash(text, f"{job.path}/{button.undo}", (*fields, ("next", job.back))))
 
 
 def _former(job: Job) -> dict[str, str]:
@@ -87,19 +87,19 @@ def _former(job: Job) -> dict[str, str]:
     return {"queue": job.queue, "priority": str(job.priority), "at": moment(job.scheduled_at).isoformat()}
 
 
-async def _restore(job: JobForm) -> Done:
-    return Done(Flash(await restored(job.visit, job.id, job.before.kind)))
+async def _restore(job: JobForm) -> ActionResult:
+    return ActionResult(Flash(await restored(job.visit, job.id, job.before.kind)))
 
 
-async def _edit(job: JobForm) -> Done | Response:
+async def _edit(job: JobForm) -> ActionResult | Response:
     try:
-        return Done(await job_edit.save(job.visit, job.form, job.before))
+        return ActionResult(await job_edit.save(job.visit, job.form, job.before))
     except InvalidInput as error:
         return await job_edit.edit_form(job.visit, str(error), job.form, job.before)
 
 
-async def _edit_back(job: JobForm) -> Done:
-    return Done(await job_edit.undo(job.visit, job.before))
+async def _edit_back(job: JobForm) -> ActionResult:
+    return ActionResult(await job_edit.undo(job.visit, job.before))
 
 
 async def _reveal(job: JobForm) -> Response:

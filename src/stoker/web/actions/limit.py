@@ -12,7 +12,7 @@ from stoker.model.errors import NotFound
 from stoker.model.humanize import count
 from stoker.model.query import LARGEST_PAGE
 from stoker.model.throttle import Rate
-from stoker.web.actions.doing import Doing, Done, answer, ask, come_from
+from stoker.web.actions.result import ActionResult, Doing, answer, ask, come_from
 from stoker.web.forms import number, whole
 from stoker.web.pages.shared import check_queue, needs_everything
 from stoker.web.request import RequestContext
@@ -31,21 +31,21 @@ async def run(verb: str, visit: RequestContext) -> Response:
     return answer(visit, await VERBS[verb](visit), visit.url("limits"))
 
 
-async def _tune(visit: RequestContext) -> Done:
+async def _tune(visit: RequestContext) -> ActionResult:
     name, form = visit.request.path_params["name"], await visit.board.form(visit)
     before = await _rate_of(visit, name)
     await visit.admin.limits.tune(name, Rate(number("n", form.get("n")), per=number("per", form.get("per") or "1")))
     former = (("n", f"{before.n:g}"), ("per", f"{before.per:g}"))
-    return Done(Flash(f"Tuned {name}.", f"limits/{quote(name, safe='')}/tune", former))
+    return ActionResult(Flash(f"Tuned {name}.", f"limits/{quote(name, safe='')}/tune", former))
 
 
-async def _drain(visit: RequestContext) -> Done | Response:
+async def _drain(visit: RequestContext) -> ActionResult | Response:
     name, form = visit.request.path_params["name"], await visit.board.form(visit)
     await _rate_of(visit, name)
     if form.get("sure") != "yes":
         return ask(visit, "limits", f"limits/{quote(name, safe='')}/drain", name, visit.url("limits"), DRAIN)
     await visit.admin.limits.drain(name)
-    return Done(Flash(f"Drained {name}."))
+    return ActionResult(Flash(f"Drained {name}."))
 
 
 async def _rate_of(visit: RequestContext, name: str) -> Rate:
@@ -57,7 +57,7 @@ async def _rate_of(visit: RequestContext, name: str) -> Rate:
     return found.bucket.rate
 
 
-async def _set(visit: RequestContext) -> Done | Response:
+async def _set(visit: RequestContext) -> ActionResult | Response:
     """Let another number of each key of a limit run at once."""
     queue, form = visit.request.path_params["name"], await visit.board.form(visit)
     check_queue(visit, queue)
@@ -70,7 +70,7 @@ async def _set(visit: RequestContext) -> Done | Response:
     await visit.admin.limits.set(queue, limit, n)
     former = (("limit", limit), *((("n", before),) if before else ()), ("next", back))
     path = f"limits/{quote(queue, safe='')}/{'set' if before else 'clear'}"
-    return Done(Flash(f"Limit {limit} of {queue} lets {n:,} of each key run at once.", path, former), back)
+    return ActionResult(Flash(f"Limit {limit} of {queue} lets {n:,} of each key run at once.", path, former), back)
 
 
 async def _reach(visit: RequestContext, queue: str, limit: str, n: int) -> Question:
@@ -86,13 +86,13 @@ async def _reach(visit: RequestContext, queue: str, limit: str, n: int) -> Quest
     return Question(f"Let {n:,} of each key run at once?", text, f"Let {n:,} run", "Leave the limit")
 
 
-async def _clear(visit: RequestContext) -> Done:
+async def _clear(visit: RequestContext) -> ActionResult:
     """Give a limit back to the number that its jobs bring."""
     queue, form = visit.request.path_params["name"], await visit.board.form(visit)
     check_queue(visit, queue)
     back = come_from(visit, form.get("next"), visit.url("limits", queue=queue).removeprefix(visit.root))
     await visit.admin.limits.clear(queue, form.get("limit"))
-    return Done(Flash(f"Limit {form.get('limit')} of {queue} is again what its jobs bring."), back)
+    return ActionResult(Flash(f"Limit {form.get('limit')} of {queue} is again what its jobs bring."), back)
 
 
 VERBS: Final[dict[str, Doing[RequestContext]]] = {"tune": _tune, "drain": _drain, "set": _set, "clear": _clear}

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from stoker.model.humanize import count
 from stoker.outbox.consumers import StreamHandle
-from stoker.web.actions.doing import Doing, Done, answer, come_from
+from stoker.web.actions.result import ActionResult, Doing, answer, come_from
 from stoker.web.forms import Form
 from stoker.web.pages.outbox import consumer_path
 from stoker.web.pages.shared import needs_everything
@@ -32,9 +32,9 @@ class ConsumerForm:
     def handle(self) -> StreamHandle:
         return self.visit.admin.outbox.stream(self.stream)
 
-    def undo(self, text: str, verb: str) -> Done:
+    def undo(self, text: str, verb: str) -> ActionResult:
         """What was done, with the form that reverts it and comes back here."""
-        return Done(Flash(text, f"{consumer_path(self.stream, self.name)}/{verb}", (("next", self.back),)))
+        return ActionResult(Flash(text, f"{consumer_path(self.stream, self.name)}/{verb}", (("next", self.back),)))
 
 
 async def on_consumer(verb: str, visit: RequestContext) -> Response:
@@ -46,19 +46,19 @@ async def on_consumer(verb: str, visit: RequestContext) -> Response:
     return answer(visit, await CONSUMER_VERBS[verb](ConsumerForm(visit, form, stream, name, back)), back)
 
 
-async def _pause(one: ConsumerForm) -> Done:
+async def _pause(one: ConsumerForm) -> ActionResult:
     await one.handle.pause(one.name)
     return one.undo(f"Paused {one.name} of {one.stream}.", "resume")
 
 
-async def _resume(one: ConsumerForm) -> Done:
+async def _resume(one: ConsumerForm) -> ActionResult:
     await one.handle.resume(one.name)
     return one.undo(f"Resumed {one.name} of {one.stream}.", "pause")
 
 
-async def _release(one: ConsumerForm) -> Done:
+async def _release(one: ConsumerForm) -> ActionResult:
     await one.handle.release(one.form.get("key"), consumer=one.name)
-    return Done(Flash(f"Released the key {one.form.get('key')}."))
+    return ActionResult(Flash(f"Released the key {one.form.get('key')}."))
 
 
 CONSUMER_VERBS: Final[dict[str, Doing[ConsumerForm]]] = {"pause": _pause, "resume": _resume, "release": _release}
@@ -84,14 +84,14 @@ async def on_letters(verb: str, visit: RequestContext) -> Response:
     return answer(visit, await LETTER_VERBS[verb](letters), come_from(visit, form.get("next"), "outbox"))
 
 
-async def _replay(letters: LettersForm) -> Done:
+async def _replay(letters: LettersForm) -> ActionResult:
     n = await letters.handle.replay(letters.chosen, consumer=letters.consumer)
-    return Done(Flash(f"{count(n, 'letter')} will be delivered again."))
+    return ActionResult(Flash(f"{count(n, 'letter')} will be delivered again."))
 
 
-async def _discard(letters: LettersForm) -> Done:
+async def _discard(letters: LettersForm) -> ActionResult:
     n = await letters.handle.discard(letters.chosen, consumer=letters.consumer)
-    return Done(Flash(f"Discarded {count(n, 'letter')}. They stay listed as discarded."))
+    return ActionResult(Flash(f"Discarded {count(n, 'letter')}. They stay listed as discarded."))
 
 
 LETTER_VERBS: Final[dict[str, Doing[LettersForm]]] = {"replay": _replay, "discard": _discard}

@@ -13,7 +13,7 @@ from stoker.model.control import Queue, Tuning
 from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, MINUTE, SECOND, span
 from stoker.views import Curve
-from stoker.web.actions.doing import Doing, Done, answer, ask, come_from
+from stoker.web.actions.result import ActionResult, Doing, answer, ask, come_from
 from stoker.web.forms import Form, number, whole
 from stoker.web.pages.shared import check_queue, settings
 from stoker.web.request import RequestContext
@@ -41,9 +41,9 @@ class QueueForm:
         """Does it come from a page about one job, and was not asked yet?"""
         return self.form.get("asks") == "yes" and self.form.get("sure") != "yes"
 
-    def undo(self, text: str, verb: str, *fields: tuple[str, str]) -> Done:
+    def undo(self, text: str, verb: str, *fields: tuple[str, str]) -> ActionResult:
         """What was done, with the form that reverts it and comes back here."""
-        return Done(Flash(text, f"queues/{quote(self.name, safe='')}/{verb}", (*fields, ("next", self.back))))
+        return ActionResult(Flash(text, f"queues/{quote(self.name, safe='')}/{verb}", (*fields, ("next", self.back))))
 
 
 async def run(verb: str, visit: RequestContext) -> Response:
@@ -57,7 +57,7 @@ async def run(verb: str, visit: RequestContext) -> Response:
     return answer(visit, await VERBS[verb](QueueForm(visit, form, before, back)), back)
 
 
-async def _pause(queue: QueueForm) -> Done:
+async def _pause(queue: QueueForm) -> ActionResult:
     minutes = queue.form.get("minutes")
     lasts = span(number("minutes", minutes) * 60, "minutes") if minutes else None
     reason = queue.form.get("reason") or None
@@ -66,7 +66,7 @@ async def _pause(queue: QueueForm) -> Done:
     return queue.undo(f"Paused {queue.name}. Running jobs go on.", "resume")
 
 
-async def _resume(queue: QueueForm) -> Done | Response:
+async def _resume(queue: QueueForm) -> ActionResult | Response:
     if queue.asks:
         return await _asked(queue, "resume", "Resume this queue?", "Resume it", "Leave it paused")
     await queue.visit.admin.queues.tune(queue.name, Tuning(paused=False))
@@ -74,11 +74,11 @@ async def _resume(queue: QueueForm) -> Done | Response:
     return queue.undo(f"Resumed {queue.name}.", "pause", ("reason", reason or ""))
 
 
-async def _reopen(queue: QueueForm) -> Done | Response:
+async def _reopen(queue: QueueForm) -> ActionResult | Response:
     if queue.asks:
         return await _asked(queue, "reopen", "End the cool-down?", "End it", "Let it cool down")
     await queue.visit.admin.queues.reopen(queue.name)
-    return Done(Flash(f"Ended the cool-down of {queue.name}."))
+    return ActionResult(Flash(f"Ended the cool-down of {queue.name}."))
 
 
 async def _asked(queue: QueueForm, verb: str, title: str, yes: str, no: str) -> Response:
@@ -92,7 +92,7 @@ async def _asked(queue: QueueForm, verb: str, title: str, yes: str, no: str) -> 
     return ask(queue.visit, "queues", path, queue.name, queue.back, question)
 
 
-async def _tune(queue: QueueForm) -> Done:
+async def _tune(queue: QueueForm) -> ActionResult:
     await queue.visit.admin.queues.tune(queue.name, _tuning(queue.form, queue.before))
     return queue.undo(f"Tuned {queue.name}.", "tune", *settings(queue.before))
 

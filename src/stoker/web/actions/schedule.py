@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.schedule import Schedule
-from stoker.web.actions.doing import Doing, Done, answer, come_from
+from stoker.web.actions.result import ActionResult, Doing, answer, come_from
 from stoker.web.forms import Form
 from stoker.web.pages import schedules
 from stoker.web.pages.shared import check_queue
@@ -31,9 +31,9 @@ class ScheduleForm:
     def name(self) -> str:
         return self.before.name
 
-    def undo(self, text: str, verb: str) -> Done:
+    def undo(self, text: str, verb: str) -> ActionResult:
         """What was done, with the form that reverts it and comes back here."""
-        return Done(Flash(text, f"schedules/{quote(self.name, safe='')}/{verb}", (("next", self.back),)))
+        return ActionResult(Flash(text, f"schedules/{quote(self.name, safe='')}/{verb}", (("next", self.back),)))
 
 
 async def run(verb: str, visit: RequestContext) -> Response:
@@ -49,33 +49,33 @@ async def run(verb: str, visit: RequestContext) -> Response:
     return answer(visit, await VERBS[verb](ScheduleForm(visit, form, before, back)), back)
 
 
-async def _pause(one: ScheduleForm) -> Done:
+async def _pause(one: ScheduleForm) -> ActionResult:
     await one.visit.admin.schedules.pause(one.name)
     return one.undo(f"Paused {one.name}.", "resume")
 
 
-async def _resume(one: ScheduleForm) -> Done:
+async def _resume(one: ScheduleForm) -> ActionResult:
     await one.visit.admin.schedules.resume(one.name)
     return one.undo(f"Resumed {one.name}.", "pause")
 
 
-async def _run_now(one: ScheduleForm) -> Done:
+async def _run_now(one: ScheduleForm) -> ActionResult:
     job = await one.visit.admin.schedules.run_now(one.name)
-    return Done(Flash(f"Enqueued one job of {one.name}: {job}."))
+    return ActionResult(Flash(f"Enqueued one job of {one.name}: {job}."))
 
 
-async def _edit(one: ScheduleForm) -> Done | Response:
+async def _edit(one: ScheduleForm) -> ActionResult | Response:
     if one.form.get("preview"):
         return await schedules.page(one.visit, given=one.form)
     try:
-        return Done(await schedules.save(one.visit, one.form, one.before))
+        return ActionResult(await schedules.save(one.visit, one.form, one.before))
     except InvalidInput as error:
         return await schedules.page(one.visit, str(error), one.form)
 
 
-async def _reset(one: ScheduleForm) -> Done:
+async def _reset(one: ScheduleForm) -> ActionResult:
     await one.visit.admin.schedules.reset(one.name)
-    return Done(Flash(f"{one.name} follows the code again."))
+    return ActionResult(Flash(f"{one.name} follows the code again."))
 
 
 VERBS: Final[dict[str, Doing[ScheduleForm]]] = {

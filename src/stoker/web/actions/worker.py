@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from stoker.model.actions import Question
 from stoker.model.humanize import count
-from stoker.web.actions.doing import Doing, Done, answer, ask
+from stoker.web.actions.result import ActionResult, Doing, answer, ask
 from stoker.web.pages.shared import needs_everything
 from stoker.web.request import RequestContext
 from stoker.web.view import Flash
@@ -28,14 +28,14 @@ async def run(verb: str, visit: RequestContext) -> Response:
     return answer(visit, await VERBS[verb](visit), visit.url("workers"))
 
 
-async def _take_back(visit: RequestContext) -> Done | Response:
+async def _take_back(visit: RequestContext) -> ActionResult | Response:
     worker, form = visit.request.path_params["worker"], await visit.board.form(visit)
     needs_everything(visit)
     if form.get("sure") != "yes":
         path = f"workers/{quote(worker, safe='')}/take-back"
         return ask(visit, "workers", path, worker, visit.url("workers"), TAKE_BACK)
     taken = await visit.admin.workers.take_back(worker)
-    return Done(Flash(f"Took back {count(taken, 'job')} of {worker}."))
+    return ActionResult(Flash(f"Took back {count(taken, 'job')} of {worker}."))
 
 
 VERBS: Final[dict[str, Doing[RequestContext]]] = {"take-back": _take_back}

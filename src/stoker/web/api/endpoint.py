@@ -18,7 +18,7 @@ from starlette.responses import Response
 from stoker.admin.as_json import plain
 from stoker.codec.json_check import DEPTH_LIMIT, TOO_DEEP, check_json
 from stoker.model.access import Role
-from stoker.web.board import Call, Way
+from stoker.web.board import Call, Route
 from stoker.web.problems import Problem
 from stoker.web.request import RequestContext
 
@@ -41,9 +41,9 @@ class Endpoint:
     tag: str
     harmless: bool = False
 
-    def way(self) -> Way:
+    def way(self) -> Route:
         """The route."""
-        return Way(self.method, f"{ROOT}{self.path}", self.role, self._call(), "api", self.harmless)
+        return Route(self.method, f"{ROOT}{self.path}", self.role, self._call(), "api", self.harmless)
 
     def _call(self) -> Call:
         async def call(visit: RequestContext) -> Response:

@@ -21,7 +21,7 @@ from stoker.model.origin import origin
 from stoker.model.time import Instant
 from stoker.views import JobState
 from stoker.web.actions import job as job_actions
-from stoker.web.actions.doing import act
+from stoker.web.actions.result import act
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.pages import job_edit, job_facts, shared

@@ -24,7 +24,7 @@ from stoker.model.operator_metrics import keys_taken
 from stoker.model.query import Query, as_of, matched_at, queues_of
 from stoker.model.time import instant, moment
 from stoker.web import view
-from stoker.web.actions.doing import act
+from stoker.web.actions.result import act
 from stoker.web.forms import Form, given_in, moment_of, whole
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import jobs, shared

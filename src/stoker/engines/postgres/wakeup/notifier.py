@@ -21,7 +21,7 @@ from stoker.engines.base import CONTROL
 from stoker.engines.postgres import find
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.wakeup.listener import CHANNEL, EVERYTHING, Listener, Subscriber, join, leave
-from stoker.engines.shared.job_end_waiters import OVER, Ends, Interest, Message, topics_of
+from stoker.engines.shared.job_end_waiters import OVER, Interest, JobEndWaiters, Message, topics_of
 from stoker.engines.shared.waiters import Hub
 from stoker.model.errors import EngineError
 from stoker.model.ids import JobId
@@ -91,7 +91,7 @@ class Notifier:
         self._flow = Flow()
         self._turn = 0
         self._closing = asyncio.Event()
-        self.ends = Ends(partial(find.ended, store), self._listen_for_ends, self._notify_ends, Interest())
+        self.ends = JobEndWaiters(partial(find.ended, store), self._listen_for_ends, self._notify_ends, Interest())
 
     # --- waiting ------------------------------------------------------------------------------------------------
 

@@ -20,14 +20,14 @@ T = TypeVar("T")
 Field: TypeAlias = tuple[str, str]
 
 
-class Done(NamedTuple):
+class ActionResult(NamedTuple):
     """What an action did, and the page that says so; without one the page that the form came from."""
 
     flash: Flash
     to: str = ""
 
 
-Doing: TypeAlias = Callable[[T], Awaitable[Done | Response]]
+Doing: TypeAlias = Callable[[T], Awaitable[ActionResult | Response]]
 """One action; a page instead of `Done` where more is to be said before anything is done."""
 
 
@@ -35,7 +35,7 @@ Run: TypeAlias = Callable[[str, RequestContext], Awaitable[Response]]
 """Does what a verb says to what the address names."""
 
 
-def answer(visit: RequestContext, done: Done | Response, back: str) -> Response:
+def answer(visit: RequestContext, done: ActionResult | Response, back: str) -> Response:
     """Go on to the page that says what was done, which reads the store anew."""
     if isinstance(done, Response):
         return done
