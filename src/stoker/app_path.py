@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from stoker.app import Stoker
 from stoker.model.errors import StokerError
+from stoker.model.names import AN_APP
 
 if TYPE_CHECKING:
     from stoker.task import Task
@@ -70,6 +71,11 @@ def path_of(app: Stoker) -> str | None:
                     _known[app] = f"{name}:{attribute}"
                     break
     return _known.get(app)
+
+
+def named(app: Stoker) -> str:
+    """How commands name this app; `app:jobs` where it is not known from where it can be imported."""
+    return path_of(app) or AN_APP
 
 
 def address(task: Task[..., Any]) -> tuple[str, tuple[str, ...]]:

@@ -310,6 +310,22 @@ def test_the_store_is_named_in_one_of_five_ways(url: str, tmp_path: Path, monkey
     assert len(call("jobs", "list").stdout.splitlines()) == 5
 
 
+@pytest.mark.spec("NEED-19")
+def test_remedies_name_the_app_that_the_command_was_given(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = f"from stoker import Stoker\nstore = Stoker({url!r})\n@store.task\nasync def sell() -> None: ...\n"
+    (tmp_path / "corner_shop.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    job = call("enqueue", "sell", "-A", "corner_shop:store").stdout.strip()
+    for words in (["status"], ["doctor"]):
+        done = CliRunner().invoke(stoker, [*words, "-A", "corner_shop:store"])
+        assert "stoker work corner_shop:store" in done.stdout, done.output
+        assert "app:jobs" not in done.stdout
+    assert "`stoker work corner_shop:store -q default`" in call("explain", job, "-A", "corner_shop:store").stdout
+    assert "Run `stoker work app:jobs`." in call("status").stdout, "a URL alone names no app"
+
+
 @pytest.mark.spec("CLI-18")
 def test_a_mistyped_file_is_not_created(tmp_path: Path) -> None:
     missing = tmp_path / "jbos.db"

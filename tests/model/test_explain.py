@@ -294,6 +294,8 @@ def test_a_job_in_a_misspelt_queue_is_offered_the_one_that_was_meant() -> None:
     assert "--to letters`" in explain(misspelt, Queue(name="maill"), [HERE], census(), home="letters").remedy
     far = explain(job(queue="reports"), Queue(name="reports"), [HERE], census(), home="reports").remedy
     assert far == "Start one: `stoker work app:jobs -q reports`."
+    named = explain(job(queue="reports"), Queue(name="reports"), [], census(), app="shop:jobs").remedy
+    assert named == "Start one: `stoker work shop:jobs -q reports`."
 
 
 @pytest.mark.spec("EXPLAIN-08")

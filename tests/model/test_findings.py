@@ -107,7 +107,9 @@ def test_jobs_in_a_misspelt_queue_are_offered_the_queue_that_was_meant() -> None
     [far] = findings(Situation(census=census(1, queue="reports"), presences=[presence()], homes={"send": "reports"}))
     assert far.remedy == "stoker work app:jobs -q reports"
     [unable] = findings(Situation(census=misspelt, presences=[presence(kinds={"other": "x"})]))
-    assert unable.remedy == "stoker work app:jobs -q maill", "nobody there knows the task"
+    assert unable.remedy == "stoker work app:jobs -q maill", "no worker there knows the task"
+    [named] = findings(Situation(census=misspelt, presences=[presence(kinds={"other": "x"})], app="shop:jobs"))
+    assert named.remedy == "stoker work shop:jobs -q maill"
 
 
 @pytest.mark.spec("NEED-13")
@@ -129,6 +131,8 @@ def test_no_worker_at_all_is_one_finding() -> None:
         )
     ]
     assert told(presences=[]) == ["No worker is at work. 3 due jobs wait for one. Run `stoker work app:jobs`."]
+    [named] = told(presences=[], app="shop:jobs")
+    assert named.endswith("Run `stoker work shop:jobs`."), named
     [held] = told(presences=[presence(seen_at=NOW - HOUR, running=1)], census=Census(at=NOW))
     assert held.startswith("No worker has been at work for 1 h. 1 job of silent workers waits for one."), held
 
@@ -196,6 +200,7 @@ def test_a_queue_that_falls_behind_is_named() -> None:
         oldest_ready={"mail": NOW - 252 * SECOND},
     )
     assert told(census=busy)[0].endswith("Run `stoker work app:jobs -q mail`.")
+    assert told(census=busy, app="shop:jobs")[0].endswith("Run `stoker work shop:jobs -q mail`.")
     assert told(census=census(lag=MINUTE + 1), late_after=2 * MINUTE) == []
 
 

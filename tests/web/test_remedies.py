@@ -206,3 +206,25 @@ async def test_where_only_workers_help_the_page_says_what_to_start(app: Stoker, 
     await beat(app, kinds={"resize": "app.resize"})
     client.board.hub.forget()
     assert "Deploy the task to the workers of this queue." in text(await client.get(f"/jobs/{id_}"))
+
+
+@pytest.fixture
+def importable(app: Stoker, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The app stands in a module before its dashboard is made."""
+    monkeypatch.setitem(globals(), "corner_shop", app)
+    return f"{__name__}:corner_shop"
+
+
+@pytest.mark.spec("NEED-19")
+async def test_pages_and_rest_name_the_app_that_can_be_imported(app: Stoker, importable: str, client: Client) -> None:
+    start = f"stoker work {importable}"
+    id_ = await enqueue(app)
+    assert f'data-copy="{start} -q default"' in (await client.get(f"/jobs/{id_}")).text
+    explained = (await client.get(f"/api/v1/jobs/{id_}/explain")).json()
+    assert explained["gates"][0]["remedy"] == f"Start one: `{start} -q default`."
+    for path in ("/", "/health"):
+        page = await client.get(path)
+        assert start in page.text
+        assert "app:jobs" not in page.text
+    [found] = (await client.get("/api/v1/overview")).json()["findings"]
+    assert found["remedy"] == start

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stoker.app import Stoker
+from stoker.app_path import named
 from stoker.engines.base import Engine, Feature, outbox_of
 from stoker.model.control import Presence, Queue, is_silent
 from stoker.model.events import EventType
@@ -23,7 +25,6 @@ from stoker.model.redact import Redaction
 from stoker.model.schedule import Schedule
 from stoker.model.stats import DAILY, OF_ALL, of_all, usual_wait
 from stoker.model.time import DAY, HOUR, MINUTE, Instant, Span
-from stoker.registry import Registry
 
 MOST_COUNTED = 10_000
 """Of more jobs than these that died in the last hour it is said that there are more."""
@@ -159,7 +160,7 @@ async def _held(engine: Engine, silent: Sequence[Presence]) -> tuple[dict[str, i
         query = msgspec.structs.replace(query, cursor=page.cursor)
 
 
-def homes(app: Registry, census: Census) -> dict[str, str]:
+def homes(app: Stoker, census: Census) -> dict[str, str]:
     """The own queue of each kind that waits, as far as the app knows it."""
     kinds = {one.kind for one in census.counts if one.status is Status.PENDING}
     found = {kind: app.queue_of(kind) for kind in kinds}
@@ -168,7 +169,7 @@ def homes(app: Registry, census: Census) -> dict[str, str]:
 
 async def situation(
     engine: Engine,
-    app: Registry,
+    app: Stoker,
     redact: Redaction,
     census: Census,
     queues: Sequence[Queue],
@@ -184,6 +185,7 @@ async def situation(
         schedules=slowly.schedules,
         deliveries=slowly.deliveries,
         homes=homes(app, census),
+        app=named(app),
     )
     return closer(given, await look_closer(engine, given))
 

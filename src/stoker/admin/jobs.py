@@ -30,6 +30,7 @@ from stoker.admin.context import Noun, OperatorContext
 from stoker.admin.details import EventView, JobDetail, detail, event_view
 from stoker.admin.history import closed, flows
 from stoker.admin.search import search
+from stoker.app_path import named
 from stoker.codec.signature import encode_payload
 from stoker.engines.base import CORRUPT, Engine
 from stoker.key_function import KeyFunction
@@ -215,8 +216,9 @@ class JobsAdmin(Noun):
         known: dict[str, Any] = {"unreadable": unreadable, "group": group, "flow": flow, "subqueue": subqueue}
         if held_by(found, census.at) is not None:
             known["budgets"] = await engine.control.budgets()
-        home = self._context.app.queue_of(found.kind)
-        return explain(seen, queue, presences, census, line=line, turns=turns, home=home, **known)
+        app = self._context.app
+        home = app.queue_of(found.kind)
+        return explain(seen, queue, presences, census, line=line, turns=turns, home=home, app=named(app), **known)
 
     async def preview(self, filter_: Filter | str, *, counted_at: datetime | None = None) -> Preview:
         """How many jobs a filter means now, or still means of those at the moment of an earlier preview.

@@ -17,7 +17,7 @@ from stoker.model.humanize import count, span
 from stoker.model.ids import text as id_text
 from stoker.model.job import ACTIVE, PARENT, Job, Status, links
 from stoker.model.lifecycle import HELD_BY, HELD_FOR, UNFIT_SINCE
-from stoker.model.names import meant_queue
+from stoker.model.names import AN_APP, meant_queue, to_serve
 from stoker.model.operator_metrics import Flow
 from stoker.model.query import Census
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
@@ -134,12 +134,13 @@ def explain(
     turns: int | None = None,
     budgets: Sequence[Budget] = (),
     home: str | None = None,
+    app: str = AN_APP,
 ) -> Explanation:
     """Name the gates that are shut for this job at the census' instant.
 
     `group` is the job's group, `flow` what went in and out of its queue lately, `subqueue` what runs under its limit,
     `line` its place in the queue, `turns` how many take their turn before it in a fair queue, `budgets` what `held_by`
-    needs, `home` the own queue of its task, as far as they are known.
+    needs, `home` the own queue of its task, as far as they are known. `app` is how commands name the app.
     """
     beside = tuple(_beside(job, group))
     if unreadable is not None:
@@ -149,7 +150,7 @@ def explain(
         return Explanation(_finished(job), beside=beside)
     if job.status is Status.RUNNING:
         return Explanation(_running(job, presences, census.at), beside=beside)
-    first, *others = _gates(job, queue, presences, census, flow, subqueue, line, turns, budgets, home)
+    first, *others = _gates(job, queue, presences, census, flow, subqueue, line, turns, budgets, home, app)
     return Explanation(first, tuple(others), beside)
 
 
@@ -219,6 +220,7 @@ def _gates(
     turns: int | None,
     budgets: Sequence[Budget],
     home: str | None,
+    app: str,
 ) -> Iterator[Gate]:
     now, name = census.at, repr(job.queue)
     unfit = UNFIT_SINCE in job.metadata
@@ -248,7 +250,7 @@ def _gates(
     if serving and not unfit and not any(job.kind in one.kinds or not one.kinds for one in serving):
         yield Gate(Reason.UNKNOWN_TASK, f"no worker of queue {name} has the task {job.kind!r}", DEPLOY)
     if not serving:
-        yield _unserved(job, presences, now, home)
+        yield _unserved(job, presences, now, home, app)
     if queue.bucket is not None and (wait := until_token(queue.bucket, now)):
         until = now + wait
         detail = f"queue {name} is at its rate; its next start is at {rfc3339(until)}"
@@ -313,7 +315,7 @@ def _key_limited(subqueue: SubqueueView) -> Gate:
     return Gate(Reason.KEY_LIMITED, detail, remedy)
 
 
-def _unserved(job: Job, presences: Sequence[Presence], now: Instant, home: str | None) -> Gate:
+def _unserved(job: Job, presences: Sequence[Presence], now: Instant, home: str | None, app: str) -> Gate:
     """No live worker serves the queue: none was there, the last one stopped, or those there do not report any more."""
     former = [one for one in presences if job.queue in one.queues]
     last = max(former, key=lambda one: one.seen_at, default=None)
@@ -324,10 +326,11 @@ def _unserved(job: Job, presences: Sequence[Presence], now: Instant, home: str |
         remedy = "Look at their logs: they are frozen, dead, or cannot reach the store."
         return Gate(Reason.WORKER_UNHEALTHY, detail, remedy, newest.seen_at)
     before = "" if last is None else f"; {last.worker} on {last.host} did until {rfc3339(last.seen_at)}"
-    remedy = f"Start one: `stoker work app:jobs -q {job.queue}`."
+    start = f"`{to_serve(job.queue, app)}`"
+    remedy = f"Start one: {start}."
     if (meant := meant_queue(job.queue, job.kind, home, presences, now)) is not None:
         move = f"`stoker jobs move {id_text(job.id)} --to {meant}`"
-        remedy = f"If {job.queue} is a typing error, {move} puts it where it belongs; else start one: {remedy[11:]}"
+        remedy = f"If {job.queue} is a typing error, {move} puts it where it belongs; else start one: {start}."
     since = None if last is None else last.seen_at
     return Gate(Reason.NO_WORKER, f"no worker serves queue {job.queue!r}{before}", remedy, since)
 

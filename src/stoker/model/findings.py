@@ -18,7 +18,7 @@ import msgspec
 from stoker.model.control import Presence, Queue, is_silent, live
 from stoker.model.humanize import clock, count, in_words, span
 from stoker.model.job import Status
-from stoker.model.names import meant_queue
+from stoker.model.names import AN_APP, meant_queue, to_serve
 from stoker.model.query import Census
 from stoker.model.schedule import Action, Schedule, is_unreadable
 from stoker.model.throttle import until_token
@@ -130,7 +130,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     `held` is how many jobs silent workers hold, by worker; None: as many as they reported last. `usual` is the p95 of
     the waits of a day, by queue. `full` names the limit that holds the oldest due job of a queue. `retries` are the
     retrying jobs that are due, at least so many, of `unserved_retries`. `homes` is the own queue of each kind that the
-    app knows.
+    app knows; `app` is how commands name it.
     """
 
     census: Census
@@ -144,6 +144,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     full: Mapping[str, str] = {}
     retries: Mapping[str, int] = {}
     homes: Mapping[str, str] = {}
+    app: str = AN_APP
     late_after: Span = LATE_AFTER
 
     @property
@@ -225,8 +226,8 @@ class Standstill(msgspec.Struct, frozen=True):
         """For how long; None: for as long as the store remembers."""
         return None if self.seen is None else now - self.seen
 
-    def finding(self, now: Instant) -> Finding:
-        """One sentence for all that waits for a worker."""
+    def finding(self, now: Instant, app: str) -> Finding:
+        """One sentence for all that waits for a worker of the app."""
         lasts = self.lasts(now)
         text = "No worker is at work" if lasts is None else f"No worker has been at work for {span(lasts)}"
         named = {"due job": self.jobs, "due schedule": self.schedules, "consumer": self.consumers}
@@ -235,7 +236,7 @@ class Standstill(msgspec.Struct, frozen=True):
         one = self.held + sum(named.values()) == 1
         detail = f"{_listed(waits)} {'waits' if one else 'wait'} for one."
         bad = lasts is None or lasts > ALONE_AFTER
-        return Finding("bad" if bad else "plain", "worker", "", text, detail, "stoker work app:jobs")
+        return Finding("bad" if bad else "plain", "worker", "", text, detail, f"stoker work {app}")
 
 
 def standstill(given: Situation) -> Standstill | None:
@@ -258,7 +259,7 @@ def _workers(given: Situation, alone: Standstill | None) -> Iterator[Finding]:
         yield from _silent(given)
         yield from _unserved(given)
         return
-    found = alone.finding(given.now)
+    found = alone.finding(given.now, given.app)
     if found.tone == "plain":
         yield from _silent(given)
     yield found
@@ -323,13 +324,13 @@ def _unserved(given: Situation) -> Iterator[Finding]:
 
 def _nobody(given: Situation, name: str, ready: int, kinds: Mapping[str, int]) -> Finding:
     """A queue with due jobs that none of the live workers serves; a misspelt one is told what was meant."""
-    text = f"has {count(ready, 'ready job')} and no worker"
+    text, start = f"has {count(ready, 'ready job')} and no worker", to_serve(name, given.app)
     found = {meant_queue(name, kind, given.homes.get(kind), given.presences, given.now) for kind in kinds}
     if len(found) == 1 and (meant := found.pop()) is not None:
-        detail = f"If {name} is a typing error, move them to {meant}; else start `stoker work app:jobs -q {name}`."
+        detail = f"If {name} is a typing error, move them to {meant}; else start `{start}`."
         return Finding("bad", "queue", name, text, detail, f"stoker jobs move queue:{name} --to {meant}")
     detail = f"{'It waits' if ready == 1 else 'They wait'} until one serves it."
-    return Finding("bad", "queue", name, text, detail, f"stoker work app:jobs -q {name}")
+    return Finding("bad", "queue", name, text, detail, start)
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------
@@ -388,7 +389,7 @@ def _late(given: Situation) -> Iterator[Finding]:
         if name in late:
             slots = sum(one.queues[name] for one in given.serving(name))
             busy = census.by_status(name)[Status.RUNNING] >= slots
-            remedy = f"stoker work app:jobs -q {name}" if busy else "Its workers have free slots: look at their logs"
+            remedy = to_serve(name, given.app) if busy else "Its workers have free slots: look at their logs"
             yield Finding("warn", "queue", name, "is falling behind", detail, remedy)
         elif shut := _shut(given, name):
             yield Finding("plain", "queue", name, shut, detail)

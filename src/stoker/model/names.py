@@ -17,6 +17,9 @@ from stoker.model.time import Instant
 
 MOST_LISTED = 12
 
+AN_APP = "app:jobs"
+"""The app in the text of a command where it is not known which one is meant."""
+
 
 class Names(msgspec.Struct, frozen=True):
     """Queues and kinds, by name."""
@@ -75,3 +78,8 @@ def meant_queue(queue: str, kind: str, home: str | None, presences: Sequence[Pre
         queue
     }
     return nearest_name(queue, served)
+
+
+def to_serve(queue: str, app: str) -> str:
+    """The command that starts a worker of an app for one queue."""
+    return f"stoker work {app} -q {queue}"

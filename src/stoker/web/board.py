@@ -16,7 +16,6 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -33,7 +32,7 @@ from stoker.admin.context import OperatorContext
 from stoker.admin.history import RECENT, closed
 from stoker.admin.queues import MEASURED
 from stoker.app import Stoker
-from stoker.app_path import path_of
+from stoker.app_path import named, path_of, remember
 from stoker.model.access import ROLES, Identity, Role, is_loopback
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.events import Point
@@ -173,6 +172,9 @@ class Dashboard:
         # Connections of its own, whose reads the store stops: a flood of pages must not take those that the app around
         # it enqueues with, nor keep the store from its workers.
         self.store = jobs.with_engine(jobs.root().for_loop(read_limit=self.limits.seconds))
+        if (path := path_of(jobs)) is not None:
+            remember(self.store, path)
+        self.app_path = named(self.store)
         self.hub = Hub(self.store, redact=self.redact, late_after=round(late_after * SECOND))
         self._under_way: Counter[str] = Counter()
         self.minute: charts.PerMinute | None = None
@@ -201,11 +203,6 @@ class Dashboard:
         if who is not None:
             context = context._replace(by=who.name, role=who.role, queues=who.queues)
         return visited(self._admin, context)
-
-    @cached_property
-    def app_path(self) -> str:
-        """How commands name the app, as far as it can be imported."""
-        return path_of(self.jobs) or "app:jobs"
 
     @property
     def signs_in(self) -> bool:

@@ -19,6 +19,7 @@ import msgspec
 
 from stoker.admin.attention import Closer, Slowly, closer, homes, look_closer, read_slowly
 from stoker.app import Stoker
+from stoker.app_path import named
 from stoker.engines.base import Engine
 from stoker.model.control import Presence, Queue
 from stoker.model.errors import StokerError
@@ -132,6 +133,7 @@ class Hub:
         late_after: Span = LATE_AFTER,
     ) -> None:
         self._store = store
+        self._app = named(store)
         self._clock = clock
         self._redact = redact or Redaction()
         self._late_after = late_after
@@ -246,6 +248,7 @@ class Hub:
             schedules=self.slowly.schedules,
             deliveries=self.slowly.deliveries,
             homes=homes(self._store, reading.census),
+            app=self._app,
             late_after=self._late_after,
         )
 

@@ -83,8 +83,7 @@ def live_context(visit: RequestContext, reading: Reading, facts: Facts) -> dict[
     record = views.job(job)
     status = shared.shown_status(record, now)
     parts = life(job, facts.events, now)
-    home = visit.board.jobs.queue_of(job.kind)
-    why = job_why.why(job, reading, facts, home) if job.status not in {Status.RUNNING, Status.DONE} else None
+    why = job_why.why(visit, job, reading, facts) if job.status not in {Status.RUNNING, Status.DONE} else None
     return view.common(visit, "jobs", f"{job.kind}, {status}", shared.found(visit, reading)) | {
         "j": record,
         "gone": facts.gone,

@@ -20,8 +20,8 @@ from stoker.web.pages.job_facts import Facts
 from stoker.web.request import RequestContext
 
 
-def why(job: Job, reading: Reading, facts: Facts, home: str | None = None) -> Explanation:
-    """The gates that are shut, from what the page has read; `home` is the own queue of its task."""
+def why(visit: RequestContext, job: Job, reading: Reading, facts: Facts) -> Explanation:
+    """The gates that are shut, from what the page has read."""
     return explain(
         job,
         queue_of(job, reading),
@@ -31,7 +31,8 @@ def why(job: Job, reading: Reading, facts: Facts, home: str | None = None) -> Ex
         group=facts.group,
         subqueue=facts.subqueue,
         budgets=facts.budgets,
-        home=home,
+        home=visit.board.jobs.queue_of(job.kind),
+        app=visit.board.app_path,
     )
 
 
