@@ -53,5 +53,6 @@ def test_a_storm_of_kills_closes_every_group_once(url: str, fork_server: ForkSer
         else {"groups": 30, "largest": 20, "kills": 8, "workers": 2}
     )
     ended = fork_server.call(groups.storm, within=3_000 if campaign else 600, url=url, seed=seed, **counts)
+    print(ended.answer)
     assert not ended.answer["wrong"], "\n".join(ended.answer["wrong"])
     assert ended.answer["groups"] == counts["groups"]

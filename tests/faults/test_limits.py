@@ -49,6 +49,7 @@ def test_a_storm_of_kills_never_exceeds_a_limit(
 ) -> None:
     """Also with slow and rolled-back transactions; jobs of a key that holds its slot run in order."""
     seed = secrets.randbits(32)
+    print(f"seed {seed}")
     counts = (
         {"jobs": 100_000, "keys": 50, "kills": 200, "workers": 4, "call": 50}
         if campaign
@@ -56,6 +57,6 @@ def test_a_storm_of_kills_never_exceeds_a_limit(
     )
     path = str(tmp_path / "runs.jsonl")
     ended = fork_server.call(limits.storm, within=3_000 if campaign else 600, url=url, path=path, seed=seed, **counts)
-    print(f"seed {seed}: {ended}")
+    print(ended.answer)
     assert ended.answer["wrong"] == []
     assert ended.answer["runs"] >= ended.answer["stored"] > 0
