@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.admin import Admin, letter_walk
+from stoker.admin import Admin, documents, letter_walk
 from stoker.app import Stoker
 from stoker.engines.base import Feature, outbox_of
 from stoker.model.errors import InvalidInput, StokerError
@@ -62,7 +62,7 @@ async def test_letters_that_fail_after_the_start_are_not_touched(outboxed: Stoke
     clock.advance(1)
     await letters(engine, 3, at=20)
     late = Operation(id="01", who="", action="replay-letters", filter="", bound=now, started=now, state="stopped")
-    assert await engine.documents.put_operation(late) is not None
+    assert await documents.put_operation(engine, late) is not None
     await admin.operations.resume("01")
     assert (await admin.operations.finish("01")).changed == 2
     assert await due(outboxed) == 2

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import httpx
 import pytest
 
-from stoker.admin import Admin
+from stoker.admin import Admin, documents
 from stoker.app import Stoker
 from stoker.model.access import ROLES, Identity, Role
 from stoker.model.job import Status
@@ -115,8 +115,8 @@ async def fill(app: Stoker) -> None:
     await Admin(app).tokens.create("known")
     await engine.control.tune("budget", Rate(5))
     await beat(app)
-    await engine.documents.put_operation(
-        Operation(id="0", who="eve", action="cancel", filter="is:ready", bound=0, started=0)
+    await documents.put_operation(
+        engine, Operation(id="0", who="eve", action="cancel", filter="is:ready", bound=0, started=0)
     )
 
 
@@ -240,7 +240,7 @@ async def test_a_bulk_call_checks_the_queue_of_every_job(app: Stoker, client: Cl
 async def test_a_limited_visitor_neither_stops_nor_resumes_operations(app: Stoker, client: Client, below: str) -> None:
     await fill(app)
     engine = await app.engine()
-    [before] = await engine.documents.operations()
+    [before] = await documents.operations(engine)
     for limit, status in (("own", 403), ("none", 0)):
         headers = {"x-role": "admin", "x-limit": limit, "x-csrf-token": await client.csrf()}
         for verb in ("stop", "resume"):
@@ -248,10 +248,10 @@ async def test_a_limited_visitor_neither_stops_nor_resumes_operations(app: Stoke
             answer = await client.http.post(f"{below}/0/{verb}", headers=headers, **given)
             assert (answer.status_code == 403) == (status == 403), (limit, verb, answer.text)
         if limit == "own":
-            assert await engine.documents.operations() == [before]
+            assert await documents.operations(engine) == [before]
             page = await client.get("/operations/0", headers=headers)
             assert "Stop it" not in page.text
-    assert await engine.documents.operations() != [before]
+    assert await documents.operations(engine) != [before]
 
 
 @pytest.mark.spec("WEBSEC-22")

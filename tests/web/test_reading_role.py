@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from stoker.admin import Admin
+from stoker.admin import Admin, documents
 from stoker.app import Stoker
 from stoker.engines.postgres import PostgresEngine
 from stoker.testing.clock import VirtualClock
@@ -89,5 +89,5 @@ async def test_people_sign_in_where_the_store_refuses_to_keep_their_session(
     assert (await client.get("/queues")).status_code == 200
     assert "Cookies hold the token itself" in text(await client.get("/health"))
     assert "cookies hold tokens instead" in caplog.text
-    assert await (await app.engine()).documents.sessions() == []
+    assert await documents.sessions(await app.engine()) == []
     await client.close()

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias, Unpack
 import msgspec
 from msgspec.structs import replace
 
+from stoker.admin import documents
 from stoker.admin.bulk import Walk, check_queue_to_move_to, query_to_change
 from stoker.admin.context import Noun, OperatorContext
 from stoker.admin.letter_walk import LETTER_ACTIONS, LetterWalk, as_text, chosen
@@ -128,7 +129,8 @@ class OperationsAdmin(Noun):
     async def _store(self, action: str, filter_: str, given: Given, counted_at: datetime | None) -> OperationView:
         engine = await self._context.engine()
         now = await engine.now()
-        stored = await engine.documents.put_operation(
+        stored = await documents.put_operation(
+            engine,
             Operation(
                 id=ids.text(self._context.app.mint()),
                 who=self._context.by or "",
@@ -173,7 +175,7 @@ class OperationsAdmin(Noun):
             # An interrupted one has no process left to stop it.
             state = "stopped" if found.interrupted(await engine.now()) else "stopping"
             if (
-                stored := await engine.documents.put_operation(replace(found, state=state), before=found, by=by)
+                stored := await documents.put_operation(engine, replace(found, state=state), before=found, by=by)
             ) is not None:
                 return view(stored, stored.seen)
 
@@ -191,14 +193,14 @@ class OperationsAdmin(Noun):
             if found.state == "done" or not (found.ended or found.interrupted(now)):
                 raise WrongState(f"operation {operation}", view(found, now).state, "resume")
             again = replace(found, state="running", error=None)
-            if (stored := await engine.documents.put_operation(again, before=found, by=by)) is not None:
+            if (stored := await documents.put_operation(engine, again, before=found, by=by)) is not None:
                 return self._begin(stored, found.cursor)
 
     async def list(self) -> list[OperationView]:
         """Every operation that is kept, the one that was started last first."""
         engine = await self._context.engine()
         now = await engine.now()
-        return [view(one, now) for one in await engine.documents.operations()]
+        return [view(one, now) for one in await documents.operations(engine)]
 
     async def close(self) -> None:
         """Stop the operations of this process after their present page and wait for them; others can resume them."""
@@ -224,8 +226,8 @@ class OperationsAdmin(Noun):
         except StokerError as error:
             text = "operation %s (%s %s) failed after %d changes: %s. `stoker operations resume` goes on from there."
             logger.warning(text, stored.id, stored.action, stored.filter, stored.changed, error)
-            ended = await engine.documents.put_operation(
-                replace(stored, state="failed", error=f"{type(error).__name__}: {error}"), before=stored
+            ended = await documents.put_operation(
+                engine, replace(stored, state="failed", error=f"{type(error).__name__}: {error}"), before=stored
             )
             stored = ended or await self._stored(stored.id)
         return view(stored, stored.seen)
@@ -256,13 +258,13 @@ class OperationsAdmin(Noun):
                 later=later,
                 state=state,
             )
-            if (stored := await engine.documents.put_operation(after, before=before)) is not None:
+            if (stored := await documents.put_operation(engine, after, before=before)) is not None:
                 return stored
             before = await self._stored(before.id)
 
     async def _stored(self, operation: str) -> Operation:
         engine = await self._context.engine()
-        found = next((one for one in await engine.documents.operations() if one.id == operation), None)
+        found = next((one for one in await documents.operations(engine) if one.id == operation), None)
         if found is None:
             raise NotFound(f"operation {shown(operation)} is not in the store")
         return found

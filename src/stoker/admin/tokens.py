@@ -8,6 +8,7 @@ from datetime import datetime
 
 import msgspec
 
+from stoker.admin import documents
 from stoker.admin.context import Noun
 from stoker.model.access import Role
 from stoker.model.errors import InvalidInput, NotFound, shown
@@ -54,7 +55,7 @@ class TokensAdmin(Noun):
             created=now,
             expires=None if lasts is None else now + lasts,
         )
-        if not await engine.documents.put_token(token, by=self._context.signed()):
+        if not await documents.put_token(engine, token, by=self._context.signed()):
             raise InvalidInput("token", name, "is the name of another token; revoked ones keep theirs")
         return secret
 
@@ -62,19 +63,19 @@ class TokensAdmin(Noun):
         """Every token, also those that expired or were revoked, by name."""
         engine = await self._context.engine()
         now = await engine.now()
-        return [_view(one, now) for one in await engine.documents.tokens()]
+        return [_view(one, now) for one in await documents.tokens(engine)]
 
     async def revoke(self, name: str) -> None:
         """End a token; one that is revoked stays so. Raises `NotFound`."""
         engine = await self._context.engine()
         while True:
-            found = next((token for token in await engine.documents.tokens() if token.name == name), None)
+            found = next((token for token in await documents.tokens(engine) if token.name == name), None)
             if found is None:
                 raise NotFound(f"there is no token {shown(name)}")
             if found.revoked is not None:
                 return
             revoked = msgspec.structs.replace(found, revoked=await engine.now())
-            if await engine.documents.put_token(revoked, before=found, by=self._context.signed()):
+            if await documents.put_token(engine, revoked, before=found, by=self._context.signed()):
                 return
 
 

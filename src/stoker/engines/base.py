@@ -28,7 +28,6 @@ from stoker.model.ids import JobId
 from stoker.model.job import LEASE as LEASE  # noqa: PLC0414 - engines and tests take it from the contract
 from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
 from stoker.model.next_due import NextDue
-from stoker.model.operations import Operation
 from stoker.model.outbox.consumers import Steering, StreamState
 from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest, NothingDue
 from stoker.model.outbox.delivery import Advance, Advanced
@@ -39,7 +38,6 @@ from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Grant, Rate
 from stoker.model.time import SECOND, Instant, Span
-from stoker.model.tokens import AccessToken, Session
 
 Clock: TypeAlias = Callable[[], Instant]
 
@@ -58,6 +56,10 @@ PLACELESS = "it is neither waiting nor running nor finished"
 
 CONTROL = "@control"
 """The topic that wakes every lease keeper and ticker: a user canceled a running job or changed a schedule."""
+
+
+TOKENS, SESSIONS, OPERATIONS = "tokens", "sessions", "operations"
+"""Kinds of documents."""
 
 
 class Feature(enum.StrEnum):
@@ -471,43 +473,22 @@ class Audit(Protocol):
 
 
 class Documents(Protocol):
-    """Access tokens, sessions and operations: small records, read whole and changed by compare-and-set."""
+    """Small records, read whole and changed by compare-and-set: access tokens, sessions, operations.
 
-    async def tokens(self) -> list[AccessToken]:
-        """Every access token, also those that expired or were revoked, by name. Empty: `[]`."""
+    `stoker.admin.documents` knows their types; an engine stores bytes under a kind and a name.
+    """
+
+    async def read(self, kind: str) -> Sequence[bytes | str]:
+        """Every document of a kind, in any order. Empty: no document."""
         ...
 
-    async def put_token(self, token: AccessToken, *, before: AccessToken | None = None, by: By | None = None) -> bool:
-        """Store a token if the stored one of its name is still `before`; None: if there is none.
+    async def swap(
+        self, kind: str, name: str, before: bytes | None, after: bytes, *, by: tuple[By, Deed] | None = None
+    ) -> bool:
+        """Write a document if the stored one is still `before` (None: if there is none); empty bytes remove it.
 
-        False, and nothing changed: another call was faster. Of two calls at once one succeeds. `by`: with an entry in
-        the audit log, in the same step.
-        """
-        ...
-
-    async def sessions(self) -> list[Session]:
-        """Every session of the dashboard, also those that expired, the one that began last first. Empty: `[]`."""
-        ...
-
-    async def put_session(self, session: Session) -> bool:
-        """Store a session if there is none with its hash; False, and nothing changed, if there is."""
-        ...
-
-    async def drop_session(self, session: Session) -> None:
-        """Forget a session; one that is not there is left so."""
-        ...
-
-    async def operations(self) -> list[Operation]:
-        """Every operation, the one that was started last first. Empty: `[]`."""
-        ...
-
-    async def put_operation(
-        self, operation: Operation, *, before: Operation | None = None, by: By | None = None
-    ) -> Operation | None:
-        """Store an operation if the stored one of its id is still `before`; None: if there is none.
-
-        Returns it as stored, with the store's time in `seen`; None, and nothing changed, when another call was faster.
-        `by` as in `put_token`: a person starts, stops or resumes it.
+        False, and nothing changed: another call was faster. Of two calls at once one succeeds. `by`: who did what, an
+        entry in the audit log that is written in the same step.
         """
         ...
 
@@ -547,7 +528,7 @@ class Engine(Protocol):
 
     @property
     def documents(self) -> Documents:
-        """Tokens, sessions and operations."""
+        """Small records: tokens, sessions and operations."""
         ...
 
     @property

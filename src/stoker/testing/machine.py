@@ -18,6 +18,7 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from stoker.admin import documents
 from stoker.engines.base import LEASE, ORPHANED_AFTER, Engine, Feature, outbox_of
 from stoker.model.actions import action_of
 from stoker.model.audit import AuditQuery, By, pack
@@ -497,18 +498,18 @@ class LockStep(Laws):
         """Tokens, sessions, operations: new ones, whose name may be taken, and changes of stored ones; no two alike."""
         used = next(self.numbers)
         token = AccessToken(name=name, sha256=digest(name), last_used=used)
-        seen = next((one for one in self.same(lambda engine: engine.documents.tokens()) if one.name == name), None)
-        self.same(lambda engine: engine.documents.put_token(token, before=None if fresh else seen, by=by))
+        seen = next((one for one in self.same(documents.tokens) if one.name == name), None)
+        self.same(lambda engine: documents.put_token(engine, token, before=None if fresh else seen, by=by))
         session = Session(sha256=digest(name), token=name, created=START, expires=START + used)
-        known = next((one for one in self.same(lambda engine: engine.documents.sessions()) if one.token == name), None)
+        known = next((one for one in self.same(documents.sessions) if one.token == name), None)
         self.same(
             lambda engine: (
-                engine.documents.put_session(session) if fresh else engine.documents.drop_session(known or session)
+                documents.put_session(engine, session) if fresh else documents.drop_session(engine, known or session)
             )
         )
         start = Operation(id=name, who="maria", action="cancel", filter="", bound=START, started=START, changed=used)
-        stored = next((one for one in self.same(lambda engine: engine.documents.operations()) if one.id == name), None)
-        self.same(lambda engine: engine.documents.put_operation(start, before=None if fresh else stored, by=by))
+        stored = next((one for one in self.same(documents.operations) if one.id == name), None)
+        self.same(lambda engine: documents.put_operation(engine, start, before=None if fresh else stored, by=by))
 
     @rule(
         queue=st.sampled_from(QUEUES),

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
+from stoker.admin import documents
 from stoker.admin.tokens import ENTROPY, PREFIX
 from stoker.engines.base import Engine
 from stoker.model.access import Identity
@@ -79,8 +80,8 @@ class KnownTokens:
     """The stored tokens and sessions, as they were read last."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tokens = Recent(clock, lambda engine: engine.documents.tokens())
-        self._sessions = Recent(clock, lambda engine: engine.documents.sessions())
+        self._tokens = Recent(clock, documents.tokens)
+        self._sessions = Recent(clock, documents.sessions)
         self._time = Recent(clock, lambda engine: engine.now())
         self.refused_writes = False
         """The store refused to keep a session, so cookies hold tokens."""
@@ -115,8 +116,8 @@ class KnownTokens:
             return Entry(secret, age)
         cookie = SESSION_PREFIX + secrets.token_urlsafe(ENTROPY)
         try:
-            await engine.documents.put_session(
-                Session(sha256=digest(cookie), token=token.name, created=now, expires=expires)
+            await documents.put_session(
+                engine, Session(sha256=digest(cookie), token=token.name, created=now, expires=expires)
             )
             await self._tidy(engine, now)
         except (EngineReadOnly, EngineRefused) as error:
@@ -135,7 +136,7 @@ class KnownTokens:
         """End a session for every process; a cookie that holds a token is only forgotten by its browser."""
         found = await self._begun(visit, cookie)
         if found is not None:
-            await (await visit.board.store.engine()).documents.drop_session(found)
+            await documents.drop_session((await visit.board.store.engine()), found)
             self._sessions.forget()
 
     async def _find(self, visit: RequestContext, secret: str) -> AccessToken | None:
@@ -166,9 +167,9 @@ class KnownTokens:
 
     async def _tidy(self, engine: Engine, now: Instant) -> None:
         """Remove sessions that have expired, whose token has, or that are too many of one token."""
-        valid = {one.name for one in await engine.documents.tokens() if one.state(now) == "valid"}
+        valid = {one.name for one in await documents.tokens(engine) if one.state(now) == "valid"}
         kept: dict[str, int] = {}
-        for one in await engine.documents.sessions():  # the latest first
+        for one in await documents.sessions(engine):  # the latest first
             kept[one.token] = kept.get(one.token, 0) + 1
             if now >= one.expires or one.token not in valid or kept[one.token] > MOST_SESSIONS:
-                await engine.documents.drop_session(one)
+                await documents.drop_session(engine, one)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from stoker.engines.base import OPERATIONS
 from stoker.engines.memory.access import Facet
 from stoker.engines.memory.control import recount
 from stoker.engines.memory.store import Store
 from stoker.engines.shared import careful
-from stoker.engines.shared.documents import OPERATIONS, old_operations
+from stoker.engines.shared.documents import old_operations
 from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.audit import By, of_alter

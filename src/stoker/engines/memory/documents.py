@@ -1,32 +1,28 @@
-"""Small documents of operators: read all of a sort, change one by compare-and-set."""
+"""Small documents of operators: read all of a kind, change one by compare-and-set."""
 
 from __future__ import annotations
 
 from stoker.engines.memory.access import Facet
-from stoker.engines.shared import documents as shared
-from stoker.engines.shared.documents import Signed
-from stoker.model.time import Instant
+from stoker.model.audit import By, Deed
 
 
-class Documents(Facet, shared.Documents):
+class Documents(Facet):
     """Tokens, sessions and operations."""
 
-    async def now(self) -> Instant:
+    async def read(self, kind: str) -> list[bytes]:
         with self._read as store:
-            return store.now()
+            return list(store.documents.get(kind, {}).values())
 
-    async def _documents(self, sort: str) -> list[bytes]:
-        with self._read as store:
-            return list(store.documents.get(sort, {}).values())
-
-    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
+    async def swap(
+        self, kind: str, name: str, before: bytes | None, after: bytes, *, by: tuple[By, Deed] | None = None
+    ) -> bool:
         with self._write as store:
-            found = store.documents.setdefault(sort, {})
+            found = store.documents.setdefault(kind, {})
             if found.get(name) != before:
                 return False
             found[name] = after
             if not after:
                 del found[name]
-            if signed is not None:
-                store.enter(*signed)
+            if by is not None:
+                store.enter(*by)
             return True

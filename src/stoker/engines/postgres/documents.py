@@ -5,7 +5,6 @@ from __future__ import annotations
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.store import Store
 from stoker.engines.sql import documents
-from stoker.model.time import Instant
 
 
 class Documents(documents.Documents):
@@ -13,6 +12,3 @@ class Documents(documents.Documents):
 
     _store: Store
     _sql = documents.Statements(sql)
-
-    async def now(self) -> Instant:
-        return await self._store.server_time()

@@ -1,4 +1,4 @@
-"""Small documents of operators: read all of a sort, change one by compare-and-set."""
+"""Small documents of operators: read all of a kind, change one by compare-and-set."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from abc import ABC
 from typing import ClassVar
 
 from stoker.engines.call_times import timed
-from stoker.engines.shared import documents
-from stoker.engines.shared.documents import Signed
 from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.engines.sql.audit import AuditLog
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.facet import Sql, SqlFacet
+from stoker.model.audit import By, Deed
 from stoker.model.time import Instant
 
 
@@ -26,32 +25,34 @@ class Statements:
         self.drop = sql("document_drop")
 
 
-class Documents(SqlFacet[UnitOfWork], documents.Documents, ABC):
+class Documents(SqlFacet[UnitOfWork], ABC):
     """Tokens, sessions and operations."""
 
     _sql: ClassVar[Statements]
 
-    @timed(write=False)
-    async def _documents(self, sort: str) -> list[bytes | str]:
+    @timed(write=False, name="read_documents")
+    async def read(self, kind: str) -> list[bytes | str]:
         def work(_: Instant) -> Exchange[list[bytes | str]]:
-            return [row[0] for row in (yield self._sql.documents, (sort,))]
+            return [row[0] for row in (yield self._sql.documents, (kind,))]
 
         return await self._store.read(work)
 
-    @timed(write=True)
-    async def _swap(self, sort: str, name: str, before: bytes | None, after: bytes, signed: Signed | None) -> bool:
+    @timed(write=True, name="swap_document")
+    async def swap(
+        self, kind: str, name: str, before: bytes | None, after: bytes, *, by: tuple[By, Deed] | None = None
+    ) -> bool:
         known = None if before is None else self._store.column(before)
         if not after:
-            statement: tuple[str, Row] = (self._sql.drop, (sort, name, known))
+            statement: tuple[str, Row] = (self._sql.drop, (kind, name, known))
         elif known is None:
-            statement = (self._sql.make, (sort, name, self._store.column(after)))
+            statement = (self._sql.make, (kind, name, self._store.column(after)))
         else:
-            statement = (self._sql.write, (sort, name, self._store.column(after), known))
+            statement = (self._sql.write, (kind, name, self._store.column(after), known))
 
         def work(unit: UnitOfWork) -> Exchange[bool]:
             swapped = bool((yield statement))
-            if swapped and signed is not None:
-                yield from self._sql.log.write(unit, *signed)
+            if swapped and by is not None:
+                yield from self._sql.log.write(unit, *by)
             return swapped
 
         return await self._store.change(work)

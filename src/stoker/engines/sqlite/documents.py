@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from stoker.engines.sql import documents
-from stoker.engines.sql.exchanges import just
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.store import Store
-from stoker.model.time import Instant
 
 
 class Documents(documents.Documents):
@@ -14,6 +12,3 @@ class Documents(documents.Documents):
 
     _store: Store
     _sql = documents.Statements(sql)
-
-    async def now(self) -> Instant:
-        return await self._store.read(just)

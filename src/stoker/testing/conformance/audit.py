@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stoker.admin import documents
 from stoker.engines.base import Feature, outbox_of
 from stoker.model.audit import AuditEntry, AuditQuery, By, Deed, line
 from stoker.model.control import Tuning
@@ -153,7 +154,7 @@ async def test_each_entry_is_a_log_line_once_it_is_committed(store: Store, caplo
     await engine.control.tune("stripe", Rate(5), by=MARIA)
     nightly = Schedule(name="n", expression="0 3 * * *", template=Draft(bytes(16), "k"))
     await engine.schedules.put(nightly, by=MARIA)
-    await engine.documents.put_token(AccessToken(name="ci", sha256="0" * 64, created=store.now()), by=MARIA)
+    await documents.put_token(engine, AccessToken(name="ci", sha256="0" * 64, created=store.now()), by=MARIA)
     await engine.audit.write(By("eve\n\u202eforged"), Deed(action="jobs.reveal", target="job x"))
     if Feature.OUTBOX in engine.features:
         streams = outbox_of(engine)

@@ -7,6 +7,7 @@ from functools import partial
 import msgspec
 import pytest
 
+from stoker.admin import documents
 from stoker.engines.base import Engine
 from stoker.model.audit import AuditQuery, By
 from stoker.model.job import Status
@@ -28,7 +29,7 @@ def _operation(store: Store, name: str = "0", **changes: object) -> Operation:
 @pytest.mark.spec("TOKEN-01")
 async def test_tokens_come_back_by_name(store: Store) -> None:
     """As they were stored, through every engine on the store."""
-    assert await store.engine.documents.tokens() == []
+    assert await documents.tokens(store.engine) == []
     at = store.now()
     full = AccessToken(
         name="ci",
@@ -41,11 +42,11 @@ async def test_tokens_come_back_by_name(store: Store) -> None:
         last_used=at + 2,
     )
     plain = AccessToken(name="all", sha256=digest("other"))
-    assert await store.engine.documents.put_token(full)
-    assert await store.engine.documents.put_token(plain)
+    assert await documents.put_token(store.engine, full)
+    assert await documents.put_token(store.engine, plain)
     twin = store.engine.for_loop()
     await twin.open()
-    assert await twin.documents.tokens() == [plain, full]
+    assert await documents.tokens(twin) == [plain, full]
     await twin.close()
 
 
@@ -55,79 +56,79 @@ async def test_a_token_is_changed_only_as_it_was_seen(store: Store) -> None:
     """A new one only if its name is free, a known one only if no other call changed it meanwhile."""
     token = AccessToken(name="ci", sha256=digest("a"))
     revoked, used = (msgspec.structs.replace(token, **change) for change in ({"revoked": 5}, {"last_used": 6}))
-    assert not await store.engine.documents.put_token(revoked, before=token)
-    assert await store.engine.documents.put_token(token)
-    assert not await store.engine.documents.put_token(msgspec.structs.replace(token, role="admin"))
-    assert await store.engine.documents.put_token(revoked, before=token)
-    assert not await store.engine.documents.put_token(used, before=token)
-    assert await store.engine.documents.tokens() == [revoked]
+    assert not await documents.put_token(store.engine, revoked, before=token)
+    assert await documents.put_token(store.engine, token)
+    assert not await documents.put_token(store.engine, msgspec.structs.replace(token, role="admin"))
+    assert await documents.put_token(store.engine, revoked, before=token)
+    assert not await documents.put_token(store.engine, used, before=token)
+    assert await documents.tokens(store.engine) == [revoked]
 
 
 @pytest.mark.spec("TOKEN-02")
 async def test_of_two_changes_of_a_token_one_succeeds(store: Store) -> None:
     """Whichever is first; the other sees what it left."""
     token = AccessToken(name="ci", sha256=digest("a"))
-    await store.engine.documents.put_token(token)
+    await documents.put_token(store.engine, token)
     changes = [msgspec.structs.replace(token, last_used=n) for n in range(1, 5)]
 
     async def work(change: AccessToken, engine: Engine) -> bool:
-        return await engine.documents.put_token(change, before=token)
+        return await documents.put_token(engine, change, before=token)
 
     done = await at_once(store, [partial(work, change) for change in changes])
     assert done.count(True) == 1
-    assert await store.engine.documents.tokens() == [changes[done.index(True)]]
+    assert await documents.tokens(store.engine) == [changes[done.index(True)]]
 
 
 @pytest.mark.core
 @pytest.mark.spec("TOKEN-04")
 async def test_sessions_are_kept_until_they_are_dropped(store: Store) -> None:
     """Through every engine on the store, the latest first; one that is not there is dropped without a word."""
-    assert await store.engine.documents.sessions() == []
+    assert await documents.sessions(store.engine) == []
     at = store.now()
     first, second = (
         Session(sha256=digest(name), token="ann", created=at + n, expires=at + DAY) for n, name in enumerate("ab")
     )
-    assert await store.engine.documents.put_session(first)
-    assert await store.engine.documents.put_session(second)
-    assert not await store.engine.documents.put_session(msgspec.structs.replace(first, token="eve"))
+    assert await documents.put_session(store.engine, first)
+    assert await documents.put_session(store.engine, second)
+    assert not await documents.put_session(store.engine, msgspec.structs.replace(first, token="eve"))
     twin = store.engine.for_loop()
     await twin.open()
-    assert await twin.documents.sessions() == [second, first]
-    await twin.documents.drop_session(first)
-    await twin.documents.drop_session(first)
-    await twin.documents.drop_session(msgspec.structs.replace(second, token="eve"))
+    assert await documents.sessions(twin) == [second, first]
+    await documents.drop_session(twin, first)
+    await documents.drop_session(twin, first)
+    await documents.drop_session(twin, msgspec.structs.replace(second, token="eve"))
     await twin.close()
-    assert await store.engine.documents.sessions() == [second]
-    assert await store.engine.documents.tokens() == []
+    assert await documents.sessions(store.engine) == [second]
+    assert await documents.tokens(store.engine) == []
 
 
 @pytest.mark.core
 @pytest.mark.spec("OPERATION-01")
 async def test_operations_are_stamped_and_listed_latest_first(store: Store) -> None:
     """The one that was started last comes first; whatever it counted comes back."""
-    assert await store.engine.documents.operations() == []
+    assert await documents.operations(store.engine) == []
     first = _operation(store, "b", change={"queue": "mail", "priority": 5, "force": True}, cursor="c", error="no")
-    stored = await store.engine.documents.put_operation(first)
+    stored = await documents.put_operation(store.engine, first)
     assert stored == msgspec.structs.replace(first, seen=store.now())
     store.pass_time(SECOND)
-    second = await store.engine.documents.put_operation(_operation(store, "a", changed=3, refused={Status.RUNNING: 2}))
-    assert await store.engine.documents.operations() == [second, stored]
+    second = await documents.put_operation(store.engine, _operation(store, "a", changed=3, refused={Status.RUNNING: 2}))
+    assert await documents.operations(store.engine) == [second, stored]
 
 
 @pytest.mark.core
 @pytest.mark.spec("OPERATION-02")
 async def test_an_operation_is_written_only_as_it_was_seen(store: Store) -> None:
     """The walker notices that an operator asked it to stop."""
-    running = await store.engine.documents.put_operation(_operation(store))
+    running = await documents.put_operation(store.engine, _operation(store))
     assert running is not None
-    assert await store.engine.documents.put_operation(_operation(store, changed=1)) is None
+    assert await documents.put_operation(store.engine, _operation(store, changed=1)) is None
     store.pass_time(SECOND)
-    page = await store.engine.documents.put_operation(msgspec.structs.replace(running, changed=5), before=running)
+    page = await documents.put_operation(store.engine, msgspec.structs.replace(running, changed=5), before=running)
     assert page is not None
     assert (page.changed, page.seen) == (5, store.now())
-    stopping = await store.engine.documents.put_operation(msgspec.structs.replace(page, state="stopping"), before=page)
-    assert await store.engine.documents.put_operation(msgspec.structs.replace(page, changed=9), before=page) is None
-    assert await store.engine.documents.operations() == [stopping]
+    stopping = await documents.put_operation(store.engine, msgspec.structs.replace(page, state="stopping"), before=page)
+    assert await documents.put_operation(store.engine, msgspec.structs.replace(page, changed=9), before=page) is None
+    assert await documents.operations(store.engine) == [stopping]
 
 
 @pytest.mark.core
@@ -137,18 +138,18 @@ async def test_changes_of_tokens_and_operations_are_in_the_log(store: Store) -> 
     maria = By("maria", "command line")
     token = AccessToken(name="ci", sha256=digest("a"), role="operate", queues=("mail",))
     revoked = msgspec.structs.replace(token, revoked=store.now())
-    assert await store.engine.documents.put_token(token, by=maria)
-    assert not await store.engine.documents.put_token(msgspec.structs.replace(token, role="admin"), by=maria)
+    assert await documents.put_token(store.engine, token, by=maria)
+    assert not await documents.put_token(store.engine, msgspec.structs.replace(token, role="admin"), by=maria)
     store.pass_time(SECOND)
-    assert await store.engine.documents.put_token(revoked, before=token, by=maria)
+    assert await documents.put_token(store.engine, revoked, before=token, by=maria)
     store.pass_time(SECOND)
-    started = await store.engine.documents.put_operation(_operation(store, change={"reason": "no"}), by=maria)
+    started = await documents.put_operation(store.engine, _operation(store, change={"reason": "no"}), by=maria)
     assert started is not None
     store.pass_time(SECOND)
-    page = await store.engine.documents.put_operation(msgspec.structs.replace(started, changed=5), before=started)
+    page = await documents.put_operation(store.engine, msgspec.structs.replace(started, changed=5), before=started)
     assert page is not None
-    stopping = await store.engine.documents.put_operation(
-        msgspec.structs.replace(page, state="stopping"), before=page, by=maria
+    stopping = await documents.put_operation(
+        store.engine, msgspec.structs.replace(page, state="stopping"), before=page, by=maria
     )
     assert stopping is not None
     stop, start, revoke, create = await store.engine.audit.read(AuditQuery())
@@ -166,14 +167,14 @@ async def test_changes_of_tokens_and_operations_are_in_the_log(store: Store) -> 
 @pytest.mark.spec("OPERATION-04")
 async def test_old_operations_are_removed(store: Store) -> None:
     """Thirty days after their last write, unless another time is set; and those that are younger stay."""
-    await store.engine.documents.put_operation(_operation(store, "ended", state="done"))
-    await store.engine.documents.put_operation(_operation(store, "interrupted"))
+    await documents.put_operation(store.engine, _operation(store, "ended", state="done"))
+    await documents.put_operation(store.engine, _operation(store, "interrupted"))
     store.pass_time(30 * DAY)
-    recent = await store.engine.documents.put_operation(_operation(store, "recent", state="stopped"))
+    recent = await documents.put_operation(store.engine, _operation(store, "recent", state="stopped"))
     assert (await store.engine.operator.expire(Retention())).operations == 0
     store.pass_time(SECOND)
     sweep = frozenset({Sweep.OPERATIONS})
     assert (await store.engine.operator.expire(Retention(sweeps=sweep))).operations == 2
-    assert await store.engine.documents.operations() == [recent]
+    assert await documents.operations(store.engine) == [recent]
     assert (await store.engine.operator.expire(Retention(sweeps=sweep, operations=0))).operations == 1
-    assert await store.engine.documents.operations() == []
+    assert await documents.operations(store.engine) == []

@@ -1,0 +1,70 @@
+"""Access tokens, sessions and operations as every engine stores them: JSON documents under a kind and a name."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from stoker.engines.base import OPERATIONS, SESSIONS, TOKENS, Engine
+from stoker.model.audit import By, of_operation, of_token
+from stoker.model.operations import Operation
+from stoker.model.tokens import AccessToken, Session
+
+T = TypeVar("T", AccessToken, Session, Operation)
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def _read(engine: Engine, kind: str, type_: type[T]) -> list[T]:
+    return [msgspec.json.decode(one, type=type_) for one in await engine.documents.read(kind)]
+
+
+async def tokens(engine: Engine) -> list[AccessToken]:
+    """Every access token, also those that expired or were revoked, by name."""
+    return sorted(await _read(engine, TOKENS, AccessToken), key=lambda token: token.name)
+
+
+async def put_token(
+    engine: Engine, token: AccessToken, *, before: AccessToken | None = None, by: By | None = None
+) -> bool:
+    """Store a token if the stored one of its name is still `before`; None: if there is none."""
+    known = None if before is None else _encode(before)
+    by_deed = None if by is None else (by, of_token(before, token))
+    return await engine.documents.swap(TOKENS, token.name, known, _encode(token), by=by_deed)
+
+
+async def sessions(engine: Engine) -> list[Session]:
+    """Every session of the dashboard, also those that expired, the one that began last first."""
+    found = await _read(engine, SESSIONS, Session)
+    return sorted(found, key=lambda one: (one.created, one.sha256), reverse=True)
+
+
+async def put_session(engine: Engine, session: Session) -> bool:
+    """Store a session if there is none with its hash."""
+    return await engine.documents.swap(SESSIONS, session.sha256, None, _encode(session))
+
+
+async def drop_session(engine: Engine, session: Session) -> None:
+    """Forget a session; one that is not there is left so."""
+    await engine.documents.swap(SESSIONS, session.sha256, _encode(session), b"")
+
+
+async def operations(engine: Engine) -> list[Operation]:
+    """Every operation, the one that was started last first."""
+    found = await _read(engine, OPERATIONS, Operation)
+    return sorted(found, key=lambda one: (one.started, one.id), reverse=True)
+
+
+async def put_operation(
+    engine: Engine, operation: Operation, *, before: Operation | None = None, by: By | None = None
+) -> Operation | None:
+    """Store an operation if the stored one of its id is still `before`; None: if there is none.
+
+    Returns it as stored, with the store's time in `seen`; None when another call was faster.
+    """
+    stamped = msgspec.structs.replace(operation, seen=await engine.now())
+    known = None if before is None else _encode(before)
+    by_deed = None if by is None else (by, of_operation(before, stamped))
+    stored = await engine.documents.swap(OPERATIONS, operation.id, known, _encode(stamped), by=by_deed)
+    return stamped if stored else None
