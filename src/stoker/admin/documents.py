@@ -47,7 +47,7 @@ async def put_session(engine: Engine, session: Session) -> bool:
 
 async def drop_session(engine: Engine, session: Session) -> None:
     """Forget a session; one that is not there is left so."""
-    await engine.documents.swap(SESSIONS, session.sha256, _encode(session), b"")
+    await engine.documents.swap(SESSIONS, session.sha256, _encode(session), None)
 
 
 async def operations(engine: Engine) -> list[Operation]:

@@ -57,7 +57,6 @@ PLACELESS = "it is neither waiting nor running nor finished"
 CONTROL = "@control"
 """The topic that wakes every lease keeper and ticker: a user canceled a running job or changed a schedule."""
 
-
 TOKENS, SESSIONS, OPERATIONS = "tokens", "sessions", "operations"
 """Kinds of documents."""
 
@@ -483,12 +482,13 @@ class Documents(Protocol):
         ...
 
     async def swap(
-        self, kind: str, name: str, before: bytes | None, after: bytes, *, by: tuple[By, Deed] | None = None
+        self, kind: str, name: str, before: bytes | None, after: bytes | None, *, by: tuple[By, Deed] | None = None
     ) -> bool:
-        """Write a document if the stored one is still `before` (None: if there is none); empty bytes remove it.
+        """Store `after` in place of `before`; None is no document, so a swap makes, changes or removes one.
 
-        False, and nothing changed: another call was faster. Of two calls at once one succeeds. `by`: who did what, an
-        entry in the audit log that is written in the same step.
+        False, and nothing changed: another one than `before` is stored. Of two calls at once with different documents
+        one succeeds. Where `after` is stored already the result may be True: a call whose reply was lost may be sent
+        again. `by`: who did what, an entry in the audit log that is written in the same step.
         """
         ...
 

@@ -14,15 +14,16 @@ class Documents(Facet):
             return list(store.documents.get(kind, {}).values())
 
     async def swap(
-        self, kind: str, name: str, before: bytes | None, after: bytes, *, by: tuple[By, Deed] | None = None
+        self, kind: str, name: str, before: bytes | None, after: bytes | None, *, by: tuple[By, Deed] | None = None
     ) -> bool:
         with self._write as store:
             found = store.documents.setdefault(kind, {})
             if found.get(name) != before:
                 return False
-            found[name] = after
-            if not after:
-                del found[name]
+            if after is None:
+                found.pop(name, None)
+            else:
+                found[name] = after
             if by is not None:
                 store.enter(*by)
             return True

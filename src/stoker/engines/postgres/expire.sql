@@ -106,7 +106,7 @@ DELETE FROM stoker.audit WHERE at < $1 RETURNING n
 
 -- name: expire_operations
 DELETE FROM stoker.document
-WHERE sort = 'operations' AND COALESCE((document::json ->> 'seen')::bigint, 0) < $1
+WHERE kind = 'operations' AND COALESCE((document::json ->> 'seen')::bigint, 0) < $1
 RETURNING 1
 
 -- name: expire_presences

@@ -28,7 +28,7 @@ class Documents(Facet[Store]):
 
     @timed(write=True, name="swap_document")
     async def swap(
-        self, kind: str, name: str, before: bytes | None, after: bytes, *, by: tuple[By, Deed] | None = None
+        self, kind: str, name: str, before: bytes | None, after: bytes | None, *, by: tuple[By, Deed] | None = None
     ) -> bool:
         return await swap(self._store, kind, name, before, after, by)
 
@@ -39,21 +39,22 @@ async def documents(store: Store, kind: str) -> list[bytes]:
 
 
 async def swap(
-    store: Store, kind: str, name: str, before: bytes | None, after: bytes, by: tuple[By, Deed] | None
+    store: Store, kind: str, name: str, before: bytes | None, after: bytes | None, by: tuple[By, Deed] | None
 ) -> bool:
     """Write a document if the stored one is still `before`, or was written by this call whose reply was lost.
 
     The audit entry is written by the same script.
     """
     more = [store.home.key("audit"), store.home.key(kind)]
-    given: list[Any] = [name, before or b"", after]
+    wanted = after or b""
+    given: list[Any] = [name, before or b"", wanted]
     entries: list[AuditEntry] = []
     if by is not None:
         now = await store.now()
         entries.append(AuditEntry(now, *by))
         given += [now, audit.packed(entries[0])]
     _, swapped, found = await store.run(_SWAP, store.home, given, more=more)
-    written = bool(swapped) or bytes(found) == after
+    written = bool(swapped) or bytes(found) == wanted
     if written:
         tell(entries)
     return written
@@ -63,5 +64,5 @@ async def expire_operations(store: Store, before: Instant) -> int:
     """Remove operations that no call has written since an instant; returns how many."""
     removed = 0
     for name, found in old_operations(await documents(store, OPERATIONS), before):
-        removed += await swap(store, OPERATIONS, name, found, b"", None)
+        removed += await swap(store, OPERATIONS, name, found, None, None)
     return removed

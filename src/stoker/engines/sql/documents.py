@@ -39,10 +39,10 @@ class Documents(SqlFacet[UnitOfWork], ABC):
 
     @timed(write=True, name="swap_document")
     async def swap(
-        self, kind: str, name: str, before: bytes | None, after: bytes, *, by: tuple[By, Deed] | None = None
+        self, kind: str, name: str, before: bytes | None, after: bytes | None, *, by: tuple[By, Deed] | None = None
     ) -> bool:
         known = None if before is None else self._store.column(before)
-        if not after:
+        if after is None:
             statement: tuple[str, Row] = (self._sql.drop, (kind, name, known))
         elif known is None:
             statement = (self._sql.make, (kind, name, self._store.column(after)))

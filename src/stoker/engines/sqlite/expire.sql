@@ -60,5 +60,5 @@ DELETE FROM stoker_audit WHERE at < ?1 RETURNING 1
 
 -- name: expire_operations
 DELETE FROM stoker_documents
-WHERE sort = 'operations' AND COALESCE(json_extract(CAST(document AS TEXT), '$.seen'), 0) < ?1
+WHERE kind = 'operations' AND COALESCE(json_extract(CAST(document AS TEXT), '$.seen'), 0) < ?1
 RETURNING 1

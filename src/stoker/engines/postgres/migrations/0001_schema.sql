@@ -328,12 +328,12 @@ CREATE TABLE stoker.group_change (
 );
 CREATE INDEX group_change_id ON stoker.group_change (id);
 
--- Small documents of operators, as JSON: access tokens and operations.
+-- Small documents of operators, as JSON: access tokens, sessions of the dashboard and operations.
 CREATE TABLE stoker.document (
-    sort text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL,
     document text NOT NULL,
-    PRIMARY KEY (sort, name)
+    PRIMARY KEY (kind, name)
 ) WITH (fillfactor = 50);
 
 -- Who changed what, as JSON of model.audit. Only `expire` removes entries.

@@ -230,12 +230,12 @@ CREATE TABLE stoker_schedules (
     schedule BLOB NOT NULL
 ) WITHOUT ROWID;
 
--- Small documents of operators, as JSON: access tokens and operations.
+-- Small documents of operators, as JSON: access tokens, sessions of the dashboard and operations.
 CREATE TABLE stoker_documents (
-    sort TEXT NOT NULL,
+    kind TEXT NOT NULL,
     name TEXT NOT NULL,
     document BLOB NOT NULL,
-    PRIMARY KEY (sort, name)
+    PRIMARY KEY (kind, name)
 ) WITHOUT ROWID;
 
 -- Who changed what, as JSON of model.audit. Only `expire` removes entries.
