@@ -16,7 +16,7 @@ HOW_TOS = sorted((ROOT / "docs" / "howto").glob("*.md"))
 PYTHON = re.compile(r"^```python[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NAMES = (
     "Stoker Worker Outbox Inbox Task Chunk JobHandle Job Draft chain Receipt Schedule current Context Transition "
-    "FailedRun Unique Limit Rate Curve Exponential Linear Fixed Never Snooze Throttle Retry Reject StokerError "
+    "FailedRun Unique Limit Rate Curve Exponential Linear Fixed Delays Never Snooze Throttle Retry Reject StokerError "
     "JobFailed JobCanceled GroupFailed GroupClosed ResultUnavailable NotFound Duplicate UnknownTask InvalidInput "
     "EngineError Raw Status JobLogFilter JsonFormatter RedactingFilter"
 )

@@ -28,7 +28,7 @@ from stoker.model.errors import (
 from stoker.model.events import Transition
 from stoker.model.job import Draft, Status, chain
 from stoker.model.outcome import Reject, Retry, Snooze, Throttle
-from stoker.model.retry import Exponential, Fixed, Linear, Never
+from stoker.model.retry import Delays, Exponential, Fixed, Linear, Never
 from stoker.model.throttle import Rate
 from stoker.model.unique import Unique
 from stoker.task import Task
@@ -65,6 +65,7 @@ __all__ = [
     "Exponential",
     "Linear",
     "Fixed",
+    "Delays",
     "Never",
     "Snooze",
     "Throttle",

@@ -101,7 +101,7 @@ def parse(options: Mapping[str, Any], more: tuple[str, ...] = ()) -> JobOptions:
     elif unique is not None and not isinstance(unique, Unique) and not callable(unique):
         raise InvalidInput("unique", unique, "must be a key, a Unique, or a function of the task's arguments")
     if "backoff" in given and not isinstance(given["backoff"], Backoff):
-        raise InvalidInput("backoff", given["backoff"], "must be Exponential, Linear, Fixed or Never")
+        raise InvalidInput("backoff", given["backoff"], "must be Exponential, Linear, Fixed, Delays or Never")
     if "limit" in given:
         check_limit(given["limit"])
     if "at" in given:

@@ -35,7 +35,7 @@ from stoker.model.job import (
     portions,
     unpack,
 )
-from stoker.model.retry import Exponential, Fixed, Linear, Never
+from stoker.model.retry import DelayList, Exponential, Fixed, Linear, Never
 from stoker.model.time import LATEST, LONGEST, SECOND
 from stoker.model.unique import Unique
 
@@ -47,6 +47,7 @@ BACKOFFS = st.one_of(
     st.just(Never()),
     st.builds(Fixed, st.floats(0, 1e6), st.none() | st.integers(0, 99)),
     st.builds(Linear, st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6)),
+    st.builds(DelayList, st.lists(st.floats(0, 1e6), min_size=1, max_size=5).map(tuple)),
     st.builds(Exponential, st.floats(0, 1e6), st.floats(1, 1000), jitter=st.sampled_from(["none", "some", "full"])),
 )
 OPTIONS = st.builds(

@@ -17,6 +17,8 @@ from stoker.model.retry import (
     PATIENT,
     Backoff,
     Curve,
+    DelayList,
+    Delays,
     Exponential,
     Fixed,
     Linear,
@@ -37,6 +39,7 @@ STRATEGIES: st.SearchStrategy[Backoff] = st.one_of(
     st.builds(Fixed, DURATIONS, LIMITS),
     st.builds(Linear, DURATIONS, DURATIONS, DURATIONS, LIMITS),
     st.builds(Exponential, DURATIONS, st.floats(1, 1000), DURATIONS, LIMITS, st.sampled_from(["none", "some", "full"])),
+    st.builds(DelayList, st.lists(DURATIONS, min_size=1, max_size=5).map(sorted).map(tuple), LIMITS),
 )
 
 
@@ -71,6 +74,14 @@ def test_exponential_multiplies_up_to_its_maximum() -> None:
     assert delays(Exponential(2, 1, jitter="none"), 3) == [2, 2, 2]
 
 
+@pytest.mark.spec("RETRY-10")
+def test_a_list_of_delays_is_waited_in_turn_and_its_last_repeats() -> None:
+    assert delays(Delays(10, 30, 60), 5) == [10, 30, 60, 60, 60]
+    assert delays(Delays(timedelta(minutes=1), 0, limit=2), 3) == [60, 0, None]
+    assert Delays(60) == Delays(timedelta(minutes=1)) != Delays(60, limit=1)
+    assert [repr(Delays(10, 0.5)), repr(Delays(10, limit=3))] == ["Delays(10.0, 0.5)", "Delays(10.0, limit=3)"]
+
+
 @pytest.mark.spec("RETRY-01")
 def test_the_default_doubles_from_a_second_to_a_quarter_of_an_hour() -> None:
     assert delays(DEFAULT_BACKOFF, 5) == [1, 2, 4, 8, 16]
@@ -91,7 +102,10 @@ def test_every_delay_is_bounded_for_every_number(strategy: Backoff, n: int, roll
         assert delay is None
         return
     assert delay is not None
-    longest = span(strategy.interval if isinstance(strategy, Fixed) else strategy.max)
+    if isinstance(strategy, DelayList):
+        longest = span(strategy.delays[-1])
+    else:
+        longest = span(strategy.interval if isinstance(strategy, Fixed) else strategy.max)
     assert 0 <= delay <= min(longest * 5 // 4 + 1, LONGEST)
 
 
@@ -148,6 +162,11 @@ def test_the_same_wait_in_other_words_is_the_same_strategy() -> None:
         (lambda: Linear(math.inf, 1), "Linear.initial"),
         (lambda: Linear(1, -1), "Linear.increment"),
         (lambda: Linear(1, 1, 1e12), "Linear.max"),
+        (lambda: Delays(), "Delays"),
+        (lambda: Delays(*range(101)), "Delays"),
+        (lambda: Delays(10, -1), "Delays"),
+        (lambda: Delays("10"), "Delays"),  # type: ignore[arg-type]
+        (lambda: Delays(10, limit=-1), "Delays.limit"),
         (lambda: Exponential(base=-1), "Exponential.base"),
         (lambda: Exponential(max=-1), "Exponential.max"),
         (lambda: Exponential(factor=0.5), "Exponential.factor"),

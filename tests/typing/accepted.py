@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection, Request
 from stoker import (
     Chunk,
     Curve,
+    Delays,
     Exponential,
     Inbox,
     Job,
@@ -53,6 +54,10 @@ async def resize(image: int, *, width: int = 800) -> str:
 @jobs.task(queue="mail", attempts=5, backoff=Exponential(base=2, max=600), timeout=30, retry_on=(OSError, KeyError))
 def send(to: str) -> bool:
     return bool(to)
+
+
+@jobs.task(backoff=Delays(10, timedelta(minutes=1), limit=3))
+def ask(bank: str) -> None: ...
 
 
 @jobs.task(unique=lambda image, width=1: f"img:{image}:{width}")

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from starlette.requests import Request
 
-from stoker import Limit
+from stoker import Delays, Fixed, Limit
 from stoker.app import Stoker
 from stoker.model import ids
 from stoker.model.control import Tuning
@@ -274,6 +274,17 @@ async def test_times_are_relative_in_lists_and_exact_on_a_job(app: Stoker, clien
     assert re.search(f"Finished {EXACT} .*Kept until {EXACT}", text(await client.get(f"/jobs/{found['dead']}")))
     await client.post("/queues/imports/resume")
     assert re.search(f"{EXACT} ann dashboard Resumed queue imports", text(await client.get("/audit")))
+
+
+@pytest.mark.spec("WEB-07")
+async def test_a_job_shows_how_it_waits_between_its_runs(app: Stoker, client: Client) -> None:
+    for backoff, words in [
+        (Fixed(30), "Backoff 30.0 s each time"),
+        (Delays(10, 30, 60), "Backoff 10.0 s, 30.0 s, 1 min, then the last again"),
+    ]:
+        job = await enqueue(app, "send", backoff=backoff)
+        page = text(await client.get(f"/jobs/{job}"))
+        assert words in page
 
 
 @pytest.mark.spec("WEB-36")

@@ -30,10 +30,12 @@ FALLBACK_DELAY: Span = MINUTE
 """Used where neither job, task, queue nor app sets one."""
 
 DEEPEST_EXPONENT = 30
+MOST_DELAYS = 100
+"""Durations of one `Delays`: it travels with every job."""
 
 
-def _check(strategy: msgspec.Struct, limit: int | None, *durations: str) -> None:
-    name = type(strategy).__name__
+def _check(strategy: msgspec.Struct, limit: int | None, *durations: str, name: str = "") -> None:
+    name = name or type(strategy).__name__
     for field in durations:
         micros = span(getattr(strategy, field), f"{name}.{field}")
         msgspec.structs.force_setattr(strategy, field, micros / SECOND)
@@ -84,7 +86,31 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
             raise InvalidInput("Exponential.jitter", self.jitter, "must be none, some or full")
 
 
-Backoff: TypeAlias = Never | Fixed | Linear | Exponential
+class DelayList(msgspec.Struct, frozen=True, tag="delays"):
+    """What `Delays` makes: wait each of these in turn, and the last before every further retry."""
+
+    delays: tuple[Seconds, ...]
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self, self.limit, name="Delays")
+        if not 1 <= len(self.delays) <= MOST_DELAYS:
+            why = f"must be 1 to {MOST_DELAYS} durations, such as Delays(10, 30, 60)"
+            raise InvalidInput("Delays", self.delays, why)
+        seconds = tuple(span(delay, "Delays") / SECOND for delay in self.delays)
+        msgspec.structs.force_setattr(self, "delays", seconds)
+
+    def __repr__(self) -> str:
+        limit = "" if self.limit is None else f", limit={self.limit}"
+        return f"Delays({', '.join(map(repr, self.delays))}{limit})"
+
+
+def Delays(*delays: Seconds, limit: int | None = None) -> DelayList:  # noqa: N802 - named like the other strategies
+    """Wait each of these durations in turn, and the last before every further retry, at most `limit` times."""
+    return DelayList(delays, limit)
+
+
+Backoff: TypeAlias = Never | Fixed | Linear | Exponential | DelayList
 
 DEFAULT_BACKOFF = Exponential()
 """1, 2, 4 … s up to 15 min, give or take a quarter."""
@@ -102,6 +128,8 @@ def backoff_delay(strategy: Backoff, n: int, roll: float) -> Span | None:
         return span(strategy.interval)
     if isinstance(strategy, Linear):
         return min(span(strategy.initial) + span(strategy.increment) * (n - 1), span(strategy.max))
+    if isinstance(strategy, DelayList):
+        return span(strategy.delays[min(n, len(strategy.delays)) - 1])
     try:
         growth = float(strategy.factor) ** (n - 1)
     except OverflowError:

@@ -20,7 +20,7 @@ from stoker.model.job import (
 )
 from stoker.model.outcome import Done, Failed
 from stoker.model.query import Delete, Selection
-from stoker.model.retry import Exponential, Fixed, Linear, Never
+from stoker.model.retry import Backoff, Delays, Exponential, Fixed, Linear, Never
 from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND
 from stoker.model.unique import LONGEST_KEY, Unique
 from stoker.testing.conformance.harness import Store, needs
@@ -93,12 +93,10 @@ async def test_every_field_of_a_draft_reaches_the_record(store: Store) -> None:
 @pytest.mark.spec("INSERT-02")
 @pytest.mark.parametrize(
     "backoff",
-    [None, Never(), Fixed(2.5, 3), Linear(1, 2), Exponential(0.1, 3, 7, 4, "full")],
-    ids=["none", "never", "fixed", "linear", "exponential"],
+    [None, Never(), Fixed(2.5, 3), Linear(1, 2), Exponential(0.1, 3, 7, 4, "full"), Delays(10, 30, 60)],
+    ids=["none", "never", "fixed", "linear", "exponential", "delays"],
 )
-async def test_a_backoff_travels_with_the_job(
-    store: Store, backoff: Never | Fixed | Linear | Exponential | None
-) -> None:
+async def test_a_backoff_travels_with_the_job(store: Store, backoff: Backoff | None) -> None:
     """Every retry strategy comes back equal, from the record and from the claim."""
     job = await store.add(options=Options(backoff=backoff))
     assert (await store.job(job)).options.backoff == backoff

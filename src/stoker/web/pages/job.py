@@ -20,7 +20,7 @@ from stoker.model.job import FINISHED, FIRST, PARENT, Job, Status, links
 from stoker.model.lifetime_bar import life
 from stoker.model.origin import origin
 from stoker.model.query import WAITING, Census, Page, Query
-from stoker.model.retry import Backoff, Exponential, Fixed, Linear
+from stoker.model.retry import Backoff, DelayList, Exponential, Fixed, Linear
 from stoker.model.time import Instant, Seconds
 from stoker.model.time import span as read_span
 from stoker.web import view
@@ -161,6 +161,8 @@ def _backoff(given: Backoff | None) -> str:
         case Exponential():
             grows = "doubling" if given.factor == 2 else f"times {given.factor:g}"
             return f"exponential, {_seconds(given.base)} {grows} up to {_seconds(given.max)}"
+        case DelayList():
+            return f"{', '.join(map(_seconds, given.delays))}, then the last again"
         case _:
             return type(given).__name__.lower()
 
