@@ -247,7 +247,12 @@ def test_queues_are_paused_tuned_and_shown(url: str, monkeypatch: pytest.MonkeyP
     call("queues", "pause", "mail", "--for", "30m", "--reason", "a migration")
     call("queues", "tune", "mail", "--rate", "100/1m", "--workers", "3", "--keep-done", "2d", "--curve", "5s..10m")
     shown = call("queues", "show", "mail").stdout
-    for text in ("paused by ada (a migration), ends in 30 m", "at most 3 at once", "at most 100 per 60 s", "kept: 2 d"):
+    for text in (
+        "paused by ada (a migration), ends in 30 m",
+        "at most 3 at once",
+        "at most 100 per minute",
+        "kept: 2 d",
+    ):
         assert text in shown
     assert "waits before retries: 5 s, doubled each time, up to 10 m" in shown
     call("queues", "resume", "mail")
@@ -581,7 +586,21 @@ def test_the_audit_log_says_who_changed_what(url: str, monkeypatch: pytest.Monke
     lines = call("audit", "--action", "queues.").stdout.splitlines()
     assert lines[0].split("\t")[:3] == ["when", "who", "way"]
     assert "a migration" in lines[1]
-    assert 'pause null → {"until": null' in lines[1]  # JSON, not Python
+    assert lines[0].split("\t")[5:7] == ["count", "change"]
+    assert lines[1].split("\t")[5:7] == ["", "pause – → reason a migration, by ada"]
+    call("queues", "tune", "mail", "--keep-done", "2d", "--rate", "100/1m", "--curve", "5s..10m")
+    [tuned] = [one for one in rows("audit", "--action", "queues.") if "keep_done" in one["after"]]
+    assert tuned["after"] == {
+        "curve": {"base": 5.0, "max": 600.0},
+        "keep_done": 172_800.0,
+        "rate": {"n": 100.0, "per": 60.0, "burst": 100.0},
+    }
+    shown = call("audit", "--action", "queues.").stdout.splitlines()[1].split("\t")[6]
+    assert "curve – → base 5.0 s, max 10 min; keep_done" in shown
+    assert shown.endswith("→ 2 days; rate – → 100 per minute")
+    call("tokens", "create", "ci")
+    [_, created] = call("audit", "--action", "tokens.").stdout.splitlines()
+    assert created.split("\t")[5] == "", "a token is no job"
     assert rows("audit", "--who", "bob") == []
     assert "one of the units" in call("audit", "--since", "soon", code=2).output
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
 from stoker.model.audit import (
+    HIDDEN,
+    LENGTHS,
+    MOMENTS,
     AuditEntry,
     AuditQuery,
     By,
     Deed,
+    difference,
     in_words,
     instant_of,
     latest,
@@ -23,9 +28,10 @@ from stoker.model.audit import (
     of_steer,
     of_token,
     pack,
+    readable,
     unpack,
 )
-from stoker.model.control import Queue
+from stoker.model.control import Budget, Pause, Queue
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Draft, Status
 from stoker.model.operations import Operation
@@ -33,7 +39,10 @@ from stoker.model.outbox.consumers import Resume
 from stoker.model.outbox.letters import Clean, LetterFilter, Letters
 from stoker.model.outbox.letters import Count as CountLetters
 from stoker.model.query import Cancel, Change, Clone, Discard, Edit, Former, Move, Prioritize, RunNow, Selection, Tally
+from stoker.model.retry import Curve
 from stoker.model.schedule import Schedule
+from stoker.model.throttle import Cooldown, Rate, full
+from stoker.model.time import DAY, MINUTE, SECOND
 from stoker.model.tokens import AccessToken, digest
 
 A, B = b"a" * 16, b"b" * 16
@@ -181,3 +190,39 @@ def test_tokens_and_operations_are_told_by_what_was_done() -> None:
     steps = [(running, stopping), (running, stopped), (stopped, running)]
     told = [of_operation(before, after).action for before, after in steps]
     assert told == ["operations.stop", "operations.stop", "operations.resume"]
+
+
+@pytest.mark.spec("AUDIT-10")
+def test_people_read_moments_and_spans_not_microseconds() -> None:
+    before = Queue(name="mail", pause=Pause(until=90 * SECOND, reason="a migration"))
+    after = Queue(
+        name="mail",
+        limits=(("api", 3), ("sms", 1)),
+        bucket=full(Rate(5, per=10), 7),
+        keep_done=2 * DAY,
+        curve=Curve(on=True, base=SECOND, max=MINUTE),
+        fair=True,
+    )
+    deed = of_setting("queues.tune", "queue mail", before, after)
+    assert deed is not None
+    shown = readable(deed.after)
+    assert (shown["keep_done"], shown["rate"], shown["pause"]) == (timedelta(days=2), Rate(5, per=10), None)
+    assert "bucket" not in shown, "tokens come and go by themselves"
+    assert difference(readable(deed.before), shown) == (
+        "curve – → base 1.0 s, max 1 min; fair no → yes; keep_done 7 days → 2 days; limits – → api 3, sms 1; "
+        "pause until 1970-01-01T00:01:30Z, reason a migration → –; rate – → 5 per 10 s"
+    )
+    assert difference({}, readable({"at": 4 * SECOND, "pause": {"until": None}, "workers": 4, "queues": ["mail"]})) == (
+        "at 1970-01-01T00:00:04Z; pause yes; queues mail; workers 4"
+    )
+    assert 'after={"keep_done": "2 days"}' in line(
+        AuditEntry(5, By("x"), Deed(action="x", target="y", after={"keep_done": 2 * DAY}))
+    )
+
+
+@pytest.mark.spec("AUDIT-10")
+def test_every_stored_time_of_an_entry_is_known() -> None:
+    stored = (Queue, Pause, Cooldown, Curve, Budget, Schedule, Draft, Edit)
+    kept = {name: text for one in stored for name, text in one.__annotations__.items() if name not in HIDDEN}
+    assert {name for name, text in kept.items() if "Instant" in text} == MOMENTS
+    assert {name for name, text in kept.items() if "Span" in text} == LENGTHS

@@ -272,3 +272,9 @@ def test_after_the_sleep_there_is_a_token_or_almost(rate: Rate, tokens: float) -
 def test_less_than_one_token_is_refused(n: int) -> None:
     with pytest.raises(InvalidInput, match="tokens"):
         spend(full(Rate(1), NOW), n, NOW)
+
+
+@pytest.mark.spec("AUDIT-10")
+def test_a_rate_is_said_in_words() -> None:
+    said = [rate.in_words for rate in (Rate(5), Rate(100, per=60), Rate(2.5, per=3_600), Rate(1, per=10))]
+    assert said == ["5 per second", "100 per minute", "2.5 per hour", "1 per 10 s"]

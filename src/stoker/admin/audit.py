@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from stoker.admin.context import Noun, OperatorContext
 from stoker.model import ids
-from stoker.model.audit import AuditEntry, AuditQuery, Deed, Way, instant_of
+from stoker.model.audit import AuditEntry, AuditQuery, Deed, Way, instant_of, readable
 from stoker.model.errors import NotFound
 from stoker.model.job import Status
 from stoker.model.query import Former
@@ -53,8 +53,18 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _view(one: AuditEntry) -> AuditView:
-    by, deed = asdict(one.by), asdict(one.deed)
-    return AuditView(**by | deed | {"id": one.id, "at": moment(one.at), "former": tuple(map(_former, one.deed.former))})
+    deed = one.deed
+    return AuditView(
+        **asdict(one.by),
+        id=one.id,
+        at=moment(one.at),
+        action=deed.action,
+        target=deed.target,
+        count=deed.count,
+        before=readable(deed.before),
+        after=readable(deed.after),
+        former=tuple(map(_former, deed.former)),
+    )
 
 
 def _former(one: Former) -> FormerView:

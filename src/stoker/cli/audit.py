@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import click
 
 from stoker.admin.audit import AuditView
 from stoker.cli.store import Columns, as_lines_option, ask, on_target, read_time, table
+from stoker.model.audit import difference
 from stoker.model.time import SECOND
 
 
@@ -26,26 +24,14 @@ def audit(since: str, limit: int, as_json: bool, path: str | None, url: str | No
     table(ask(path, url, lambda admin: admin.audit.list(window, limit=limit, **chosen)), COLUMNS, as_json)
 
 
-def _change(entry: AuditView) -> str:
-    before, after = entry.before, entry.after
-    names = sorted(before.keys() | after.keys())
-    if before:
-        return "; ".join(f"{name} {_shown(before.get(name))} → {_shown(after.get(name))}" for name in names)
-    return "; ".join(f"{name} {_shown(after[name])}" for name in names)
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 COLUMNS: Columns[AuditView] = {
     "when": "at",
     "who": "who",
     "way": "way",
     "action": "action",
     "target": "target",
-    "jobs": "count",
-    "change": _change,
+    "count": lambda one: one.count if one.action.startswith(("jobs.", "letters.")) else "",
+    "change": lambda one: difference(one.before, one.after),
     "reason": "reason",
     "entry": "id",
 }

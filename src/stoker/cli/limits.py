@@ -38,7 +38,7 @@ COLUMNS: Columns[BudgetView] = {
     "budget": "name",
     "tokens": lambda one: f"{one.tokens:.1f}",
     "of": lambda one: f"{one.capacity:g}",
-    "rate": lambda one: f"{one.rate.n:g} per {one.rate.per:g} s",
+    "rate": lambda one: one.rate.in_words,
     "next token": lambda one: f"in {length(one.next_token)}" if one.next_token else "",
 }
 

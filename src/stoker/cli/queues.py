@@ -85,7 +85,7 @@ def state(view: QueueView) -> str:
     if view.limit is not None:
         found.append(f"at most {view.limit} at once")
     if view.rate is not None:
-        found.append(f"at most {view.rate.n:g} per {view.rate.per:g} s")
+        found.append(f"at most {view.rate.in_words}")
     return "; ".join(found) or "open"
 
 

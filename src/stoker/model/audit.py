@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -17,12 +18,14 @@ from stoker.model import ids
 from stoker.model.actions import ACTIONS, action_of
 from stoker.model.control import Budget, Queue
 from stoker.model.errors import InvalidInput
+from stoker.model.humanize import UNKNOWN, span
 from stoker.model.operations import Operation
 from stoker.model.outbox.consumers import Steering
 from stoker.model.outbox.letters import Count, LetterAction, LetterFilter, Letters
 from stoker.model.query import Change, Edit, Former, Selection, Tally
 from stoker.model.schedule import Schedule
-from stoker.model.time import Instant, rfc3339
+from stoker.model.throttle import Rate
+from stoker.model.time import Instant, instant, moment, rfc3339
 from stoker.model.tokens import AccessToken
 
 Way: TypeAlias = Literal["code", "command line", "page", "token"]
@@ -122,9 +125,10 @@ def line(entry: AuditEntry) -> str:
     """An entry as one line of text, `name=value` with JSON values; what is not set is left out."""
     told: dict[str, Any] = {"at": rfc3339(entry.at)}
     told |= {name: getattr(entry.by, name) for name in ("who", "way", "reason", "request")}
-    told |= {name: getattr(entry.deed, name) for name in ("action", "target", "count", "before", "after")}
+    told |= {name: getattr(entry.deed, name) for name in ("action", "target", "count")}
+    told |= {name: readable(getattr(entry.deed, name)) for name in ("before", "after")}
     return " ".join(
-        f"{name}={json.dumps(value, default=str)}" for name, value in told.items() if value not in (None, {})
+        f"{name}={json.dumps(value, default=_in_text)}" for name, value in told.items() if value not in (None, {})
     )
 
 
@@ -178,7 +182,7 @@ _PAST: Final = {
 
 
 def in_words(action: str, before: dict[str, Any], after: dict[str, Any]) -> str:
-    """What was done, as a sentence goes before its target; an action without a word is named as it is stored."""
+    """The action as a verb phrase, as in `Paused`; one that is not known by its stored name."""
     if action == "queues.tune" and "pause" in {*before, *after}:
         return "Paused" if after.get("pause") else "Resumed"
     if action == "schedules.put" and not before:
@@ -186,6 +190,56 @@ def in_words(action: str, before: dict[str, Any], after: dict[str, Any]) -> str:
     if action == "schedules.put" and "enabled" in after:
         return "Resumed" if after["enabled"] else "Paused"
     return _PAST.get(action.rpartition(".")[2], action)
+
+
+MOMENTS: Final = frozenset({"at", "changed_at", "last_fire", "next_fire", "until"})
+LENGTHS: Final = frozenset({"base", "delay", "grace", "jitter", "keep_dead", "keep_done", "max"})
+"""Fields that are stored in microseconds: points in time, and spans."""
+
+
+def readable(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of an entry as views have them: datetimes, timedeltas, the rate of a bucket, and no curve that is off."""
+    return dict(_readable(name, value) for name, value in fields.items())
+
+
+def _readable(name: str, value: Any) -> tuple[str, Any]:
+    if name == "bucket":
+        return "rate", None if value is None else Rate(**value["rate"])
+    if name == "curve":
+        return name, readable({end: value[end] for end in ("base", "max")}) if value["on"] else None
+    if isinstance(value, dict):
+        return name, readable(value)
+    if isinstance(value, int) and name in MOMENTS:
+        return name, moment(value)
+    return name, timedelta(microseconds=value) if isinstance(value, int) and name in LENGTHS else value
+
+
+def difference(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What an entry changed, of its readable fields, as in `workers 4 → 6`."""
+    told = {name: _in_text(after.get(name)) for name in sorted({*before, *after})}
+    if before:
+        told = {name: f"{_in_text(before.get(name))} → {new}" for name, new in told.items()}
+    return "; ".join(f"{name} {text}" for name, text in told.items())
+
+
+def _in_text(value: Any) -> str:
+    if value in (None, [], {}):
+        return UNKNOWN
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return rfc3339(instant(value))
+        case timedelta():
+            return span(value)
+        case Rate():
+            return value.in_words
+        case dict():
+            return ", ".join(f"{name} {_in_text(one)}" for name, one in value.items() if one is not None) or "yes"
+        case list():
+            return ", ".join(" ".join(map(str, one)) if isinstance(one, list) else str(one) for one in value)
+        case _:
+            return str(value)
 
 
 def of_token(before: AccessToken | None, after: AccessToken) -> Deed:

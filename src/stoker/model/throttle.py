@@ -17,7 +17,7 @@ import msgspec
 
 from stoker.model.errors import InvalidInput
 from stoker.model.retry import DEEPEST_EXPONENT, Curve
-from stoker.model.time import MINUTE, SECOND, Instant, Seconds, Span, span
+from stoker.model.time import HOUR, MINUTE, SECOND, Instant, Seconds, Span, span
 
 FLAT_COOLDOWN: Span = MINUTE
 DECAY_GRACE: Span = 2 * MINUTE
@@ -100,9 +100,18 @@ class Rate(msgspec.Struct, frozen=True, gc=False):
         return self.burst
 
     @property
+    def in_words(self) -> str:
+        """`100 per minute`, `5 per 10 s`."""
+        n, per, _ = self.numbers
+        return f"{n:g} per {_NAMED.get(per, f'{per:g} s')}"
+
+    @property
     def numbers(self) -> tuple[float, float, float]:
         """The three numbers as engines store them; `Rate(*numbers)` is the same rate."""
         return self.n, float(self.per), self.capacity  # type: ignore[arg-type]
+
+
+_NAMED = {1: "second", MINUTE / SECOND: "minute", HOUR / SECOND: "hour"}
 
 
 def _checked(field: str, value: float) -> float:

@@ -1,4 +1,4 @@
-"""Words of `model.words` for HTML: a figure and its unit stay on one line, and a moment is a `<time>`."""
+"""Texts of `model.humanize` for HTML: a figure and its unit stay on one line, and a moment is a `<time>`."""
 
 from __future__ import annotations
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from stoker.admin.audit import AuditView
-from stoker.model.audit import in_words
+from stoker.model.audit import difference, in_words
 from stoker.model.errors import InvalidInput
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.web import view
@@ -44,18 +43,11 @@ async def show(visit: RequestContext) -> Response:
 def _row(visit: RequestContext, one: AuditView) -> dict[str, Any]:
     noun, _, name = one.target.partition(" ")
     links = {"job": f"jobs/{name}", "queue": f"queues/{name}", "schedule": f"schedules/{name}"}
-    names = sorted({*one.before, *one.after})
     return {
         "entry": one,
         "way": WAYS.get(one.way, one.way),
         "did": in_words(one.action, one.before, one.after),
         "link": visit.url(links[noun]) if noun in links and name else "",
         "count": one.count if noun == "letters" else 0,
-        "change": ", ".join(f"{name} {_text(one.before.get(name))} → {_text(one.after.get(name))}" for name in names),
+        "change": difference(one.before, one.after),
     }
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "–"
-    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -17,8 +17,7 @@ from stoker.model.humanize import count, span
 from stoker.model.job import ACTIVE, Status
 from stoker.model.query import Query
 from stoker.model.subqueues import SubqueueView
-from stoker.model.throttle import Rate
-from stoker.model.time import MINUTE, SECOND, Instant
+from stoker.model.time import Instant
 from stoker.web import view
 from stoker.web.hub import Reading, Turns, Want
 from stoker.web.pages import shared
@@ -156,12 +155,7 @@ def _rate(one: BudgetView, noun: str, note: str, **more: Any) -> RateRow:
     left = max(one.tokens, 0.0)  # a job that was put first may have taken one ahead
     soon = f"in {span(one.next_token)}" if one.next_token else "now"
     same = asdict(one) | {"tokens": left}
-    return RateRow(**same, noun=noun, note=note, refill=_in_words(one.rate), next=soon, **more)
-
-
-def _in_words(rate: Rate) -> str:
-    per = "second" if rate.per == 1 else "minute" if rate.per == MINUTE // SECOND else f"{rate.per:g} s"
-    return f"{rate.n:g} per {per}"
+    return RateRow(**same, noun=noun, note=note, refill=one.rate.in_words, next=soon, **more)
 
 
 def _whose(budget: BudgetView) -> str:
@@ -170,7 +164,7 @@ def _whose(budget: BudgetView) -> str:
         return "budget, not declared in code"
     if budget.declared == budget.rate:
         return "budget, as declared in code"
-    return f"budget, changed by people; the code says {_in_words(budget.declared)}"
+    return f"budget, changed by people; the code says {budget.declared.in_words}"
 
 
 def _kinds(reading: Reading) -> dict[str, list[str]]:

@@ -57,7 +57,7 @@ def note(row: shared.QueueRow) -> str:
     if row.limit is not None:
         return f"tuned to {count(row.limit, 'slot')}"
     if row.rate is not None:
-        return f"at most {row.rate.n:g} per {row.rate.per:g} s"
+        return f"at most {row.rate.in_words}"
     return "all slots busy" if row.slots and row.running >= row.slots else ""
 
 
