@@ -228,11 +228,12 @@ class Operator(Protocol):
         """The jobs, in the order of the ids; None where there is none. Empty: `[]`."""
         ...
 
-    async def find(self, query: Query) -> Page:
+    async def find(self, query: Query, *, tx: Transaction | None = None) -> Page:
         """One page in the order asked, starting after the cursor of the page before.
 
         Reads no more than `LONGEST_WALK` records; a page that stops there may hold fewer jobs than requested but
-        carries a cursor. `cursor=None`: there are no more. Empty: an empty page without cursor.
+        carries a cursor. `cursor=None`: there are no more. With `tx` it is what that transaction sees, with its own
+        writes, and nothing is locked. Empty: an empty page without cursor.
         """
         ...
 

@@ -21,6 +21,7 @@ from stoker.model.ids import Mint
 from stoker.model.job import Claim, Demand, Draft, Status, Stored, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed
+from stoker.model.query import Query
 from stoker.model.time import HOUR
 from stoker.model.unique import Unique
 from tests.engines.postgres.openers import OPENERS, SYNCHRONOUS, TELLING, alchemy_session, bare, handle_of, plain
@@ -283,3 +284,34 @@ async def test_what_a_user_commits_late_is_not_behind_the_marks(
         assert await engine.jobs.wait(["default"], 10) == {"default"}
     [claim] = await engine.jobs.claim(Demand("w1", (("default", 1),)))
     assert claim.id == late.job_id
+
+
+@pytest.mark.spec("PGTX-10")
+@pytest.mark.parametrize("name", OPENERS)
+async def test_find_reads_through_the_users_handle(engine: PostgresEngine, postgres_url: str, name: str) -> None:
+    """What the user has not committed is found with his handle alone, as it will be stored."""
+    claim = await claimed(engine)
+    new = draft(payload='{"é": ["%s", "$1", null]}'.encode(), tenant="t'%", unique=Unique("k"), delay=5)
+    settled = conclude(claim, Failed("boom", after=HOUR))
+    async with OPENERS[name](postgres_url) as opened:
+        handle = handle_of(opened)
+        await engine.jobs.insert([new], tx=handle)
+        await engine.jobs.settle([settled], tx=handle)
+        inside = (await engine.operator.find(Query(order="oldest"), tx=handle)).jobs
+        assert [(job.id, job.status) for job in inside] == [(claim.id, Status.RETRYING), (new.job_id, Status.PENDING)]
+        by_due = await engine.operator.find(Query(order="due", text="é"), tx=handle)
+        assert [job.id for job in by_due.jobs] == [new.job_id]
+        assert [job.status for job in (await engine.operator.find(Query())).jobs] == [Status.RUNNING]
+        await maybe(opened.commit())
+    assert (await engine.operator.find(Query(order="oldest"))).jobs == inside
+
+
+@pytest.mark.spec("PGTX-10")
+async def test_a_look_through_a_handle_without_a_transaction_begins_none(
+    engine: PostgresEngine, postgres_url: str
+) -> None:
+    job = draft()
+    await engine.jobs.insert([job])
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        assert [one.id for one in drive(engine.operator.find(Query(), tx=connection)).jobs] == [job.job_id]
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE

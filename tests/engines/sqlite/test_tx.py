@@ -22,6 +22,7 @@ from stoker.model.ids import Mint
 from stoker.model.job import Claim, Demand, Draft, Status, Stored, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done
+from stoker.model.query import Query
 from stoker.model.unique import Unique
 from tests.engines.sql.openers import OPENERS, SYNCHRONOUS, maybe, plain
 
@@ -337,3 +338,30 @@ async def test_a_synchronous_handle_never_makes_the_call_suspend(engine: SqliteE
         handle.commit()
     assert await statuses(engine) == {Status.PENDING: 1, Status.DONE: 1}
     assert receipt.stored == Stored.INSERTED
+
+
+@pytest.mark.spec("SQLITE-87")
+@pytest.mark.parametrize("name", OPENERS)
+async def test_find_reads_through_the_users_handle(engine: SqliteEngine, path: Path, name: str) -> None:
+    """What the user has not committed is found with his handle alone, as it will be stored."""
+    claim, new = await claimed(engine), draft(payload='{"é": 1}'.encode(), tenant="t", unique=Unique("k"))
+    async with OPENERS[name](path) as handle:
+        await engine.jobs.insert([new], tx=handle)
+        await engine.jobs.settle([conclude(claim, Done(b"1"))], tx=handle)
+        inside = (await engine.operator.find(Query(order="oldest"), tx=handle)).jobs
+        assert [(job.id, job.status) for job in inside] == [(claim.id, Status.DONE), (new.job_id, Status.PENDING)]
+        by_due = await engine.operator.find(Query(order="due", text="é"), tx=handle)
+        assert [job.id for job in by_due.jobs] == [new.job_id]
+        assert [job.status for job in (await engine.operator.find(Query())).jobs] == [Status.RUNNING]
+        await maybe(handle.commit())
+    assert (await engine.operator.find(Query(order="oldest"))).jobs == inside
+
+
+@pytest.mark.spec("SQLITE-87")
+async def test_a_look_through_a_handle_without_a_transaction_begins_none(engine: SqliteEngine, path: Path) -> None:
+    """Others would wait for a lock that the user does not know of."""
+    job = draft()
+    await engine.jobs.insert([job])
+    with closing(sqlite3.connect(path)) as connection:
+        assert [one.id for one in drive(engine.operator.find(Query(), tx=connection)).jobs] == [job.job_id]
+        assert not connection.in_transaction

@@ -81,6 +81,11 @@ class Access:
         with self.read as store:
             return own(tx, store).make(lambda store, unit: step(store, unit, *args, **kwargs), store.now())
 
+    def look(self, tx: Transaction, read: Callable[[Store, StreamUnit], Answer]) -> Answer:
+        """Read what a transaction sees."""
+        with self.read as store:
+            return own(tx, store).look(read, store.now())
+
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         self.check()
         return await self._hub.wait(topics, timeout)

@@ -6,11 +6,13 @@ Every one of them goes through all jobs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast, get_args
 
+from stoker.engines.base import Transaction
 from stoker.engines.memory.access import Facet
 from stoker.engines.memory.store import Store
+from stoker.engines.memory.streams import StreamUnit
 from stoker.model.ids import JobId
 from stoker.model.job import FINISHED, Job, Status
 from stoker.model.next_due import Gate, NextDue, next_due_of
@@ -27,9 +29,11 @@ class Finder(Facet):
             found = [store.jobs.get(job) for job in ids]
             return [None if record is None else record.as_job() for record in found]
 
-    async def find(self, query: Query) -> Page:
+    async def find(self, query: Query, *, tx: Transaction | None = None) -> Page:
+        if tx is not None:
+            return self._access.look(tx, lambda store, unit: _page(_seen(store, unit), query, unit.now))
         with self._read as store:
-            return (_by_time if query.timed else _by_id)(store, query, store.now())
+            return _page(store.jobs, query, store.now())
 
     async def census(self) -> Census:
         with self._read as store:
@@ -41,13 +45,28 @@ class Finder(Facet):
             return next_due_of([_gate(store, name, now) for name in queues], now)
 
 
-def _by_id(store: Store, query: Query, now: Instant) -> Page:
+def _seen(store: Store, unit: StreamUnit) -> dict[JobId, Record]:
+    """What a transaction sees: the stored jobs, as far as it has not changed them."""
+    found = dict(store.jobs)
+    for before, after in unit.written():
+        if after is not None:
+            found[after.id] = after
+        elif before is not None:
+            del found[before.id]
+    return found
+
+
+def _page(records: Mapping[JobId, Record], query: Query, now: Instant) -> Page:
+    return (_by_time if query.timed else _by_id)(records, query, now)
+
+
+def _by_id(records: Mapping[JobId, Record], query: Query, now: Instant) -> Page:
     """One page; it ends when it is full, after `LONGEST_WALK` records, or with the last record."""
     jobs: list[Job] = []
     scanned = 0
     last: JobId | None = None
-    for job in _walk(store, query):
-        record = store.jobs[job]
+    for job in _walk(records, query):
+        record = records[job]
         if scanned == LONGEST_WALK or len(jobs) == query.limit:
             return Page(jobs, last, scanned)
         scanned += 1
@@ -58,11 +77,11 @@ def _by_id(store: Store, query: Query, now: Instant) -> Page:
     return Page(jobs, None, scanned)
 
 
-def _by_time(store: Store, query: Query, now: Instant) -> Page:
+def _by_time(records: Mapping[JobId, Record], query: Query, now: Instant) -> Page:
     """One page in the order of a time; the jobs in question are sorted."""
     latest = query.order == "finished"
     wanted = FINISHED if latest else WAITING
-    placed = [(place_of(record, query), record) for record in store.jobs.values() if record.status in wanted]
+    placed = [(place_of(record, query), record) for record in records.values() if record.status in wanted]
     start = query.start(now)
     behind = sorted(
         (one for one in placed if (one[0] < start if latest else one[0] > start)), reverse=latest, key=_place
@@ -82,10 +101,10 @@ def _place(one: tuple[Place, Record]) -> Place:
     return one[0]
 
 
-def _walk(store: Store, query: Query) -> list[JobId]:
+def _walk(records: Mapping[JobId, Record], query: Query) -> list[JobId]:
     """All ids strictly behind the cursor, in the order asked."""
     cursor, oldest = query.cursor, query.order == "oldest"
-    behind = (job for job in store.jobs if cursor is None or (job > cursor if oldest else job < cursor))
+    behind = (job for job in records if cursor is None or (job > cursor if oldest else job < cursor))
     return sorted(behind, reverse=not oldest)
 
 

@@ -38,16 +38,26 @@ class MemoryTransaction:
 
     def make(self, call: Call[Answer], now: Instant) -> Answer:
         """Return what a call will return, from a copy in which all calls so far were made; perform it at the end."""
-        if (copy := self._copy) is None or self._copied_at != self._store.writes:
-            copy, self._copied_at = StreamUnit(now, self._store.tables), self._store.writes
-            for earlier, _ in self._calls:
-                earlier(self._store, copy)
+        copy = self._up_to_date(now)
         self._copy = None  # a call that raises may leave half of itself in it
-        copy.now = now
         answer = call(self._store, copy)
         self._calls.append((call, answer))
         self._copy = copy
         return answer
+
+    def look(self, read: Call[Answer], now: Instant) -> Answer:
+        """Return what can be read in the copy, which is not changed."""
+        self._copy = copy = self._up_to_date(now)
+        return read(self._store, copy)
+
+    def _up_to_date(self, now: Instant) -> StreamUnit:
+        """The copy, with all calls so far; a new one if others have written since it was made."""
+        if (copy := self._copy) is None or self._copied_at != self._store.writes:
+            copy, self._copied_at = StreamUnit(now, self._store.tables), self._store.writes
+            for earlier, _ in self._calls:
+                earlier(self._store, copy)
+        copy.now = now
+        return copy
 
     @property
     def raw(self) -> NoReturn:

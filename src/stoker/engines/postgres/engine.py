@@ -132,11 +132,11 @@ class PostgresEngine:
         self._options = options
         self._store = store = Store(options)
         self.call_times = store.call_times
-        claimer, finder = Claimer(store), Finder(store)
+        claimer = Claimer(store)
         store.group_closer.inserted = claimer.inserted
         self._transactions = transactions = Transactions(store, claimer)
         self._inserter = inserter = Inserter(store, claimer, transactions)
-        settler = Settler(store, claimer, transactions)
+        settler, finder = Settler(store, claimer, transactions), Finder(store, transactions)
         self.jobs: base.Jobs = Jobs(store, inserter, claimer, settler, transactions, finder)
         self.operator: base.Operator = Operator(store, claimer, finder)
         self.groups = Groups(store)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stoker.engines.base import Transaction
 from stoker.engines.call_times import timed
 from stoker.engines.postgres.columns import CODES, FOUND, STATUSES, shown
 from stoker.engines.postgres.facet import Facet
@@ -27,6 +28,7 @@ from stoker.model.unique import Unique
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.store import Store
+    from stoker.engines.postgres.user_transaction import Transactions
 
 LARGEST_CHUNK = 2_000
 FEW = 10
@@ -51,12 +53,18 @@ WIDER = 2
 class Finder(Facet):
     """Reads jobs."""
 
+    def __init__(self, store: Store, transactions: Transactions) -> None:
+        super().__init__(store)
+        self._transactions = transactions
+
     @timed(write=False)
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         return await self._store.each("admin" if len(ids) > FEW else "claim", lambda: _jobs(ids))
 
     @timed(write=False)
-    async def find(self, query: Query) -> Page:
+    async def find(self, query: Query, *, tx: Transaction | None = None) -> Page:
+        if tx is not None:
+            return await self._transactions.look(tx, lambda now: page(query, now))
         return await self._store.read(lambda now: page(query, now))
 
     @timed(write=False)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Run: TypeAlias = Callable[[Any, str, Row], Awaitable[list[Row]]]
+
 _NOW = sql("now")
 _WHERE = sql("whereabouts")
 _HOLD = sql("hold")
@@ -61,14 +63,23 @@ class Transactions(Facet):
         super().__init__(store)
         self._claimer = claimer
 
-    async def join(self, tx: Any, make: Callable[[Unit], Exchange[T]], *, moves_jobs: bool = False) -> T:
-        """Run an exchange inside the caller's transaction. `moves_jobs`: it may queue jobs."""
+    async def join(
+        self, tx: Any, make: Callable[[Unit], Exchange[T]], *, moves_jobs: bool = False, run: Run = handles.run
+    ) -> T:
+        """Run an exchange inside the caller's transaction. `moves_jobs`: it may queue jobs.
+
+        `run` runs a statement on a handle of the user's.
+        """
         if isinstance(tx, Own):
             if tx.store is not self._store:
                 raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
             tx.moves_jobs |= moves_jobs
             return await tx.run(make)
-        return await _on_theirs(self._store, self._claimer, tx, make)
+        return await _on_theirs(self._store, self._claimer, tx, make, run)
+
+    async def look(self, tx: Any, make: Callable[[Instant], Exchange[T]]) -> T:
+        """Run an exchange that only reads inside the caller's transaction."""
+        return await self.join(tx, lambda unit: make(unit.now), run=handles.look)
 
     @timed(write=True)
     async def hold(self, claim: Claim, *, tx: Transaction) -> Claim | None:
@@ -324,19 +335,17 @@ def _ended(store: Store, settlement: Settlement) -> str:
 # --- theirs -----------------------------------------------------------------------------------------------------
 
 
-async def _on_theirs(store: Store, claimer: Claimer, handle: Any, make: Callable[[Unit], Exchange[T]]) -> T:
+async def _on_theirs(store: Store, claimer: Claimer, handle: Any, make: Callable[[Unit], Exchange[T]], run: Run) -> T:
     """Run an exchange on a user's handle, inside the transaction that the user will end."""
     where = store.options.where
     if handles.dialect_of(handle) != "postgresql":
         who, dialect = handles.describe_handle(handle), handles.dialect_of(handle)
         raise EngineRefused(f"tx= is a {who} on {dialect}, but the jobs are in {where}. Nothing was stored")
     try:
-        found = await _time_there(store, handle)
+        found = await _time_there(store, handle, run)
         now = store.now()
         unit = Unit(found if now is None else now)
-        answer = await _play(
-            store, _whole(unit, make(unit)), partial(handles.run, handle), partial(handles.touch, handle)
-        )
+        answer = await _play(store, _whole(unit, make(unit)), partial(run, handle), partial(handles.touch, handle))
     except StokerError:
         raise
     except Exception as error:
@@ -361,7 +370,7 @@ def _committed(store: Store, claimer: Claimer, unit: Unit, delay: float) -> None
     store.later(delay, tell)
 
 
-async def _time_there(store: Store, handle: Any) -> Instant:
+async def _time_there(store: Store, handle: Any, run: Run) -> Instant:
     """Return the store's time after checking that a handle is in this very database.
 
     A driver's connection never leaves its database, so it is asked only now and then; a session of another library may
@@ -371,7 +380,7 @@ async def _time_there(store: Store, handle: Any) -> Instant:
     asked = None if lasting is None else store.asked.get(lasting)
     if asked is not None and time.monotonic() - asked[1] < TRUSTED:
         return asked[0] + round((time.monotonic() - asked[1]) * SECOND)
-    [row] = await handles.run(handle, store.texts[_WHERE])
+    [row] = await run(handle, store.texts[_WHERE], ())
     await _check(store, handle, row)
     if lasting is not None:
         store.asked[lasting] = int(row[3]), time.monotonic()

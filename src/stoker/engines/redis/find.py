@@ -12,6 +12,7 @@ import struct
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
+from stoker.engines.base import Transaction
 from stoker.engines.call_times import timed
 from stoker.engines.redis.census import counts_of, held_keys, names
 from stoker.engines.redis.cluster.fan_out import spread
@@ -28,7 +29,7 @@ from stoker.engines.redis.record_format import (
     read_label,
 )
 from stoker.engines.redis.scripts import script
-from stoker.engines.redis.store import Store, stored_of
+from stoker.engines.redis.store import Store, refuse, stored_of
 from stoker.engines.redis.stored_job import StoredJob, as_job
 from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.merged_lists import MergedLists
@@ -79,7 +80,8 @@ class Finder(Facet[Store]):
         return [as_job(found[job]) if job in found else None for job in ids]
 
     @timed(write=False)
-    async def find(self, query: Query) -> Page:
+    async def find(self, query: Query, *, tx: Transaction | None = None) -> Page:
+        refuse(tx)
         store = self._store
         now = await store.now() if query.due is not None or query.order == "finished" else 0
         if query.timed:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
+from stoker.engines.base import Transaction
 from stoker.engines.call_times import timed
 from stoker.engines.shared.merged_lists import MergedLists
 from stoker.engines.sql.exchanges import Exchange, Row
@@ -80,7 +81,9 @@ class Finder(Facet):
         return await self._store.read(lambda _: get(ids))
 
     @timed(write=False)
-    async def find(self, query: Query) -> Page:
+    async def find(self, query: Query, *, tx: Transaction | None = None) -> Page:
+        if tx is not None:
+            return await self._store.look(tx, lambda now: find(query, now))
         return await self._store.read_in_slices(lambda now: find(query, now))
 
     @timed(write=False)

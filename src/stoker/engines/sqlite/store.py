@@ -159,9 +159,20 @@ class Store:
             for closing in unit.closings[: MOST_JOINED - len(self._joined)]:
                 self._joined[closing.group.id] = closing
             return answer
+        self._check_own(tx)
+        return tx.run(unit, exchange)
+
+    def _check_own(self, tx: user_transaction.Own) -> None:
         if tx.owner is not self:
             raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
-        return tx.run(unit, exchange)
+
+    async def look(self, tx: Transaction, make: Callable[[Instant], Exchange[T]]) -> T:
+        """Read what a user's transaction sees. Needs neither a loop nor an open engine by itself."""
+        exchange = _at_now(self.clock(), make)
+        if not isinstance(tx, user_transaction.Own):
+            return await user_transaction.look_on_handle(self.path, tx, exchange)
+        self._check_own(tx)
+        return tx.look(exchange)
 
     async def emit_joined(self) -> None:
         """Emit the groups that users' transactions have closed, as far as these are committed."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from stoker.engines.sql.exchanges import Exchange, Many, Row
@@ -89,6 +90,11 @@ class Own:
         self.closings += unit.closings
         return result
 
+    def look(self, exchange: Exchange[T]) -> T:
+        """Run an exchange that only reads."""
+        self._check()
+        return self._open().run_exchange(exchange)
+
     @property
     def raw(self) -> Any:
         """The driver's connection."""
@@ -139,7 +145,22 @@ async def run_on_handle(path: str, handle: Any, unit: Unit, exchange: Exchange[T
     written. So the first statement writes: it waits for other writers, and what is read after it stays true.
     """
     await check(path, handle)
-    exchange = in_unit(unit, exchange, _HIGH_WRITING)
+    run_many = partial(handles.run_many, handle)
+    return await _play(path, in_unit(unit, exchange, _HIGH_WRITING), partial(handles.run, handle), run_many)
+
+
+async def look_on_handle(path: str, handle: Any, exchange: Exchange[T]) -> T:
+    """Run an exchange that only reads on a user's handle. It begins no transaction there, so it locks nothing."""
+    await check(path, handle)
+    return await _play(path, exchange, partial(handles.look, handle))
+
+
+async def _play(
+    path: str,
+    exchange: Exchange[T],
+    run: Callable[[str, Row], Awaitable[list[Row]]],
+    run_many: Callable[[str, list[Row]], Awaitable[int]] | None = None,
+) -> T:
     send: Callable[[Any], Any] = exchange.send
     result: Any = None
     try:
@@ -148,9 +169,10 @@ async def run_on_handle(path: str, handle: Any, unit: Unit, exchange: Exchange[T
             send = exchange.send
             try:
                 if type(asked) is Many:
-                    result = await handles.run_many(handle, asked.statement, asked.rows)
+                    assert run_many is not None
+                    result = await run_many(asked.statement, asked.rows)
                 else:
-                    result = await handles.run(handle, asked[0], asked[1])
+                    result = await run(asked[0], asked[1])
             except Exception as error:  # noqa: BLE001 - the exchange may roll back to a savepoint first
                 send, result = exchange.throw, error
     except StopIteration as end:

@@ -9,6 +9,7 @@ from stoker.model.errors import Duplicate, EngineRefused, StokerError
 from stoker.model.job import Receipt, Status, Stored, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed
+from stoker.model.query import Query
 from stoker.model.time import HOUR
 from stoker.model.unique import Unique
 from stoker.testing.conformance.harness import QUEUE, Store, needs
@@ -157,6 +158,8 @@ async def test_a_foreign_handle_is_refused(store: Store) -> None:
         await store.engine.jobs.insert([draft], tx=object())
     with pytest.raises(EngineRefused, match="object"):
         await store.engine.jobs.settle([conclude(claim, Done())], tx=object())
+    with pytest.raises(EngineRefused, match="object"):
+        await store.engine.operator.find(Query(), tx=object())
     assert await store.gone(draft.job_id)
     assert await store.snapshot([claim.id]) == before
 
@@ -185,3 +188,51 @@ async def test_the_store_works_on_after_a_rollback(store: Store) -> None:
     job = await store.add()
     assert await store.finish(await store.take(), Done()) is Verdict.APPLIED
     assert await store.status(job) is Status.DONE
+
+
+@pytest.mark.core
+@pytest.mark.spec("TX-07")
+async def test_a_transaction_finds_what_it_has_written(store: Store) -> None:
+    """A page with its handle has its new jobs and their new statuses; one without it is as before the commit."""
+    needs(store, Feature.OWN_TRANSACTION)
+    ended = await store.add(unique=Unique("weak"))
+    claim = await store.take()
+    other = await store.add(unique=Unique("replaced"), payload=b"1")
+    before = await store.engine.operator.find(Query(order="oldest"))
+    async with store.engine.transaction() as tx:
+        assert await store.engine.operator.find(Query(order="oldest"), tx=tx) == before
+        new = store.draft(priority=3, tenant="t", payload=b'"\xc3\xa9"')
+        await store.engine.jobs.insert([new], tx=tx)
+        await store.engine.jobs.insert([store.draft(unique=Unique("replaced", mode="replace"), payload=b"2")], tx=tx)
+        await store.engine.jobs.settle([conclude(claim, Done(b"1"))], tx=tx)
+        page = await store.engine.operator.find(Query(order="oldest"), tx=tx)
+        assert [(job.id, job.status, job.payload) for job in page.jobs] == [
+            (ended, Status.DONE, claim.payload),
+            (other, Status.PENDING, b"2"),
+            (new.job_id, Status.PENDING, new.payload),
+        ]
+        assert (page.jobs[2].priority, page.jobs[2].tenant) == (3, "t")
+        for query in (Query(statuses=frozenset({Status.DONE})), Query(order="finished")):
+            assert [job.id for job in (await store.engine.operator.find(query, tx=tx)).jobs] == [ended]
+        [due] = (await store.engine.operator.find(Query(order="due", tenant="t"), tx=tx)).jobs
+        assert due.id == new.job_id
+        assert await store.engine.operator.find(Query(order="oldest")) == before
+    after = await store.engine.operator.find(Query(order="oldest"))
+    assert [job.id for job in after.jobs] == [ended, other, new.job_id]
+
+
+@pytest.mark.spec("TX-07")
+async def test_pages_of_a_transaction_follow_one_another(store: Store) -> None:
+    """The cursor of a page leads to the next one, across what was stored before and what the transaction stores."""
+    needs(store, Feature.OWN_TRANSACTION)
+    jobs = [await store.add() for _ in range(3)]
+    async with store.engine.transaction() as tx:
+        drafts = [store.draft() for _ in range(3)]
+        await store.engine.jobs.insert(drafts, tx=tx)
+        found, cursor = [], None
+        while True:
+            page = await store.engine.operator.find(Query(order="oldest", limit=2, cursor=cursor), tx=tx)
+            found += [job.id for job in page.jobs]
+            if (cursor := page.cursor) is None:
+                break
+    assert found == [*jobs, *(draft.job_id for draft in drafts)]

@@ -36,6 +36,7 @@ __all__ = [
     "is_over",
     "is_rolled_back",
     "known",
+    "look",
     "run",
     "run_many",
     "sqlite_file",
@@ -55,6 +56,11 @@ async def run(handle: Any, statement: str, parameters: Parameters = ()) -> Rows:
     adapter = adapt(handle)
     await adapter.begin()
     return await adapter.execute(statement, parameters)
+
+
+async def look(handle: Any, statement: str, parameters: Parameters = ()) -> Rows:
+    """Run one statement that only reads, in the handle's transaction if there is one; none is begun for it."""
+    return await adapt(handle).execute(statement, parameters)
 
 
 async def touch(handle: Any, statement: str, parameters: Parameters = ()) -> int:
