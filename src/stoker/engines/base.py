@@ -18,10 +18,11 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import msgspec
 
+from stoker.engines.call_times import CallTimes
 from stoker.model.audit import AuditEntry, AuditQuery, By, Deed
 from stoker.model.control import Budget, Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused
-from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
+from stoker.model.events import Event, EventCount, Latency, Point, Window
 from stoker.model.groups import Closing, Group, Swept
 from stoker.model.health.facts import Facts
 from stoker.model.ids import JobId
@@ -108,7 +109,7 @@ class Jobs(Protocol):
         with a unique key obeys `unique.meet` against the current holder, also against drafts before it in the same
         call; mode `raise` raises `Duplicate` and nothing of the call is stored. A superseded holder ends dead in the
         same step, and the receipt names it. With `tx` the jobs exist if and only if that transaction commits. After the
-        commit one waiter per queue that received a new job that is due, or will be within `ahead.SOON`, is woken.
+        commit one waiter per queue that received a new job that is due, or will be within `next_due.SOON`, is woken.
         A new `group` is stored in the same step; repeated, it stays as it is. A draft that names a group joins it: one
         that is closed raises `GroupClosed`, one that is not stored `NotFound`, and a draft that is stored already and
         is no member `InvalidInput`; then nothing of the call is stored. A draft that met the holder of its key joins
@@ -191,11 +192,12 @@ class Jobs(Protocol):
         """Return how long a worker of these queues may sleep, by the store's clock.
 
         `open`: those that are neither paused nor cooling down nor out of tokens, also when the store does not know
-        them. `wait`: the time until the next of their jobs is due, 0 when one has been due for less than `ahead.SOON`
-        (longer: it may be reported, a claim finds it anyway); of a queue that cools down or is paused for a while the
-        time until its end, of one with jobs and no token the time until the next, at most `throttle.LONGEST_SLEEP`.
-        `later`: when `wait` is 0, the same for what is not due yet, so that a queue which workers cannot empty hides
-        no other. None: nothing will become due before a queue is woken or this is called again. Empty: no queue, None.
+        them. `wait`: the time until the next of their jobs is due, 0 when one has been due for less than
+        `next_due.SOON` (longer: it may be reported, a claim finds it anyway); of a queue that cools down or is paused
+        for a while the time until its end, of one with jobs and no token the time until the next, at most
+        `throttle.LONGEST_SLEEP`. `later`: when `wait` is 0, the same for what is not due yet, so that a queue which
+        workers cannot empty hides no other. None: nothing will become due before a queue is woken or this is called
+        again. Empty: no queue, None.
         """
         ...
 
@@ -455,10 +457,6 @@ class Timeline(Protocol):
         """
         ...
 
-    def timings(self) -> Timings:
-        """Return and forget the durations of this engine's store calls, also of those that raised."""
-        ...
-
 
 class Audit(Protocol):
     """Who changed what. Used by `Admin`; entries of changes are written by the changes themselves."""
@@ -552,6 +550,9 @@ class Engine(Protocol):
 
     keep_done: Span
     """How long done jobs are kept where neither job nor queue nor app sets it."""
+
+    call_times: CallTimes
+    """The durations of this engine's store calls, also of those that raised; for whoever drains or observes them."""
 
     history: int | None
     """Most finished jobs that stay after an `expire`, whatever its argument; None: any number. An option sets it."""
@@ -652,8 +653,8 @@ class Outbox(Protocol):
         recently served first. The cursor gets holder, token, end and one attempt more (`cursor.leased`). Read are, in
         this order of preference: the letters of a released key, by number; one letter that is due; the messages behind
         the position, by number, at most `cursor.wanted` and as many as `cursor.fitting`. No partition has two holders.
-        What cannot be read rolls the lease back. A worker without a live lease of its own gets a `Rest`, an unknown
-        consumer raises `NotFound`. Empty: a `Rest` that says when time alone changes that; nothing is written.
+        What cannot be read rolls the lease back. A worker without a live lease of its own gets `NothingDue`, an unknown
+        consumer raises `NotFound`. Empty: `NothingDue`, which says when time alone changes that; nothing is written.
         """
         ...
 
@@ -674,7 +675,7 @@ class Outbox(Protocol):
     async def steer(self, stream: str, consumer: str, change: Steering, *, by: By | None = None) -> bool:
         """Change a consumer, in one step; False when there is no such consumer or parked key. `by` as in `letters`.
 
-        A seek takes the leases away (`steering.sought`). All but a pause and a drop wake the stream's waiters.
+        A seek takes the leases away (`consumers.sought`). All but a pause and a drop wake the stream's waiters.
         """
         ...
 

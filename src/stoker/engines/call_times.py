@@ -1,4 +1,4 @@
-"""CallTimes of an engine's own store calls: how long they took, until the caller drains them."""
+"""The durations of an engine's store calls, kept until a caller drains them."""
 
 from __future__ import annotations
 

@@ -466,7 +466,7 @@ def applies(stored: Schedule, decision: Tick, now: Instant) -> bool:
 def check_id(draft: Draft, stored: Met | None) -> None:
     """Refuse the job of an occurrence whose id another kind of job has: it must not pass for the schedule's own.
 
-    Only Stoker makes such ids, so one that is taken was stored past its doors, or the schedule was changed since.
+    Only Stoker makes such ids, so one that is taken was stored by another program, or the schedule was changed since.
     """
     if stored is not None and (stored.kind, stored.queue) != (draft.kind, draft.queue):
         why = f"is the id of a job of kind {stored.kind} in queue {stored.queue}; delete that job, or run this one now"

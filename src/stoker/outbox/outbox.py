@@ -1,7 +1,7 @@
 """The outbox: messages that are stored in the transaction of the data they tell about, and delivered afterwards.
 
 `Outbox` is what users touch: a stream of an app's store, the ways to append to it, and the handlers that its messages
-are delivered to. `lane` delivers, `service` runs the lanes in every worker.
+are delivered to. `consumer_loop` delivers, `service` runs the loops in every worker.
 """
 
 from __future__ import annotations

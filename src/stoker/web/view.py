@@ -1,4 +1,4 @@
-"""Templates and what they may use. Everything is escaped; only the drawings of `marks` are markup."""
+"""Templates and what they may use. Everything is escaped; only the drawings of `svg` are markup."""
 
 from __future__ import annotations
 

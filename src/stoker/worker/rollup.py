@@ -123,4 +123,4 @@ async def _depths(engine: Engine, bucket: Instant) -> list[Point]:
 async def _store(engine: Engine, bucket: Instant) -> list[Point]:
     """How fast and how large the store is now."""
     about = await engine.describe()
-    return store_points(bucket, engine.timeline.timings(), {"database_size": about.size, "log_size": about.log_size})
+    return store_points(bucket, engine.call_times.drain(), {"database_size": about.size, "log_size": about.log_size})

@@ -21,7 +21,6 @@ from stoker.block import running_loop
 from stoker.context import Stopping, name_jobs_in_logs
 from stoker.engines import notices
 from stoker.engines.base import outbox_of
-from stoker.engines.call_times import CallTimes
 from stoker.executors import Executors
 from stoker.executors.outcomes import Cause
 from stoker.model.errors import InvalidInput, StokerError
@@ -154,8 +153,7 @@ class Worker:
                 recorder.called(name, seconds)
 
         for engine in engines:
-            if isinstance(times := getattr(engine, "call_times", None), CallTimes):
-                times.observer = called
+            engine.call_times.observer = called
 
     @property
     def id(self) -> str:

@@ -22,7 +22,6 @@ from stoker.model.events import (
     EventType,
     Latency,
     Point,
-    Timings,
     Window,
 )
 from stoker.model.ids import JobId
@@ -69,9 +68,6 @@ class Timeline(Facet):
         with self._read as store:
             found = store.event_log.points(since, until, metrics, queues)
         return found if width is None else merge(found, since, width)
-
-    def timings(self) -> Timings:
-        return self._access.call_times.drain()
 
 
 class LoggedEvent(msgspec.Struct, gc=False, eq=False):

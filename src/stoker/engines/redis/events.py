@@ -35,7 +35,7 @@ from stoker.model.event_blocks import (
     jobs_of,
     pack,
 )
-from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, EventCount, Latency, Point, Timings, Window
+from stoker.model.events import MOST_REMEMBERED, REMEMBERED, Event, EventCount, Latency, Point, Window
 from stoker.model.ids import JobId
 from stoker.model.stats import Values, merged
 from stoker.model.time import MINUTE, Instant, Span
@@ -140,9 +140,6 @@ class Timeline(Facet[Store]):
         if width is None:
             return [point for point in map(_point, found) if point.metric in wanted]
         return _merged(found, since, wanted, width)
-
-    def timings(self) -> Timings:
-        return self.call_times.drain()
 
 
 def _packed(events: Sequence[Event], shift: Span) -> list[Block]:

@@ -9,7 +9,7 @@ from stoker.engines.call_times import timed
 from stoker.engines.sql.event_log import EventLog
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.facet import Sql, SqlFacet, U
-from stoker.model.events import Event, EventCount, Latency, Point, Timings, Window
+from stoker.model.events import Event, EventCount, Latency, Point, Window
 from stoker.model.ids import JobId
 from stoker.model.time import Instant, Span
 
@@ -78,6 +78,3 @@ class Timeline(SqlFacet[U]):
             return [Point(*row) for row in (yield chosen)]
 
         return await self._store.read(work) if metrics else []
-
-    def timings(self) -> Timings:
-        return self.call_times.drain()

@@ -307,15 +307,15 @@ async def test_latencies_are_those_of_completed_jobs(store: Store) -> None:
 @pytest.mark.spec("TIMELINE-11")
 async def test_timings_are_drained(store: Store) -> None:
     """Reads and writes are timed apart, and each sample is handed out once."""
-    store.engine.timeline.timings()
+    store.engine.call_times.drain()
     job = await store.add()
-    wrote = store.engine.timeline.timings()
+    wrote = store.engine.call_times.drain()
     assert (len(wrote.writes) >= 1, wrote.reads, wrote.dropped) == (True, [], 0)
     await store.engine.operator.get([job])
-    read = store.engine.timeline.timings()
+    read = store.engine.call_times.drain()
     assert (len(read.reads) >= 1, read.writes) == (True, [])
     assert all(isinstance(sample, int) and sample >= 0 for sample in wrote.writes + read.reads)
-    empty = store.engine.timeline.timings()
+    empty = store.engine.call_times.drain()
     assert (empty.reads, empty.writes, empty.dropped) == ([], [], 0)
 
 
@@ -324,10 +324,10 @@ async def test_timings_are_drained(store: Store) -> None:
 async def test_timings_include_calls_that_raise(store: Store) -> None:
     """A write that was refused by the store is timed too."""
     await store.add(unique=Unique("k"))
-    store.engine.timeline.timings()
+    store.engine.call_times.drain()
     with pytest.raises(Duplicate):
         await store.add(unique=Unique("k", mode="raise"))
-    assert len(store.engine.timeline.timings().writes) >= 1
+    assert len(store.engine.call_times.drain().writes) >= 1
 
 
 @pytest.mark.spec("TIMELINE-11")
@@ -337,10 +337,10 @@ async def test_timings_belong_to_one_engine(store: Store) -> None:
     await twin.open()
     try:
         job = await store.add()
-        store.engine.timeline.timings()
+        store.engine.call_times.drain()
         await twin.operator.get([job])
-        assert store.engine.timeline.timings().reads == []
-        assert len(twin.timeline.timings().reads) >= 1
+        assert store.engine.call_times.drain().reads == []
+        assert len(twin.call_times.drain().reads) >= 1
     finally:
         await twin.close()
 
@@ -348,15 +348,15 @@ async def test_timings_belong_to_one_engine(store: Store) -> None:
 @pytest.mark.spec("TIMELINE-12")
 async def test_timings_are_bounded(store: Store) -> None:
     """Beyond the cap samples are counted as dropped, not kept; the next drain starts afresh."""
-    store.engine.timeline.timings()
+    store.engine.call_times.drain()
     for _ in range(MOST_SAMPLES + 5):
         await store.engine.operator.get(
             []
         )  # a call like any other, and the cheapest: ten thousand are a lot for a server
-    timings = store.engine.timeline.timings()
+    timings = store.engine.call_times.drain()
     assert len(timings.reads) == MOST_SAMPLES
     assert timings.dropped >= 5
-    assert store.engine.timeline.timings().dropped == 0
+    assert store.engine.call_times.drain().dropped == 0
 
 
 # --- chunks and deletions -----------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ async def show(visit: RequestContext) -> Response:
     """The page of checks; they are made for it unless they were in the last minute."""
     made, _ = await check_up(visit)
     engine = await visit.board.store.engine()
-    timings = engine.timeline.timings()
+    timings = engine.call_times.drain()
     timed = (("reads", timings.reads), ("writes", timings.writes))
     description = made.description
     facts = [

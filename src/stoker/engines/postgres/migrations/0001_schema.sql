@@ -9,7 +9,7 @@
 CREATE FUNCTION stoker.clock() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS
 $$ SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint $$;
 
--- What the doors write once and never again; only an operator's change or a replacing draft rewrites it.
+-- What an insert writes once and never again; only an operator's change or a replacing draft rewrites it.
 CREATE TABLE stoker.job (
     id uuid PRIMARY KEY,
     created bigint NOT NULL,
@@ -217,7 +217,7 @@ CREATE TABLE stoker.retired (
     at bigint NOT NULL
 );
 
--- How many jobs of a queue and kind are in each status now, and five totals since the store was made. Doors only
+-- How many jobs of a queue and kind are in each status now, and five totals since the store was made. Writes only
 -- append to `delta` (absent numbers are zeros); the janitor folds those rows into `tally`. The truth is their sum.
 CREATE TABLE stoker.delta (
     queue text COLLATE "C" NOT NULL,
@@ -855,11 +855,10 @@ BEGIN
 END
 $$;
 
--- The first door for other languages and for triggers: stores a job as part of the caller's transaction and answers its
--- id, or the holder's when the key is held. The store's clock rules: there is a delay, but no instant. It runs with the
--- rights of its owner, so a role that may call it needs no others. It refuses payloads that drafts refuse, and ids that
--- only Stoker derives (`job.check_id`): they can be foreseen, and who takes one first would keep a schedule from its
--- job.
+-- For other languages and for triggers: stores a job as part of the caller's transaction and returns its id, or the
+-- holder's when the key is held. The store's clock rules: there is a delay, but no instant. It runs with the rights of
+-- its owner, so a role that may call it needs no others. It refuses payloads that drafts refuse, and ids that only
+-- Stoker derives (`job.check_id`): they can be foreseen, and who takes one first would keep a schedule from its job.
 CREATE FUNCTION stoker.enqueue(
     kind text,
     payload json DEFAULT '{}',
