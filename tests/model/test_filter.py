@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.model import ids
 from stoker.model.filter import DUE, VIEWS, Filter, InvalidFilter, moment_of
 from stoker.model.job import ACTIVE, FINISHED, Draft, Job, Status
 from stoker.model.names import Names
@@ -39,6 +40,7 @@ filters = st.builds(
     but_kinds=st.lists(text, unique=True, max_size=2).map(tuple),
     tenant=st.none() | text,
     key=st.none() | text,
+    group=st.sampled_from([None, JOB]),
     since=st.sampled_from([None, "2h", "today", "2026-11-16T14:00"]),
     until=st.sampled_from([None, "90s", "1w", "2026-11-16"]),
     finished=st.sampled_from([None, "2h", "3d..1d", "today..2026-11-16T14:00"]),
@@ -240,6 +242,12 @@ def test_order_tenant_key_and_text_reach_the_query() -> None:
     assert (found.order, found.tenant, found.key, found.text) == ("oldest", "acme", "k", "no route")
 
 
+@pytest.mark.spec("FIND-30")
+def test_a_group_reaches_the_query() -> None:
+    assert query(f"group:{JOB}").group == ids.parse(JOB)
+    assert query("is:dead").group is None
+
+
 # --- mistakes ---
 
 
@@ -264,6 +272,7 @@ def test_order_tenant_key_and_text_reach_the_query() -> None:
         ("order:up", "newest, oldest"),
         ("since:soon", "must be like 15m"),
         ("id:seven", "must be a job's id"),
+        ("group:seven", "must be a group's id"),
         ("-kind:sned", "matches no kind that is known, so nothing can be left out. Did you mean send?"),
         ("-kind:zzz", "Known are billing.charge, send, send_all; got"),
         ("-queue:[a", "matches no queue"),

@@ -10,7 +10,7 @@ from stoker.engines.memory import MemoryEngine
 from stoker.model.actions import ACTIONS, allows
 from stoker.model.errors import InvalidInput, InvalidName, InvalidOption
 from stoker.model.ids import minted_at
-from stoker.model.job import Draft, Failure, Job, Status
+from stoker.model.job import Draft, Failure, Job, Options, Status
 from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.query import (
     CANCEL_REASON,
@@ -60,6 +60,7 @@ from stoker.model.time import DAY, MINUTE
 from stoker.model.unique import Unique
 
 NOW = 1_000_000
+GROUP = b"g" * 16
 CHANGES: list[Change] = [
     Cancel(),
     Requeue(),
@@ -136,6 +137,8 @@ def test_the_plain_query_is_the_newest_page_of_everything() -> None:
         ({"tenant": "acme"}, {"tenant": "acme"}, {}),
         ({"key": "k"}, {"unique": Unique("k", scope="global")}, {"unique": Unique("K")}),
         ({"key": "k"}, {"unique": Unique("k")}, {}),
+        ({"group": GROUP}, {"options": Options(group=GROUP)}, {"options": Options(group=b"h" * 16)}),
+        ({"group": GROUP}, {"options": Options(group=GROUP)}, {}),
         ({"since": NOW}, {}, {"created_at": NOW - 1}),
         ({"until": NOW}, {"created_at": NOW - 1}, {}),
         ({"text": "ANN"}, {}, {"payload": b"{}"}),
@@ -541,11 +544,12 @@ def test_counters_know_how_many_jobs_a_plain_question_means() -> None:
     unknown: list[dict[str, Any]] = [
         {"due": "now", "kinds": send},
         {"tenant": "acme"},
+        {"group": GROUP},
         {"since": 5},
         {"text": "x"},
         {"attempts_from": 1},
     ]
-    assert [is_counted(Query(**one)) for one in unknown] == [False] * 5
+    assert [is_counted(Query(**one)) for one in unknown] == [False] * 6
     assert all(is_counted(Query(**one)) for one in (*asked, *times, {"order": "finished"}))
 
 

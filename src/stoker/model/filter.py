@@ -50,6 +50,7 @@ LISTS = ("is", "queue", "kind")
 SINGLES = (
     "tenant",
     "key",
+    "group",
     "since",
     "until",
     "finished",
@@ -81,8 +82,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     `text` is looked for in payloads and errors, `payload` and `error` in one of them, without case. `since` and `until`
     bound the time of enqueueing, `finished` the end of a job, from a moment or between two (`2h`, `3d..1d`). Moments
     stay as written (`2h`, `today`, `2026-11-16T14:00`): a filter that is saved goes on meaning "the last two hours".
-    `attempts` is a number or a bound (`3`, `>=3`). `same_error` is the id of a job that failed in the same way; without
-    statuses it means the jobs whose failure is still open, those that are dead or wait for their next attempt.
+    `attempts` is a number or a bound (`3`, `>=3`), `group` the id of a group. `same_error` is the id of a job that
+    failed in the same way; without statuses it means the jobs whose failure is still open, those that are dead or wait
+    for their next attempt.
     """
 
     views: tuple[str, ...] = ()
@@ -93,6 +95,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     but_kinds: tuple[str, ...] = ()
     tenant: str | None = None
     key: str | None = None
+    group: str | None = None
     since: str | None = None
     until: str | None = None
     finished: str | None = None
@@ -216,6 +219,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             kinds=kinds or frozenset(),
             tenant=self.tenant,
             key=self.key,
+            group=None if self.group is None else ids.parse(self.group),
             due=next((DUE[view] for view in self.views if view in DUE), None),
             since=first,
             until=last,
@@ -361,11 +365,11 @@ def _checked(word: str, value: str) -> str:
         window_of(word, value, 0)
     if word == "attempts":
         _bounds(value)
-    if word in {"id", "same_error"}:
-        job = _as_id(value)
-        if job is None:
-            raise InvalidFilter(word, value, "must be a job's id")
-        return job
+    if word in {"id", "same_error", "group"}:
+        id_ = _as_id(value)
+        if id_ is None:
+            raise InvalidFilter(word, value, f"must be a {'group' if word == 'group' else 'job'}'s id")
+        return id_
     return value
 
 

@@ -295,6 +295,11 @@ def unpack(stored: bytes | str | None) -> Options:
     return PLAIN if stored is None else _unpack(stored)
 
 
+def group_text(group: JobId) -> str:
+    """A group's id as packed options hold it."""
+    return binascii.b2a_base64(group, newline=False).decode()
+
+
 _GROUP = re.compile(rb'"group":"([A-Za-z0-9+/]{22}==)"')
 _LIMIT = re.compile(rb'"limit":(\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\})')
 _read_slot = msgspec.json.Decoder(Slot).decode

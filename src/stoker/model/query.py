@@ -64,6 +64,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     `text` looks into payload and last error, `payload` and `error` into one of them, ignoring case. `same_error` is
     what `normalized_error` makes of the last error of a job that failed in the same way.
 
+    `group` is the group whose members are meant.
+
     `cursor` is that of the page before: opaque, and good for one order only.
     """
 
@@ -72,6 +74,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     kinds: frozenset[str] = frozenset()
     tenant: str | None = None
     key: str | None = None
+    group: JobId | None = None
     due: Due | None = None
     since: Instant | None = None
     until: Instant | None = None
@@ -220,6 +223,7 @@ def matches(job: Job, query: Query, now: Instant) -> bool:
         and (not query.kinds or job.kind in query.kinds)
         and (query.tenant is None or job.tenant == query.tenant)
         and (query.key is None or (job.unique is not None and job.unique.key == query.key))
+        and (query.group is None or job.options.group == query.group)
         and (query.since is None or job.created_at >= query.since)
         and (query.until is None or job.created_at < query.until)
         and (query.due is None or _is_due(job, query.due, now))

@@ -471,13 +471,16 @@ class LockStep(Laws):
         asked=values.questions,
         since=st.sampled_from([None, 0, MINUTE, HOUR]),
         ended=st.sampled_from([None, MINUTE, DAY]),
+        group=st.none() | values.picks,
     )
-    def search(self, asked: dict[str, Any], since: int | None, ended: int | None) -> None:
+    def search(self, asked: dict[str, Any], since: int | None, ended: int | None, group: int | None) -> None:
         """Walk all pages of a search, in whatever order; what makes no sense together is refused by both."""
         if since is not None:
             asked = {**asked, "since": START + since}
         if ended is not None:
             asked = {**asked, "finished_since": self.clock() - ended}
+        if group is not None and self.group_ids:
+            asked = {**asked, "group": self.pick_group(group)}
 
         async def walk(engine: Engine) -> list[Job]:
             found: list[Job] = []

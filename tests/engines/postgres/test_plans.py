@@ -50,7 +50,7 @@ SEARCHES_LEASES = {
     *("get", "lock_leases", "census_running", "find_active_newest", "find_active_oldest"),
     *("owners", "reap_oldest", "look", "diagnose_counts", "subqueue_holders", "subqueue_full"),
     *("placeless", "lease_bodiless", "counts_adrift", "diagnose_placeless", "diagnose_bodiless"),
-    *(f"find_{walk}_{order}" for walk in ("all", "key", "done", "listed", "retrying") for order in ORDERS),
+    *(f"find_{walk}_{order}" for walk in ("all", "key", "group", "done", "listed", "retrying") for order in ORDERS),
 }
 """A job does not know its lease, nor a lapsed worker his: these look into each of the few there are. Pages do so only
 for a query about attempts, whose number for a running job is with its lease."""
@@ -66,6 +66,7 @@ SIEVE = find.sieve(Query(queues=frozenset(QUEUES), text="x", payload="y", error=
 ASKED: dict[str, tuple[Any, ...]] = {
     **{f"find_all_{order}": (at, 100, False, False, *SIEVE) for order, at in ENDS},
     **{f"find_key_{order}": (at, 100, True, False, "k7", *SIEVE) for order, at in ENDS},
+    **{f"find_group_{order}": (at, 100, False, False, "AAAAAAAAAAAAAAAAAAAA07==", *SIEVE) for order, at in ENDS},
     **{f"find_done_{order}": (at, 2_000, True, False, *SIEVE) for order, at in ENDS},
     **{f"find_listed_{order}": (at, 26, False, False, QUEUES, [4, 5], True, *SIEVE) for order, at in ENDS},
     **{f"find_retrying_{order}": (at, 26, False, True, *SIEVE) for order, at in ENDS},
@@ -126,8 +127,11 @@ with x as (
     select i, lpad(to_hex(i), 32, '0')::uuid as id, 'q' || i % 10 as queue, {now} - {n} + i as at
     from generate_series(1, {n}) as i
 ), j as (
-    insert into job (id, created, due, budget, priority, queue, kind, payload, ukey, utraits)
-    select id, at, at, 5, 0, queue, 'k' || i % 30, '{{}}', case when i % 9 = 0 then 'k' || i end, 0 from x
+    insert into job (id, created, due, budget, priority, queue, kind, payload, ukey, utraits, options)
+    select
+        id, at, at, 5, 0, queue, 'k' || i % 30, '{{}}', case when i % 9 = 0 then 'k' || i end, 0,
+        case when i % 7 = 0 then '{{"group":"AAAAAAAAAAAAAAAAAAAA' || lpad(i % 70 || '', 2, '0') || '=="}}' end
+    from x
 ), d as (
     insert into done (id, finished, expires, token, attempts, status, settled, cancel, queue)
     select id, at, at + i, 1, 1, case when i % 50 = 0 then 4 else 3 end, 3, false, queue from x where i % 2 = 0

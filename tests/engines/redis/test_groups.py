@@ -224,12 +224,15 @@ async def test_a_member_stays_in_the_queue_of_its_group(
 @pytest.mark.engine("redis-cluster")
 @pytest.mark.spec("GROUP-10")
 async def test_a_removed_group_leaves_nothing_behind(cluster: RedisClusterEngine, clock: VirtualClock) -> None:
-    await make(cluster, draft(options=Options(keep=0)))
+    group = await make(cluster, draft(options=Options(keep=0)))
+    store = cluster._store
+    members = store.shard("default").members(group)
+    assert await store.connection.call("ZCARD", members) == 1
     [claim] = await cluster.jobs.claim(DEMAND)
     await cluster.jobs.settle([conclude(claim, Done())])
     clock.advance(3_601)
     assert (await cluster.groups.sweep()).removed == 1
-    store = cluster._store
+    assert await store.connection.call("EXISTS", members) == 0
     for shard in (store.home, store.shard("default")):
         assert await store.connection.call("ZCARD", shard.key("groups")) == 0
     assert await store.connection.call("HLEN", store.home.key("grouped")) == 0

@@ -15,7 +15,15 @@ from stoker.engines.sqlite.statements import STATEMENTS
 from stoker.model.query import Query
 
 SIEVED = Query(
-    queues=frozenset("q"), kinds=frozenset("k"), tenant="t", since=1, until=2, text="a", payload="b", error="c"
+    queues=frozenset("q"),
+    kinds=frozenset("k"),
+    tenant="t",
+    group=b"g" * 16,
+    since=1,
+    until=2,
+    text="a",
+    payload="b",
+    error="c",
 )
 ALL = {
     **STATEMENTS,
@@ -63,6 +71,8 @@ PLANS = {
     "find_all_oldest": ["USING COVERING INDEX sqlite_autoindex_stoker_body_1 (id>?)"],
     "find_key_newest": ["USING COVERING INDEX stoker_body_key (ukey=? AND id<?)"],
     "find_key_oldest": ["USING COVERING INDEX stoker_body_key (ukey=? AND id>?)"],
+    "find_group_newest": ["USING INDEX stoker_body_group (<expr>=? AND id<?)"],
+    "find_group_oldest": ["USING INDEX stoker_body_group (<expr>=? AND id>?)"],
     "find_done_newest": ["SEARCH x USING PRIMARY KEY (id<?)"],
     "find_done_oldest": ["SEARCH x USING PRIMARY KEY (id>?)"],
     "find_listed_newest": ["SEARCH x USING COVERING INDEX stoker_done_listed (qid=? AND status=? AND id<?)"],

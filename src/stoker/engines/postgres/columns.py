@@ -283,12 +283,19 @@ LEFT JOIN l ON l.id = j.id
 LEFT JOIN LATERAL (SELECT * FROM stoker.past WHERE id = j.id OFFSET 0) AS p ON true
 """
 
+_GROUP = """substring(options FROM '.*"group":"([A-Za-z0-9+/]{{22}}==)"') COLLATE "C\""""
+"""The group of a row of `job`, as its options hold it: the expression of an index, in a text to be formatted."""
+
 # Each walk follows an index in id order: $2 ids beyond $1. A pair of queue ($5) and status ($6) is a list of its own,
 # beside that of jobs that wait for a retry ($7); active jobs are those that wait ($5) or run ($6). $3 asks for payloads
 # and errors, $4 for attempts of running jobs.
 _WALKS = {
     "all": "SELECT id FROM stoker.job WHERE id {beyond} $1 ORDER BY id {way} LIMIT $2",
     "key": "SELECT id FROM stoker.job WHERE ukey = $5 AND id {beyond} $1 ORDER BY ukey {way}, id {way} LIMIT $2",
+    "group": (
+        f"SELECT id FROM stoker.job WHERE {_GROUP} = $5 AND id {{beyond}} $1 "
+        f"ORDER BY {_GROUP} {{way}}, id {{way}} LIMIT $2"
+    ),
     "done": "SELECT id FROM stoker.done WHERE id {beyond} $1 ORDER BY id {way} LIMIT $2",
     "listed": f"""
     SELECT a.id
@@ -323,7 +330,7 @@ _WALKS = {
 }
 
 
-_WALK_VALUES = {"key": 1, "listed": 3, "active": 2}
+_WALK_VALUES = {"key": 1, "group": 1, "listed": 3, "active": 2}
 """How many values a walk has beside the first four."""
 
 
@@ -332,7 +339,7 @@ def _sieve(first: int) -> str:
 
     A text is compared here if it is ASCII and the payload as well; every other payload passes.
     """
-    queues, kinds, tenant, since, until, payload, error, text = (f"${n}" for n in range(first, first + 8))
+    queues, kinds, tenant, group, since, until, payload, error, text = (f"${n}" for n in range(first, first + 9))
     has_error = "EXISTS (SELECT 1 FROM stoker.failure AS f WHERE f.id = job.id)"
 
     def in_payload(needle: str) -> str:
@@ -342,6 +349,7 @@ def _sieve(first: int) -> str:
         f"({queues}::text[] IS NULL OR queue = ANY({queues}::text[])) "
         f"AND ({kinds}::text[] IS NULL OR kind = ANY({kinds}::text[])) "
         f"AND ({tenant}::text IS NULL OR tenant = {tenant}) "
+        f"AND ({group}::text IS NULL OR stoker.as_json(options) ->> 'group' = {group}) "
         f"AND created >= {since}::bigint AND created < {until}::bigint "
         f"AND ({payload}::text IS NULL OR {in_payload(payload)}) "
         f"AND (NOT {error}::boolean OR {has_error}) "

@@ -1,7 +1,8 @@
 """Jobs by id and by query, one page at a time, and when the next job is due.
 
-A page walks along ids in one snapshot. The query decides which walk: a unique key, the lists of unsuccessful jobs,
-finished jobs, jobs waiting for a retry and active jobs each have an index in id order; any other query walks all jobs.
+A page walks along ids in one snapshot. The query decides which walk: a unique key, a group, the lists of unsuccessful
+jobs, finished jobs, jobs waiting for a retry and active jobs each have an index in id order; any other query walks all
+jobs.
 A sieve in the statement holds back jobs that cannot match; `query.matches` tests the others.
 """
 
@@ -20,7 +21,7 @@ from stoker.engines.sql.packing import read_bucket, read_unique
 from stoker.model.control import Pause
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
-from stoker.model.job import ACTIVE, FINISHED, LISTED, Job, Status
+from stoker.model.job import ACTIVE, FINISHED, LISTED, PLAIN, Job, Options, Status, group_text
 from stoker.model.next_due import SOON, Gate, NextDue, next_due_of
 from stoker.model.query import LATEST, LONGEST_WALK, Page, Place, Query, cursor_at, matches
 from stoker.model.time import SECOND, Instant, Span
@@ -86,7 +87,10 @@ async def ended(store: Store, jobs: Sequence[JobId]) -> list[JobId]:
 
 
 class Look(NamedTuple):
-    """As much of a job as `matches` asks about; payload and error are there when the query looks into them."""
+    """As much of a job as `matches` asks about; payload and error are there when the query looks into them.
+
+    `options` hold the group that the query asks for: the sieve held every other job back.
+    """
 
     id: JobId
     status: Status
@@ -100,6 +104,7 @@ class Look(NamedTuple):
     attempts: int
     payload: bytes
     last_error: str | None
+    options: Options
 
 
 def _depth(query: Query) -> tuple[bool, bool]:
@@ -117,6 +122,7 @@ def sieve(query: Query) -> Row:
         sorted(query.queues) or None,
         sorted(query.kinds) or None,
         query.tenant,
+        None if query.group is None else group_text(query.group),
         0 if query.since is None else query.since,
         LATEST if query.until is None else query.until,
         ascii_text(query.payload),
@@ -143,7 +149,7 @@ def page(query: Query, now: Instant) -> Exchange[Page]:
             scanned += 1
             cursor = job
             # A look has every field that `matches` asks about.
-            if row[0] is not None and matches(_look(row), query, now):  # type: ignore[arg-type]
+            if row[0] is not None and matches(_look(row, query), query, now):  # type: ignore[arg-type]
                 found.append(cursor)
         chunk = min(4 * chunk, LARGEST_CHUNK)
     return Page((yield from _shown(found)), None, scanned)
@@ -156,6 +162,8 @@ def _walk(query: Query) -> Exchange[tuple[str, Row]]:
     values: Row = ()
     if query.key is not None:
         walk, values = "key", (query.key,)
+    elif query.group is not None:
+        walk, values = "group", (group_text(query.group),)
     elif wanted == {Status.RETRYING}:
         walk = "retrying"
     elif wanted <= LISTED:
@@ -185,7 +193,8 @@ def _by_time(query: Query, now: Instant) -> Exchange[Page]:
         looks = {}
         if chunk:
             times, ids = [at for at, _ in chunk], [job for _, job in chunk]
-            looks = {look.id: look for look in map(_look, (yield _LOOK, (ids, times, *_depth(query), *sieve(query))))}
+            rows: list[Row] = yield _LOOK, (ids, times, *_depth(query), *sieve(query))
+            looks = {look.id: look for look in (_look(row, query) for row in rows)}
         for here in chunk:
             over = query.is_over(here[0], now)
             if over or scanned == LONGEST_WALK or len(found) == query.limit:
@@ -233,7 +242,7 @@ def _value(place: Place) -> tuple[Instant, JobId]:
     return at, job.ljust(16, b"\0")[:16]
 
 
-def _look(row: Sequence[Any]) -> Look:
+def _look(row: Sequence[Any], query: Query) -> Look:
     values = dict(zip(FOUND, row, strict=True))
     try:
         unique = read_unique(values["ukey"], values["utraits"])
@@ -252,6 +261,7 @@ def _look(row: Sequence[Any]) -> Look:
         attempts=values["attempts"],
         payload=(values["payload"] or "").encode(),
         last_error=values["last_error"],
+        options=PLAIN if query.group is None else Options(group=query.group),
     )
 
 

@@ -1,8 +1,9 @@
 """Finds jobs: pages, ended jobs, and when the next job is due.
 
-A page is a walk along ids, over all shards at once. Which walk is chosen by what the query narrows: keys and the
-statuses that most jobs are not in have an index in id order; running jobs are few; waiting jobs are sorted when there
-are few of them. Everything else walks all jobs. What the walk does not narrow, `query.matches` tests record by record.
+A page is a walk along ids, over all shards at once. Which walk is chosen by what the query narrows: keys, groups and
+the statuses that most jobs are not in have an index in id order; running jobs are few; waiting jobs are sorted when
+there are few of them. Everything else walks all jobs. What the walk does not narrow, `query.matches` tests record by
+record.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, TypeAlias, cast
 
 from stoker.engines.base import Transaction
 from stoker.engines.call_times import timed
+from stoker.engines.redis import groups
 from stoker.engines.redis.census import counts_of, held_keys, names
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import bucket_of, pairs, pause_of, scored
@@ -34,7 +36,7 @@ from stoker.engines.redis.stored_job import StoredJob, as_job
 from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.merged_lists import MergedLists
 from stoker.model.ids import JobId
-from stoker.model.job import ACTIVE, LISTED, Job, Status
+from stoker.model.job import ACTIVE, LISTED, Job, Status, group_text
 from stoker.model.next_due import Gate, NextDue, next_due_of, together
 from stoker.model.query import LATEST, LONGEST_WALK, Page, Place, Query, cursor_at, matches, place_of
 from stoker.model.record import WAITING
@@ -89,8 +91,10 @@ class Finder(Facet[Store]):
         shards = [
             one for one in await store.shards() if not query.queues or one.queue is None or one.queue in query.queues
         ]
-        walks = await spread(shards, lambda shard: _sources(store, shard, query))
-        sources = [(shard, source) for shard, found in zip(shards, walks, strict=True) for source in found]
+        sources = await _of_group(store, query)
+        if sources is None:
+            walks = await spread(shards, lambda shard: _sources(store, shard, query))
+            sources = [(shard, source) for shard, found in zip(shards, walks, strict=True) for source in found]
         found: list[Job] = []
         scanned, size, cursor, ended = 0, min(query.limit + 1, CHUNK), query.cursor, False
         # Along the lists of statuses that few jobs are in, every job matches, and is read whole at once.
@@ -405,7 +409,7 @@ async def _beside(store: Store, shard: Shard, entries: list[Entry], query: Query
     }
 
 
-_IN_BODIES = ("tenant", "since", "until", "payload")
+_IN_BODIES = ("tenant", "group", "since", "until", "payload")
 """What a body alone can tell, beside queue and kind."""
 
 
@@ -423,6 +427,7 @@ def may_match(body: bytes, query: Query) -> bool:
         (not query.queues or queue in query.queues)
         and (not query.kinds or kind in query.kinds)
         and (query.tenant is None or bool(flags & TENANT))
+        and (query.group is None or group_text(query.group).encode() in body)
         and (query.since is None or created >= query.since)
         and (query.until is None or created < query.until)
         and (query.payload is None or _may_hold(body[at:], query.payload))
@@ -476,16 +481,26 @@ async def _whole(
 # --- walks ------------------------------------------------------------------------------------------------------
 
 
+async def _of_group(store: Store, query: Query) -> list[tuple[Shard, Source]] | None:
+    """The walk along the members of a group; None for other queries, and where the group is not stored any more."""
+    if query.group is None or query.key is not None:
+        return None
+    shard = await groups.where(store, query.group)
+    if not await store.connection.call("EXISTS", shard.group(query.group)):
+        return None
+    return [(shard, _indexed(store, shard.members(query.group), b"", query.order))]
+
+
 async def _sources(store: Store, shard: Shard, query: Query) -> list[Source]:
     """The walks that together meet every job the query may match."""
     wanted = query.wanted
     if query.key is not None:
-        return [_indexed(store, shard, "named", query.key.encode() + b"\0", query.order)]
+        return [_indexed(store, shard.key("named"), query.key.encode() + b"\0", query.order)]
     if Status.DONE not in wanted:
         narrow = await _narrow(store, shard, wanted, query)
         if narrow is not None:
             return narrow
-    return [_indexed(store, shard, "jobs", b"", query.order)]
+    return [_indexed(store, shard.key("jobs"), b"", query.order, bodies=True)]
 
 
 async def _narrow(store: Store, shard: Shard, wanted: frozenset[Status], query: Query) -> list[Source] | None:
@@ -494,7 +509,7 @@ async def _narrow(store: Store, shard: Shard, wanted: frozenset[Status], query: 
     if active == {Status.RETRYING}:
         active = frozenset()
     found = [
-        _indexed(store, shard, "unsuccessful", CHARS[status], query.order)
+        _indexed(store, shard.key("unsuccessful"), CHARS[status], query.order)
         for status in sorted((wanted & LISTED) - active)
     ]
     if active:
@@ -519,9 +534,9 @@ async def _active(store: Store, shard: Shard, active: frozenset[Status], query: 
     return found
 
 
-def _indexed(store: Store, shard: Shard, name: str, prefix: bytes, order: str) -> Source:
-    """A walk along an index: entries of one prefix, in the order of the ids behind it."""
-    key, end = shard.key(name), len(prefix) + 16
+def _indexed(store: Store, key: str, prefix: bytes, order: str, *, bodies: bool = False) -> Source:
+    """A walk along an index: entries of one prefix, in the order of the ids behind it; an entry may be a body."""
+    end = len(prefix) + 16
 
     async def source(after: JobId | None, n: int) -> list[Entry]:
         if order == "newest":
@@ -531,7 +546,7 @@ def _indexed(store: Store, shard: Shard, name: str, prefix: bytes, order: str) -
             # What follows the id in an entry begins with a zero byte, if anything does.
             bound = b"[" + prefix if after is None else b"[" + prefix + after + b"\1"
             found = await store.connection.call("ZRANGEBYLEX", key, bound, b"(" + prefix + FAR, "LIMIT", 0, n)
-        return [(entry[len(prefix) : end], entry if name == "jobs" else b"") for entry in found]
+        return [(entry[len(prefix) : end], entry if bodies else b"") for entry in found]
 
     return source
 

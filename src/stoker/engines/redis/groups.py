@@ -301,7 +301,8 @@ async def _remove(store: Store, shard: Shard, key: str) -> int:
     """Remove a group; on a cluster the note of its queue first, so that a later sweep finds what is left."""
     if store.connection.cluster:
         await store.connection.call("HDEL", store.home.key(GROUPED), _id_of(key))
-    [gone, _] = await store.connection.pipeline([("DEL", key), ("ZREM", shard.key(GROUPS), key)])
+    members = shard.members(_id_of(key))
+    [gone, *_] = await store.connection.pipeline([("DEL", key), ("DEL", members), ("ZREM", shard.key(GROUPS), key)])
     return int(gone)
 
 

@@ -8,10 +8,10 @@ form for queues with subqueues, each queue has four keys more.
 
 from __future__ import annotations
 
-from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
 
 from stoker.model.ids import JobId
+from stoker.model.job import group_text
 
 FIXED = (
     "jobs",
@@ -82,7 +82,11 @@ class Shard:
 
     def group(self, group: JobId) -> str:
         """The full name of a group's hash; a body names its group in the same letters."""
-        return f"{self.tag}:group:{b2a_base64(group, newline=False).decode()}"
+        return f"{self.tag}:group:{group_text(group)}"
+
+    def members(self, group: JobId) -> str:
+        """The full name of the ids of a group's members."""
+        return f"{self.tag}:members:{group_text(group)}"
 
     def all_keys(self, queues: Sequence[str], *, with_subqueues: bool = False) -> list[str]:
         """The keys of a script that works on these queues; `with_subqueues`: with those of subqueues."""

@@ -1,7 +1,8 @@
 """Read jobs: `find` a page, or `get` jobs by id.
 
-A page is a walk along ids. The query decides which: a key, the lists of unsuccessful jobs and retrying jobs have an
-index; finished jobs are stored in id order; active jobs are sorted if there are few. Every other query walks all jobs.
+A page is a walk along ids. The query decides which: a key, a group, the lists of unsuccessful jobs and retrying jobs
+have an index; finished jobs are stored in id order; active jobs are sorted if there are few. Every other query walks
+all jobs.
 A sieve beside the walk passes over jobs that cannot match, by columns of their bodies, so that a walk over many reads
 few records whole. What is left is read in portions, and `query.matches` tests it record by record.
 """
@@ -34,7 +35,7 @@ from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import find as find_job
 from stoker.model.ids import JobId
-from stoker.model.job import ACTIVE, FINISHED, LISTED, Failure, Job, Status
+from stoker.model.job import ACTIVE, FINISHED, LISTED, Failure, Job, Status, group_text
 from stoker.model.query import LONGEST_WALK, Census, Page, Query, cursor_at, matches, place_of
 from stoker.model.time import Instant
 
@@ -45,11 +46,17 @@ FIRST, LAST = b"", b"\xff" * 17
 """Before and after every id."""
 
 _NAMES = sql("queue_names")
+GROUP = (
+    "CASE WHEN json_valid(CAST({body}.options AS TEXT)) THEN json_extract(CAST({body}.options AS TEXT), '$.group') END"
+)
+"""The group of a row of `stoker_body`, as options hold it: the expression of an index."""
+
 WALKS = {
     f"{name}_{order}": walk(table, where, order)
     for name, table, where in (
         ("all", "body", ""),
         ("key", "body", "ukey = ?3 AND"),
+        ("group", "body", f"{GROUP.format(body='x')} = ?3 AND"),
         ("done", "done", ""),
         ("listed", "done", "qid = ?3 AND status = ?4 AND status > 3 AND"),
         ("unsuccessful", "done", "status = ?3 AND status > 3 AND"),
@@ -127,6 +134,8 @@ def _choose(query: Query, names: dict[int, str]) -> Exchange[Chunk]:
     qids = [qid for qid, name in names.items() if not query.queues or name in query.queues]
     if query.key is not None:
         return _straight(query, qids, "key", query.key)
+    if query.group is not None:
+        return _straight(query, qids, "group", group_text(query.group))
     if wanted == {Status.RETRYING}:
         return _straight(query, qids, "retrying")
     if wanted <= LISTED:
@@ -160,6 +169,8 @@ def sieve(query: Query, qids: Sequence[int], given: int) -> tuple[str, list[obje
         parts.append(f"b.kind IN ({', '.join(map(mark, sorted(query.kinds)))})")
     if query.tenant is not None:
         parts.append(f"b.tenant = {mark(query.tenant)}")
+    if query.group is not None:
+        parts.append(f"{GROUP.format(body='b')} = {mark(group_text(query.group))}")
     if query.since is not None:
         parts.append(f"b.created >= {mark(query.since)}")
     if query.until is not None:

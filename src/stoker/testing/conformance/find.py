@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from stoker.model.job import Options, Status
+from stoker.model.job import Options, Status, chain
 from stoker.model.outcome import Done, Failed, Rejected
 from stoker.model.query import (
     Cancel,
+    Clone,
     Query,
     Requeue,
     Selection,
@@ -18,6 +19,7 @@ from stoker.model.same_error import normalized_error
 from stoker.model.time import HOUR, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.conformance.find_helpers import dead_job, ended_job, found_ids, walk
+from stoker.testing.conformance.group_helpers import AFTER, add, close, make
 from stoker.testing.conformance.harness import Store
 
 # --- get --------------------------------------------------------------------------------------------------------
@@ -186,6 +188,56 @@ async def test_find_by_key_shows_every_job_that_ever_had_it(store: Store) -> Non
     await store.add(unique=Unique("img:70"))
     await store.add()
     assert await found_ids(store, key="img:7") == [first, second, third]
+
+
+@pytest.mark.core
+@pytest.mark.spec("FIND-30")
+async def test_find_by_group_shows_its_members(store: Store) -> None:
+    """Members in every status, those that joined later and those behind others; no job of another group or of none."""
+    first, second = (store.draft(options=Options(metadata={"group": "not the group's"})) for _ in range(2))
+    last = store.draft("behind")
+    group, _ = await make(store, chain(first, last), second, sealed=False)
+    other, [theirs] = await make(store, store.draft(queue="other"))
+    await store.add(queue="none")
+    await store.finish(await store.take(), Done())
+    await store.finish(await store.take(), Rejected("no luck"))
+    [late] = await add(store, group, store.draft())
+    members = sorted([first.job_id, second.job_id, last.job_id, late])
+    assert await found_ids(store, group=group) == members
+    assert await walk(store, Query(group=group, limit=2)) == members[::-1]
+    assert await found_ids(store, group=group, statuses=frozenset({Status.DEAD})) == [second.job_id]
+    assert await found_ids(store, group=group, kinds=frozenset({"behind"})) == [last.job_id]
+    assert await found_ids(store, group=other) == [theirs]
+    assert await found_ids(store, group=store.mint()) == []
+    by_time = {"finished": [first.job_id, second.job_id], "due": [last.job_id, late]}
+    for order, expected in by_time.items():
+        page = await store.engine.operator.find(Query(group=group, order=order))  # type: ignore[arg-type]
+        assert sorted(job.id for job in page.jobs) == sorted(expected), order
+
+
+@pytest.mark.spec("FIND-30")
+async def test_find_by_group_is_not_bounded_by_the_ids_that_a_group_keeps(store: Store) -> None:
+    """All of more than a thousand members are found, page by page."""
+    group, members = await make(store, *(store.draft() for _ in range(800)), sealed=False)
+    members += await add(store, group, *(store.draft() for _ in range(800)))
+    assert await walk(store, Query(group=group, order="oldest", limit=1_000)) == sorted(members)
+
+
+@pytest.mark.spec("FIND-30")
+async def test_find_by_group_outlives_the_group(store: Store) -> None:
+    """The copy of a member of a closed group is found, and so is whatever is kept longer than the group."""
+    group, [dead, done] = await make(store, store.draft(), store.draft(), on_finish=store.draft(queue=AFTER))
+    await store.finish(await store.take(), Rejected("no luck"))
+    await store.finish(await store.take(), Done())
+    await close(store)
+    copy = store.mint()
+    await store.engine.operator.alter(Selection((dead,)), Clone((copy,)))
+    assert await found_ids(store, group=group) == sorted([dead, done, copy])
+    moved, [taken] = await make(store, store.draft(unique=Unique("k", mode="replace"), delay=HOUR))
+    newer = store.draft(unique=Unique("k", mode="replace"))
+    await store.insert(newer)
+    assert await found_ids(store, group=moved) == []
+    assert (await store.job(taken)).options.group is None
 
 
 @pytest.mark.core

@@ -25,6 +25,10 @@ CREATE TABLE stoker.job (
     options text
 );
 CREATE INDEX job_key ON stoker.job (ukey, id) WHERE ukey IS NOT NULL;
+-- Members of groups: the last one that options name is the job's own, those before it are of drafts behind it. Jobs
+-- without options cost nothing here.
+CREATE INDEX job_member ON stoker.job ((substring(options FROM '.*"group":"([A-Za-z0-9+/]{22}==)"') COLLATE "C"), id)
+    WHERE substring(options FROM '.*"group":"([A-Za-z0-9+/]{22}==)"') COLLATE "C" IS NOT NULL;
 
 -- Jobs that wait, in the order claims take them. `token` is that of the last claim, `settled` the status its
 -- settlement asked for (-1: none), `past` whether there is a row in `past`.

@@ -51,10 +51,17 @@ local function count_group(key, agenda, total, done, dead, canceled)
   if g[1] ~= 'u' and d + x + c >= t then close_group(key, agenda, g[1] == 's' and d >= t) end
 end
 
--- Note who joins, before they are counted (model.groups.known_members).
+-- Note who joins, before they are counted (model.groups.known_members). All are found by their group, also the copy of
+-- a member that is made when the group has closed.
 local function join_group(key, agenda, members, queue)
   local g = read_group(key, 's', 'closed', 't', 'm')
-  if not g or not g[1] or g[2] then return end
+  if not g or not g[1] then return end
+  local entries = {}
+  for i = 1, #members, 16 do
+    entries[#entries + 1], entries[#entries + 2] = '0', sub(members, i, i + 15)
+  end
+  call('ZADD', string.gsub(key, ':group:([^:]*)$', ':members:%1'), unpack(entries))
+  if g[2] then return end
   if g[4] or g[3] == '0' then
     local known = (g[4] or '') .. members
     if #known <= 16 * $MOST_KNOWN$ then call('HSET', key, 'm', known) else call('HDEL', key, 'm') end

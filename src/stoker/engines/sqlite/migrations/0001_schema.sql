@@ -65,6 +65,10 @@ CREATE TABLE stoker_body (
     line INTEGER
 );
 CREATE INDEX stoker_body_key ON stoker_body (ukey, id) WHERE ukey IS NOT NULL;
+-- Members of groups: jobs without options cost nothing here.
+CREATE INDEX stoker_body_group ON stoker_body (
+    CASE WHEN json_valid(CAST(options AS TEXT)) THEN json_extract(CAST(options AS TEXT), '$.group') END, id
+) WHERE CASE WHEN json_valid(CAST(options AS TEXT)) THEN json_extract(CAST(options AS TEXT), '$.group') END IS NOT NULL;
 
 -- Waiting jobs, in exactly the order claims take them. `past`: the job has a row in stoker_past. `settled`: the status
 -- of the last run's settlement, to recognise that settlement when a worker repeats it.
