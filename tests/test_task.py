@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -115,6 +116,49 @@ async def test_unique_keys_may_be_made_from_the_arguments(jobs: Stoker) -> None:
         wrong.draft(5)
     with pytest.raises(InvalidInput, match=r"resize\(\)"):
         wrong.draft(5, height=1)
+
+
+@pytest.mark.spec("TASK-08")
+async def test_all_arguments_may_be_the_key(jobs: Stoker) -> None:
+    @jobs.task(unique=True)
+    async def resize(image: int, width: float = 1, *, crop: dict[str, int] | None = None) -> None: ...
+
+    first = await resize.enqueue(7)
+    for same in (
+        await resize.enqueue(image=7),
+        await resize.enqueue(7, 1),
+        await resize.enqueue(7, 1.0, crop=None),
+        await jobs.enqueue(jobs.draft(resize.name, {"image": 7})),
+        await jobs.enqueue(jobs.draft(resize.name, [7, 1])),
+    ):
+        assert (same, same.stored) == (first, Stored.EXISTING)
+    others = [resize.draft(8), resize.draft(7, 2), resize.draft(7, crop={"x": 1}), resize.draft(7, crop={"y": 1})]
+    assert {one.stored for one in await jobs.enqueue_many(others)} == {Stored.INSERTED}
+    turned = await resize.enqueue(9, crop={"x": 1, "y": 2})
+    assert await resize.enqueue(9, crop={"y": 2, "x": 1}) == turned
+    assert await resize.using(unique="7").enqueue(7) != first
+    key = resize.draft(7).unique
+    assert key is not None
+    assert re.fullmatch("arguments:[0-9a-f]{32}", key.key)
+
+
+@pytest.mark.spec("TASK-08")
+async def test_a_default_without_a_json_form_counts_as_not_given(jobs: Stoker) -> None:
+    @jobs.task(unique=True)
+    async def tell(text: str, way: Any = print) -> None: ...
+
+    assert await tell.enqueue("a") == await tell.enqueue(text="a")
+    assert await tell.enqueue("a") != await tell.enqueue("a", "loud")
+
+
+@pytest.mark.spec("TASK-08")
+async def test_all_arguments_of_what_cannot_be_compared_are_refused(jobs: Stoker) -> None:
+    jobs.declare("elsewhere", unique=True)
+    with pytest.raises(InvalidInput, match=r"needs the task's code .* give unique= a key"):
+        jobs.draft("elsewhere", {"n": 1})
+    no: Any = False
+    with pytest.raises(InvalidInput, match="or True for all of them"):
+        jobs.declare("another", unique=no)
 
 
 @pytest.mark.spec("TASK-05")

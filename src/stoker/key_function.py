@@ -1,4 +1,4 @@
-"""Keys that a function computes from a task's arguments.
+"""Unique keys made of a task's arguments: of all of them, or by a function.
 
 The function is checked against the signature when it is given: it must take every call the task takes, by position or
 by keyword. So a key function that forgot a parameter is refused at start-up and not at the first enqueue.
@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from stoker.codec.signature import Signature
 from stoker.model.errors import InvalidInput
 from stoker.model.unique import Unique
 
@@ -32,17 +33,24 @@ def bound_call(
 
 
 class KeyOf:
-    """A function that computes unique keys."""
+    """Finds the unique key of a call; `fn` computes it, and None stands for all arguments."""
 
-    __slots__ = ("_call", "fn")
+    __slots__ = ("_call", "_signature")
 
-    def __init__(self, fn: KeyFunction, signature: inspect.Signature, task: str) -> None:
-        self.fn = fn
-        self._call = bound_call(fn, signature, task, "unique")
+    def __init__(self, fn: KeyFunction | None, signature: Signature, task: str) -> None:
+        self._signature = signature
+        self._call = None if fn is None else bound_call(fn, signature.parameters, task, "unique")
 
-    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Unique | None:
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], payload: bytes) -> Unique | None:
         """The key of one call, which the task's signature is known to take."""
+        if self._call is None:
+            return key_of_arguments(self._signature, payload)
         return _key(self._call(args, kwargs))
+
+
+def key_of_arguments(signature: Signature, payload: bytes) -> Unique:
+    """The key that jobs of a task with the same arguments share. It tells nobody what the arguments are."""
+    return Unique(f"arguments:{signature.fingerprint(payload)}")
 
 
 def _wants_keywords(fn: Callable[..., Any], signature: inspect.Signature, task: str, option: str) -> bool | None:

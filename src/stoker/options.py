@@ -10,7 +10,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, TypedDict, TypeVar
+from typing import Any, Final, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
 
@@ -34,7 +34,7 @@ class TaskOptions(TypedDict, Generic[KeyFunctionT], total=False):
     attempts: int | None
     backoff: Backoff | None
     timeout: Seconds | None
-    unique: str | Unique | KeyFunctionT | None
+    unique: str | Unique | KeyFunctionT | Literal[True] | None
     expires: Seconds | None
     keep: Seconds | None
     metadata: Mapping[str, str] | None
@@ -58,7 +58,7 @@ class JobOptions(Options, frozen=True, kw_only=True, gc=True):
     delay: Span | None = None
     at: Instant | None = None
     attempts: int | None = None
-    unique: Unique | KeyFunction | None = None
+    unique: Unique | KeyFunction | Literal[True] | None = None
     tenant: str | None = None
     limit: LimitOption | None = None  # type: ignore[assignment]  # each draft computes its own `Slot` of it
 
@@ -98,8 +98,9 @@ def parse(options: Mapping[str, Any], more: tuple[str, ...] = ()) -> JobOptions:
     unique = given.get("unique")
     if isinstance(unique, str):
         given["unique"] = Unique(unique)
-    elif unique is not None and not isinstance(unique, Unique) and not callable(unique):
-        raise InvalidInput("unique", unique, "must be a key, a Unique, or a function of the task's arguments")
+    elif unique is not None and unique is not True and not isinstance(unique, Unique) and not callable(unique):
+        why = "must be a key, a Unique, a function of the task's arguments, or True for all of them"
+        raise InvalidInput("unique", unique, why)
     if "backoff" in given and not isinstance(given["backoff"], Backoff):
         raise InvalidInput("backoff", given["backoff"], "must be Exponential, Linear, Fixed, Delays or Never")
     if "limit" in given:

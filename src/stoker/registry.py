@@ -19,7 +19,7 @@ import uuid_utils
 
 from stoker.codec.signature import Signature, encode_payload
 from stoker.event_buffer import wall
-from stoker.key_function import KeyFunction
+from stoker.key_function import KeyFunction, key_of_arguments
 from stoker.lifespan import Lifespan
 from stoker.limits import LimitOf
 from stoker.model.chunk import Chunk
@@ -337,6 +337,11 @@ class Registry:
         if task is not None and task.validate:
             task.signature.check_named(payload)
             task.signature.check(encoded)
+        if unique is True:
+            if task is None:
+                why = "needs the task's code to compare all arguments; give unique= a key with a job of a declared kind"
+                raise InvalidInput("unique", kind, why)
+            unique = key_of_arguments(task.signature, encoded)
         return Draft(
             self.mint(),
             kind,

@@ -73,7 +73,7 @@ class Task(Generic[P, R]):
         unique = options.unique
         self._key_of = None
         if unique is not None and not isinstance(unique, Unique):
-            self._key_of = KeyOf(unique, self.signature.parameters, name)
+            self._key_of = KeyOf(None if unique is True else unique, self.signature, name)
         self._limit_of = LimitOf(options.limit, name, self.signature) if options.limit else None
         self._resolved: tuple[str, int, int, Options] | None = None
         self.__name__ = getattr(fn, "__name__", name)
@@ -117,7 +117,7 @@ class Task(Generic[P, R]):
             self.signature.check(payload)
         unique: Any = given.unique
         if self._key_of is not None:
-            unique = self._key_of(args, kwargs)
+            unique = self._key_of(args, kwargs, payload)
         tenant = self.app.current_tenant() if given.tenant is None else given.tenant
         if self._limit_of is not None:
             options = replace(options, limit=self._limit_of.of_call(args, kwargs, payload, tenant))

@@ -610,6 +610,7 @@ def test_bad_input_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -
             (lambda: assert_enqueued(send, args=["ada"]), "args: must map names of parameters to values"),  # type: ignore[arg-type]
             (lambda: assert_enqueued(send, status="ready"), "status: must be one of "),
             (lambda: assert_enqueued(send, limit=1), "limit: cannot be compared"),
+            (lambda: assert_enqueued(send, unique=True), "unique: must be a key here"),
             (lambda: assert_enqueued(charge, unique=str), "unique: must be a key here"),
             (lambda: assert_enqueued(send, delay="soon"), "delay: "),
             (lambda: assert_enqueued("send"), "task: must be a task, whose app says where to look"),  # type: ignore[arg-type]

@@ -52,6 +52,7 @@ async def main() -> None:
     await resize.enqueue(7, wdith=200)  # E: call-arg | reportCallIssue
     await resize.enqueue()  # E: call-arg | reportCallIssue
     resize.using(backoff=Delays("10"))  # E: arg-type | reportArgumentType
+    resize.using(unique=False)  # E: arg-type | reportArgumentType
     resize.draft(None)  # E: arg-type | reportArgumentType
     jobs.task(print, nmae="show")  # E: call-overload | reportCallIssue
     jobs.enqueue_sync("send")  # E: arg-type | reportArgumentType

@@ -18,6 +18,8 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from hashlib import blake2b
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -25,7 +27,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import asdict, astuple
 
 from stoker.codec.json_check import PAYLOAD_LIMIT
-from stoker.codec.to_json import PLAIN, encode_value, misplaced_bytes, reason, revive
+from stoker.codec.to_json import PLAIN, encode_value, misplaced_bytes, reason, revive, simplify
 from stoker.model.errors import InvalidInput, InvalidPayload, PayloadMismatch
 from stoker.model.humanize import count
 
@@ -35,6 +37,7 @@ Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 """What a handler is called with: positionals and keywords."""
 
 _REST: Final = "*"  # the key of *args in a payload; no parameter can have this name
+_encode_sorted = msgspec.json.Encoder(enc_hook=simplify, order="deterministic").encode
 _decode_parts = msgspec.json.Decoder(dict[str, Raw] | list[Raw] | None).decode
 _decode_rest = msgspec.json.Decoder(list[Raw]).decode
 
@@ -196,6 +199,21 @@ class Signature:
             given = display(error.value)  # shown as the caller wrote it, if it is JSON
             value = error.value if given is None and error.value != b"null" else given
             raise InvalidPayload(error.field, value, error.why) from None
+
+    def fingerprint(self, payload: bytes) -> str:
+        """A text that calls share if and only if they give the same arguments, with defaults filled in.
+
+        A default that JSON has no form for counts as not given.
+        """
+        args, kwargs = self.decode(payload)
+        parts: dict[str, Any] = {}
+        for name, value in self._signature.bind(*args, **kwargs).arguments.items():
+            if value is not self._signature.parameters[name].default:
+                parts[name] = value
+                continue
+            with suppress(Exception):  # the default 1 of a float is 1.0 when it is given
+                parts[name] = self._readers[name](Raw(_encode_sorted(value)))
+        return blake2b(_encode_sorted(parts), digest_size=16).hexdigest()
 
     # Decoding a call.
 

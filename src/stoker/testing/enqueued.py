@@ -230,7 +230,7 @@ def _options(written: Mapping[str, Any]) -> JobOptions:
     for name in NOT_COMPARED:
         if name in written:
             raise NotComparable(name, written[name], "cannot be compared: a job is stored with the slot it takes")
-    if callable(written.get("unique")):
+    if written.get("unique") is True or callable(written.get("unique")):
         raise NotComparable("unique", written["unique"], "must be a key here, as the job has it")
     check_known(written, OPTIONS, "the job option")
     return parse(written)
