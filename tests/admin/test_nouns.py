@@ -13,6 +13,7 @@ from stoker.admin import Admin, InvalidFilter, Operators
 from stoker.admin.history import EventPage
 from stoker.app import Stoker
 from stoker.engines.base import Feature
+from stoker.limits import Limit
 from stoker.model import ids
 from stoker.model.control import Presence, Tuning
 from stoker.model.errors import InvalidInput, NotFound
@@ -253,21 +254,32 @@ async def test_a_name_that_is_not_known_is_refused_unless_it_is_created(admin: A
     await app.enqueue(app.draft("send", queue="mail"))
     app.budget("declared", rate=Rate(1))
     await admin.limits.tune("declared", Rate(2))
-    calls: list[Callable[[], Awaitable[None]]] = [
+    calls: list[Callable[[], Awaitable[object]]] = [
         lambda: admin.queues.pause("maill"),
         lambda: admin.queues.resume("maill"),
         lambda: admin.queues.reopen("maill"),
         lambda: admin.queues.tune("maill", Tuning(workers=1)),
         lambda: admin.limits.set("maill", "call", 2),
         lambda: admin.limits.clear("maill", "call"),
+        lambda: admin.limits.set("mail", "calll", 2),
+        lambda: admin.limits.clear("mail", "cal"),
         lambda: admin.limits.tune("declaredd", Rate(2)),
+        lambda: admin.tokens.create("ci", "operate", queues=["mail", "maill"]),
+        lambda: admin.jobs.enqueue("send", queue="maill", create=False),
     ]
+    await app.enqueue(app.draft("send", queue="mail", limit=Limit(1, "@tenant", name="call"), tenant="acme"))
     for call in calls:
-        with pytest.raises(NotFound, match=r"Did you mean (mail|declared)\? Nothing was changed"):
+        with pytest.raises(NotFound, match=r"Did you mean (mail|call|declared)\? Nothing was changed"):
             await call()
     assert [view.name for view in await admin.queues.list()] == ["mail"]
     assert [view.name for view in await admin.limits.list()] == ["declared"]
+    assert await admin.tokens.list() == []
+    await admin.tokens.create("ci", "operate", queues=["early"], create=True)
+    await admin.jobs.enqueue("send", queue="mail", create=False)
     await admin.limits.set("early", "call", 2, create=True)
+    await admin.limits.set("early", "call", 3)
+    await admin.limits.set("mail", "call", 2)
+    await admin.limits.clear("mail", "call")
     await admin.queues.pause("bulk", create=True)
     assert [view.name for view in await admin.queues.list()] == ["bulk", "early", "mail"]
 
@@ -277,6 +289,8 @@ async def test_a_queue_that_only_code_names_is_shown_with_zeros(admin: Admin, ap
     @app.task(queue="thumbs")
     async def thumb() -> None: ...
 
+    app.declare("shrink", queue="elsewhere")
+    assert (await admin.queues.get("elsewhere")).ready == 0
     view = await admin.queues.get("thumbs")
     assert (view.name, view.ready, view.running, view.workers, view.paused) == ("thumbs", 0, 0, 0, False)
     await admin.queues.pause("thumbs")

@@ -419,6 +419,15 @@ def test_a_job_is_enqueued_from_a_shell(url: str, tmp_path: Path, monkeypatch: p
     again = json.loads(call("enqueue", "send", "-q", "mail", "--key", "k", "--json").stdout)
     assert again == {"job": job, "stored": "existing"}
     assert "Nothing was stored" in call("enqueue", "send", "{to}", code=2).output
+    mistyped = call("enqueue", "send", "-q", "maill", code=3).output
+    assert "Did you mean mail? Nothing was changed. With create=True, --create" in mistyped
+    assert call("enqueue", "send", "-q", "bulk", "--create").stdout.strip()
+    assert "Did you mean mail?" in call("tokens", "create", "ci", "--queue", "maill", code=3).output
+    assert call("tokens", "create", "ci", "--queue", "soon", "--create").stdout.startswith("stk_")
+    assert "limit 'api' of queue 'mail' is not known" in call("limits", "set", "mail", "api", "2", code=3).output
+    assert "is not known" in call("limits", "clear", "mail", "api", code=3).output
+    call("limits", "set", "mail", "api", "2", "--create")
+    call("limits", "clear", "mail", "api")
     (tmp_path / "strict_app.py").write_text(
         f"from stoker import Stoker\njobs = Stoker({url!r})\n@jobs.task\nasync def send(to: str) -> None: ...\n"
     )

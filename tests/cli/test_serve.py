@@ -272,7 +272,8 @@ def _status(address: str, headers: dict[str, str]) -> int:
 
 @pytest.mark.spec("WEBSEC-16")
 def test_tokens_are_made_listed_and_revoked(url: str) -> None:
-    secret = call("tokens", "create", "ci", "--role", "operate", "--queue", "mail", "--expires", "90d").stdout.strip()
+    made = call("tokens", "create", "ci", "--role", "operate", "--queue", "mail", "--expires", "90d", "--create")
+    secret = made.stdout.strip()
     assert secret.startswith("stk_")
     [listed] = [json.loads(line) for line in call("tokens", "list", "--json").stdout.splitlines()]
     assert (listed["name"], listed["role"], listed["queues"], listed["revoked"]) == ("ci", "operate", ["mail"], None)

@@ -147,7 +147,11 @@ async def test_budgets_and_limits_by_key_are_set(app: Stoker, client: Client) ->
     assert drained["next_token"] > 0
     assert (await send(client, "PUT", "/queues/mail/limits/account", {"n": 2})).status_code == 404
     await enqueue(app, queue="mail")
-    assert (await send(client, "PUT", "/queues/mail/limits/account", {"n": 2})).json() == {"done": True}
+    unknown = await send(client, "PUT", "/queues/mail/limits/account", {"n": 2})
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
+    early = await send(client, "PUT", "/queues/mail/limits/account", {"n": 2, "create": True})
+    assert early.json() == {"done": True}
+    assert (await send(client, "PUT", "/queues/mail/limits/account", {"n": 3})).json() == {"done": True}
     assert (await send(client, "DELETE", "/queues/mail/limits/account")).json() == {"done": True}
     assert (await client.get("/api/v1/queues/mail/keys")).json() == {"keys": [], "after": None}
     for _ in range(2):
@@ -215,7 +219,10 @@ async def test_a_store_without_streams_says_so(client: Client) -> None:
 
 @pytest.mark.spec("REST-11")
 async def test_an_admin_makes_and_revokes_tokens(app: Stoker, client: Client) -> None:
-    made = await send(client, "POST", "/tokens", {"name": "ci", "role": "operate", "queues": ["mail"], "expires": 60})
+    wanted = {"name": "ci", "role": "operate", "queues": ["mail"], "expires": 60}
+    mistyped = await send(client, "POST", "/tokens", wanted)
+    assert (mistyped.status_code, mistyped.json()["code"]) == (404, "not_found")
+    made = await send(client, "POST", "/tokens", wanted | {"create": True})
     secret = made.json()["secret"]
     assert made.status_code == 201
     [listed] = (await client.get("/api/v1/tokens")).json()["tokens"]

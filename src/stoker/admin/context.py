@@ -111,10 +111,10 @@ class OperatorContext(NamedTuple):
 
 def _of_app(app: Stoker) -> Names:
     """The queues and kinds that an app's code names, and the queue of jobs that name none."""
-    tasks = app.tasks
-    queues = {app.resolve(kind, task.options)[0] for kind, task in tasks.items()}
+    kinds = frozenset((*app.tasks, *app.declared))
+    queues = {queue for kind in kinds if (queue := app.queue_of(kind)) is not None}
     default = app.defaults.queue or DEFAULT_QUEUE
-    return Names(frozenset({*queues, *app.declarations.queues, default}), frozenset((*tasks, *app.declared)))
+    return Names(frozenset({*queues, *app.declarations.queues, default}), kinds)
 
 
 class Noun:

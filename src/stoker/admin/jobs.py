@@ -283,10 +283,15 @@ class JobsAdmin(Noun):
             await asyncio.sleep(0 if full else pause)
 
     async def enqueue(
-        self, kind: str, payload: Any = None, **options: Unpack[CallOptions[KeyFunction]]
+        self, kind: str, payload: Any = None, *, create: bool = True, **options: Unpack[CallOptions[KeyFunction]]
     ) -> views.Receipt:
-        """Enqueue a job by name. Where the app is known it must have the task; a bare store takes any kind."""
+        """Enqueue a job by name. Where the app is known it must have the task; a bare store takes any kind.
+
+        The job may be the first of its queue; without `create` a queue that is not known is refused.
+        """
         app = self._context.app
+        if not create and (queue := options.get("queue")) is not None:
+            await self._context.known_queue(queue)
         if not app.tasks and not app.declared:
             app.declare(kind)
         handle = await app.enqueue(app.draft(kind, payload, **options))

@@ -13,6 +13,7 @@ from stoker.model.control import Tuning
 from stoker.model.errors import InvalidInput, NotFound, shown
 from stoker.model.ids import text
 from stoker.model.job import check_name
+from stoker.model.limit import check_limit_name
 from stoker.model.names import hint
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Bucket, Rate, level, until_token
@@ -98,18 +99,40 @@ class LimitsAdmin(Noun):
     async def set(self, queue: str, name: str, n: int, *, create: bool = False) -> None:
         """Let so many jobs of each key of a limit run at once, whatever jobs bring, until it is cleared.
 
-        A queue that is not known is refused, unless `create` makes its settings ahead of its first job.
+        A queue or a limit that is not known is refused, unless `create` sets it up ahead of its first job.
         """
         if not create:
-            await self._context.known_queue(queue)
+            await self._check_known(queue, name, CREATE)
         engine = await self._context.engine()
         await engine.control.tune(queue, Tuning(limits=((name, n),)), by=self._context.signed())
 
     async def clear(self, queue: str, name: str) -> None:
-        """Give a limit back to the number that its jobs bring. Raises `NotFound` for a queue that is not known."""
-        await self._context.known_queue(queue, more=UNCHANGED)
+        """Give a limit back to the number that its jobs bring. Raises `NotFound` for one that is not known."""
+        await self._check_known(queue, name, UNCHANGED)
         engine = await self._context.engine()
         await engine.control.tune(queue, Tuning(limits=((name, None),)), by=self._context.signed())
+
+    async def _check_known(self, queue: str, name: str, more: str) -> None:
+        """Refuse a limit that neither jobs and schedules nor settings of the queue nor tasks of the app name."""
+        await self._context.known_queue(queue, more=more)
+        check_limit_name(name)
+        engine = await self._context.engine()
+        tasks = self._context.app.tasks
+        drafts = [one.template for one in await engine.schedules.read()]
+        settings = [one.limits for one in await engine.control.queues() if one.name == queue]
+        known = {
+            *(task.options.limit.name or kind for kind, task in tasks.items() if task.options.limit),
+            *(draft.options.limit.name for draft in drafts if draft.options.limit is not None),
+            *(limit for limits in settings for limit, _ in limits),
+        }
+        subqueues = engine.control.subqueues
+        keys = [*await subqueues(queue, names=[name]), *await subqueues(queue, after=f"{name}/", limit=1)]
+        if name not in known | {one.limit for one in keys}:
+            known.update(one.limit for one in await subqueues(queue, limit=PAGE) if one.limit is not None)
+            raise NotFound(
+                f"limit {name!r} of queue {queue!r} is not known: no job, setting, schedule or task of the app names "
+                f"it. {hint(name, known)}{more}"
+            )
 
     async def tune(self, name: str, rate: Rate, *, create: bool = False) -> None:
         """Set a budget's rate; tokens at hand are kept as far as they fit.

@@ -38,9 +38,21 @@ class TokensAdmin(Noun):
     """Who may sign in to the dashboard and the REST API."""
 
     async def create(
-        self, name: str, role: Role = "read", *, queues: Iterable[str] = (), expires: Seconds | None = None
+        self,
+        name: str,
+        role: Role = "read",
+        *,
+        queues: Iterable[str] = (),
+        expires: Seconds | None = None,
+        create: bool = False,
     ) -> str:
-        """Make a token and return its secret, which cannot be read again. A name that is taken is refused."""
+        """Make a token and return its secret, which cannot be read again. A name that is taken is refused.
+
+        A queue that is not known is refused too, unless `create` allows one ahead of its first job.
+        """
+        queues = tuple(queues)
+        for queue in () if create else queues:
+            await self._context.known_queue(queue)
         lasts = None if expires is None else span(expires, "expires")
         if lasts == 0:
             raise InvalidInput("expires", expires, "must be more than 0: the token would never be good")
@@ -51,7 +63,7 @@ class TokensAdmin(Noun):
             name=name,
             sha256=digest(secret),
             role=role,
-            queues=tuple(queues),
+            queues=queues,
             created=now,
             expires=None if lasts is None else now + lasts,
         )

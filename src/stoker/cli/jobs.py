@@ -25,6 +25,7 @@ from stoker.cli.store import (
     as_lines_option,
     ask,
     columns,
+    create_option,
     hinted,
     on_store,
     read_moment,
@@ -290,13 +291,23 @@ def _line(event: EventView, as_json: bool) -> str:
 @click.option("--attempts", type=click.IntRange(1), metavar="N", help="Runs at most.")
 @click.option("--key", "unique", metavar="KEY", help="A unique key; an active job with it is kept instead.")
 @click.option("--tenant", metavar="NAME", help="The tenant.")
+@create_option
 @as_json_option
 @on_store
 def enqueue(
-    kind: str, payload: str | None, as_json: bool, path: str | None, url: str | None, delay: str | None, **given: Any
+    kind: str,
+    payload: str | None,
+    as_json: bool,
+    path: str | None,
+    url: str | None,
+    delay: str | None,
+    create: bool,
+    **given: Any,
 ) -> None:
     """Enqueue a job of a KIND; the PAYLOAD is JSON: an object of keywords or a list. Prints the job's id."""
-    options = {name: value for name, value in given.items() if value is not None}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if "queue" in options and not create:
+        options["create"] = False
     if delay is not None:
         options["delay"] = read_time("--delay", delay) / SECOND
     body = None if payload is None else Raw(payload.encode())

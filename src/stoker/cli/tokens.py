@@ -15,6 +15,7 @@ from stoker.cli.store import (
     as_json_option,
     ask,
     columns,
+    create_option,
     on_store,
     on_target,
     read_time,
@@ -42,14 +43,22 @@ def tokens() -> None:
 @click.option("--role", type=click.Choice(ROLES), default="read", show_default=True, help="What it may do.")
 @click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Limit changes to this queue; repeatable.")
 @click.option("--expires", metavar="TIME", help="As in 90d; without it the token lasts until it is revoked.")
+@create_option
 @as_json_option
 @on_store
 def create(
-    name: str, role: Any, queues: tuple[str, ...], expires: str | None, as_json: bool, path: str | None, url: str | None
+    name: str,
+    role: Any,
+    queues: tuple[str, ...],
+    expires: str | None,
+    create: bool,
+    as_json: bool,
+    path: str | None,
+    url: str | None,
 ) -> None:
     """Make a token and print it. It is shown once: the store keeps only its hash."""
     lasts = None if expires is None else read_time("--expires", expires) / SECOND
-    secret = ask(path, url, lambda admin: admin.tokens.create(name, role, queues=queues, expires=lasts))
+    secret = ask(path, url, lambda admin: admin.tokens.create(name, role, queues=queues, expires=lasts, create=create))
     said(secret, as_json, name=name, role=role, token=secret)
     say("Keep it now: it cannot be shown again.", err=True)
 

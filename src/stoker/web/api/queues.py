@@ -56,9 +56,10 @@ class KeysQuery(t.Strict):
 
 
 class LimitBody(t.Strict):
-    """How many jobs of each key may run at once, whatever jobs bring."""
+    """How many jobs of each key may run at once, whatever jobs bring. `create` takes a limit that is not known yet."""
 
     n: Annotated[int, Meta(ge=1, le=1_000_000)]
+    create: bool = False
 
 
 class Queues(Struct, kw_only=True):
@@ -154,7 +155,7 @@ async def keys(visit: RequestContext, given: KeysQuery) -> Keys:
 @api.put("/queues/{name}/limits/{limit}")
 async def set_limit(visit: RequestContext, given: LimitBody) -> t.Done:
     """Set the number of a limit by key."""
-    await visit.admin.limits.set(await _known(visit), place(visit, "limit"), given.n)
+    await visit.admin.limits.set(await _known(visit), place(visit, "limit"), given.n, create=given.create)
     return t.Done()
 
 

@@ -17,12 +17,16 @@ api = Noun("tokens")
 
 
 class NewToken(t.Strict):
-    """A token: its name, what it may do, the queues it is limited to, and after how many seconds it expires."""
+    """A token: its name, what it may do, the queues it is limited to, and after how many seconds it expires.
+
+    `create` takes queues that are not known yet.
+    """
 
     name: t.Name
     role: Role = "read"
     queues: Annotated[tuple[t.Name, ...], Meta(max_length=100)] = ()
     expires: t.Lasting | None = None
+    create: bool = False
 
 
 class NewSecret(Struct, kw_only=True):
@@ -48,7 +52,9 @@ async def listed(visit: RequestContext) -> TokenList:
 async def create(visit: RequestContext, given: NewToken) -> NewSecret:
     """Make a token."""
     needs_everything(visit)
-    secret = await visit.admin.tokens.create(given.name, given.role, queues=given.queues, expires=given.expires)
+    secret = await visit.admin.tokens.create(
+        given.name, given.role, queues=given.queues, expires=given.expires, create=given.create
+    )
     return NewSecret(name=given.name, secret=secret)
 
 
