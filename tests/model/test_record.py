@@ -305,14 +305,27 @@ def test_a_replaced_job_keeps_its_id_its_age_and_its_history() -> None:
     assert (after.scheduled_at, after.unique) == (NOW + 10 + SECOND, Unique("k"))
 
 
+@pytest.mark.spec("KEY-16")
+def test_a_replaced_job_waits_no_longer_than_its_draft_allows() -> None:
+    unique = Unique("k", mode="replace", longest=60)
+    draft = Draft(compose(5, 5), "send", delay=40 * SECOND, unique=unique)
+    first = Record.drafted(draft, NOW)
+    assert (first.scheduled_at, first.unique) == (NOW + 40 * SECOND, Unique("k", mode="replace"))
+    for after, due in ((10, 50), (20, 60), (50, 60), (90, 90)):
+        again = first.replace(draft, NOW + after * SECOND)
+        assert again.scheduled_at == NOW + due * SECOND
+        assert again.unique == first.unique
+
+
 @pytest.mark.spec("HOLD-13")
 def test_a_newer_limit_holds_no_slot_of_an_earlier_run() -> None:
     slot = Slot("api", "a", 1, "retrying")
-    brought = Draft(compose(5, 5), "send", options=Options(limit=slot))
+    bare = Draft(compose(5, 5), "send", unique=Unique("k", mode="replace"))
+    brought = msgspec.structs.replace(bare, options=Options(limit=slot))
     for before in (record(settled=Status.PENDING), record(settled=Status.RETRYING, options=Options(limit=slot))):
-        for draft in (brought, Draft(compose(5, 5), "send")):
+        for draft in (brought, bare):
             assert not keeps_slot(before.replace(draft, NOW))
-    assert record(settled=Status.PENDING).replace(Draft(compose(5, 5), "send"), NOW).settled is Status.PENDING
+    assert record(settled=Status.PENDING).replace(bare, NOW).settled is Status.PENDING
 
 
 @pytest.mark.spec("RECORD-09")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -48,6 +50,18 @@ def test_slots_are_equal_only_for_the_same_scope_and_key(
     one, two = Unique(key, scope), Unique(other_key, other_scope)
     same = (key, scope) == (other_key, other_scope) and (scope == "global" or kind == other_kind)
     assert (one.slot(kind) == two.slot(other_kind)) == same
+
+
+@pytest.mark.spec("KEY-17")
+def test_durations_of_a_key_are_refused_by_field() -> None:
+    wrong: Any
+    for wrong in (0, -1, "60", math.nan):
+        with pytest.raises(InvalidInput) as refused:
+            Unique("k", mode="replace", longest=wrong)
+        assert refused.value.field == "Unique.longest"
+    with pytest.raises(InvalidInput, match='needs mode="replace"'):
+        Unique("k", longest=60)
+    assert Unique("k", mode="replace", longest=60) == Unique("k", mode="replace", longest=timedelta(minutes=1))
 
 
 @pytest.mark.spec("KEY-14")

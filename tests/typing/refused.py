@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import stoker
-from stoker import Chunk, Delays, Inbox, Outbox, Stoker
+from stoker import Chunk, Delays, Inbox, Outbox, Stoker, Unique
 from stoker.outbox import Batch, Message
 
 jobs = Stoker("memory://")
@@ -52,6 +52,7 @@ async def main() -> None:
     await resize.enqueue(7, wdith=200)  # E: call-arg | reportCallIssue
     await resize.enqueue()  # E: call-arg | reportCallIssue
     resize.using(backoff=Delays("10"))  # E: arg-type | reportArgumentType
+    resize.using(unique=Unique("7", mode="replace", longest="60"))  # E: arg-type | reportArgumentType
     resize.using(unique=False)  # E: arg-type | reportArgumentType
     resize.draft(None)  # E: arg-type | reportArgumentType
     jobs.task(print, nmae="show")  # E: call-overload | reportCallIssue

@@ -118,7 +118,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             created_at=now,
             scheduled_at=due_at(draft, now),
             options=draft.options,
-            unique=draft.unique,
+            unique=None if draft.unique is None else draft.unique.stored,
             tenant=draft.tenant,
         )
 
@@ -355,6 +355,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def replace(self, draft: Draft, now: Instant) -> Self:
         """Overwritten by a newer draft: it keeps its id, its age and its history."""
+        unique, due = draft.unique, due_at(draft, now)
+        assert unique is not None
         return msgspec.structs.replace(
             self,
             kind=draft.kind,
@@ -362,9 +364,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             payload=draft.payload,
             priority=draft.priority,
             budget=draft.attempts,
-            scheduled_at=due_at(draft, now),
+            scheduled_at=unique.latest(due, self.created_at, now),
             options=draft.options,
-            unique=draft.unique,
+            unique=unique.stored,
             tenant=draft.tenant,
             settled=self._without_slot(draft.options.limit),
         )

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from stoker.model.errors import InvalidInput
+from stoker.model.time import SECOND, Instant, Seconds, span
 
 Scope: TypeAlias = Literal["kind", "global"]
 Mode: TypeAlias = Literal["existing", "replace", "raise"]
@@ -29,13 +30,15 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
     """A key and what to do when it is taken.
 
     `existing` returns the holder's id, `replace` overwrites a holder that is still pending, `raise` refuses the
-    whole call.
+    whole call. With `longest` a draft that replaces may push the holder's due time to so many seconds after its
+    enqueue, and no further; it is not stored with the job.
     """
 
     key: str
     scope: Scope = "kind"
     mode: Mode = "existing"
     hold: Hold = "active"
+    longest: Seconds | None = None
 
     def __post_init__(self) -> None:
         keep_plain(self, key=check_text("unique key", self.key))
@@ -46,10 +49,31 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
         ):
             if value not in known:
                 raise InvalidInput(f"Unique.{name}", value, f"must be one of {', '.join(known)}")
+        if self.longest is None:
+            return
+        if self.mode != "replace":
+            raise InvalidInput("Unique.longest", self.longest, 'needs mode="replace": only a replaced job waits longer')
+        msgspec.structs.force_setattr(self, "longest", _positive("Unique.longest", self.longest))
 
     def slot(self, kind: str) -> str:
         """The one text under which engines store the key: no kind contains a slash, so scopes never collide."""
         return f"/{self.key}" if self.scope == "global" else f"{kind}/{self.key}"
+
+    @property
+    def stored(self) -> Unique:
+        """The key as its job keeps it."""
+        return self if self.longest is None else msgspec.structs.replace(self, longest=None)
+
+    def latest(self, due: Instant, first: Instant, now: Instant) -> Instant:
+        """When a job is due at the latest that a draft replaces which asks for `due`; it was stored at `first`."""
+        return due if self.longest is None else min(due, max(now, first + span(self.longest)))
+
+
+def _positive(field: str, value: Seconds) -> float:
+    """Check a duration longer than nothing; returns it in seconds."""
+    if not (micros := span(value, field)):
+        raise InvalidInput(field, value, "must be longer than nothing")
+    return micros / SECOND
 
 
 def check_text(field: str, value: str) -> str:

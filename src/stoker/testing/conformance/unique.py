@@ -224,6 +224,25 @@ async def test_replacing_with_a_free_key_inserts(store: Store) -> None:
     assert await store.status(receipt.id) is Status.PENDING
 
 
+@pytest.mark.core
+@pytest.mark.spec("KEY-16")
+async def test_a_debounce_ends_after_its_longest_wait(store: Store) -> None:
+    """Replacements that keep coming push the run time, and not beyond so many seconds after the first enqueue."""
+    unique = Unique("k", mode="replace", longest=60)
+    start = store.now()
+    job = await store.add(unique=unique, delay=40 * SECOND)
+    for passed, due in ((10, 50), (15, 60), (15, 60)):
+        store.pass_time(passed * SECOND)
+        assert await _put(store, unique=unique, delay=40 * SECOND) == Receipt(job, Stored.REPLACED)
+        stored = await store.job(job)
+        assert (stored.scheduled_at, stored.unique) == (start + due * SECOND, Unique("k", mode="replace"))
+    store.pass_time(30 * SECOND)
+    assert await _put(store, unique=unique, delay=40 * SECOND, payload=b"9") == Receipt(job, Stored.REPLACED)
+    assert (await store.job(job)).scheduled_at == store.now()
+    claim = await store.take()
+    assert (claim.id, claim.payload) == (job, b"9")
+
+
 @pytest.mark.spec("KEY-04")
 async def test_a_replacement_keeps_the_key(store: Store) -> None:
     """After a replacement the key is still held by the same job."""
