@@ -182,7 +182,7 @@ class Curve(msgspec.Struct, frozen=True):
 
     def stored(self) -> retry.Curve:
         """The curve as engines store it."""
-        return retry.clamped_curve(retry.Curve(on=True, base=span(self.base), max=span(self.max)))
+        return retry.given_curve(span(self.base), span(self.max))
 
 
 def curve_of(queue: Queue) -> Curve | None:

@@ -149,6 +149,7 @@ def test_an_action_over_a_filter_counts_first(url: str) -> None:
         (["queues", "tune", "mail", "--rate", "fast"], 2, "as in 100/1m"),
         (["queues", "tune", "mail", "--keep-done", "soon"], 2, "one of the units"),
         (["queues", "tune", "mail", "--curve", "5s"], 2, "as in 5s..10m"),
+        (["queues", "tune", "mail", "--curve", "5..1"], 2, "must not begin with a longer wait than it ends with"),
         (["queues", "pause", "mail", "--for", "0s"], 2, "must end in the future"),
         (["top"], 2, "top needs a terminal"),
         (["work", "app:jobs", "-q", "bad queue"], 2, "'bad queue' must be 1-128 of letters"),

@@ -38,7 +38,7 @@ def app() -> Stoker:
         ((7,), {"width": "wide"}, "width", "Expected `int"),
         ((7,), {"mode": "round"}, "mode", "Invalid enum value; got str"),
         ((7,), {"even": Even(2), "tags": ["a", 1]}, "tags", r"Expected `str`, got `int` - at `\$\[1\]`"),
-        ((None,), {}, "image", "Expected `int`, got `null`; got NoneType"),
+        ((None,), {}, "image", "Expected `int`, got `null`"),
     ],
 )
 def test_a_wrong_argument_is_refused_at_the_enqueue_by_name(
@@ -57,6 +57,7 @@ def test_a_wrong_argument_is_refused_at_the_enqueue_by_name(
     task: Any = resize
     with pytest.raises(InvalidInput, match=rf"resize\({parameter}\): {why}.*Nothing was stored") as refused:
         task.draft(*args, **kwargs)
+    assert str(refused.value).count("got ") <= 1, "a type is said once"
     assert refused.value.field == f"resize({parameter})"
     assert not isinstance(refused.value, PayloadMismatch)
     with pytest.raises(InvalidPayload):

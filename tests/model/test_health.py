@@ -11,7 +11,7 @@ from stoker.model.control import Budget, Pause, Presence, Queue
 from stoker.model.findings import Deaths, Delivery, findings
 from stoker.model.findings import Situation as Work
 from stoker.model.health import jobs, postgres, redis, sqlite, transport
-from stoker.model.health.check import Check, Grade, ok, worst, wrong
+from stoker.model.health.check import Check, Grade, note, ok, summary, warning, worst, wrong
 from stoker.model.health.facts import (
     MOST_COUNTED,
     Counted,
@@ -332,3 +332,10 @@ def test_the_way_to_a_server_on_another_machine_must_be_protected(
     check = transport.judge(Transport(host=host, encrypted=encrypted, verified=verified, remedy="do so"))
     assert check.verdict is grade
     assert (check.remedy == "do so") == (grade is Grade.WARNING)
+
+
+@pytest.mark.spec("HEALTH-12")
+def test_checks_are_summed_up_by_verdict() -> None:
+    found = [warning("a", "x", "", ""), warning("b", "x", "", ""), note("c", "x", ""), wrong("d", "x", "", "")]
+    assert summary([*found, ok("e", "x"), ok("f", "x")]) == "6 checks: 1 wrong, 2 warnings, 1 note, 2 ok"
+    assert summary([ok("e", "x")]) == "1 check: 1 ok"

@@ -26,6 +26,7 @@ from stoker.model.retry import (
     Policy,
     backoff_delay,
     clamped_curve,
+    given_curve,
     next_delay,
     worth_retrying,
 )
@@ -300,3 +301,10 @@ def test_a_task_decides_before_its_app() -> None:
 def test_a_policy_names_classes_and_a_function(wrong: Any) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
         Policy(**wrong)
+
+
+@pytest.mark.spec("QUEUE-04")
+def test_a_curve_does_not_fall() -> None:
+    assert given_curve(SECOND, SECOND) == Curve(on=True, base=SECOND, max=SECOND)
+    with pytest.raises(InvalidInput, match=r"must not begin with a longer wait than it ends with; got '5 s to 1 s'"):
+        given_curve(5 * SECOND, SECOND)

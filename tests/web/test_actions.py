@@ -186,7 +186,7 @@ async def test_each_setting_of_a_queue_is_shown_with_its_default_and_reset(app: 
     await client.post("/queues/default/tune", {"reset": "all"})
     [queue] = await engine.control.queues()
     assert (queue.workers, queue.curve.on) == (None, False)
-    for wrong in ({"reset": "shoes"}, {"curve_base": "soon"}):
+    for wrong in ({"reset": "shoes"}, {"curve_base": "soon"}, {"curve_base": "5", "curve_max": "1"}):
         assert (await client.post("/queues/default/tune", wrong)).status_code == 422
 
 

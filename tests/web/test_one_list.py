@@ -13,6 +13,7 @@ from stoker.admin import Admin
 from stoker.admin.as_json import plain
 from stoker.app import Stoker
 from stoker.model.events import Point
+from stoker.model.health.check import Grade, summary
 from stoker.model.job import Status
 from stoker.model.stats import roll_up
 from stoker.model.time import MINUTE
@@ -94,3 +95,18 @@ async def test_what_is_not_counted_yet_is_not_shown_as_zero(app: Stoker, client:
     assert [column[-2:] for column in found[1:]] == [[0, None], [0, None]], "the newest minute is not counted yet"
     await engine.timeline.record([], [*roll_up(minute, [], []), Point("", "all_completed", minute, 3)], now=clock())
     assert (await client.get("/points.json?look=throughput")).json()[1][-2:] == [0, 3]
+
+
+@pytest.mark.spec("HEALTH-12")
+async def test_health_sums_up_the_checks_of_the_doctor(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    await beat(app)
+    checks = await Admin(app).health.check()
+    page = text(await client.get("/health"))
+    assert f"{summary(checks)} at " in page
+    passed = [one.name for one in checks if one.verdict is Grade.OK]
+    assert f"{len(passed)} checks passed" in page
+    assert {"workers", "queues"} <= set(passed)
+    assert "Workers 1 worker" in page
+    await trouble(app, clock)
+    client.board.hub.forget()
+    assert "Workers 1 worker" not in text(await client.get("/health")), "a finding says otherwise by now"

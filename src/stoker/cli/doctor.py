@@ -14,8 +14,7 @@ from stoker.admin import Operators
 from stoker.cli.store import find_admin, on_target, reported
 from stoker.cli.text import one_line, safe, say
 from stoker.model.errors import StokerError
-from stoker.model.health.check import Check, Grade, worst
-from stoker.model.humanize import count
+from stoker.model.health.check import Check, Grade, summary, worst
 
 EXIT_CODES = """\b
 Exit codes:
@@ -43,7 +42,7 @@ def doctor(as_json: bool, quiet: bool, path: str | None, url: str | None) -> Non
         else:
             _show(check)
     if not as_json:
-        say(_summary(checks))
+        say(summary(checks))
     if worst(checks) is Grade.WRONG:
         raise SystemExit(1)
 
@@ -64,9 +63,3 @@ def _show(check: Check) -> None:
         say(f"         {safe(check.meaning)}")
     if check.remedy:
         say(f"         mend: {safe(check.remedy)}")
-
-
-def _summary(checks: list[Check]) -> str:
-    counts = {grade: sum(check.verdict is grade for check in checks) for grade in reversed(Grade)}
-    parts = [f"{n} {grade}" for grade, n in counts.items() if n]
-    return f"{count(len(checks), 'check')}: {', '.join(parts)}"

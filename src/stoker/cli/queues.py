@@ -193,7 +193,7 @@ def tune(
         "rate": None if rate is None else read_rate("--rate", rate),
         "keep_done": None if keep_done is None else read_time("--keep-done", keep_done),
         "keep_dead": None if keep_dead is None else read_time("--keep-dead", keep_dead),
-        "curve": None if curve is None else read_curve("--curve", curve).stored(),
+        "curve": None if curve is None else read(read_curve("--curve", curve).stored),
         "clear": frozenset(clear),
     }
     tuning = read(lambda: Tuning(**settings))

@@ -42,7 +42,8 @@ class InvalidInput(StokerError, ValueError):
         self.field = field
         self.value = value
         self.why = why
-        super().__init__(f"{cut(field)}: {cut(why)}; got {self.got(value)}. {self.aftermath}")
+        got = "" if ", got `" in why else f"; got {self.got(value)}"  # msgspec's own text says it
+        super().__init__(f"{cut(field)}: {cut(why)}{got}. {self.aftermath}")
 
     def got(self, value: Any) -> str:
         """Return how the message shows the value."""

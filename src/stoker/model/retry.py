@@ -158,6 +158,14 @@ class Curve(msgspec.Struct, frozen=True):
 OFF = Curve()
 
 
+def given_curve(base: Span, longest: Span) -> Curve:
+    """The curve of two waits that a person gave, as it may be stored; the longest is not below the first."""
+    if longest < base:
+        why = "must not begin with a longer wait than it ends with"
+        raise InvalidInput("curve", f"{base / SECOND:g} s to {longest / SECOND:g} s", why)
+    return clamped_curve(Curve(on=True, base=base, max=longest))
+
+
 def clamped_curve(curve: Curve) -> Curve:
     """A curve as it may be stored: both ends between a second and a day."""
     day = 86_400 * SECOND

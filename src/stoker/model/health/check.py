@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 
 import msgspec
+
+from stoker.model.humanize import count
 
 
 class Grade(enum.StrEnum):
@@ -31,6 +34,14 @@ def worst(checks: Iterable[Check]) -> Grade:
     """The gravest verdict among them; ok without any."""
     order = list(Grade)
     return max((check.verdict for check in checks), key=order.index, default=Grade.OK)
+
+
+def summary(checks: Collection[Check]) -> str:
+    """How many checks there are of each verdict, the gravest first: `9 checks: 1 wrong, 2 notes, 6 ok`."""
+    counts = Counter(check.verdict for check in checks)
+    named = {Grade.OK: "{} ok", Grade.WRONG: "{} wrong"}
+    parts = [named.get(one, count(counts[one], one)).format(counts[one]) for one in reversed(Grade) if counts[one]]
+    return f"{count(len(checks), 'check')}: {', '.join(parts)}"
 
 
 def ok(name: str, read: str) -> Check:

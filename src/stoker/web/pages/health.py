@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from stoker.engines.base import Engine
 from stoker.model.findings import verdict
-from stoker.model.health.check import Check, Grade
+from stoker.model.health.check import Check, Grade, summary
 from stoker.model.health.jobs import OF_FINDINGS
 from stoker.model.humanize import in_words, number, size
 from stoker.model.stats import measured
@@ -22,7 +22,6 @@ from stoker.web.tokens import KnownTokens
 
 CALLS = 12
 """Store calls of a check-up, about."""
-FINE = frozenset({Grade.OK, Grade.NOTE})
 
 
 async def check_up(visit: RequestContext) -> tuple[CheckUp, bool]:
@@ -61,7 +60,6 @@ async def show(visit: RequestContext) -> Response:
         *(_fact(name, value) for name, value in description.facts.items() if name not in {"path", "where"}),
     ]
     context = live_context(visit, await visit.board.hub.reading(), made) | {
-        "passed": [one for one in own(made.checks) if one.verdict in FINE],
         "facts": facts,
         "calls": [(name, measured("", name, 0, spans)) for name, spans in timed if spans],
         "notes": notes(visit),
@@ -70,14 +68,22 @@ async def show(visit: RequestContext) -> Response:
 
 
 def live_context(visit: RequestContext, reading: Reading, made: CheckUp) -> dict[str, Any]:
-    """What changes by itself: the findings, as the overview has them, and the checks of the store that complain."""
+    """What changes by itself: the findings, as the overview has them, and the checks beside them.
+
+    A check that passed and that is made of findings is left out while there is one: it was made up to a minute ago.
+    """
     found = shared.found(visit, reading)
-    failed = [one for one in own(made.checks) if one.verdict not in FINE]
+    now_found = {OF_FINDINGS[one.noun] for one in found}
+    failed = [one for one in own(made.checks) if one.verdict in {Grade.WARNING, Grade.WRONG}]
+    noted = [one for one in own(made.checks) if one.verdict is Grade.NOTE]
+    passed = [one for one in made.checks if one.verdict is Grade.OK and one.name not in now_found]
     return view.common(visit, "health", _title(verdict(found), failed), found) | {
         "now": made.at,
         "findings": [shared.issue(visit, one) for one in found],
         "failed": failed,
-        "checked": len(made.checks),
+        "noted": noted,
+        "passed": passed,
+        "checked": summary(made.checks),
         "live_url": visit.url("live", page="health"),
     }
 
