@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from stoker.engines.base import Engine
 from stoker.event_buffer import EventBuffer
-from stoker.model.errors import StokerError
+from stoker.model.errors import StokerError, sentence
 from stoker.model.humanize import count
 
 logger = logging.getLogger("stoker.app")
@@ -62,7 +62,7 @@ class LoopEngine:
                 "%s not written to the timeline when the app closed: %s The jobs are stored. What is left is written "
                 "if this process uses the app again; otherwise it is missing.",
                 count(len(buffer or ()), "event"),
-                error,
+                sentence(error),
             )
         finally:
             self.is_open = False
@@ -83,7 +83,7 @@ class LoopEngine:
                 self._warned = False
         except StokerError as error:
             level = logging.DEBUG if self._warned else logging.WARNING  # warn once until a flush works again
-            logger.log(level, "events could not be written to the timeline: %s Trying again.", error)
+            logger.log(level, "events could not be written to the timeline: %s Trying again.", sentence(error))
             self._warned = True
         self._timer = self._flushing = None
         if self.is_open and len(buffer):

@@ -28,6 +28,7 @@ from stoker.model.errors import (
     UnknownTask,
     WrongState,
     WrongStatus,
+    sentence,
     shown,
 )
 
@@ -208,3 +209,11 @@ def test_an_error_names_its_thing_and_what_became_of_it() -> None:
     assert str(wrong) == "operation 7 is done, which 'stop' does not apply to. Nothing was changed."
     assert str(LockLost("nightly")).startswith("lock 'nightly' was no longer held")
     assert str(LostClaim("job 7")).startswith("job 7 is no longer this worker's")
+
+
+@pytest.mark.spec("FAILLOG-10")
+@pytest.mark.parametrize(
+    ("text", "told"), [("it is away", "it is away."), ("it is away.", "it is away."), ("which one?", "which one?")]
+)
+def test_a_line_of_the_log_can_go_on_after_an_error(text: str, told: str) -> None:
+    assert sentence(EngineError(text)) == told

@@ -384,6 +384,12 @@ def shown(value: Any, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def sentence(error: object) -> str:
+    """What an error says, with a full stop at its end, so that a line of the log can go on after it."""
+    text = str(error)
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
 LONGEST_PART = 2_000
 """Characters of the field, and of the reason, that an error shows."""
 

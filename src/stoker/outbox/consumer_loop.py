@@ -24,7 +24,7 @@ from stoker.codec.error_text import one_line
 from stoker.engines.base import Outbox as Streams
 from stoker.executors.threads import Threads
 from stoker.model import humanize
-from stoker.model.errors import AWAY, EngineRefused, InvalidInput, NotFound, StokerError
+from stoker.model.errors import AWAY, EngineRefused, InvalidInput, NotFound, StokerError, sentence
 from stoker.model.outbox import stream as stored
 from stoker.model.outbox.batch_size import Ending, sequencer_wait
 from stoker.model.outbox.cursor import Lease, LeaseRequest, attempts_seen, deadline, remaining
@@ -186,7 +186,7 @@ class ConsumerLoop:
     def _wait_for_store(self, error: StokerError) -> float:
         wait = sequencer_wait(self._failures) / SECOND
         level = logging.DEBUG if isinstance(error, AWAY) else logging.WARNING  # the worker says that its store is away
-        logger.log(level, "%r cannot lease: %s It tries again in %.1f s.", self, error, wait)
+        logger.log(level, "%r cannot lease: %s It tries again in %.1f s.", self, sentence(error), wait)
         self._failures += 1
         return wait
 
@@ -227,7 +227,7 @@ class ConsumerLoop:
                 "it; messages may be delivered again.",
                 self,
                 advance.partition,
-                error,
+                sentence(error),
             )
             return None
         self.report(turn, advance, advanced)
@@ -448,7 +448,7 @@ class Delivery:
             self._lanes.report(self, part.written, Advanced(applied=True))
             return True
         if part.doubt is not None:
-            logger.error("%s: %s The next lease shows what is stored.", part.name, part.doubt)
+            logger.error("%s: %s The next lease shows what is stored.", part.name, sentence(part.doubt))
             return True
         return False
 

@@ -11,7 +11,7 @@ from random import random
 from stoker.engines.base import Outbox as Streams
 from stoker.engines.base import outbox_of
 from stoker.executors.threads import Threads
-from stoker.model.errors import AWAY, StokerError
+from stoker.model.errors import AWAY, StokerError, sentence
 from stoker.model.outbox.stream import Stream, Vacuumed, topic
 from stoker.outbox.consumer_loop import ConsumerLoop
 from stoker.outbox.handlers import Handler
@@ -135,7 +135,7 @@ async def vacuum(streams: Streams, stream: str) -> None:
             swept = await streams.vacuum(stream, VACUUM_STEP)
         except StokerError as error:
             level = logging.DEBUG if isinstance(error, AWAY) else logging.WARNING
-            logger.log(level, "stream %s could not be cleaned: %s It is tried again later.", stream, error)
+            logger.log(level, "stream %s could not be cleaned: %s It is tried again later.", stream, sentence(error))
             swept = Vacuumed()
         deleted = deleted + swept.deleted if swept.more else 0
         await asyncio.sleep(vacuum_rest(time.monotonic() - began, deleted, more=swept.more))

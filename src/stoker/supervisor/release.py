@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from stoker.hand_back import BATCH, hand_back, publish
-from stoker.model.errors import StokerError
+from stoker.model.errors import StokerError, sentence
 from stoker.model.humanize import count
 from stoker.model.job import LEASE
 from stoker.model.lifecycle import Rules
@@ -41,7 +41,7 @@ async def release_patiently(app: Stoker, dead: Sequence[str], crash: str | None)
             logger.info("released %s of a dead worker process", count(released, "job"))
             break
         except StokerError as error:
-            logger.warning("jobs of a dead worker process could not be released: %s Trying again.", error)
+            logger.warning("jobs of a dead worker process could not be released: %s Trying again.", sentence(error))
             await asyncio.sleep(0.1 * 2**attempt)
     else:
         logger.error("jobs of a dead worker process run again when its lease has lapsed")

@@ -331,7 +331,7 @@ class Hub:
                         await self._refresh()
             except (StokerError, TimeoutError) as error:
                 if self.away_since is None:
-                    logger.warning("the dashboard cannot read the store: %s Trying again.", type(error).__name__)
+                    logger.warning("the dashboard cannot read the store: %s. Trying again.", type(error).__name__)
                     self.away_since = self._clock()
             self.generation += 1
             self._news.set()

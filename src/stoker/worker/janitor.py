@@ -17,7 +17,7 @@ import msgspec
 
 from stoker.engines.base import Engine
 from stoker.event_buffer import wall
-from stoker.model.errors import AWAY, StokerError
+from stoker.model.errors import AWAY, StokerError, sentence
 from stoker.model.events import of_repair
 from stoker.model.humanize import count
 from stoker.model.query import Expired, Retention, Sweep
@@ -100,7 +100,7 @@ def _log_failures(failed: dict[Sweep, Exception], *, away: bool) -> None:
             logging.DEBUG if away else logging.WARNING,
             "could not %s: %s The other sweeps go on; this one is tried again at the next cleaning.",
             "count the running jobs of full limits again" if sweep is Sweep.LIMITS else f"remove old {sweep}",
-            error,
+            sentence(error),
             exc_info=None if isinstance(error, StokerError) else error,
         )
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL, Engine
 from stoker.executors.outcomes import Cause
-from stoker.model.errors import StokerError
+from stoker.model.errors import StokerError, sentence
 from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import Renewal
@@ -277,7 +277,7 @@ class LeaseReports:
         if self._state.healthy:
             where = self._store_loop.engine.where
             text = "the lease cannot be renewed at %s: %s Running jobs go on, nothing is claimed until it can."
-            self._outage.report(text, where, error)
+            self._outage.report(text, where, sentence(error))
         self._state.healthy = False
 
     def lapsed(self) -> None:

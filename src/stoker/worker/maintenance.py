@@ -14,7 +14,7 @@ import msgspec
 
 from stoker.engines.base import Engine, Feature
 from stoker.model import ids
-from stoker.model.errors import AWAY, StokerError
+from stoker.model.errors import AWAY, StokerError, sentence
 from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement, Verdict
@@ -97,7 +97,7 @@ async def keep_running(service: Service, context: ServiceContext) -> None:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            error: BaseException = StokerError("it canceled itself.")
+            error: BaseException = StokerError("it canceled itself")
         except Exception as raised:  # noqa: BLE001 - one service must not stop the worker nor the other services
             error = raised
         else:
@@ -108,7 +108,12 @@ async def keep_running(service: Service, context: ServiceContext) -> None:
         level = logging.DEBUG if isinstance(error, AWAY) else logging.WARNING
         trace = None if isinstance(error, StokerError) else error
         logger.log(
-            level, "service %s failed: %s It starts again in %.1f s.", service.name, error, delay, exc_info=trace
+            level,
+            "service %s failed: %s It starts again in %.1f s.",
+            service.name,
+            sentence(error),
+            delay,
+            exc_info=trace,
         )
         await asyncio.sleep(delay)
         pause = min(pause * 2, LONGEST_PAUSE)
@@ -260,7 +265,7 @@ class Maintenance:
 
     def _failed(self, text: str, error: StokerError) -> None:
         """Log a failure; an absent store only at debug level, because the store loop logs it once."""
-        logger.log(logging.DEBUG if isinstance(error, AWAY) else logging.WARNING, text, error)
+        logger.log(logging.DEBUG if isinstance(error, AWAY) else logging.WARNING, text, sentence(error))
 
     def _name_long_runs(self) -> None:
         limit = self._settings.long_running / SECOND

@@ -10,7 +10,7 @@ from math import inf
 from random import random
 
 from stoker.engines.base import Engine, Feature
-from stoker.model.errors import EngineBusy, EngineUnavailable
+from stoker.model.errors import EngineBusy, EngineUnavailable, sentence
 
 logger = logging.getLogger("stoker.worker")
 
@@ -62,9 +62,9 @@ async def wait_for_store(
             if stopping() or Feature.SERVER not in engine.features:
                 raise
             outage.report(
-                "the store does not answer: %s: %s. The start waits for it; readiness is red.",
+                "the store does not answer: %s: %s The start waits for it; readiness is red.",
                 engine.where,
-                str(error).rstrip("."),
+                sentence(error),
             )
         else:
             outage.over("the store answers; the start goes on")

@@ -22,7 +22,7 @@ from random import random
 from typing import TYPE_CHECKING, TypeAlias
 
 from stoker.model import ids
-from stoker.model.errors import AWAY, StokerError
+from stoker.model.errors import AWAY, StokerError, sentence
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Claim, Settlement, Verdict
 from stoker.model.lifecycle import conclude
@@ -236,7 +236,7 @@ class Resender:
                 "%g s; when this worker stops, the job runs again elsewhere.",
                 ids.text(claim.id),
                 claim.kind,
-                trouble,
+                sentence(trouble),
                 AGAIN_EVERY,
             )
         return again

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.base import CONTROL, Engine
 from stoker.event_buffer import wall
-from stoker.model.errors import EngineError, EngineRefused, InvalidInput, StokerError
+from stoker.model.errors import EngineError, EngineRefused, InvalidInput, StokerError, sentence
 from stoker.model.events import of_missed
 from stoker.model.ids import occurrence
 from stoker.model.job import Draft
@@ -175,4 +175,4 @@ def _log(schedule: Schedule) -> None:
         case _:
             logger.debug("schedule %s %s", name, schedule.last_status)
     if not schedule.enabled:
-        logger.error("schedule %s is disabled: %s Edit or reset it to go on.", name, schedule.last_error)
+        logger.error("schedule %s is disabled: %s Edit or reset it to go on.", name, sentence(schedule.last_error))

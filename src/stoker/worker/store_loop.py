@@ -15,7 +15,7 @@ from random import random
 from typing import TYPE_CHECKING
 
 from stoker.model import ids
-from stoker.model.errors import StokerError
+from stoker.model.errors import StokerError, sentence
 from stoker.model.humanize import count
 from stoker.model.job import Claim, Settled, Settlement, Status, Verdict
 from stoker.model.lifecycle import RESULT_WARNING, conclude
@@ -295,7 +295,7 @@ class StoreLoop:
         if not self.away:
             self.away = True
             text = "the store does not answer: %s: %s Running jobs go on; Stoker keeps trying."
-            self._outage.report(text, self.engine.where, error)
+            self._outage.report(text, self.engine.where, sentence(error))
         pause = self._pause * (0.5 + random())  # so that workers do not return all at once
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
         await asyncio.sleep(pause)

@@ -23,7 +23,7 @@ from stoker.engines import notices
 from stoker.engines.base import outbox_of
 from stoker.executors import Executors
 from stoker.executors.outcomes import Cause
-from stoker.model.errors import InvalidInput, StokerError
+from stoker.model.errors import InvalidInput, StokerError, sentence
 from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_QUEUE, Claim, Note, Settlement, Status, check_name
@@ -419,7 +419,7 @@ class Worker:
                     await step()
                 except StokerError as error:
                     logger.warning(
-                        "could not release the lease: %s Its jobs run again when the lease has lapsed.", error
+                        "could not release the lease: %s Its jobs run again when the lease has lapsed.", sentence(error)
                     )
         finally:
             self.failures.flush(everything=True)

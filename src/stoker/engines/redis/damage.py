@@ -18,7 +18,7 @@ from stoker.engines.redis.keys import DAMAGE, Shard
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.stored_job import as_record
 from stoker.engines.shared.unit_of_work import Wanted
-from stoker.model.errors import CorruptRecord
+from stoker.model.errors import CorruptRecord, sentence
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Status
 
@@ -58,7 +58,7 @@ async def repair(store: Store, shard: Shard) -> None:
         for start in range(0, len(strays), RESTORED_AT_ONCE):
             await _restore(store, shard, strays[start : start + RESTORED_AT_ONCE])
     except CorruptRecord as error:
-        log.warning("entries of jobs cannot be restored yet: %s The next cleaning tries again.", error)
+        log.warning("entries of jobs cannot be restored yet: %s The next cleaning tries again.", sentence(error))
         return
     await store.connection.call("HDEL", shard.key(DAMAGE), ENTRIES)
     if strays:
