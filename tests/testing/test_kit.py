@@ -8,20 +8,37 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 import psycopg
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import NullPool
 
-from stoker import Chunk, Fixed, InvalidInput, NotFound, Outbox, Rate, Reject, Snooze, Stoker, StokerError, current
+from stoker import (
+    Chunk,
+    Fixed,
+    Inbox,
+    InvalidInput,
+    NotFound,
+    Outbox,
+    Rate,
+    Reject,
+    Snooze,
+    Stoker,
+    StokerError,
+    current,
+)
+from stoker.errors import EngineBusy
 from stoker.outbox import Message
 from stoker.testing import TestKit, VirtualClock, assert_enqueued, refute_enqueued
-from tests.harness.django_settings import django, on_file
+from tests.harness.django_settings import django, on_file, on_server
 from tests.harness.fixtures import batches
 
 NEVER = "sqlite:////nonexistent-folder/never.db"
@@ -83,6 +100,7 @@ async def hourly() -> None:
 
 jobs.budget("mail", Rate(2, per=60))
 orders: Outbox[dict[str, int]] = Outbox(jobs, stream="orders")
+senders = Inbox(jobs, source="partner")
 
 
 @orders.deliver
@@ -477,6 +495,47 @@ async def test_messages_are_delivered_again_at_their_time() -> None:
         assert tries == ["hello", "hello"]
 
 
+@pytest.mark.spec("KIT-04")
+async def test_advance_stops_at_the_end_of_a_pause_and_at_what_a_job_brings(where: str) -> None:
+    """Also where a job resumes a queue, or enqueues what is due before other jobs that waited longer."""
+    app = Stoker(NEVER)
+    started: list[tuple[str, float]] = []
+
+    def note(name: str) -> None:
+        started.append((name, (kit.clock.moment() - began).total_seconds()))
+
+    @app.task(queue="paused")
+    async def mail(name: str) -> None:
+        note(name)
+
+    @app.task(queue="stopped")
+    async def stopped() -> None:
+        note("stopped")
+
+    @app.task
+    async def first() -> None:
+        note("first")
+        await second.using(delay=3).enqueue()
+
+    @app.task
+    async def second() -> None:
+        note("second")
+        await app.queue("stopped").resume()
+
+    async with TestKit(app, where) as kit:
+        began = kit.clock.moment()
+        await app.queue("paused").pause(for_=600)
+        await app.queue("stopped").pause()
+        await mail.enqueue("mail")
+        await mail.using(delay=700).enqueue("late")
+        await stopped.enqueue()
+        await first.using(delay=5).enqueue()
+        assert await kit.advance(599) == {"done": 3}
+        assert started == [("first", 5), ("second", 8), ("stopped", 8)]
+        assert await kit.advance(101) == {"done": 2}
+        assert started[3:] == [("mail", 600), ("late", 700)]
+
+
 # --- transactions of the user's, in memory --------------------------------------------------------------------
 
 
@@ -515,7 +574,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_jobs_along(tmp_path: Path) ->
         send.using(tx=session).enqueue_sync("closed")
         session.close()
         send.using(tx=session).enqueue_sync("by hand")
-        assert kit.commit() == 1
+        kit.commit()
         session.rollback()
         assert [job.arguments["to"] for job in kit.enqueued(send, tx=session)] == ["first", "third", "by hand"]
     database.dispose()
@@ -536,7 +595,7 @@ def test_jobs_of_a_django_connection_wait_for_its_commit(tmp_path: Path) -> None
         assert_enqueued(send, to="first")
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             send.using(tx=connection).enqueue_sync("third")
-            assert kit.commit() == 1
+            kit.commit()
             raise ZeroDivisionError
         assert [job.arguments["to"] for job in kit.enqueued(send)] == ["first", "third"]
         with pytest.raises(StokerError, match=r"inside `with transaction\.atomic\(\):`"):
@@ -545,16 +604,255 @@ def test_jobs_of_a_django_connection_wait_for_its_commit(tmp_path: Path) -> None
 
 @pytest.mark.spec("KIT-11")
 def test_other_handles_are_refused(tmp_path: Path) -> None:
-    with TestKit(jobs) as kit, sqlite3.connect(tmp_path / "own.db") as connection:
-        with pytest.raises(StokerError, match=r"sqlite3\.Connection.*use TestKit\(jobs, url\)\. Nothing was stored"):
-            send.using(tx=connection).enqueue_sync("ada")
-        assert kit.commit() == 0
-    connection.close()
+    said = r"sqlite3\.Connection.*use TestKit\(jobs, url\)\. Nothing was stored"
+    with TestKit(jobs) as kit, closing(sqlite3.connect(tmp_path / "own.db")) as connection:
+        for call in (
+            lambda: send.using(tx=connection).enqueue_sync("ada"),
+            lambda: orders.append_sync("ada", {"order": 1}, tx=connection),
+            lambda: senders.receive_sync("m1", tx=connection),
+            lambda: kit.enqueued(send, tx=connection),
+        ):
+            with pytest.raises(StokerError, match=said):
+                call()
+        kit.commit()
+        assert kit.drain_sync() == {}
+        assert happened == []
     with TestKit(jobs, "sqlite") as kit:
         with pytest.raises(StokerError, match=r"kit\.commit\(\) is for a TestKit in memory"):
             kit.commit()
-        with pytest.raises(InvalidInput, match="tx: is looked into by a TestKit in memory only"):
+        with pytest.raises(InvalidInput, match=r"tx: cannot be a builtins\.object; give your session or connection"):
+            kit.enqueued(send, tx=object())
+
+
+@pytest.mark.spec("KIT-12")
+def test_messages_and_received_ids_of_a_session_wait_for_its_commit(tmp_path: Path) -> None:
+    database = create_engine(f"sqlite:///{tmp_path}/own.db")
+    with TestKit(jobs) as kit, Session(database) as session:
+        assert senders.receive_sync("m1", tx=session)
+        assert not senders.receive_sync("m1", tx=session)
+        orders.append_sync("ada", {"order": 1}, tx=session)
+        with session.begin_nested() as savepoint:
+            orders.append_sync("ada", {"order": 2}, tx=session)
+            assert senders.receive_sync("m2", tx=session)
+            savepoint.rollback()
+        with session.begin_nested():
+            orders.append_many_sync([orders.entry("ada", {"order": 3})], tx=session)
+        kit.drain_sync()
+        assert happened == []
+        session.commit()
+        kit.drain_sync()
+        assert happened == [("delivered", 1), ("delivered", 3)]
+        assert not senders.receive_sync("m1", tx=session)
+        assert senders.receive_sync("m2", tx=session)
+        orders.append_sync("ada", {"order": 4}, tx=session)
+        session.rollback()
+        assert senders.receive_sync("m2", tx=session)
+        orders.append_sync("ada", {"order": 5}, tx=session)
+        kit.commit()
+        session.rollback()
+        kit.drain_sync()
+        assert happened[2:] == [("delivered", 5)]
+        assert not senders.receive_sync("m2", tx=session)
+        orders.append_sync("ada", {"order": 6}, tx=session)
+    session.commit()  # the kit is over: there is nowhere to store it
+    database.dispose()
+
+
+@pytest.mark.spec("KIT-12")
+def test_messages_of_a_django_connection_wait_for_its_commit(tmp_path: Path) -> None:
+    with django(default=on_file(tmp_path / "own.db")), TestKit(jobs) as kit:
+        from django.db import connection, transaction
+
+        with transaction.atomic():
+            orders.append_sync("ada", {"order": 1}, tx=connection)
+            with pytest.raises(ZeroDivisionError), transaction.atomic():
+                orders.append_sync("ada", {"order": 2}, tx=connection)
+                assert senders.receive_sync("m1", tx=connection)
+                raise ZeroDivisionError
+            with transaction.atomic():
+                assert senders.receive_sync("m1", tx=connection)
+                orders.append_sync("ada", {"order": 3}, tx=connection)
+            kit.drain_sync()
+            assert happened == []
+            with pytest.raises(ZeroDivisionError), transaction.atomic():
+                orders.append_sync("ada", {"order": 4}, tx=connection)
+                raise ZeroDivisionError
+        kit.drain_sync()
+        assert happened == [("delivered", 1), ("delivered", 3)]
+        assert kit.enqueued(send, tx=connection) == []
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            assert not senders.receive_sync("m1", tx=connection)
+            orders.append_sync("ada", {"order": 5}, tx=connection)
+            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            orders.append_sync("ada", {"order": 6}, tx=connection)
+            kit.commit()
+            raise ZeroDivisionError
+        kit.drain_sync()
+        assert happened[2:] == [("delivered", 6)]
+
+
+@pytest.mark.spec("KIT-11")
+async def test_what_stands_aside_obeys_keys_and_groups(tmp_path: Path) -> None:
+    """The receipts in the transaction are those that a real store gives."""
+    database = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/own.db")
+    async with TestKit(jobs) as kit, AsyncSession(database) as session:
+        await charge.enqueue(1)
+        assert [(await charge.using(tx=session).enqueue(n)).stored for n in (1, 2, 2)] == [
+            "existing",
+            "inserted",
+            "existing",
+        ]
+        await jobs.group([send.draft("ada"), send.draft("bob")], then=total.draft(), tx=session)
+        assert len(kit.enqueued(charge, tx=session)) == 2
+        await session.commit()
+        assert await kit.drain() == {"done": 5}
+        assert happened[-1] == "total"
+        await charge.using(tx=session).enqueue(3)
+        await charge.enqueue(3)  # a real store would wait here until the session ends
+        with pytest.raises(EngineBusy, match="another call changed the same jobs or keys"):
+            await session.commit()
+    await database.dispose()
+
+
+@pytest.mark.spec("KIT-11")
+async def test_a_block_of_a_handler_joins_its_session_in_memory(tmp_path: Path) -> None:
+    """Rows, follow-ups, messages and the end of the job are one commit here too."""
+    app = Stoker(NEVER, backoff=Fixed(60))
+    outbox: Outbox[int] = Outbox(app, stream="paid")
+    database = create_engine(f"sqlite:///{tmp_path}/own.db")
+    factory = sessionmaker(database)
+    with factory.begin() as session:
+        session.execute(text("create table paid (n int)"))
+
+    @app.task(attempts=2)
+    def pay(n: int) -> None:
+        with current().transaction(factory.begin) as session:
+            session.execute(text("insert into paid values (:n)"), {"n": n})
+            outbox.append_sync("ada", n)
+            tell.enqueue_sync(n)
+            if current().attempt == 1:
+                raise ConnectionError("away")
+
+    @app.task
+    async def tell(n: int) -> None:
+        happened.append(("told", n))
+
+    @outbox.deliver
+    async def ship(message: Message[int]) -> None:
+        happened.append(("shipped", message.body))
+
+    async with TestKit(app) as kit:
+        await pay.enqueue(7)
+        assert await kit.drain() == {"retrying": 1}
+        assert (happened, kit.enqueued(tell)) == ([], [])
+        assert await kit.advance(60) == {"done": 2}
+        assert sorted(happened) == [("shipped", 7), ("told", 7)]
+    with factory() as session:
+        assert session.execute(text("select n from paid")).all() == [(7,)]
+    database.dispose()
+
+
+# --- transactions of the user's, on a real store ------------------------------------------------------------------
+
+
+def _sqlite3(kit: TestKit) -> AbstractContextManager[Any]:
+    return closing(sqlite3.connect(kit.where))
+
+
+def _psycopg(kit: TestKit) -> AbstractContextManager[Any]:
+    return psycopg.connect(kit._where)
+
+
+@contextmanager
+def _session(kit: TestKit) -> Iterator[Any]:
+    url = make_url(f"sqlite:///{kit.where}")
+    if kit._where != "sqlite":
+        url = make_url(kit._where).set(drivername="postgresql+psycopg")
+    database = create_engine(url, poolclass=NullPool)
+    with Session(database) as session:
+        yield session
+
+
+@contextmanager
+def _django(kit: TestKit) -> Iterator[Any]:
+    with django(default=on_file(Path(kit.where)) if kit._where == "sqlite" else on_server(kit._where)):
+        from django.db import connection, transaction
+
+        transaction.set_autocommit(False)
+        yield connection
+
+
+HANDLES = [
+    pytest.param(engine, handle, id=f"{engine}-{handle.__name__}", marks=pytest.mark.engine(engine))
+    for engine, handle in (
+        ("sqlite", _sqlite3),
+        ("sqlite", _session),
+        ("sqlite", _django),
+        ("postgres", _psycopg),
+        ("postgres", _session),
+        ("postgres", _django),
+    )
+]
+
+
+@pytest.mark.spec("KIT-13")
+@pytest.mark.parametrize(("engine", "opened"), HANDLES)
+def test_a_rolled_back_transaction_on_a_real_store_shows_its_jobs(
+    engine: str, opened: Callable[[TestKit], AbstractContextManager[Any]], request: pytest.FixtureRequest
+) -> None:
+    where = engine if engine == "sqlite" else str(request.getfixturevalue("postgres_url"))
+    with TestKit(jobs, where) as kit:
+        send.enqueue_sync("stored")
+        with opened(kit) as handle:
+            send.using(tx=handle, queue="mail", delay=60).enqueue_sync("ada", subject="é")
+            assert_enqueued(send, tx=handle, to="ada", subject="é", queue="mail", delay=60)
+            assert [job.arguments["to"] for job in kit.enqueued(send, tx=handle)] == ["stored", "ada"]
+            refute_enqueued(send, to="ada")
+            with pytest.raises(AssertionError, match=r"send\(to='ada', subject='é'\), pending in queue 'mail'"):
+                assert_enqueued(send, tx=handle, to="eve")
+            handle.rollback()
+            refute_enqueued(send, tx=handle, to="ada")
+            handle.rollback()
+        assert kit.drain_sync() == {"done": 1}
+
+
+@pytest.mark.spec("KIT-13")
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_an_async_session_is_read_inside_its_own_run_sync(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    where = engine if engine != "postgres" else str(request.getfixturevalue("postgres_url"))
+    async with TestKit(jobs, where) as kit:
+        url = make_url(f"sqlite+aiosqlite:///{kit.where if engine == 'sqlite' else tmp_path / 'own.db'}")
+        if engine == "postgres":
+            url = make_url(where).set(drivername="postgresql+asyncpg")
+        database = create_async_engine(url, poolclass=NullPool)
+        async with AsyncSession(database) as session:
+            await send.using(tx=session).enqueue("ada")
+            [job] = await session.run_sync(lambda inside: kit.enqueued(send, tx=inside))
+            assert job.arguments["to"] == "ada"
+            if engine != "memory":
+                with pytest.raises(
+                    InvalidInput, match=r"AsyncSession, which must be awaited, .* session\.run_sync\(la"
+                ):
+                    kit.enqueued(send, tx=session)
+            await session.rollback()
+        refute_enqueued(send)
+
+
+@pytest.mark.spec("KIT-13")
+async def test_handles_that_must_be_awaited_are_refused_before_they_are_used() -> None:
+    async with TestKit(jobs, "sqlite") as kit, aiosqlite.connect(kit.where) as connection:
+        await send.using(tx=connection).enqueue("ada")
+        with pytest.raises(
+            InvalidInput, match=r"aiosqlite\..*Connection, which must be awaited, .* a synchronous handle"
+        ):
             kit.enqueued(send, tx=connection)
+        await connection.commit()
+        assert_enqueued(send, to="ada")
+    with pytest.raises(StokerError, match=r"kit\.where\(\) works inside the block"):
+        assert kit.where
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------

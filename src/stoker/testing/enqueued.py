@@ -2,6 +2,7 @@
 
 `assert_enqueued` and `refute_enqueued` are plain calls in async tests too: a forgotten `await` would make a test that
 always passes. They read through an engine and a loop of their own, in a thread, while the test's loop stands still.
+With `tx` they read through that handle.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from stoker import views
 from stoker.codec.signature import display
+from stoker.engines.base import Engine, Feature
+from stoker.engines.sql.user_handles import handles
 from stoker.model.errors import InvalidInput, InvalidPayload
 from stoker.model.job import Status
 from stoker.model.query import LARGEST_PAGE, Query
@@ -21,7 +24,6 @@ from stoker.model.unique import Unique
 from stoker.options import OPTIONS, JobOptions, parse
 from stoker.settings import check_known
 from stoker.task import Task
-from stoker.testing.held_jobs import of_apps
 from stoker.testing.stores import aside
 from stoker.views import Job
 
@@ -84,34 +86,50 @@ class Wanted:
 
 
 def find(app: Stoker, task: Task[..., Any] | str, tx: Any = None) -> list[EnqueuedJob]:
-    """The jobs of a task in any status, in the order in which they were enqueued; last those that `tx` holds."""
+    """The jobs of a task in any status, in the order in which they were enqueued; with `tx` as that sees them."""
     kind = task if isinstance(task, str) else task.name
 
     async def read() -> list[Job]:
         engine = app.new_engine()
         await engine.open()
         try:
-            found: list[Job] = []
-            cursor: bytes | None = None
-            while True:
-                query = Query(kinds=frozenset((kind,)), order="oldest", limit=LARGEST_PAGE, cursor=cursor)
-                page = await engine.operator.find(query)
-                found += [views.job(one) for one in page.jobs]
-                cursor = page.cursor
-                if cursor is None:
-                    return found
+            return await _all(engine, kind, None)
         finally:
             await engine.close()
 
-    held = None if tx is None else of_apps.get(app)
-    if tx is not None and held is None:
-        raise NotComparable(
-            "tx", tx, "is looked into by a TestKit in memory only; on a real store read after the commit"
-        )
-    jobs = sorted(aside(read), key=lambda job: (job.created_at, job.id))
-    jobs += [] if held is None else [job for job in held.of(tx) if job.kind == kind]
+    if tx is None:
+        found = aside(read)
+    else:
+        _check_handle(app, tx)
+        found = app.drive(lambda engine: _all(engine, kind, tx))
     known = task if isinstance(task, Task) else app.find_task(kind)
-    return [_with_arguments(job, known) for job in jobs]
+    return [_with_arguments(job, known) for job in sorted(found, key=lambda job: (job.created_at, job.id))]
+
+
+async def _all(engine: Engine, kind: str, tx: Any) -> list[Job]:
+    found: list[Job] = []
+    cursor: bytes | None = None
+    while True:
+        query = Query(kinds=frozenset((kind,)), order="oldest", limit=LARGEST_PAGE, cursor=cursor)
+        page = await engine.operator.find(query, tx=tx)
+        found += [views.job(one) for one in page.jobs]
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def _check_handle(app: Stoker, tx: Any) -> None:
+    """Refuse a handle whose statements are awaited: this call does not wait, and its connection would be spoiled."""
+    if Feature.USER_TRANSACTION not in app.root().features:
+        return  # the kit in memory reads no handle, and a store without transactions refuses each
+    known, name = handles.known(tx), handles.describe_handle(tx)
+    if known is None:
+        raise NotComparable("tx", tx, f"cannot be a {name}; give your session or connection, whose transaction is open")
+    if known.suspends:
+        instead = "give a synchronous handle, or read after the commit"
+        if hasattr(tx, "run_sync"):
+            instead = "write `await session.run_sync(lambda inside: kit.enqueued(task, tx=inside))`"
+        raise NotComparable("tx", tx, f"is a {name}, which must be awaited, and this call is not; {instead}")
 
 
 def assert_enqueued(
@@ -121,8 +139,8 @@ def assert_enqueued(
 
     Keywords are parameters of the handler, options of the job (`queue`, `delay`, `priority`, `tenant`, …) or `status`.
     A parameter that is called like an option stands in `args`. What is not given may be anything, so without keywords
-    any job of the task will do. The message shows what was enqueued and how it differs. With `tx`, on a kit in memory,
-    jobs count that wait for its commit.
+    any job of the task will do. The message shows what was enqueued and how it differs. With `tx` the jobs are read
+    through that handle, so that those count which wait for its commit.
     """
     __tracebackhide__ = True
     wanted, jobs = _compared(task, args, tx, expected)

@@ -20,7 +20,6 @@ from stoker.app import Stoker
 from stoker.block import joined
 from stoker.engine_pool import LoopEngine
 from stoker.engines.base import Engine, Transaction, outbox_of
-from stoker.engines.memory.transaction import MemoryTransaction
 from stoker.hooks import FailedRun, Next
 from stoker.model import ids
 from stoker.model.errors import EngineRefused, InvalidInput, JobFailed, StokerError
@@ -34,7 +33,6 @@ from stoker.task import Task
 from stoker.testing import single_run
 from stoker.testing.clock import VirtualClock
 from stoker.testing.enqueued import EnqueuedJob, Wanted, find
-from stoker.testing.held_jobs import HeldJobs, of_apps
 from stoker.testing.stores import OwnStore, aside
 from stoker.worker import Worker
 from stoker.worker.schedules import declare, fire_due
@@ -64,6 +62,12 @@ class TestKit:
         self._back: Callable[[], list[LoopEngine]] | None = None
         self._failures: dict[str, deque[BaseException | type[BaseException]]] = {}
         self._served: frozenset[str] = frozenset()
+
+    @property
+    def where(self) -> str:
+        """Where the store is, such as the path of its SQLite file; a session of the test may connect to it."""
+        self._check_open("where")
+        return self.app.root().where
 
     def __repr__(self) -> str:
         return f"<TestKit of {self.app!r} on {self._where.partition('://')[0]}>"
@@ -127,9 +131,6 @@ class TestKit:
             self._failures.clear()
             self.app.middleware.insert(0, self._failing)
             _open[self.app] = self
-            if store.in_memory:
-                of_apps[self.app] = HeldJobs(self._store_committed, self.clock)
-                vars(self.app)["_insert"] = self._insert_or_hold
         return store
 
     def _restore(self) -> list[LoopEngine]:
@@ -140,8 +141,6 @@ class TestKit:
             if back is None:
                 return []
             _open.pop(self.app, None)
-            of_apps.pop(self.app, None)
-            vars(self.app).pop("_insert", None)
             return back()
 
     async def _prepare(self) -> None:
@@ -215,35 +214,16 @@ class TestKit:
 
     # --- transactions of the user's, in memory --------------------------------------------------------------------
 
-    def commit(self) -> int:
-        """Store the jobs that wait for the commit of a transaction, as if it came now; returns how many.
+    def commit(self) -> None:
+        """Store the jobs and messages that wait for the commit of a transaction, as if it came now.
 
         For tests whose transaction is rolled back at the end. A kit on a real store refuses: there the handle decides.
         """
         self._check_open("commit")
-        held = of_apps.get(self.app)
-        if held is None:
+        assert self._store is not None
+        if self._store.user_transactions is None:
             raise StokerError("kit.commit() is for a TestKit in memory. On a real store commit your own transaction.")
-        return held.commit()
-
-    async def _insert_or_hold(
-        self, engine: Engine, drafts: Sequence[Draft], tx: Transaction | None, group: Group | None = None
-    ) -> list[Receipt]:
-        """Stand in for the app's own: a transaction that is not the store's holds the jobs."""
-        if tx is None or isinstance(tx, MemoryTransaction):
-            return await Stoker._insert(self.app, engine, drafts, tx, group)
-        return of_apps[self.app].hold(tx, drafts, group)
-
-    def _store_committed(self, drafts: Sequence[Draft], group: Group | None) -> None:
-        async def store() -> None:
-            engine = self.app.new_engine()
-            await engine.open()
-            try:
-                await Stoker._insert(self.app, engine, drafts, None, group)
-            finally:
-                await engine.close()
-
-        aside(store)
+        self._store.user_transactions.commit()
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -252,8 +232,8 @@ class TestKit:
     ) -> list[EnqueuedJob]:
         """The jobs of a task in any status, in the order in which they were enqueued, with decoded `arguments`.
 
-        `filters` are as for `assert_enqueued`. A kind that has no task here is given by name. With `tx`, on a kit in
-        memory, those that wait for the commit of that transaction are among them.
+        `filters` are as for `assert_enqueued`. A kind that has no task here is given by name. With `tx` they are read
+        through that handle, so those that wait for the commit of its transaction are among them.
         """
         self._check_open("enqueued")
         if not isinstance(task, str) and (not isinstance(task, Task) or task.app is not self.app):

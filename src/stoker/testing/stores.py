@@ -14,8 +14,11 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 from stoker.engines.base import Clock, Engine
+from stoker.engines.memory.engine import MemoryEngine
+from stoker.engines.sql.user_handles.handles import drive
 from stoker.engines.url import engine_from_url
 from stoker.model.errors import InvalidInput
+from stoker.testing.user_transactions import UserTransactions
 
 T = TypeVar("T")
 
@@ -37,9 +40,15 @@ class OwnStore:
         self._folder: Path | None = None
         self._schema: str | None = None
         self._prefix: str | None = None
+        self.user_transactions: UserTransactions | None = None
+        self.engine: Engine
         if self.in_memory:
-            self.engine = engine_from_url(url, clock=clock)
-            self.engine.history = None  # a test looks at all its jobs, however many have ended
+            self.engine = engine = engine_from_url(url, clock=clock)
+            assert isinstance(engine, MemoryEngine)
+            engine.history = None  # a test looks at all its jobs, however many have ended
+            drive(engine.open())  # so that a synchronous tx= finds it open, before any loop has used the app
+            self.user_transactions = UserTransactions(engine)
+            engine.adopt(self.user_transactions.of)
         elif scheme == "sqlite":
             self.engine = self._file(None if where == "sqlite" else url, clock)
         elif scheme.startswith("postgres"):
@@ -59,6 +68,9 @@ class OwnStore:
 
     async def remove(self) -> None:
         """Remove everything that was stored."""
+        if self.user_transactions is not None:
+            self.user_transactions.forget()
+            await self.engine.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         if self._schema is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from stoker.engines.base import Transaction
 from stoker.engines.call_times import CallTimes
 from stoker.engines.memory.streams import StreamUnit
-from stoker.engines.memory.transaction import own
+from stoker.engines.memory.transaction import MemoryTransaction
 from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared.audit_lines import tell
 from stoker.engines.shared.job_end_waiters import WANT, JobEndWaiters, Message
@@ -78,13 +78,21 @@ class Access:
         **kwargs: P.kwargs,
     ) -> Answer:
         """Run a step as part of a transaction, which writes nothing before its end."""
+        joined = self._transaction(tx, writes=True)
         with self.read as store:
-            return own(tx, store).make(lambda store, unit: step(store, unit, *args, **kwargs), store.now())
+            joined.check(store)
+            return joined.make(lambda store, unit: step(store, unit, *args, **kwargs), store.now())
 
     def look(self, tx: Transaction, read: Callable[[Store, StreamUnit], Answer]) -> Answer:
         """Read what a transaction sees."""
+        seen = self._transaction(tx, writes=False)
         with self.read as store:
-            return own(tx, store).look(read, store.now())
+            seen.check(store)
+            return seen.look(read, store.now())
+
+    def _transaction(self, tx: Transaction, *, writes: bool) -> MemoryTransaction:
+        """The transaction of a handle. Not under the lock: another one's library may call back."""
+        return tx if isinstance(tx, MemoryTransaction) else self.store.adopt(tx, writes=writes)
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         self.check()

@@ -24,7 +24,7 @@ from stoker.engines.memory.outbox import Outbox
 from stoker.engines.memory.schedules import Schedules
 from stoker.engines.memory.settle import Settler
 from stoker.engines.memory.store import Store
-from stoker.engines.memory.transaction import MemoryTransaction
+from stoker.engines.memory.transaction import Adopt, MemoryTransaction
 from stoker.model.errors import InvalidOption
 from stoker.model.health.facts import MOST_COUNTED, Counted, Facts
 from stoker.model.job import FINISHED
@@ -157,15 +157,27 @@ class MemoryEngine:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[MemoryTransaction]:
-        with self._access.read as store:
-            tx = MemoryTransaction(store)
+        tx = self.begin()
         try:
             yield tx
         except BaseException:
             tx.forget()
             raise
+        self.commit(tx)
+
+    def begin(self) -> MemoryTransaction:
+        """A transaction that somebody else ends, with `commit` or by forgetting it."""
+        self._access.check()
+        return MemoryTransaction(self._store)
+
+    def commit(self, tx: MemoryTransaction) -> None:
+        """Write what was done in a transaction."""
         with self._access.write as store:
             tx.perform(store.now())
+
+    def adopt(self, adopt: Adopt) -> None:
+        """Take other handles as `tx=` than the store's own, in all engines on it."""
+        self._store.adopt = adopt
 
     async def migrate(self, *, plan_only: bool = False) -> list[str]:  # noqa: ARG002 - there is no schema
         return []

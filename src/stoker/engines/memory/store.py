@@ -21,6 +21,7 @@ from stoker.engines.memory.events import EventLog
 from stoker.engines.memory.ready_queue import ReadyQueue, head_of
 from stoker.engines.memory.streams import Tables
 from stoker.engines.memory.subqueues import Subqueues
+from stoker.engines.memory.transaction import Adopt, refuse
 from stoker.engines.memory.waiters import Hub, Waiter
 from stoker.engines.shared import careful
 from stoker.engines.shared.job_end_waiters import Interest, JobEndWaiters
@@ -90,6 +91,8 @@ class Store:
         """Groups that the current call has closed."""
         self.entries: list[AuditEntry] = []
         """Entries of the audit log that the current call has written."""
+        self.adopt: Adopt = refuse
+        """What becomes of handles that are none of the store's own: a test kit takes some."""
         self.writes = 0
         """How many calls may have written; a transaction sees by it whether another one did."""
 

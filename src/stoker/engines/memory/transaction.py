@@ -9,7 +9,7 @@ claim was lost), nothing is written and `EngineBusy` is raised.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 from stoker.engines.memory.streams import StreamUnit
 from stoker.model.errors import EngineBusy, EngineRefused
@@ -28,7 +28,9 @@ class MemoryTransaction:
     def __init__(self, store: Store) -> None:
         self.rolled_back = False
         self._store = store
-        self._calls: list[tuple[Call[Any], object]] = []
+        self.inside: Any = None
+        """Where in a transaction of the user's the next call is made: in which savepoint."""
+        self._calls: list[tuple[Call[Any], object, Any]] = []
         self._copy: StreamUnit | None = None
         self._copied_at = 0
         self._ended = False
@@ -41,7 +43,7 @@ class MemoryTransaction:
         copy = self._up_to_date(now)
         self._copy = None  # a call that raises may leave half of itself in it
         answer = call(self._store, copy)
-        self._calls.append((call, answer))
+        self._calls.append((call, answer, self.inside))
         self._copy = copy
         return answer
 
@@ -54,10 +56,22 @@ class MemoryTransaction:
         """The copy, with all calls so far; a new one if others have written since it was made."""
         if (copy := self._copy) is None or self._copied_at != self._store.writes:
             copy, self._copied_at = StreamUnit(now, self._store.tables), self._store.writes
-            for earlier, _ in self._calls:
+            for earlier, *_ in self._calls:
                 earlier(self._store, copy)
         copy.now = now
         return copy
+
+    def undo(self, is_undone: Callable[[Any], bool]) -> None:
+        """Forget the calls that were made inside something that is rolled back."""
+        self._calls = [one for one in self._calls if not is_undone(one[2])]
+        self._copy = None
+
+    def split(self, is_meant: Callable[[Any], bool]) -> MemoryTransaction:
+        """Take the calls that were made inside something out of this transaction, into one of their own."""
+        part = MemoryTransaction(self._store)
+        part._calls = [one for one in self._calls if is_meant(one[2])]
+        self.undo(is_meant)
+        return part
 
     @property
     def raw(self) -> NoReturn:
@@ -72,8 +86,8 @@ class MemoryTransaction:
         """Write everything at once, or nothing."""
         self._ended = True
         unit = StreamUnit(now, self._store.tables)
-        answers = [call(self._store, unit) for call, _ in self._calls]
-        if answers != [promised for _, promised in self._calls]:
+        answers = [call(self._store, unit) for call, *_ in self._calls]
+        if answers != [promised for _, promised, _ in self._calls]:
             raise EngineBusy(
                 "another call changed the same jobs or keys while this transaction was open. Nothing of it was "
                 "stored. Run the whole block again."
@@ -99,13 +113,16 @@ def _without_sql() -> EngineRefused:
     return EngineRefused("memory:// has no connection and no SQL. Its transaction holds jobs and messages only")
 
 
-def own(tx: object, store: Store) -> MemoryTransaction:
-    """The handle, if it is one of this store's."""
-    if not isinstance(tx, MemoryTransaction):
-        name = f"{type(tx).__module__}.{type(tx).__qualname__}"
-        raise EngineRefused(
-            f"memory:// takes only its own transaction() as tx=, not {name}: it cannot join another database's "
-            f"transaction. Nothing was stored."
-        )
-    tx.check(store)
-    return tx
+class Adopt(Protocol):
+    """Returns the transaction for a call with a handle that is none of the store's own, or refuses the handle."""
+
+    def __call__(self, handle: Any, /, *, writes: bool) -> MemoryTransaction: ...
+
+
+def refuse(handle: Any, /, *, writes: bool) -> NoReturn:  # noqa: ARG001 - one that adopts needs to know
+    """Refuse every other handle."""
+    name = f"{type(handle).__module__}.{type(handle).__qualname__}"
+    raise EngineRefused(
+        f"memory:// takes only its own transaction() as tx=, not {name}: it cannot join another database's "
+        f"transaction. Nothing was stored."
+    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from stoker.engines.base import CONTROL
 
@@ -33,11 +34,12 @@ class Waiter:
             self.future.set_result(None)
 
     def release(self, topic: str | None = None) -> bool:
-        """Resume the coroutine, from any thread. False when its loop is closed."""
+        """Resume the coroutine, from any thread, also one without a loop. False when its loop is closed."""
         self.topic = topic
-        if asyncio.get_running_loop() is self._loop:
-            self.fire()
-            return True
+        with suppress(RuntimeError):
+            if asyncio.get_running_loop() is self._loop:
+                self.fire()
+                return True
         try:
             self._loop.call_soon_threadsafe(self.fire)
         except RuntimeError:
