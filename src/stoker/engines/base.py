@@ -34,7 +34,7 @@ from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest, NothingDue
 from stoker.model.outbox.delivery import Advance, Advanced
 from stoker.model.outbox.letters import LetterAction, LetterFilter, Letters
 from stoker.model.outbox.stream import Entry, Stream, Vacuumed
-from stoker.model.query import Census, Change, Expired, Page, Query, Retention, Selection, Tally
+from stoker.model.query import Census, Change, Expired, Page, Place, Query, Retention, Selection, Tally
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Grant, Rate
@@ -281,6 +281,14 @@ class Groups(Protocol):
 
     async def get(self, ids: Sequence[JobId]) -> list[Group | None]:
         """The groups, in the order of the ids; None where there is none. Empty: `[]`."""
+        ...
+
+    async def find(self, *, closed: bool, behind: Place | None = None, limit: int = 100) -> list[Group]:
+        """The groups that are closed, or those that are open, the one that was made last first, at most `limit`.
+
+        Only those strictly behind a place, which is `created_at` and id of the last group before; of one instant the
+        larger id comes first. Without the ids of their members. It reads what it returns and no more. Empty: `[]`.
+        """
         ...
 
     async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:

@@ -52,6 +52,7 @@ from stoker.model.query import (
     Delete,
     Discard,
     Move,
+    Place,
     Query,
     Restore,
     Retention,
@@ -213,6 +214,20 @@ class LockStep(Laws):
     @rule(place=values.picks, abandoned=st.sampled_from([False, False, True]))
     def seal(self, place: int, abandoned: bool) -> None:
         self.same(lambda engine: engine.groups.seal(self.pick_group(place), abandoned=abandoned))
+
+    @rule(closed=st.booleans(), limit=st.sampled_from([1, 3, 50]))
+    def list_groups(self, closed: bool, limit: int) -> None:
+        """All pages of a list."""
+
+        async def walk(engine: Engine) -> list[Group]:
+            found: list[Group] = []
+            behind: Place | None = None
+            while page := await engine.groups.find(closed=closed, behind=behind, limit=limit):
+                found += page
+                behind = page[-1].created_at, page[-1].id
+            return found
+
+        self.same(walk)
 
     def pick_group(self, place: int) -> JobId:
         """An open group if there is one, else any."""

@@ -82,6 +82,8 @@ ASKED: dict[str, tuple[Any, ...]] = {
     "expire_sample": (500,),
     "expire_events": (NOW, 1_000),
     "expire_removed": (NOW, 1_000),
+    "groups_open": (NOW, LAST, 26),
+    "groups_closed": (NOW, LAST, 26),
     "events": (NOW - 1_000_000, -1, NOW, NOW - 1_000_000, 64, None),
     "events_late": (NOW - 1_000,),
     "events_latest": (NOW, -1, NOW - 1_000_000, NOW - 1_000_000, 64, None),

@@ -234,5 +234,6 @@ async def test_a_removed_group_leaves_nothing_behind(cluster: RedisClusterEngine
     assert (await cluster.groups.sweep()).removed == 1
     assert await store.connection.call("EXISTS", members) == 0
     for shard in (store.home, store.shard("default")):
-        assert await store.connection.call("ZCARD", shard.key("groups")) == 0
+        for key in ("groups", "groups:open", "groups:closed"):
+            assert await store.connection.call("ZCARD", shard.key(key)) == 0
     assert await store.connection.call("HLEN", store.home.key("grouped")) == 0

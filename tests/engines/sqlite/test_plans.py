@@ -107,6 +107,8 @@ PLANS = {
     ],
     "events_latest": ["SEARCH b USING INDEX stoker_events_first (first>? AND first<?)"],
     "events_removed": ["SEARCH r USING PRIMARY KEY (job=?)"],
+    "groups_open": ["INDEX stoker_groups_open ((created,id)<(?,?))"],
+    "groups_closed": ["INDEX stoker_groups_closed ((created,id)<(?,?))"],
     "group_kept": [
         "SEARCH b USING COVERING INDEX sqlite_autoindex_stoker_body_1 (id=?)",
         "SEARCH d USING PRIMARY KEY (id=?)",

@@ -11,6 +11,7 @@ from stoker.engines.memory.store import Store
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.groups import ABANDONED_AFTER, Closing, Group, Swept
 from stoker.model.ids import JobId
+from stoker.model.query import Place
 
 
 class Groups(Facet):
@@ -19,6 +20,14 @@ class Groups(Facet):
     async def get(self, ids: Sequence[JobId]) -> list[Group | None]:
         with self._read as store:
             return [store.groups.get(group) for group in ids]
+
+    async def find(self, *, closed: bool, behind: Place | None = None, limit: int = 100) -> list[Group]:
+        with self._read as store:
+            placed = (
+                (one.created_at, one.id) for one in store.groups.values() if (one.closed_at is not None) is closed
+            )
+            chosen = sorted((place for place in placed if behind is None or place < behind), reverse=True)[:limit]
+            return [replace(store.groups[group], members=()) for _, group in chosen]
 
     async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
         return self._run(None, _seal, group, abandoned=abandoned)

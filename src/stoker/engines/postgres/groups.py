@@ -42,6 +42,7 @@ from stoker.model.groups import (
 from stoker.model.ids import JobId
 from stoker.model.job import Draft
 from stoker.model.lifecycle import KEEP_DONE
+from stoker.model.query import LATEST, Place
 from stoker.model.time import SECOND, Instant, Span
 
 if TYPE_CHECKING:
@@ -66,7 +67,11 @@ _GROUPS, _LOCK, _TAKE_CHANGES = sql("groups"), sql("group_lock"), sql("group_tak
 _WRITE, _KNOWN, _SEAL = sql("group_write"), sql("group_known"), sql("group_seal")
 _COMPLETE, _TO_SWEEP = sql("groups_complete"), sql("groups_to_sweep")
 _EXPIRED, _EXPIRE, _PUT_OFF = sql("groups_expired"), sql("groups_expire"), sql("groups_put_off")
+_OPEN, _CLOSED = sql("groups_open"), sql("groups_closed")
 _KEPT, _DROP_CHANGES = sql("group_kept"), sql("group_changes_drop")
+
+LAST = b"\xff" * 16
+"""Not before any id."""
 
 _WIDTH = 13
 """Columns of a group without its members; those and a change stand behind them."""
@@ -77,15 +82,14 @@ class Groups(Facet):
 
     @timed(write=False, name="get_groups")
     async def get(self, ids: Sequence[JobId]) -> list[Group | None]:
-        rows = await self._store.once("admin", _GROUPS, (list(ids),)) if ids else []
-        found: dict[JobId, Group] = {}
-        for row in rows:
-            known, total, done, dead, canceled, queue, members, at = row[_WIDTH:]
-            group = found.get(row[0]) or msgspec.structs.replace(_read(row), members=tuple(known))
-            if total is not None:
-                group = group.counted(GroupChange(total, done, dead, canceled, members or [], queue), at)
-            found[group.id] = group
+        found = _with_changes(await self._store.once("admin", _GROUPS, (list(ids),)) if ids else [])
         return [found.get(group) for group in ids]
+
+    @timed(write=False, name="find_groups")
+    async def find(self, *, closed: bool, behind: Place | None = None, limit: int = 100) -> list[Group]:
+        at, last = behind or (LATEST, LAST)
+        rows = await self._store.once("admin", _CLOSED if closed else _OPEN, (at, last, limit))
+        return [msgspec.structs.replace(one, members=()) for one in _with_changes(rows).values()]
 
     @timed(write=True)
     async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
@@ -116,6 +120,18 @@ class Groups(Facet):
             part = partial(_expire, groups=expired[start : start + EXPIRED_AT_ONCE])
             removed += await store.write(part, lane="admin", lax=True)
         return Swept(abandoned=swept.abandoned, closed=swept.closed + closed, removed=removed)
+
+
+def _with_changes(rows: Iterable[Row]) -> dict[JobId, Group]:
+    """Groups by id, each with the changes that stand in a row of their own."""
+    found: dict[JobId, Group] = {}
+    for row in rows:
+        known, total, done, dead, canceled, queue, members, at = row[_WIDTH:]
+        group = found.get(row[0]) or msgspec.structs.replace(_read(row), members=tuple(known))
+        if total is not None:
+            group = group.counted(GroupChange(total, done, dead, canceled, members or [], queue), at)
+        found[group.id] = group
+    return found
 
 
 def _read(row: Row) -> Group:

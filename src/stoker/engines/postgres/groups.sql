@@ -8,6 +8,31 @@ LEFT JOIN stoker.group_change AS c ON c.id = g.id AND g.closed IS NULL
 WHERE g.id = ANY($1::uuid[])
 ORDER BY c.n
 
+-- name: groups_open
+-- Open groups behind a place ($1, $2), the latest first, at most $3, and what became of members since they were folded.
+WITH p AS MATERIALIZED (
+    SELECT id FROM stoker.job_group
+    WHERE closed IS NULL AND (created, id) < ($1::bigint, $2::uuid)
+    ORDER BY created DESC, id DESC LIMIT $3::int
+)
+
+SELECT
+    g.id, g.created, g.touched, g.closed, g.expires, g.total, g.done, g.dead, g.canceled, g.sealed, g.abandoned,
+    g.queue, g.callbacks, '{}'::uuid[], c.total, c.done, c.dead, c.canceled, c.queue, c.members, c.at
+FROM p
+CROSS JOIN LATERAL (SELECT * FROM stoker.job_group WHERE id = p.id OFFSET 0) AS g
+LEFT JOIN LATERAL (SELECT * FROM stoker.group_change WHERE id = p.id OFFSET 0) AS c ON true
+ORDER BY g.created DESC, g.id DESC, c.n
+
+-- name: groups_closed
+-- Closed groups behind a place ($1, $2), the latest first, at most $3.
+SELECT
+    id, created, touched, closed, expires, total, done, dead, canceled, sealed, abandoned, queue, callbacks,
+    '{}'::uuid[], NULL::int, NULL::int, NULL::int, NULL::int, NULL, NULL::uuid[], NULL::bigint
+FROM stoker.job_group
+WHERE closed IS NOT NULL AND (created, id) < ($1::bigint, $2::uuid)
+ORDER BY created DESC, id DESC LIMIT $3::int
+
 -- name: group_lock
 -- Open groups, each by one transaction at a time; one that jobs are joining now is left to a later sweep.
 SELECT id, created, touched, closed, expires, total, done, dead, canceled, sealed, abandoned, queue, callbacks

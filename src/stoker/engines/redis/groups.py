@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from stoker.engines.call_times import timed
-from stoker.engines.redis.control import pairs
-from stoker.engines.redis.keys import DAMAGE, GROUPS, Shard
+from stoker.engines.redis.cluster.fan_out import spread
+from stoker.engines.redis.control import pairs, scored
+from stoker.engines.redis.keys import CLOSED_GROUPS, DAMAGE, GROUPS, OPEN_GROUPS, Shard
 from stoker.engines.redis.scripts import script
 from stoker.engines.shared import careful
 from stoker.engines.shared.facets import Facet
@@ -34,6 +35,7 @@ from stoker.model.groups import (
 )
 from stoker.model.ids import JobId, text
 from stoker.model.job import Draft, Stored, links
+from stoker.model.query import LAST_ID, LATEST, Place
 from stoker.model.time import MINUTE, Instant
 
 if TYPE_CHECKING:
@@ -47,6 +49,9 @@ LOOKED_AT_ONCE = 250
 
 _KEPT = script("kept")
 
+FIELDS = (b"s", b"f", b"at", b"touched", b"closed", b"expires", b"q", b"t", b"d", b"x", b"c")
+"""What a list shows of a group: all but the ids of its members."""
+
 GROUPED = "grouped"
 """Only on a cluster, in the home shard: group → queue of its members."""
 
@@ -58,15 +63,18 @@ class Groups(Facet["Store"]):
     async def get(self, ids: Sequence[JobId]) -> list[Group | None]:
         store = self._store
         store.connection.inside()
-        found: list[Group | None] = []
-        for group in ids:
-            shard = await where(store, group)
-            try:
-                found.append(await read(store, shard.group(group)))
-            except CorruptRecord as error:
-                await _set_aside(store, shard, shard.group(group), error)
-                found.append(None)
-        return found
+        return [await _sound(store, await where(store, group), group, members=True) for group in ids]
+
+    @timed(write=False, name="find_groups")
+    async def find(self, *, closed: bool, behind: Place | None = None, limit: int = 100) -> list[Group]:
+        store, start = self._store, behind or (LATEST, LAST_ID)
+        store.connection.inside()
+        shards = [store.home, *(await store.shards() if store.connection.cluster else ())]
+        found = await spread(shards, lambda shard: _page(store, shard, start, limit, closed=closed))
+        ordered = sorted(
+            (one for some in found for one in some), key=lambda one: (one.created_at, one.id), reverse=True
+        )
+        return ordered[:limit]
 
     @timed(write=True)
     async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
@@ -103,9 +111,13 @@ class Groups(Facet["Store"]):
 # --- reading ----------------------------------------------------------------------------------------------------
 
 
-async def read(store: Store, key: str) -> Group | None:
+async def read(store: Store, key: str, *, members: bool = True) -> Group | None:
     """A group by its key; None where it is not stored. Raises `CorruptRecord` for one that cannot be read."""
-    stored = dict(pairs(await store.connection.call("HGETALL", key)))
+    if members:
+        stored = dict(pairs(await store.connection.call("HGETALL", key)))
+    else:
+        values = await store.connection.call("HMGET", key, *FIELDS)
+        stored = {name: value for name, value in zip(FIELDS, values, strict=True) if value is not None}
     if b"s" not in stored:
         return None
     expires = stored.get(b"expires")
@@ -125,6 +137,34 @@ async def read(store: Store, key: str) -> Group | None:
         )
     except (KeyError, ValueError, msgspec.MsgspecError) as error:
         raise CorruptRecord(f"its hash is damaged ({error})") from error
+
+
+async def _page(store: Store, shard: Shard, behind: Place, limit: int, *, closed: bool) -> list[Group]:
+    """The groups of a shard behind a place, the latest first, without their members."""
+    key = shard.key(CLOSED_GROUPS if closed else OPEN_GROUPS)
+    found: list[Group] = []
+    start = 0
+    while len(found) < limit:
+        flat = await store.connection.call(
+            "ZREVRANGEBYSCORE", key, behind[0], "-inf", "WITHSCORES", "LIMIT", start, limit
+        )
+        places = [(int(score), group) for group, score in scored(flat)]
+        wanted = [group for at, group in places if (at, group) < behind]
+        groups = await spread(wanted, lambda group: _sound(store, shard, group, members=False))
+        found += [one for one in groups if one is not None and (one.closed_at is not None) is closed]
+        start += limit
+        if len(places) < limit:
+            break
+    return found[:limit]
+
+
+async def _sound(store: Store, shard: Shard, group: JobId, *, members: bool) -> Group | None:
+    """A group by its id; None where it is not stored, or cannot be read and is set aside."""
+    try:
+        return await read(store, shard.group(group), members=members)
+    except CorruptRecord as error:
+        await _set_aside(store, shard, shard.group(group), error)
+        return None
 
 
 async def find(store: Store, shard: Shard, group: JobId) -> Group | None:
@@ -172,7 +212,8 @@ def writes(shard: Shard, before: Group | None, after: Group) -> Iterable[tuple[A
         return (("HSET", key, "s", state_of(after)), ("ZREM", agenda, key))
     numbers = ("t", 0, "d", 0, "x", 0, "c", 0)
     made = ("HSET", key, "s", state_of(after), "f", pack_callbacks(after), "at", after.created_at, *numbers)
-    return (made,) if after.sealed else (made, ("ZADD", agenda, after.created_at + ABANDONED_AFTER, key))
+    listed = ("ZADD", shard.key(OPEN_GROUPS), after.created_at, after.id)
+    return (made, listed) if after.sealed else (made, listed, ("ZADD", agenda, after.created_at + ABANDONED_AFTER, key))
 
 
 async def _seal(store: Store, group: JobId, *, abandoned: bool) -> bool:
@@ -301,8 +342,11 @@ async def _remove(store: Store, shard: Shard, key: str) -> int:
     """Remove a group; on a cluster the note of its queue first, so that a later sweep finds what is left."""
     if store.connection.cluster:
         await store.connection.call("HDEL", store.home.key(GROUPED), _id_of(key))
-    members = shard.members(_id_of(key))
-    [gone, *_] = await store.connection.pipeline([("DEL", key), ("DEL", members), ("ZREM", shard.key(GROUPS), key)])
+    id_ = _id_of(key)
+    lists = [("ZREM", shard.key(name), id_) for name in (OPEN_GROUPS, CLOSED_GROUPS)]
+    [gone, *_] = await store.connection.pipeline(
+        [("DEL", key), ("DEL", shard.members(id_)), ("ZREM", shard.key(GROUPS), key), *lists]
+    )
     return int(gone)
 
 

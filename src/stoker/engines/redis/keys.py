@@ -50,6 +50,8 @@ SCHEDULES = "schedules"
 DAMAGE = "damage"
 GROUPS = "groups"
 """What a sweep has to look at, and when: keys of groups, scored by an instant."""
+OPEN_GROUPS, CLOSED_GROUPS = f"{GROUPS}:open", f"{GROUPS}:closed"
+"""Ids of groups, scored by when they were made."""
 
 
 def stride(*, with_subqueues: bool) -> int:

@@ -36,6 +36,7 @@ from stoker.model.groups import (
 from stoker.model.ids import JobId
 from stoker.model.job import Draft
 from stoker.model.lifecycle import KEEP_DONE
+from stoker.model.query import LAST_ID, LATEST, Place
 from stoker.model.time import Instant
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ MOST_LOOKED = 10_000
 """About so many members and callbacks does one sweep look for, for it holds the write lock; the next one goes on."""
 
 _GROUP = sql("group")
+_OPEN, _CLOSED = sql("groups_open"), sql("groups_closed")
 _MAKE = sql("group_make")
 _JOBS_MAKE = sql("group_jobs_make")
 _JOBS = sql("group_jobs")
@@ -68,6 +70,10 @@ class Groups(Facet):
     async def get(self, ids: Sequence[JobId]) -> list[Group | None]:
         return await self._store.read(lambda _: groups(ids))
 
+    @timed(write=False, name="find_groups")
+    async def find(self, *, closed: bool, behind: Place | None = None, limit: int = 100) -> list[Group]:
+        return await self._store.read(lambda _: page(closed, behind or (LATEST, LAST_ID), limit))
+
     @timed(write=True)
     async def seal(self, group: JobId, *, abandoned: bool = False) -> bool:
         return await self._store.write(lambda unit: seal(unit, group, abandoned=abandoned), strict=True)
@@ -83,18 +89,26 @@ class Groups(Facet):
         return await self._store.write(lambda unit: sweep(unit, limit), strict=True)
 
 
-def groups(ids: Sequence[JobId]) -> Exchange[list[Group | None]]:
-    """Read whole groups, in the order of their ids."""
+def groups(ids: Sequence[JobId], *, members: bool = True) -> Exchange[list[Group | None]]:
+    """Read whole groups, in the order of their ids; without `members` all but these."""
     found: list[Group | None] = []
     for group in ids:
         stored = yield from find(group)
         if stored is not None:
-            callbacks, members = yield from _jobs(group)
+            callbacks, joined = yield from _jobs(group)
             with suppress(CorruptRecord):
                 stored = msgspec.structs.replace(stored, **damage.callbacks(callbacks))
-            stored = msgspec.structs.replace(stored, members=unpack_members(members))
+            if members:
+                stored = msgspec.structs.replace(stored, members=unpack_members(joined))
         found.append(stored)
     return found
+
+
+def page(closed: bool, behind: Place, limit: int) -> Exchange[list[Group]]:
+    """Read groups behind a place, the latest first, without their members."""
+    rows: list[Row] = yield (_CLOSED if closed else _OPEN), (*behind, limit)
+    found = yield from groups([group for (group,) in rows], members=False)
+    return [group for group in found if group is not None]
 
 
 def find(group: JobId) -> Exchange[Group | None]:

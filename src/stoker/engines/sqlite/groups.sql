@@ -2,6 +2,14 @@
 SELECT id, sealed, abandoned, total, done, dead, canceled, qid, created, touched, closed, expires
 FROM stoker_groups WHERE id = ?1
 
+-- name: groups_open
+SELECT id FROM stoker_groups
+WHERE closed IS NULL AND (created, id) < (?1, ?2) ORDER BY created DESC, id DESC LIMIT ?3
+
+-- name: groups_closed
+SELECT id FROM stoker_groups
+WHERE closed IS NOT NULL AND (created, id) < (?1, ?2) ORDER BY created DESC, id DESC LIMIT ?3
+
 -- name: group_make
 INSERT INTO stoker_groups (id, sealed, abandoned, total, done, dead, canceled, qid, created, touched, closed, expires)
 VALUES (?1, ?2, ?3, 0, 0, 0, 0, NULL, ?4, ?4, NULL, NULL)

@@ -318,6 +318,8 @@ CREATE INDEX job_group_unsealed ON stoker.job_group (touched) WHERE NOT sealed;
 CREATE INDEX job_group_complete ON stoker.job_group (id)
     WHERE sealed AND closed IS NULL AND total <= done + dead + canceled;
 CREATE INDEX job_group_expires ON stoker.job_group (expires) WHERE expires IS NOT NULL;
+CREATE INDEX job_group_open ON stoker.job_group (created, id) WHERE closed IS NULL;
+CREATE INDEX job_group_closed ON stoker.job_group (created, id) WHERE closed IS NOT NULL;
 
 CREATE TABLE stoker.group_change (
     n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -17,6 +17,25 @@ local function read_group(key, ...)
   damaged_group(key, 'its key holds no hash')
 end
 
+local LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
+
+-- The id of a group, which its key ends with in base64.
+local function group_id(key)
+  local id, value, bits = {}, 0, 0
+  for letter in string.gmatch(string.match(key, '[^:]*$'), '[%w+/]') do
+    value, bits = value * 64 + string.find(LETTERS, letter, 1, true) - 1, bits + 6
+    if bits >= 8 then
+      bits = bits - 8
+      id[#id + 1] = string.char(math.floor(value / 2 ^ bits))
+      value = value % 2 ^ bits
+    end
+  end
+  return table.concat(id)
+end
+
+-- A new group is among the open ones, for lists.
+local function list_group(key, agenda, at) call('ZADD', agenda .. ':open', at, group_id(key)) end
+
 -- model.groups.Group.close and Group.callbacks.
 local function close_group(key, agenda, succeeded)
   local g = call('HMGET', key, 'q', 'f', 'at', 't')
@@ -31,6 +50,9 @@ local function close_group(key, agenda, succeeded)
   end
   local expires = int(now + math.max(keep, $LEAST_KEPT$))
   call('HSET', key, 'closed', int(now), 'expires', expires)
+  local id = group_id(key)
+  call('ZREM', agenda .. ':open', id)
+  call('ZADD', agenda .. ':closed', g[3], id)
   if callbacks.on_finish or (succeeded and callbacks['then']) or (not succeeded and callbacks.on_failure) then
     call('HSET', key, 'p', '1')
     call('ZADD', agenda, '0', key)

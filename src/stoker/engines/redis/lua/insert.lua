@@ -145,6 +145,7 @@ if joins > 0 then
     local key, agenda, members = KEYS[tonumber(ARGV[i])], KEYS[tonumber(ARGV[i + 1])], ARGV[i + 4]
     if ARGV[i + 2] ~= '' and not call('HGET', key, 's') then
       call('HSET', key, 's', ARGV[i + 2], 'f', ARGV[i + 3], 'at', int(now), 't', 0, 'd', 0, 'x', 0, 'c', 0)
+      list_group(key, agenda, int(now))
     end
     join_group(key, agenda, members, ARGV[i + 5])
     count_group(key, agenda, #members / 16, 0, 0, 0)

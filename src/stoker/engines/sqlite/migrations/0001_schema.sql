@@ -314,6 +314,8 @@ CREATE TABLE stoker_groups (
 ) WITHOUT ROWID;
 CREATE INDEX stoker_groups_unsealed ON stoker_groups (touched) WHERE sealed = 0;
 CREATE INDEX stoker_groups_expires ON stoker_groups (expires) WHERE expires IS NOT NULL;
+CREATE INDEX stoker_groups_open ON stoker_groups (created, id) WHERE closed IS NULL;
+CREATE INDEX stoker_groups_closed ON stoker_groups (created, id) WHERE closed IS NOT NULL;
 
 CREATE TABLE stoker_group_jobs (
     id BLOB NOT NULL PRIMARY KEY,
