@@ -175,7 +175,7 @@ async def test_engines_on_two_loops_hear_on_one_connection(make: Make, elsewhere
         assert await woken(here, CONTROL) == {CONTROL}
         assert await elsewhere.run(woken(there, CONTROL)) == {CONTROL}
         assert await woken(here, "mail") == {"mail"}
-        assert not there._store.notifier._hub.remembers(["mail"]), "it never waited for that"
+        assert not there._store.notifier._waiters.remembers(["mail"]), "it never waited for that"
         await here.jobs.wake([CONTROL])
         assert await elsewhere.run(woken(there, CONTROL)) == {CONTROL}, "a twin of the same process hears it too"
     finally:

@@ -108,7 +108,7 @@ async def test_more_than_fits_into_a_message_wakes_all_waiters(
     await engine.jobs.wait(["mail"], 0)
     sleepers = [asyncio.create_task(woken(engine, topic)) for topic in ("mail", CONTROL)]
     await asyncio.sleep(0)
-    await until(lambda: set(engine._store.notifier._hub.waited_for()) >= {"mail"})
+    await until(lambda: set(engine._store.notifier._waiters.waited_for()) >= {"mail"})
     await other.jobs.wake([f"{n:0>100}" for n in range(200)])
     assert await asyncio.gather(*sleepers) == [{"mail"}, {CONTROL}]
 
@@ -218,7 +218,7 @@ async def test_closing_sends_sleepers_home(make: Make, postgres_url: str) -> Non
     await engine.jobs.wait(["mail"], 0)
     assert len(listeners(postgres_url) - before) == 1
     sleeper = asyncio.create_task(woken(engine, "mail"))
-    await until(lambda: engine._store.notifier._hub.waited_for() == ["mail"])
+    await until(lambda: engine._store.notifier._waiters.waited_for() == ["mail"])
     await engine.close()
     assert await sleeper == frozenset()
     await until(lambda: not listeners(postgres_url) - before)

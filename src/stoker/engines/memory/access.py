@@ -16,10 +16,11 @@ from stoker.engines.base import Transaction
 from stoker.engines.call_times import CallTimes
 from stoker.engines.memory.streams import StreamUnit
 from stoker.engines.memory.transaction import MemoryTransaction
-from stoker.engines.memory.waiters import Hub, Waiter
+from stoker.engines.memory.waiters import Waiter
 from stoker.engines.shared.audit_lines import tell
 from stoker.engines.shared.job_end_waiters import WANT, JobEndWaiters, Message
 from stoker.engines.shared.unit_of_work import UnitOfWork
+from stoker.engines.shared.waiters import TopicWaiters
 from stoker.model.audit import AuditEntry
 from stoker.model.errors import EngineClosed
 from stoker.model.groups import Closing, ignore
@@ -44,20 +45,20 @@ class Access:
         self.write = Call(self, write=True)
         self.ends = JobEndWaiters(self._ended, self._listen_for_ends, self._notify_ends, store.interest)
         self.waiting_for_room: set[Waiter] = set()
-        self._hub = Hub(store.lock)
+        self._waiters = TopicWaiters()
 
     def open(self) -> None:
         with self.store.lock:
             if not self.is_open:
                 self.is_open = True
-                self.store.hubs.append(self._hub)
+                self.store.waiters[self._waiters] = asyncio.get_running_loop()
 
     def close(self) -> None:
         with self.store.lock:
             if self.is_open:
                 self.is_open = False
-                self.store.hubs.remove(self._hub)
-                self._hub.dismiss()
+                del self.store.waiters[self._waiters]
+                self._waiters.dismiss()
                 self.ends.close()
                 self.store.attending.pop(self.ends, None)
                 for waiter in self.waiting_for_room:
@@ -96,7 +97,7 @@ class Access:
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         self.check()
-        return await self._hub.wait(topics, timeout)
+        return await self._waiters.wait(topics, timeout)
 
     async def wake(self, topics: Sequence[str]) -> None:
         with self.write as store:

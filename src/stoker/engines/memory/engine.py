@@ -200,7 +200,7 @@ class MemoryEngine:
                 "capacity": capacity,
                 "active": str(store.active),
                 "finished": f"{len(store.finished)} of at most {store.history}",
-                "engines": str(len(store.hubs)),
+                "engines": str(len(store.waiters)),
                 "clock marks dropped": str(store.clock.dropped),
             }
         return Description(

@@ -14,6 +14,7 @@ import time
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Concatenate, ParamSpec, TypeVar
 
 from stoker.engines.base import Clock
@@ -22,10 +23,11 @@ from stoker.engines.memory.ready_queue import ReadyQueue, head_of
 from stoker.engines.memory.streams import Tables
 from stoker.engines.memory.subqueues import Subqueues
 from stoker.engines.memory.transaction import Adopt, refuse
-from stoker.engines.memory.waiters import Hub, Waiter
+from stoker.engines.memory.waiters import Waiter
 from stoker.engines.shared import careful
 from stoker.engines.shared.job_end_waiters import Interest, JobEndWaiters
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
+from stoker.engines.shared.waiters import TopicWaiters
 from stoker.model.audit import AuditEntry, By, Deed
 from stoker.model.control import Budget, NamedLock, Presence, Queue
 from stoker.model.groups import Closing, Group, kept_until
@@ -82,7 +84,8 @@ class Store:
         self.audit: list[AuditEntry] = []
         self.documents: dict[str, dict[str, bytes]] = {}
         self.tables = Tables()
-        self.hubs: list[Hub] = []
+        self.waiters: dict[TopicWaiters, asyncio.AbstractEventLoop] = {}
+        """The waiters of each open engine, and the loop they belong to."""
         self.interest = Interest()
         self.attending: dict[JobEndWaiters, asyncio.AbstractEventLoop] = {}
         self.waiting_for_room: deque[Waiter] = deque()
@@ -280,14 +283,26 @@ class Store:
             self.admit()
         if self._woken:
             for topic in self._woken:
-                for hub in self.hubs:
-                    hub.wake(topic)
+                for waiters, loop in self.waiters.items():
+                    _wake(waiters, loop, topic)
             self._woken.clear()
 
     def admit(self) -> None:
         """Let the first insert that waits for room try again."""
         while self.waiting_for_room and not self.waiting_for_room[0].release():
             self.waiting_for_room.popleft()
+
+
+def _wake(waiters: TopicWaiters, loop: asyncio.AbstractEventLoop, topic: str) -> None:
+    """Wake a waiter on its own loop, from any thread."""
+    with suppress(RuntimeError):  # a thread without a loop
+        if asyncio.get_running_loop() is loop:
+            waiters.wake(topic)
+            return
+    try:
+        loop.call_soon_threadsafe(waiters.wake, topic)
+    except RuntimeError:  # a loop that was closed without its engine
+        waiters.remember(topic)
 
 
 def _end(record: Record) -> tuple[Instant, JobId]:

@@ -69,7 +69,7 @@ class Alterer(Facet[Store]):
         done = careful.tally(selection, alterations)
         if isinstance(change, Delete) and store.connection.cluster and done.changed_ids:
             await event_log.cross_out(store, list(done.changed_ids), deleted=True)
-        store.hub.ends.altered(selection, change, done)
+        store.notifier.ends.altered(selection, change, done)
         return done
 
 

@@ -58,8 +58,8 @@ class Jobs:
         self.note = NoteWriter(store).note
         self.reap = leases.reap
         self.ahead = Finder(store).ahead
-        self.wait = store.hub.wait
-        self.ended = store.hub.ended
+        self.wait = store.notifier.wait
+        self.ended = store.notifier.ended
         self.wake = store.wake
 
 

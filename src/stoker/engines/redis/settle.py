@@ -77,7 +77,7 @@ class Settler(Facet[Store]):
             taken = call.claims if wanted is not None else None
         if demand is not None and taken is None:
             taken = await claiming.claim_each(store, demand)
-        store.hub.ends.settled(settlements, verdicts)
+        store.notifier.ends.settled(settlements, verdicts)
         return Settled(verdicts, taken or [])
 
 

@@ -23,7 +23,7 @@ from stoker.engines.redis.keys import WAKE, Keys, Shard
 from stoker.engines.redis.scripts import Script, script
 from stoker.engines.redis.stored_job import StoredJob
 from stoker.engines.redis.unit_of_work import Unit
-from stoker.engines.redis.wakeup import Hub
+from stoker.engines.redis.wakeup import Notifier
 from stoker.engines.shared.audit_lines import tell
 from stoker.engines.shared.job_end_waiters import Interest
 from stoker.model.errors import CorruptRecord, EngineBusy, EngineError, EngineRefused, EngineUnavailable
@@ -73,7 +73,7 @@ class Store:
         self.connection = Connection(options.address, timeout=options.timeout, patience=options.patience)
         self.home = Shard(options.prefix)
         interest = _interests.setdefault((options.address.url, options.prefix), Interest())
-        self.hub = Hub(self.connection, self.home, f"{options.prefix}@control", interest, self._ended)
+        self.notifier = Notifier(self.connection, self.home, f"{options.prefix}@control", interest, self._ended)
         self._shards: dict[str, Shard] = {}
         self._known: set[str] = set()
         self._keyed: dict[str, str] = {}
@@ -91,7 +91,7 @@ class Store:
         await self.connection.open()
 
     async def close(self) -> None:
-        await self.hub.close()
+        await self.notifier.close()
         await self.connection.close()
 
     def arg_now(self) -> str:
@@ -261,7 +261,7 @@ class Store:
         queues = [topic for topic in wanted if topic != CONTROL]
         commands: list[tuple[Any, ...]] = []
         if CONTROL in wanted:
-            commands.append(("PUBLISH", self.hub.channel, "1"))
+            commands.append(("PUBLISH", self.notifier.channel, "1"))
         for queue in queues:
             key = self.home.of_queue(WAKE, queue)
             # One token is enough; a second one, by a race, only makes a worker claim once more.

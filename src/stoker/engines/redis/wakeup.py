@@ -51,8 +51,8 @@ class Waiter:
             self.future.set_result(None)
 
 
-class Hub:
-    """The waiters of one engine, in the order they came."""
+class Notifier:
+    """The wake-ups of one engine: its waiters, in the order they came, and its subscription."""
 
     def __init__(
         self, connection: Connection, home: Shard, channel: str, interest: Interest, query: QueryEnded

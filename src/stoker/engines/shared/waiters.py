@@ -15,8 +15,8 @@ from stoker.engines.base import CONTROL
 _NOTHING = ""
 
 
-class Hub:
-    """The waiters of one engine."""
+class TopicWaiters:
+    """The waiters of one engine, by topic in the order they came."""
 
     __slots__ = ("_control_waited", "_remembered", "_waiters")
 
@@ -57,7 +57,12 @@ class Hub:
                 reached = True
                 if topic != CONTROL:
                     return
-        if not reached and (topic != CONTROL or self._control_waited):
+        if not reached:
+            self.remember(topic)
+
+    def remember(self, topic: str) -> None:
+        """Keep a wake-up for the next waiter; of `CONTROL` only where one ever waited."""
+        if topic != CONTROL or self._control_waited:
             self._remembered.add(topic)
 
     def remembers(self, topics: Sequence[str]) -> bool:

@@ -22,7 +22,7 @@ from stoker.engines.base import CONTROL, Clock, Transaction
 from stoker.engines.call_times import CallTimes
 from stoker.engines.notices import keep_for_workers, warn_once
 from stoker.engines.shared.job_end_waiters import Interest, JobEndWaiters, Message, topics_of
-from stoker.engines.shared.waiters import Hub
+from stoker.engines.shared.waiters import TopicWaiters
 from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sqlite import claim, file_checks, find, groups, leases, outbox, schema, user_transaction
 from stoker.engines.sqlite.connection import VERSION_INFO, Connection, Journal
@@ -234,7 +234,7 @@ class Store:
             resources.unchecked = False
             if found := await self.read(lambda now: _with_work(topics, now)):
                 return frozenset(found)
-        return await resources.hub.wait(topics, timeout)
+        return await resources.waiters.wait(topics, timeout)
 
     async def ended(self, job: JobId, timeout: float) -> bool:
         self.resources()
@@ -262,7 +262,7 @@ class Store:
             )
         if (resources := self._resources) is not None:
             for topic in topics:
-                resources.hub.wake(topic)
+                resources.waiters.wake(topic)
 
     def _listen(self, resources: OpenResources, topics: Sequence[str]) -> None:
         """Listen from the first wait on: a process that only enqueues is never notified.
@@ -286,10 +286,10 @@ class Store:
         topics = self.ends.receive(topics)
         if EVERYTHING in topics:
             self.ends.query_again()
-            topics = topics.union(resources.hub.waited_for(), {CONTROL}) - {EVERYTHING}
+            topics = topics.union(resources.waiters.waited_for(), {CONTROL}) - {EVERYTHING}
             resources.unchecked = True
         for topic in topics:
-            resources.hub.wake(topic)
+            resources.waiters.wake(topic)
 
     async def _ended(self, jobs: Sequence[JobId]) -> list[JobId]:
         return await self.read(lambda _: find.ended(jobs))
@@ -313,13 +313,13 @@ class Store:
         if (resources := self._resources) is None:
             return
         resources.unchecked = True
-        waited_for = resources.hub.waited_for()
+        waited_for = resources.waiters.waited_for()
         if waited_for:
             with suppress(EngineBusy):
                 found = self._read_once(resources, lambda now: _with_work(waited_for, now))
                 resources.unchecked = False
                 for topic in found:
-                    resources.hub.wake(topic)
+                    resources.waiters.wake(topic)
 
 
 def _at_now(clock: Instant, make: Callable[[Instant], Exchange[T]]) -> Exchange[T]:
@@ -351,7 +351,7 @@ class OpenResources:
     write_lock: WriteLock
     liveness: LivenessFiles
     wake_socket: WakeSocket
-    hub: Hub
+    waiters: TopicWaiters
     write_queue: WriteQueue
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -370,7 +370,7 @@ class OpenResources:
 
     async def close(self) -> None:
         await self.write_queue.close()
-        self.hub.dismiss()
+        self.waiters.dismiss()
         self.wake_socket.close()
         self.liveness.close()
         kept = self._living_files()
@@ -420,7 +420,7 @@ async def open_resources(
         write_lock=write_lock,
         liveness=LivenessFiles(side_folder.live),
         wake_socket=wake_socket,
-        hub=Hub(),
+        waiters=TopicWaiters(),
         write_queue=WriteQueue(
             TransactionRunner(connection, write_lock, clock, patience),
             fsync=fsync,

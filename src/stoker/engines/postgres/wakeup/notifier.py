@@ -22,7 +22,7 @@ from stoker.engines.postgres import find
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.wakeup.listener import CHANNEL, EVERYTHING, Listener, Subscriber, join, leave
 from stoker.engines.shared.job_end_waiters import OVER, Interest, JobEndWaiters, Message, topics_of
-from stoker.engines.shared.waiters import Hub
+from stoker.engines.shared.waiters import TopicWaiters
 from stoker.model.errors import EngineError
 from stoker.model.ids import JobId
 
@@ -83,7 +83,7 @@ class Notifier:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._hub = Hub()
+        self._waiters = TopicWaiters()
         self._name = os.urandom(6).hex()
         self._subscription: tuple[Listener, Subscriber] | None = None
         self._unsent: set[str] = set()
@@ -101,7 +101,7 @@ class Notifier:
         await self._listening(topics)
         if self._closing.is_set():
             return frozenset()
-        return await self._hub.wait(topics, timeout)
+        return await self._waiters.wait(topics, timeout)
 
     async def _listen_for_ends(self) -> None:
         await self._listening((OVER,))
@@ -111,7 +111,7 @@ class Notifier:
     def notify(self, topics: set[str]) -> None:
         """Wake the waiters of this engine, and notify other processes, at once or merged."""
         for topic in topics:
-            self._hub.wake(topic)
+            self._waiters.wake(topic)
         self._flow.add(time.monotonic())
         self._unsent |= topics
         self._send()
@@ -163,14 +163,14 @@ class Notifier:
         topics = self.ends.receive(topics)
         if EVERYTHING in topics:
             self.ends.query_again()
-        for topic in (*self._hub.waited_for(), CONTROL) if EVERYTHING in topics else topics:
-            self._hub.wake(topic)
+        for topic in (*self._waiters.waited_for(), CONTROL) if EVERYTHING in topics else topics:
+            self._waiters.wake(topic)
 
     async def close(self) -> None:
         """Release the waiters, send what is pending, and unsubscribe."""
         self._closing.set()
         self.ends.close()
-        self._hub.dismiss()
+        self._waiters.dismiss()
         subscription, sender = self._subscription, self._sender
         if subscription is not None:
             leave(*subscription)
