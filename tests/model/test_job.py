@@ -36,6 +36,7 @@ from stoker.model.job import (
     unpack,
 )
 from stoker.model.retry import DelayList, Exponential, Fixed, Linear, Never
+from stoker.model.throttle import Cool
 from stoker.model.time import LATEST, LONGEST, SECOND
 from stoker.model.unique import Unique
 
@@ -406,3 +407,19 @@ def test_a_caller_s_draft_has_no_id_that_stoker_derives() -> None:
 def test_metadata_are_a_map(wrong: Any) -> None:
     with pytest.raises(InvalidInput, match="metadata: must map text to text"):
         Options(metadata=wrong)
+
+
+def test_a_plain_settlement_is_a_success_that_stores_nothing_beside_its_result() -> None:
+    done = Settlement(ID, "w", 1, Status.DONE, result=b"1", keep=SECOND)
+    assert done.plain
+    changes: list[dict[str, Any]] = [
+        {"status": Status.RETRYING},
+        {"error": "E"},
+        {"cool": Cool(0)},
+        {"metadata": {"k": "v"}},
+        {"followups": (Draft(ID, "k"),)},
+        {"refund": True},
+        {"crash": True},
+        {"throttled": True},
+    ]
+    assert not any(msgspec.structs.replace(done, **change).plain for change in changes)

@@ -439,6 +439,19 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
         """The unique keys of its follow-ups, as engines store them."""
         return frozenset(draft.unique.slot(draft.kind) for draft in self.followups if draft.unique is not None)
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is a success that stores nothing beside its result; engines settle many of them together."""
+        return self.status is Status.DONE and not (
+            self.error is not None
+            or self.cool is not None
+            or self.metadata
+            or self.followups
+            or self.refund
+            or self.crash
+            or self.throttled
+        )
+
 
 class Verdict(enum.StrEnum):
     """What became of a settlement or note. `repeated`: this very settlement applied before. `canceling`: a cancel was

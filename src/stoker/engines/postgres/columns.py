@@ -157,12 +157,8 @@ def _arrays(columns: dict[str, str], first: int = 1) -> str:
     return f"unnest({', '.join(arrays)}) AS u ({', '.join(columns)})"
 
 
-def _given(column: str, type_: str) -> str:
-    return f"u.{column}::jsonb" if type_ == "jsonb" else f"u.{column}"
-
-
 def _put(table: str, columns: dict[str, str]) -> str:
-    values = ", ".join(_given(*column) for column in columns.items())
+    values = ", ".join(f"u.{name}::jsonb" if type_ == "jsonb" else f"u.{name}" for name, type_ in columns.items())
     return f"INSERT INTO stoker.{table} ({', '.join(columns)}) SELECT {values} FROM {_arrays(columns)}"
 
 

@@ -27,7 +27,7 @@ from stoker.engines.shared.careful import settle_one
 from stoker.engines.sql.careful import decided
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Demand, Settled, Settlement, Status, Verdict
+from stoker.model.job import Claim, Demand, Settled, Settlement, Verdict
 from stoker.model.lifecycle import KEEP_DONE, check_settlements
 from stoker.model.throttle import cooled
 from stoker.model.time import Instant
@@ -48,7 +48,6 @@ LOCK_WAIT_AGAIN = 0.05
 """The same for the rest of its call, after one settlement has waited in vain."""
 
 _APPLIED, _LOST = Verdict.APPLIED, Verdict.LOST
-_SUCCESS = Status.DONE
 
 
 class Settler(Facet):
@@ -189,21 +188,9 @@ def _rounds(settlements: Sequence[Settlement], batched: set[int]) -> list[Round]
 
 
 def is_plain(settlement: Settlement) -> bool:
-    """Whether it is a success with a result only, of a job that holds no key and was not throttled before."""
+    """Whether it is a plain success of a job that is kept, holds no key and was not throttled before."""
     ref = settlement.ref
-    return (
-        settlement.status is _SUCCESS
-        and type(ref) is Ref
-        and ref.slot is None
-        and not ref.throttles
-        and settlement.error is None
-        and settlement.keep != 0
-        and settlement.cool is None
-        and not settlement.metadata
-        and not settlement.followups
-        and not settlement.crash
-        and not settlement.throttled
-    )
+    return settlement.plain and type(ref) is Ref and ref.slot is None and not ref.throttles and settlement.keep != 0
 
 
 def is_simple(settlement: Settlement) -> bool:

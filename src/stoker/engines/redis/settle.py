@@ -47,7 +47,7 @@ LIMITED_AT_ONCE = 200
 
 _VERDICTS = {ord("a"): Verdict.APPLIED, ord("r"): Verdict.REPEATED, ord("c"): Verdict.CANCELING, ord("l"): Verdict.LOST}
 _WAITING = (Status.PENDING, Status.RETRYING)
-_DONE, _APPLIED = Status.DONE, Verdict.APPLIED
+_APPLIED = Verdict.APPLIED
 
 
 class Settler(Facet[Store]):
@@ -146,20 +146,6 @@ def _light(
                 weight = weights[place]
             found[-1][1].append(place)
     return found
-
-
-def _is_plain(one: Settlement) -> bool:
-    """A success that stores nothing but its status."""
-    return not (
-        one.result is not None
-        or one.error is not None
-        or one.cool is not None
-        or one.metadata
-        or one.followups
-        or one.refund
-        or one.crash
-        or one.throttled
-    )
 
 
 @functools.cache
@@ -307,7 +293,7 @@ class Call:
             if fence is None:
                 fence = fences[one.worker, one.token] = record_format.fence(one.worker, one.token)
             label = labels[ref[0], ref[1]]
-            if one.status is _DONE and ref[2] is None and one.keep is None and _is_plain(one):
+            if one.plain and ref[2] is None and one.keep is None and one.result is None:
                 group, subqueue = ref[5], "" if ref[6] is None else _subqueue(one, ref)
                 if last != (fence, label, group, subqueue):
                     alike, last = [], (fence, label, group, subqueue)

@@ -151,7 +151,8 @@ class UnitOfWork:
         self._count_groups(before, record)
         if (slot := record.held_slot) is not None:
             self._holders[slot] = record.id
-        if self._wakes(record) and not (before is not None and _waited_before(before, record)):
+        waits = record.status in WAITING and wakes(record.scheduled_at, self.now)
+        if waits and not (before is not None and _waited_before(before, record)):
             self.woken.add(record.queue)
 
     def remove(self, record: Record, *, events: bool) -> None:
@@ -207,9 +208,6 @@ class UnitOfWork:
         self._holders_before.setdefault(slot, record.id)
         if self._holders.setdefault(slot, record.id) == record.id:
             self._holders[slot] = None
-
-    def _wakes(self, record: Record) -> bool:
-        return record.status in WAITING and wakes(record.scheduled_at, self.now)
 
     # --- writing: by the engine ---------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import COMPLETED, Mismatch, Unit
 from stoker.model.groups import GroupChange
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Demand, Note, Settled, Settlement, Status, Verdict
+from stoker.model.job import Claim, Demand, Note, Settled, Settlement, Verdict
 from stoker.model.lifecycle import check_settlements
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _FENCE = sql("settle_fence")
 _APPLIED = Verdict.APPLIED
-_DONE = Status.DONE
 
 
 class Settler(Facet):
@@ -136,15 +135,6 @@ def _together(unit: Unit, settlements: Sequence[Settlement]) -> Exchange[list[in
 
 
 def _is_plain(settlement: Settlement) -> bool:
-    """Return whether a settlement is a success with a result only, of a job without a key or past."""
+    """Return whether a settlement is a plain success of a job without a key or past, which is kept."""
     ref = settlement.ref
-    return (
-        settlement.status is _DONE
-        and type(ref) is tuple
-        and ref[0] == settlement.id
-        and settlement.error is None
-        and settlement.keep != 0
-        and settlement.cool is None
-        and not settlement.metadata
-        and not settlement.followups
-    )
+    return settlement.plain and type(ref) is tuple and ref[0] == settlement.id and settlement.keep != 0
