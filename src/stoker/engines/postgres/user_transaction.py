@@ -64,18 +64,18 @@ class Transactions(Facet):
         self._claimer = claimer
 
     async def join(
-        self, tx: Any, make: Callable[[Unit], Exchange[T]], *, moves_jobs: bool = False, run: Run = handles.run
+        self, tx: Any, make: Callable[[Unit], Exchange[T]], *, moves_jobs: bool = False, run: Run | None = None
     ) -> T:
         """Run an exchange inside the caller's transaction. `moves_jobs`: it may queue jobs.
 
-        `run` runs a statement on a handle of the user's.
+        `run` runs a statement on a handle of the user's: `handles.run` unless given.
         """
         if isinstance(tx, Own):
             if tx.store is not self._store:
                 raise EngineRefused("tx= is a transaction of another engine. Use the engine it was made by")
             tx.moves_jobs |= moves_jobs
             return await tx.run(make)
-        return await _on_theirs(self._store, self._claimer, tx, make, run)
+        return await _on_theirs(self._store, self._claimer, tx, make, run or handles.run)
 
     async def look(self, tx: Any, make: Callable[[Instant], Exchange[T]]) -> T:
         """Run an exchange that only reads inside the caller's transaction."""
