@@ -11,7 +11,7 @@ import pytest
 from stoker.admin import Admin, Filter
 from stoker.admin import search as module
 from stoker.app import Stoker
-from stoker.model.access import Role
+from stoker.model.access import ROLES, Role
 from stoker.model.errors import EngineReadOnly, Forbidden, InvalidInput
 from stoker.model.job import Demand, Settlement, Status
 from stoker.testing.clock import VirtualClock
@@ -113,6 +113,26 @@ async def test_readers_find_texts_of_errors_alone(app: Stoker) -> None:
     assert len((await reader.jobs.find("Turin")).jobs) == 2
     assert (await reader.jobs.find('"payload alone"')).jobs == []
     assert len((await context(app, "operate").jobs.find('"payload alone"')).jobs) == 2
+
+
+@pytest.mark.spec("SEARCH-09", "FILTER-12")
+async def test_metadata_is_found_as_it_is_shown(app: Stoker) -> None:
+    """Every role finds, previews and, if it may act, changes by what it sees; a masked value is no way to guess it."""
+    tags = {"customer": "42", "password": RIGHT}
+    jobs = [(await app.enqueue(app.draft("send", {}, metadata=one))).id for one in (tags, {"customer": "421"}, {})]
+    for role in ROLES:
+        admin = context(app, role)
+        found = await admin.jobs.find("meta:customer=42", total=True)
+        assert ([one.id for one in found.jobs], found.total) == (jobs[:1], 1)
+        assert (await admin.jobs.find("meta:customer=4")).jobs == []
+        assert (await admin.jobs.preview("meta:customer=42")).count == 1
+        guess = f"meta:password={RIGHT}"
+        if role == "admin":
+            assert (await admin.jobs.preview(guess)).count == 1
+            continue
+        for ask in (admin.jobs.find, admin.jobs.preview):
+            with pytest.raises(Forbidden, match="needs the role admin"):
+                await ask(guess)
 
 
 @pytest.mark.spec("SEARCH-03")

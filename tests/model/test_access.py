@@ -6,9 +6,19 @@ from typing import Any
 
 import pytest
 
-from stoker.model.access import ROLES, Identity, Role, check_search, check_search_to_change, includes, searching
+from stoker.model.access import (
+    ROLES,
+    Identity,
+    Role,
+    check_masked_search,
+    check_search,
+    check_search_to_change,
+    includes,
+    searching,
+)
 from stoker.model.errors import Forbidden, InvalidInput
 from stoker.model.filter import Filter
+from stoker.model.redact import EVERYTHING_SHOWN, Redaction
 
 
 @pytest.mark.spec("SEARCH-02")
@@ -29,6 +39,20 @@ def test_a_search_into_what_is_hidden_needs_a_role(words: str, read: Role, chang
             else:
                 with pytest.raises(Forbidden, match=f"needs the role {least}, and this is {role}"):
                     check(role, Filter.parse(words))
+
+
+@pytest.mark.spec("SEARCH-09")
+def test_metadata_that_is_shown_masked_is_not_looked_for() -> None:
+    for role in ROLES:
+        for shown in ("meta:customer=42", "meta:password=", "is:dead"):
+            check_masked_search(role, Filter.parse(shown), Redaction())
+        check_masked_search(role, Filter.parse("meta:password=hunter2"), EVERYTHING_SHOWN)
+        if role == "admin":
+            check_masked_search(role, Filter.parse("meta:password=hunter2"), Redaction())
+            continue
+        for masked in ("meta:password=hunter2", 'meta:"note=password=hunter2"'):
+            with pytest.raises(Forbidden, match=f"is masked, needs the role admin, and this is {role}"):
+                check_masked_search(role, Filter.parse(masked), Redaction())
 
 
 @pytest.mark.spec("ACCESS-01")

@@ -41,6 +41,7 @@ filters = st.builds(
     tenant=st.none() | text,
     key=st.none() | text,
     group=st.sampled_from([None, JOB]),
+    meta=st.sampled_from([None, "customer=42", 'a b="c,d"', "empty=", "x==y"]),
     since=st.sampled_from([None, "2h", "today", "2026-11-16T14:00"]),
     until=st.sampled_from([None, "90s", "1w", "2026-11-16"]),
     finished=st.sampled_from([None, "2h", "3d..1d", "today..2026-11-16T14:00"]),
@@ -242,6 +243,15 @@ def test_order_tenant_key_and_text_reach_the_query() -> None:
     assert (found.order, found.tenant, found.key, found.text) == ("oldest", "acme", "k", "no route")
 
 
+@pytest.mark.spec("FILTER-12")
+def test_an_entry_of_the_metadata_reaches_the_query() -> None:
+    assert query("meta:customer=42").meta == ("customer", "42")
+    assert query('meta:"a b=c = d"').meta == ("a b", "c = d")
+    assert query("meta:customer=").meta == ("customer", "")
+    assert query("meta:a=\u00e9").meta_json == '"a":"\u00e9"'
+    assert (query("is:dead").meta, query("is:dead").meta_json) == (None, None)
+
+
 @pytest.mark.spec("FIND-30")
 def test_a_group_reaches_the_query() -> None:
     assert query(f"group:{JOB}").group == ids.parse(JOB)
@@ -273,6 +283,9 @@ def test_a_group_reaches_the_query() -> None:
         ("since:soon", "must be like 15m"),
         ("id:seven", "must be a job's id"),
         ("group:seven", "must be a group's id"),
+        ("meta:customer", "must be a name, = and the whole value, as in meta:customer=42"),
+        ("meta:=42", "must be a name, = and the whole value"),
+        ("meta:a=1 meta:b=2", "takes one value"),
         ("-kind:sned", "matches no kind that is known, so nothing can be left out. Did you mean send?"),
         ("-kind:zzz", "Known are billing.charge, send, send_all; got"),
         ("-queue:[a", "matches no queue"),

@@ -139,6 +139,13 @@ def test_the_plain_query_is_the_newest_page_of_everything() -> None:
         ({"key": "k"}, {"unique": Unique("k")}, {}),
         ({"group": GROUP}, {"options": Options(group=GROUP)}, {"options": Options(group=b"h" * 16)}),
         ({"group": GROUP}, {"options": Options(group=GROUP)}, {}),
+        ({"meta": ("a", "1")}, {"options": Options(metadata={"a": "1"})}, {"options": Options(metadata={"a": "12"})}),
+        ({"meta": ("a", "1")}, {"metadata": {"a": "1"}}, {}),
+        (
+            {"meta": ("a", "2")},
+            {"options": Options(metadata={"a": "1"}), "metadata": {"a": "2"}},
+            {"options": Options(metadata={"a": "2"}), "metadata": {"a": "1"}},
+        ),
         ({"since": NOW}, {}, {"created_at": NOW - 1}),
         ({"until": NOW}, {"created_at": NOW - 1}, {}),
         ({"text": "ANN"}, {}, {"payload": b"{}"}),
@@ -545,11 +552,12 @@ def test_counters_know_how_many_jobs_a_plain_question_means() -> None:
         {"due": "now", "kinds": send},
         {"tenant": "acme"},
         {"group": GROUP},
+        {"meta": ("a", "1")},
         {"since": 5},
         {"text": "x"},
         {"attempts_from": 1},
     ]
-    assert [is_counted(Query(**one)) for one in unknown] == [False] * 6
+    assert [is_counted(Query(**one)) for one in unknown] == [False] * 7
     assert all(is_counted(Query(**one)) for one in (*asked, *times, {"order": "finished"}))
 
 

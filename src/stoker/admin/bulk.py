@@ -19,7 +19,7 @@ from stoker.admin.context import OperatorContext
 from stoker.admin.search import noted
 from stoker.engines.base import Engine
 from stoker.model import ids
-from stoker.model.access import check_search, check_search_to_change
+from stoker.model.access import check_masked_search, check_search, check_search_to_change
 from stoker.model.actions import Given, Making, action_of, allows
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import Status
@@ -107,6 +107,7 @@ async def question_of(
     no job does, the clock for its times. A name that is left out and not known is refused.
     """
     check_search(context.searches_as, filter_)
+    check_masked_search(context.searches_as, filter_, context.redact)
     await noted(context, filter_)
     engine = await context.engine()
     census = await engine.operator.census() if filter_.has_names else None

@@ -61,7 +61,7 @@ A filter is a list of terms that must all hold:
   is:dead          also ready scheduled running retrying done canceled
                    discarded retried pending active finished (failed: dead)
   queue:mail       kind:send*   (* matches anything; -queue:mail leaves it out)
-  tenant:acme      key:"img:7"   group:ID
+  tenant:acme      key:"img:7"   group:ID   meta:customer=42
   since:2h         until:2026-11-16T14:00   (time of enqueueing; UTC)
   finished:1h      finished:3d..1d          (time of the end)
   attempts:>=3     same_error:ID            (dead and retrying, failed alike)

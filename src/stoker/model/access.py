@@ -13,6 +13,7 @@ import msgspec
 
 from stoker.model.errors import Forbidden, InvalidInput
 from stoker.model.filter import Filter
+from stoker.model.redact import Redaction
 
 Role: TypeAlias = Literal["read", "operate", "admin"]
 
@@ -52,6 +53,13 @@ def check_search_to_change(role: Role, filter_: Filter) -> None:
     """Refuse a change by texts to those who find them masked: what changes would tell what is hidden."""
     if filter_.has_texts and not includes(role, "admin"):
         raise Forbidden("acting on all jobs that payload:, error: or a text finds", "admin", role)
+
+
+def check_masked_search(role: Role, filter_: Filter, mask: Redaction) -> None:
+    """Refuse to look for metadata that the asker sees masked: what is found would tell what is hidden."""
+    entry = None if filter_.entry is None else dict([filter_.entry])
+    if entry is not None and mask.values(entry) != entry and not includes(role, "admin"):
+        raise Forbidden(f"meta:{next(iter(entry))}, whose value is masked,", "admin", role)
 
 
 class Identity(msgspec.Struct, frozen=True):

@@ -51,6 +51,7 @@ SINGLES = (
     "tenant",
     "key",
     "group",
+    "meta",
     "since",
     "until",
     "finished",
@@ -82,7 +83,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     `text` is looked for in payloads and errors, `payload` and `error` in one of them, without case. `since` and `until`
     bound the time of enqueueing, `finished` the end of a job, from a moment or between two (`2h`, `3d..1d`). Moments
     stay as written (`2h`, `today`, `2026-11-16T14:00`): a filter that is saved goes on meaning "the last two hours".
-    `attempts` is a number or a bound (`3`, `>=3`), `group` the id of a group. `same_error` is the id of a job that
+    `attempts` is a number or a bound (`3`, `>=3`), `group` the id of a group, `meta` an entry of the metadata
+    (`customer=42`). `same_error` is the id of a job that
     failed in the same way; without statuses it means the jobs whose failure is still open, those that are dead or wait
     for their next attempt.
     """
@@ -96,6 +98,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     key: str | None = None
     group: str | None = None
+    meta: str | None = None
     since: str | None = None
     until: str | None = None
     finished: str | None = None
@@ -144,6 +147,11 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     def without_payload(self) -> Filter:
         """The same, with what is looked for in payloads masked, for others to read."""
         return self if self.payload is None else msgspec.structs.replace(self, payload=MASK)
+
+    @property
+    def entry(self) -> tuple[str, str] | None:
+        """The entry of the metadata that is meant: its name and its value."""
+        return None if self.meta is None else _entry(self.meta)
 
     @property
     def has_times(self) -> bool:
@@ -220,6 +228,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             tenant=self.tenant,
             key=self.key,
             group=None if self.group is None else ids.parse(self.group),
+            meta=self.entry,
             due=next((DUE[view] for view in self.views if view in DUE), None),
             since=first,
             until=last,
@@ -258,6 +267,13 @@ def _same(job: str, sample: Job | None, kinds: frozenset[str] | None) -> tuple[s
     if kinds is not None and sample.kind not in kinds:
         raise InvalidFilter("same_error", job, f"is a job of kind {sample.kind}, which is left out")
     return normalized_error(sample.last_error), frozenset({sample.kind})
+
+
+def _entry(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InvalidFilter("meta", text, "must be a name, = and the whole value, as in meta:customer=42")
+    return name, value
 
 
 def _check_order(given: Filter) -> None:
@@ -365,6 +381,8 @@ def _checked(word: str, value: str) -> str:
         window_of(word, value, 0)
     if word == "attempts":
         _bounds(value)
+    if word == "meta":
+        _entry(value)
     if word in {"id", "same_error", "group"}:
         id_ = _as_id(value)
         if id_ is None:

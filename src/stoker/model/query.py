@@ -64,7 +64,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     `text` looks into payload and last error, `payload` and `error` into one of them, ignoring case. `same_error` is
     what `normalized_error` makes of the last error of a job that failed in the same way.
 
-    `group` is the group whose members are meant.
+    `group` is the group whose members are meant, `meta` a name and a value in the metadata that a job was enqueued with
+    or that its runs noted since.
 
     `cursor` is that of the page before: opaque, and good for one order only.
     """
@@ -75,6 +76,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     key: str | None = None
     group: JobId | None = None
+    meta: tuple[str, str] | None = None
     due: Due | None = None
     since: Instant | None = None
     until: Instant | None = None
@@ -135,6 +137,11 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     def looks_inside(self) -> bool:
         """Does it ask about payload or error?"""
         return self.has_texts or self.same_error is not None
+
+    @property
+    def meta_json(self) -> str | None:
+        """The entry of the metadata as the JSON of options and notes holds it; None: none is asked for."""
+        return None if self.meta is None else ":".join(msgspec.json.encode(part).decode() for part in self.meta)
 
     def start(self, now: Instant) -> Place:
         """Where a walk in the order of a time begins: strictly behind this."""
@@ -224,6 +231,7 @@ def matches(job: Job, query: Query, now: Instant) -> bool:
         and (query.tenant is None or job.tenant == query.tenant)
         and (query.key is None or (job.unique is not None and job.unique.key == query.key))
         and (query.group is None or job.options.group == query.group)
+        and (query.meta is None or _metadata(job, query.meta[0]) == query.meta[1])
         and (query.since is None or job.created_at >= query.since)
         and (query.until is None or job.created_at < query.until)
         and (query.due is None or _is_due(job, query.due, now))
@@ -244,6 +252,11 @@ def has_texts(job: Job, query: Query, *, errors_only: bool = False) -> bool:
         and (query.payload is None or (not errors_only and _in_payload(job, query.payload)))
         and (query.error is None or _in_error(job, query.error))
     )
+
+
+def _metadata(job: Job, name: str) -> str | None:
+    """An entry of a job's metadata as people see it: what a run noted stands before what the job came with."""
+    return job.metadata.get(name, (job.options.metadata or {}).get(name))
 
 
 def _is_due(job: Job, due: Due, now: Instant) -> bool:

@@ -62,7 +62,7 @@ RANGES = (QUEUES * 2, listed([0, 1] * 10), listed([0, 32_767] * 10), listed([NOW
 """One priority of each queue, and the others."""
 
 ENDS = tuple(zip(ORDERS, (LAST, FIRST), strict=True))
-SIEVE = find.sieve(Query(queues=frozenset(QUEUES), text="x", payload="y", error="z"))
+SIEVE = find.sieve(Query(queues=frozenset(QUEUES), text="x", payload="y", error="z", meta=("a", "b")))
 ASKED: dict[str, tuple[Any, ...]] = {
     **{f"find_all_{order}": (at, 100, False, False, *SIEVE) for order, at in ENDS},
     **{f"find_key_{order}": (at, 100, True, False, "k7", *SIEVE) for order, at in ENDS},

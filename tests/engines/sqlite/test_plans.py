@@ -19,6 +19,7 @@ SIEVED = Query(
     kinds=frozenset("k"),
     tenant="t",
     group=b"g" * 16,
+    meta=("a", "b"),
     since=1,
     until=2,
     text="a",

@@ -335,12 +335,16 @@ def _sieve(first: int) -> str:
 
     A text is compared here if it is ASCII and the payload as well; every other payload passes.
     """
-    queues, kinds, tenant, group, since, until, payload, error, text = (f"${n}" for n in range(first, first + 9))
+    queues, kinds, tenant, group, since, until, payload, error, text, name, value, entry = (
+        f"${n}" for n in range(first, first + 12)
+    )
     has_error = "EXISTS (SELECT 1 FROM stoker.failure AS f WHERE f.id = job.id)"
 
     def in_payload(needle: str) -> str:
         return f'position({needle} IN lower(payload COLLATE "C")) > 0 OR payload COLLATE "C" ~ \'[^\\x01-\\x7e]\''
 
+    noted = f"(SELECT p.metadata ->> {name}::text FROM stoker.past AS p WHERE p.id = job.id)"
+    given = f"stoker.as_json(options) -> 'metadata' ->> {name}::text"
     return (
         f"({queues}::text[] IS NULL OR queue = ANY({queues}::text[])) "
         f"AND ({kinds}::text[] IS NULL OR kind = ANY({kinds}::text[])) "
@@ -349,7 +353,9 @@ def _sieve(first: int) -> str:
         f"AND created >= {since}::bigint AND created < {until}::bigint "
         f"AND ({payload}::text IS NULL OR {in_payload(payload)}) "
         f"AND (NOT {error}::boolean OR {has_error}) "
-        f"AND ({text}::text IS NULL OR {in_payload(text)} OR {has_error})"
+        f"AND ({text}::text IS NULL OR {in_payload(text)} OR {has_error}) "
+        f"AND ({name}::text IS NULL OR {value}::text = "
+        f"coalesce({noted}, CASE WHEN position({entry}::text IN options) > 0 THEN {given} END))"
     )
 
 

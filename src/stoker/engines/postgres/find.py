@@ -89,7 +89,7 @@ async def ended(store: Store, jobs: Sequence[JobId]) -> list[JobId]:
 class Look(NamedTuple):
     """As much of a job as `matches` asks about; payload and error are there when the query looks into them.
 
-    `options` hold the group that the query asks for: the sieve held every other job back.
+    `options` hold the group and the metadata that the query asks for: the sieve held every other job back.
     """
 
     id: JobId
@@ -105,6 +105,7 @@ class Look(NamedTuple):
     payload: bytes
     last_error: str | None
     options: Options
+    metadata: dict[str, str] = {}  # noqa: RUF012 - a default that nobody changes
 
 
 def _depth(query: Query) -> tuple[bool, bool]:
@@ -128,6 +129,8 @@ def sieve(query: Query) -> Row:
         ascii_text(query.payload),
         query.error is not None or query.same_error is not None,
         ascii_text(query.text),
+        *((None, None) if query.meta is None else query.meta),
+        query.meta_json,
     )
 
 
@@ -262,6 +265,7 @@ def _look(row: Sequence[Any], query: Query) -> Look:
         payload=(values["payload"] or "").encode(),
         last_error=values["last_error"],
         options=PLAIN if query.group is None else Options(group=query.group),
+        metadata={} if query.meta is None else dict([query.meta]),
     )
 
 

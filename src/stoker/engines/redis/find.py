@@ -32,7 +32,7 @@ from stoker.engines.redis.record_format import (
 )
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store, refuse, stored_of
-from stoker.engines.redis.stored_job import StoredJob, as_job
+from stoker.engines.redis.stored_job import StoredJob, as_job, as_record
 from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.merged_lists import MergedLists
 from stoker.model.ids import JobId
@@ -114,8 +114,7 @@ class Finder(Facet[Store]):
                 if found_job is None and not body:
                     continue
                 scanned += 1
-                # A record has every field that `matches` looks at, and most records do not match.
-                if found_job is not None and matches(cast("Job", found_job.record), query, now):
+                if found_job is not None and _matches(found_job, query, now):
                     matching.append((job, shard))
             found += await _whole(store, matching, query, now, looks if sure else None)
             ended = len(chunk) < size
@@ -163,7 +162,7 @@ async def _by_time(store: Store, query: Query, now: Instant) -> Page:
                 shard = sources[number][0]
                 merged.feed(number, [(here, shard) for here in places])
         chunk = merged.take(size)
-        looks = await _look(store, [(here[1], shard) for here, shard in chunk])
+        looks = await _look(store, [(here[1], shard) for here, shard in chunk], details=query.meta is not None)
         matching: list[tuple[JobId, Shard]] = []
         for here, shard in chunk:
             over = query.is_over(here[0], now)
@@ -175,7 +174,7 @@ async def _by_time(store: Store, query: Query, now: Instant) -> Page:
             look = looks.get(here[1])
             if look is None or place_of(look.record, query) != here:
                 continue
-            if matches(cast("Job", look.record), query, now):
+            if _matches(look, query, now):
                 matching.append((here[1], shard))
         found += await _whole(store, matching, query, now)
         if len(chunk) < size:
@@ -382,7 +381,8 @@ async def _look_along(
     for job, shard, body in chunk:
         if body and (not narrows or may_match(body, query)):
             places.setdefault(shard, []).append((job, body))
-    found = await _look(store, [(job, shard) for job, shard, body in chunk if not body], details=sure)
+    details = sure or query.meta is not None
+    found = await _look(store, [(job, shard) for job, shard, body in chunk if not body], details=details)
     for some in await spread(places.items(), lambda place: _beside(store, *place, query)):
         found |= some
     return found
@@ -403,10 +403,21 @@ async def _beside(store: Store, shard: Shard, entries: list[Entry], query: Query
     ids = [job for job, _, _ in left]
     if not ids:
         return {}
-    more = await store.connection.pipeline([("HMGET", shard.key(name), *ids) for name in ("last", "corrupt")])
-    return {
-        job: stored_of([body, state, last, aside]) for (job, body, state), last, aside in zip(left, *more, strict=True)
-    }
+    wanted_parts = ("last", "corrupt", *(() if query.meta is None else ("notes",)))
+    more = await store.connection.pipeline([("HMGET", shard.key(name), *ids) for name in wanted_parts])
+    entry = None if query.meta_json is None else query.meta_json.encode()
+    found: dict[JobId, StoredJob] = {}
+    for (job, body, state), last, aside, *notes in zip(left, *more, strict=True):
+        if entry is not None and entry not in body and entry not in (notes[0] or b""):
+            continue
+        found[job] = stored_of([body, state, last, aside])
+        found[job].notes = notes[0] if notes else None
+    return found
+
+
+def _matches(job: StoredJob, query: Query, now: Instant) -> bool:
+    """Is the job on the query's pages? Its record has every field that `matches` looks at but what runs noted."""
+    return matches(cast("Job", job.record if query.meta is None else as_record(job)), query, now)
 
 
 _IN_BODIES = ("tenant", "group", "since", "until", "payload")
@@ -475,7 +486,7 @@ async def _whole(
     if rows is None:
         rows = await _look(store, matching, details=True) if matching else {}
     found = [rows[job] for job, _ in matching if job in rows]
-    return [as_job(one) for one in found if matches(cast("Job", one.record), query, now)]
+    return [as_job(one) for one in found if _matches(one, query, now)]
 
 
 # --- walks ------------------------------------------------------------------------------------------------------

@@ -171,6 +171,8 @@ def sieve(query: Query, qids: Sequence[int], given: int) -> tuple[str, list[obje
         parts.append(f"b.tenant = {mark(query.tenant)}")
     if query.group is not None:
         parts.append(f"{GROUP.format(body='b')} = {mark(group_text(query.group))}")
+    if query.meta_json is not None:
+        parts.append(_in_metadata(mark(query.meta_json)))
     if query.since is not None:
         parts.append(f"b.created >= {mark(query.since)}")
     if query.until is not None:
@@ -192,6 +194,11 @@ HAS_ERROR = "EXISTS (SELECT 1 FROM stoker_errors AS e WHERE e.seq = b.seq)"
 def _in_payload(text: str) -> str:
     payload = "CAST(b.payload AS TEXT)"
     return f"(instr(lower({payload}), lower({text})) OR {payload} GLOB '*[^' || char(1) || '-~]*')"
+
+
+def _in_metadata(entry: str) -> str:
+    noted = f"SELECT 1 FROM stoker_past AS p WHERE p.seq = b.seq AND instr(CAST(p.metadata AS TEXT), {entry})"
+    return f"(instr(CAST(b.options AS TEXT), {entry}) OR EXISTS ({noted}))"
 
 
 # --- the order of a time --------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stoker.model.job import Options, Status, chain
+from stoker.model.job import Note, Options, Status, chain
 from stoker.model.outcome import Done, Failed, Rejected
 from stoker.model.query import (
     Cancel,
@@ -213,6 +213,35 @@ async def test_find_by_group_shows_its_members(store: Store) -> None:
     for order, expected in by_time.items():
         page = await store.engine.operator.find(Query(group=group, order=order))  # type: ignore[arg-type]
         assert sorted(job.id for job in page.jobs) == sorted(expected), order
+
+
+@pytest.mark.core
+@pytest.mark.spec("FIND-31")
+async def test_find_by_metadata_compares_one_entry_as_people_see_it(store: Store) -> None:
+    """Given at the enqueue or noted by a run, the newest value of an entry counts, in every status and order."""
+    given = await store.add(options=Options(metadata={"customer": "42", "plan": "pro"}))
+    await store.add(options=Options(metadata={"customer": "421", "42": "customer"}), payload=b'{"customer":"42"}')
+    await store.add()
+    behind = store.draft(options=Options(metadata={"customer": "42"}))
+    await store.add(queue="other", options=Options(metadata={"customer": "4"}, then=(behind,)))
+    asked: dict[str, Any] = {"meta": ("customer", "42")}
+    assert await found_ids(store, **asked) == [given]
+    assert await found_ids(store, **asked, payload="customer") == []
+    claim = await store.take()
+    assert await found_ids(store, **asked) == [given]
+    await store.engine.jobs.note([Note(given, claim.worker, claim.token, metadata={"customer": "43"}, ref=claim.ref)])
+    assert await found_ids(store, **asked) == []
+    assert await found_ids(store, meta=("customer", "43")) == [given]
+    assert await found_ids(store, meta=("plan", "pro"), statuses=frozenset({Status.RUNNING})) == [given]
+    await store.finish(claim, Rejected("no luck"))
+    for order in ("newest", "oldest", "finished"):
+        page = await store.engine.operator.find(Query(meta=("customer", "43"), order=order))
+        assert [job.id for job in page.jobs] == [given], order
+    odd = {'\u212aey "q" \\': "\u00e9 = \n,\u4e2d%_"}
+    strange = await store.add(options=Options(metadata=odd))
+    assert await found_ids(store, meta=next(iter(odd.items()))) == [strange]
+    due = await store.engine.operator.find(Query(meta=next(iter(odd.items())), order="due"))
+    assert [job.id for job in due.jobs] == [strange]
 
 
 @pytest.mark.spec("FIND-30")

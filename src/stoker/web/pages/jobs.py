@@ -30,7 +30,7 @@ GROUPS = 20
 LATEST = 1_000
 LONGEST_FILTER = 2_000
 SUGGESTED = 100
-WORDS: Final = ("tenant:", "key:", "error:", "payload:", "finished:1h", "attempts:>=3")
+WORDS: Final = ("tenant:", "key:", "meta:", "error:", "payload:", "finished:1h", "attempts:>=3")
 
 TABS: Final = (
     ("", "All"),
