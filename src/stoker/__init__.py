@@ -27,6 +27,7 @@ from stoker.model.errors import (
 )
 from stoker.model.events import Transition
 from stoker.model.job import Draft, Status, chain
+from stoker.model.markers import PREVIOUS as _PREVIOUS
 from stoker.model.outcome import Reject, Retry, Snooze, Throttle
 from stoker.model.retry import Delays, Exponential, Fixed, Linear, Never
 from stoker.model.throttle import Rate
@@ -52,6 +53,7 @@ __all__ = [
     "Job",
     "Draft",
     "chain",
+    "PREVIOUS",
     "Receipt",
     "Schedule",
     "current",
@@ -88,6 +90,9 @@ __all__ = [
     "JsonFormatter",
     "RedactingFilter",
 ]
+
+PREVIOUS: Any = _PREVIOUS
+"""Stands in a draft for the result of the job before it: `chain(add.draft(2, 3), double.draft(PREVIOUS))`."""
 
 ON_USE = {
     "Worker": "stoker.worker",

@@ -43,6 +43,7 @@ from stoker.model.job import (
     Stored,
     check_drafts,
     check_ids,
+    check_markers,
     check_name,
     portions,
 )
@@ -405,6 +406,8 @@ class Stoker(Registry):
         """Store drafts; with tracing they carry the span that stored them."""
         for draft in (*drafts, *(() if group is None else group.callbacks)):
             check_ids(draft)
+        for draft in drafts:
+            check_markers(draft)
         if self.tracing is None:
             return await engine.jobs.insert(drafts, tx=tx, group=group)
         with self.tracing.sending(drafts, group) as sending:

@@ -36,6 +36,7 @@ from stoker.model.job import (
     Settlement,
     check_drafts,
     check_ids,
+    check_markers,
     check_metadata,
 )
 from stoker.model.lifecycle import Rules
@@ -446,6 +447,7 @@ class Context:
         check_drafts("drafts", drafts)
         for draft in drafts:
             check_ids(draft)
+            check_markers(draft)
         self.followups.extend(drafts)
 
     @overload

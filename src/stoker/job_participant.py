@@ -103,6 +103,8 @@ class JobParticipant:
         done = Done(self._result, warning, tuple(context.followups))
         rules = context.runtime.rules_of(context.kind)
         settlement = conclude(context.claim, done, rules, context.executed())
+        if settlement.status is not Status.DONE:  # its result cannot be passed on: the block is rolled back
+            raise StokerError(f"{self.name} is not done: {settlement.error}")
         tracing = context.runtime.app.tracing
         if tracing is not None and context.trace is not None and settlement.followups:
             followups = tracing.following(context, settlement.followups)

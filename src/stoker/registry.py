@@ -22,8 +22,9 @@ from stoker.event_buffer import wall
 from stoker.key_function import KeyFunction, key_of_arguments
 from stoker.lifespan import Lifespan
 from stoker.limits import LimitOf
+from stoker.marked import marks_of_payload
 from stoker.model.chunk import Chunk
-from stoker.model.errors import DuplicateSchedule, DuplicateTask, InvalidInput, UnknownTask
+from stoker.model.errors import DuplicateSchedule, DuplicateTask, InvalidInput, InvalidPayload, UnknownTask
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Options, check_name
 from stoker.model.retry import ANY_ERROR, DEFAULT_BACKOFF, Backoff, Errors, Policy
@@ -329,20 +330,29 @@ class Registry:
         if callable(unique):
             raise InvalidInput("unique", kind, "computes its key from arguments; give unique= with a job by name")
         tenant = self.current_tenant() if chosen.tenant is None else chosen.tenant
-        encoded = encode_payload(payload)
+        signature = None if task is None else task.signature
+        marks = None
+        try:
+            encoded = encode_payload(payload)
+        except InvalidPayload:
+            marks = marks_of_payload(signature, payload)
+            if marks is None:
+                raise
+            marks.check_keys(kind, chosen)
+            encoded = marks.payload
         if chosen.limit:
-            signature = None if task is None else task.signature
             slot = LimitOf(chosen.limit, kind, signature).of_payload(encoded, tenant)
             rest = msgspec.structs.replace(rest, limit=slot)
         if task is not None and task.validate:
-            task.signature.check_named(payload)
-            task.signature.check(encoded)
+            if marks is None:
+                task.signature.check_named(payload)
+            task.signature.check(encoded, marked=marks is not None)
         if unique is True:
             if task is None:
                 why = "needs the task's code to compare all arguments; give unique= a key with a job of a declared kind"
                 raise InvalidInput("unique", kind, why)
             unique = key_of_arguments(task.signature, encoded)
-        return Draft(
+        draft = Draft(
             self.mint(),
             kind,
             encoded,
@@ -355,6 +365,7 @@ class Registry:
             tenant=tenant,
             options=rest,
         )
+        return draft if marks is None else marks.put_on(cast("Stoker", self), draft)
 
 
 class _Decorator:

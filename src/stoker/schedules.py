@@ -16,7 +16,7 @@ from stoker.model import schedule as stored
 from stoker.model.cron import every as interval
 from stoker.model.cron import zone
 from stoker.model.errors import InvalidSchedule, NotFound, StokerError
-from stoker.model.job import Draft, check_name
+from stoker.model.job import Draft, check_markers, check_name
 from stoker.model.schedule import NO_ID, Edit, Misfire, Overlap, Source, extra_draft, template, upcoming
 from stoker.model.time import Instant, Seconds, moment, span
 from stoker.model.unique import Unique
@@ -71,6 +71,7 @@ def as_template(draft: Draft) -> Draft:
     """What a caller gave as the job of a schedule."""
     if not isinstance(draft, Draft):
         raise InvalidSchedule("draft", draft, "must be a draft, as task.draft(...) makes it")
+    check_markers(draft)
     return template(draft)
 
 

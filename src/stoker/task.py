@@ -20,8 +20,9 @@ from stoker import other_systems
 from stoker.codec.signature import Signature
 from stoker.key_function import KeyOf
 from stoker.limits import LimitOf
+from stoker.marked import marks_of_call
 from stoker.model.chunk import Chunk
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidInput, InvalidPayload
 from stoker.model.job import Draft, Options, check_name
 from stoker.model.retry import Errors, Policy
 from stoker.model.unique import Unique
@@ -112,16 +113,24 @@ class Task(Generic[P, R]):
     def _draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         queue, priority, attempts, options = self._resolved or self._resolve()
         given = self.options
-        payload = self.signature.encode(args, kwargs)
+        marks = None
+        try:
+            payload = self.signature.encode(args, kwargs)
+        except InvalidPayload:
+            marks = marks_of_call(self.signature, args, kwargs)
+            if marks is None:
+                raise
+            marks.check_keys(self.name, given)
+            payload = marks.payload
         if self.validate:
-            self.signature.check(payload)
+            self.signature.check(payload, marked=marks is not None)
         unique: Any = given.unique
         if self._key_of is not None:
             unique = self._key_of(args, kwargs, payload)
         tenant = self.app.current_tenant() if given.tenant is None else given.tenant
         if self._limit_of is not None:
             options = replace(options, limit=self._limit_of.of_call(args, kwargs, payload, tenant))
-        return Draft(
+        draft = Draft(
             self.app.mint(),
             self.name,
             payload,
@@ -134,6 +143,7 @@ class Task(Generic[P, R]):
             tenant=tenant,
             options=options,
         )
+        return draft if marks is None else marks.put_on(self.app, draft)
 
     def _resolve(self) -> tuple[str, int, int, Options]:
         self._resolved = self.app.resolve(self.name, self.options)

@@ -364,7 +364,7 @@ class JobsAdmin(Noun):
             payload = with_secrets(found.payload, payload, self._context.redact, may_change=may_change)
             encoded = encode_payload(Raw(payload))
             if (signature := self._context.app.signature_of(found.kind)) is not None:
-                signature.check(encoded)
+                signature.check(encoded, marked=bool(found.options.results))
         due = None if at is None else instant(at, "at")
         change = Edit(payload=payload, priority=priority, at=due, attempts=attempts)
         return await self._one(found, change)

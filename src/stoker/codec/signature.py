@@ -20,7 +20,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -30,13 +30,13 @@ from stoker.codec.json_check import PAYLOAD_LIMIT
 from stoker.codec.to_json import PLAIN, encode_value, misplaced_bytes, reason, revive, simplify
 from stoker.model.errors import InvalidInput, InvalidPayload, PayloadMismatch
 from stoker.model.humanize import count
+from stoker.model.markers import REST, STANDING, Marker, places
 
 __all__ = ["Call", "Raw", "Signature", "call_of_chunk", "display", "encode_payload"]
 
 Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 """What a handler is called with: positionals and keywords."""
 
-_REST: Final = "*"  # the key of *args in a payload; no parameter can have this name
 _encode_sorted = msgspec.json.Encoder(enc_hook=simplify, order="deterministic").encode
 _decode_parts = msgspec.json.Decoder(dict[str, Raw] | list[Raw] | None).decode
 _decode_rest = msgspec.json.Decoder(list[Raw]).decode
@@ -106,6 +106,18 @@ class Signature:
         """The function's own signature."""
         return self._signature
 
+    @property
+    def result_hint(self) -> Any:
+        """What a job returns; `Any` if the function does not say."""
+        return self._hints_by_name.get("return", Any)
+
+    def hint_of(self, place: str) -> Any:
+        """The type of an argument by its place in a payload (`markers`); `Any` if the function does not say."""
+        for p in self._parameters:
+            if p.name == place or (p.kind is p.VAR_POSITIONAL and place.startswith(REST)) or p.kind is p.VAR_KEYWORD:
+                return self._hints_by_name.get(p.name, Any)
+        return Any
+
     def __repr__(self) -> str:
         return f"<Signature {self.name}{self._signature}>"
 
@@ -130,6 +142,10 @@ class Signature:
         if binary:
             self._check_bytes(self._signature.bind(*args, **kwargs).arguments)
         return data
+
+    def places(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], marker: Marker) -> tuple[str, ...]:
+        """Where a marker stands in a call."""
+        return places(self._bind_variable(args, kwargs).items(), marker)
 
     def check_named(self, payload: Any) -> None:
         """Refuse bytes for text in the arguments of a job by name: an object with keywords, or a list."""
@@ -158,12 +174,12 @@ class Signature:
                 more = bound.pop(parameter.name, {})
         named = {p.name for p in self._parameters if p.kind is p.POSITIONAL_ONLY}
         if self._takes_rest:
-            named.add(_REST)
+            named.add(REST)
         for key in more:
             if key in named:
                 why = "is also the name of a positional parameter, a payload cannot carry both"
                 raise InvalidInput(f"{self.name}({key})", more[key], why)
-        return {**bound, **({_REST: rest} if rest else {}), **more}
+        return {**bound, **({REST: rest} if rest else {}), **more}
 
     def _misfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InvalidInput:
         """The error for a call that does not fit the function, in Python's own words."""
@@ -184,9 +200,9 @@ class Signature:
                 return narrower
         return error
 
-    def check(self, payload: bytes) -> None:
-        """Raise if a worker could not decode this payload; names the parameter."""
-        if self._read is not None:
+    def check(self, payload: bytes, *, marked: bool = False) -> None:
+        """Raise if a worker could not decode this payload; names the parameter. `marked`: a marker may be any value."""
+        if self._read is not None and not marked:
             try:
                 self._read(payload)
             except Exception:  # noqa: BLE001, S110 - the slow way below raises the exact error
@@ -194,7 +210,7 @@ class Signature:
             else:
                 return
         try:
-            self._decode_parts(payload)
+            self._decode_parts(payload, marked=marked)
         except PayloadMismatch as error:
             given = display(error.value)  # shown as the caller wrote it, if it is JSON
             value = error.value if given is None and error.value != b"null" else given
@@ -236,20 +252,20 @@ class Signature:
                 pass
         return self._decode_parts(payload)
 
-    def _decode_parts(self, payload: bytes) -> Call:
+    def _decode_parts(self, payload: bytes, *, marked: bool = False) -> Call:
         """Parameter by parameter: for variable arguments, for payloads that are lists, and to name what is wrong."""
         parts, rest = self._split(payload)
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for p in self._parameters:
             if p.kind is p.VAR_POSITIONAL:
-                args.extend(self._value(p.name, raw) for raw in rest)
+                args.extend(self._value(p.name, raw, marked=marked) for raw in rest)
             elif p.kind is p.VAR_KEYWORD:
-                kwargs.update({key: self._value(p.name, raw) for key, raw in parts.items()})
+                kwargs.update({key: self._value(p.name, raw, marked=marked) for key, raw in parts.items()})
                 parts = {}
             else:
                 if p.name in parts:
-                    value = self._value(p.name, parts.pop(p.name))
+                    value = self._value(p.name, parts.pop(p.name), marked=marked)
                 elif p.default is not p.empty:
                     value = p.default
                 else:
@@ -276,14 +292,16 @@ class Signature:
                 why = f"takes {count(len(names), 'positional argument')}, the payload has {len(parts)}"
                 raise PayloadMismatch(f"{self.name}()", payload, why)
             return dict(zip(names, parts, strict=False)), parts[len(names) :]
-        if self._takes_rest and _REST in parts:
+        if self._takes_rest and REST in parts:
             try:
-                return parts, _decode_rest(parts.pop(_REST))
+                return parts, _decode_rest(parts.pop(REST))
             except msgspec.MsgspecError as error:
-                raise PayloadMismatch(f"{self.name}({_REST})", payload, reason(error)) from None
+                raise PayloadMismatch(f"{self.name}({REST})", payload, reason(error)) from None
         return parts, []
 
-    def _value(self, name: str, raw: Raw) -> Any:
+    def _value(self, name: str, raw: Raw, *, marked: bool = False) -> Any:
+        if marked and bytes(raw) in STANDING:
+            return None
         try:
             return self._readers[name](raw)
         except Exception as error:  # noqa: BLE001 - what users' types raise; a cause would show the value

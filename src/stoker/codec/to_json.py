@@ -22,6 +22,7 @@ from msgspec import UNSET, Raw
 from stoker.codec.error_text import text_of
 from stoker.codec.json_check import DEPTH_LIMIT, DIGITS_LIMIT, PAYLOAD_LIMIT, TOO_DEEP, check_json, too_large
 from stoker.model.errors import InvalidPayload
+from stoker.model.markers import Marker
 
 _KEPT: Final = (bytes, bytearray, memoryview, datetime, date, time, timedelta, Decimal, UUID)
 _LEAVES: Final[frozenset[type]] = frozenset({str, int, bool, type(None), *_KEPT})
@@ -58,6 +59,8 @@ def simplify(value: Any) -> Any:
         return value.isoformat()
     if value is None or isinstance(value, tuple | frozenset):  # msgspec knows these, except as keys
         raise TypeError(NOT_TEXT)
+    if isinstance(value, Marker):
+        raise TypeError(value.misplaced)
     raise TypeError(f"JSON has no form for {type(value).__qualname__}")
 
 

@@ -18,6 +18,7 @@ from stoker.model.control import Queue
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import JobId, text
 from stoker.model.job import ACTIVE, LARGEST_BATCH, Draft, Status
+from stoker.model.markers import PREVIOUS
 from stoker.model.record import Record
 from stoker.model.time import HOUR, MINUTE, Instant, Span
 
@@ -242,6 +243,9 @@ def _callback(name: str, draft: Draft | None, group: JobId) -> Draft | None:
     if not isinstance(draft, Draft):
         raise InvalidInput(name, draft, "must be a draft, such as task.draft(...)")
     _check_free(name, draft)
+    if draft.options.previous:
+        why = f"stands for the result of the job before it, and {name}= has none; use RESULTS for those of the members"
+        raise InvalidInput(PREVIOUS.name, draft.kind, why)
     metadata = {**(draft.options.metadata or {}), GROUP: text(group)}
     return replace(draft, options=replace(draft.options, metadata=metadata))
 

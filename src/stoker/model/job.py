@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 import enum
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
@@ -21,6 +21,7 @@ from stoker.model.errors import InvalidInput, InvalidName, InvalidPayload, Paylo
 from stoker.model.ids import JobId
 from stoker.model.ids import text as id_text
 from stoker.model.limit import Slot
+from stoker.model.markers import PREVIOUS, RESULTS
 from stoker.model.retry import OFF, Backoff, Curve
 from stoker.model.throttle import Cool
 from stoker.model.time import LATEST, LONGEST, SECOND, Instant, Span
@@ -132,6 +133,7 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     leaves it to the queue, 0 deletes the job on success. `then` are the drafts that the job's success stores;
     `group` is the group it is a member of. `limit` says how many jobs of its key run at once. `untold`: it was enqueued
     in a transaction of the user's, whose end Stoker does not see, so its first claim puts the enqueue on the timeline.
+    `previous` and `results` are the places in the payload where a marker stands (`markers`).
     """
 
     backoff: Backoff | None = None
@@ -144,6 +146,8 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     group: JobId | None = None
     limit: Slot | None = None
     untold: bool = False
+    previous: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("timeout", "expires", "keep"):
@@ -231,6 +235,8 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         They run side by side; `chain` puts jobs one after the other. What dies, is canceled or is deleted stores none.
         """
         _check_drafts("then", drafts)
+        for draft in drafts:
+            check_link(self, draft)
         behind = (*self.options.then, *(after(draft, self.job_id) for draft in drafts))
         linked = replace(self.options, then=behind)
         if (count := 1 + len(links(linked))) > MOST_LINKS:
@@ -239,6 +245,62 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             why = f"must be at most {LARGEST_CHAIN} bytes of drafts behind a job; store the data elsewhere"
             raise InvalidInput("then", f"{size} bytes", why)
         return replace(self, options=linked)
+
+
+Check: TypeAlias = Callable[[str | None, bool], None]
+
+
+class MarkedDraft(Draft, frozen=True, omit_defaults=True, dict=True, gc=True):
+    """A draft with a marker, as its task makes it: it can tell whether a result fits.
+
+    A copy can do so no more, but for that of `then`.
+    """
+
+    @classmethod
+    def of(cls, draft: Draft, check: Check) -> MarkedDraft:
+        """The draft; `check` compares the types of its markers with what a job of some kind returns."""
+        marked = cls(*(getattr(draft, name) for name in draft.__struct_fields__))
+        marked.__dict__["compare"] = check
+        return marked
+
+    def check(self, kind: str | None, *, may_fail: bool = False) -> None:
+        """Raise if what a job of this kind returns cannot be the argument that a marker stands for.
+
+        None: of any kind. `may_fail`: a member of a group may have failed.
+        """
+        compare: Check | None = self.__dict__.get("compare")
+        if compare is not None:
+            compare(kind, may_fail)
+
+    def then(self, *drafts: Draft) -> Draft:
+        """As of every draft; the marker stays to be checked."""
+        linked = Draft.then(self, *drafts)
+        linked.__dict__.update(self.__dict__)
+        return linked
+
+
+def check_link(parent: Draft, link: Draft) -> None:
+    """Refuse a link whose marker the job before it cannot fill."""
+    if link.options.results:
+        why = "stands for the results of a group's members, and a link has none; use PREVIOUS for the job before it"
+        raise InvalidInput(RESULTS.name, link.kind, why)
+    if not link.options.previous:
+        return
+    if parent.options.keep == 0:
+        why = f"stands for the result of {parent.kind}, which has keep=0 and so no result; give it another keep="
+        raise InvalidInput(PREVIOUS.name, link.kind, why)
+    if isinstance(link, MarkedDraft):
+        link.check(parent.kind)
+
+
+def check_markers(draft: Draft) -> None:
+    """Refuse markers in a job that has no job before it and is no callback of a group."""
+    if draft.options.previous:
+        why = "stands for the result of the job before it, and this job has none; use chain(first, draft)"
+        raise InvalidInput(PREVIOUS.name, draft.kind, why)
+    if draft.options.results:
+        why = "stands for the results of a group's members, and this job is no callback of a group; use then="
+        raise InvalidInput(RESULTS.name, draft.kind, why)
 
 
 def after(draft: Draft, parent: JobId) -> Draft:

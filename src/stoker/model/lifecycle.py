@@ -6,14 +6,16 @@ change that is not in `TRANSITIONS` is refused. The state diagram in the docs is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
+from msgspec.structs import replace
 
 from stoker.model import retry, throttle
-from stoker.model.errors import InvalidTransition
+from stoker.model.errors import InvalidInput, InvalidTransition, PayloadTooLarge
 from stoker.model.ids import text
 from stoker.model.job import Claim, Draft, Settlement, Status, after
+from stoker.model.markers import PREVIOUS, fill
 from stoker.model.outcome import (
     Canceled,
     Crashed,
@@ -185,6 +187,13 @@ def deletes(settlement: Settlement) -> bool:
 
 def _done(claim: Claim, outcome: Done, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
     keep = kept_as_done(claim, rules)
+    followups = outcome.followups
+    if claim.options.then:
+        try:
+            followups = (*followups, *_next_links(claim, outcome))
+        except InvalidInput as error:
+            why = f"its result cannot be passed on to the job behind it ({error.field}): {error.why}"
+            return _finish(claim, Status.DEAD, f"{why}; nothing behind it was stored", metadata)
     if outcome.warning is not None:
         metadata = {**(metadata or {}), RESULT_WARNING: outcome.warning}
     return Settlement(
@@ -201,14 +210,28 @@ def _done(claim: Claim, outcome: Done, rules: Rules, metadata: dict[str, str] | 
         keep,
         throttle.Cool(claim.cool_count) if claim.cool_count else None,
         metadata,
-        (*outcome.followups, *_next_links(claim)) if claim.options.then else outcome.followups,
+        followups,
         claim.ref,
     )
 
 
-def _next_links(claim: Claim) -> Iterable[Draft]:
-    """What the job's success stores; a copy of a dead job names itself as the parent."""
-    return (after(draft, claim.id) for draft in claim.options.then)
+def _next_links(claim: Claim, outcome: Done) -> Iterator[Draft]:
+    """What the job's success stores, with its result where `PREVIOUS` stands.
+
+    A copy of a dead job names itself as the parent. Raises if there is no result although one is asked for, or if it
+    is too large.
+    """
+    for draft in claim.options.then:
+        link = after(draft, claim.id)
+        if where := draft.options.previous:
+            if outcome.warning is not None:
+                raise InvalidInput(draft.kind, None, outcome.warning)
+            try:
+                payload = fill(draft.payload, where, PREVIOUS, outcome.result or b"null")
+                link = replace(link, payload=payload, options=replace(link.options, previous=()))
+            except PayloadTooLarge as error:
+                raise InvalidInput(draft.kind, None, f"with it the payload {error.why}") from None
+        yield link
 
 
 def _finish(

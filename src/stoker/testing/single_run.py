@@ -17,7 +17,7 @@ from stoker.executors.threads import handler_of
 from stoker.hooks import compose, surround
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Draft, Note, Settlement
+from stoker.model.job import Claim, Draft, Note, Settlement, check_markers
 from stoker.model.lifecycle import Rules
 from stoker.model.time import SECOND, Instant
 
@@ -92,6 +92,7 @@ async def run(
     app: Stoker, task: Task[..., Any], draft: Draft, now: Instant, *, attempt: int, metadata: Mapping[str, str] | None
 ) -> Any:
     """Run the handler for a draft as a worker would, and return what it returns; follow-ups are stored afterwards."""
+    check_markers(draft)
     claim = _claim(draft, now, attempt, metadata)
     runtime, executors = OneRun(app), InThisProcess()
     span = app.defaults.timeout if draft.options.timeout is None else draft.options.timeout

@@ -6,7 +6,17 @@ import pytest
 
 from stoker.engines.base import Feature
 from stoker.model.ids import text
-from stoker.model.job import LARGEST_BATCH, MOST_LINKS, PARENT, Draft, Options, Status, Verdict, chain
+from stoker.model.job import (
+    LARGEST_BATCH,
+    LARGEST_PAYLOAD,
+    MOST_LINKS,
+    PARENT,
+    Draft,
+    Options,
+    Status,
+    Verdict,
+    chain,
+)
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled, Done, Expired, Failed, HandedBack, Outcome, Rejected, Snoozed
 from stoker.model.query import Cancel, Clone, Delete, Requeue, Selection
@@ -217,3 +227,68 @@ async def test_a_settlement_that_is_rolled_back_stores_no_link(store: Store) -> 
     assert await store.gone(link.job_id)
     assert await store.settle(settlement) == [Verdict.APPLIED]
     assert await store.status(link.job_id) is Status.PENDING
+
+
+# --- results ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("PASS-01")
+async def test_a_link_has_the_result_of_the_job_before(store: Store) -> None:
+    """Where `PREVIOUS` stood; side by side each has it, and the marker is gone."""
+    wants = Options(previous=("n",))
+    one = store.draft("one", payload=b'{"n":"PREVIOUS","m":1.50}', options=wants)
+    two, last = (store.draft(kind, payload=b'{"n":"PREVIOUS"}', options=wants) for kind in ("two", "last"))
+    await store.insert(store.draft("first").then(one, two.then(last)))
+    assert await store.finish(await store.take(), Done(b'{"x":[1,2]}')) is Verdict.APPLIED
+    assert [(await store.job(draft.job_id)).payload for draft in (one, two)] == [
+        *(b'{"n":{"x":[1,2]},"m":1.50}', b'{"n":{"x":[1,2]}}')
+    ]
+    for _ in range(2):
+        claim = await store.take()
+        assert claim.options.previous == ()
+        assert await store.finish(claim, Done(None)) is Verdict.APPLIED
+    assert (await store.take()).payload == b'{"n":null}'
+
+
+@pytest.mark.core
+@pytest.mark.spec("PASS-02")
+@pytest.mark.parametrize("copied", [False, True])
+async def test_a_dead_link_goes_on_with_what_it_was_given(store: Store, *, copied: bool) -> None:
+    """Requeued or copied, it has the result of the job before, and passes its own on."""
+    wants, copy = Options(previous=("n",)), store.mint()
+    link, last = (store.draft(kind, payload=b'{"n":"PREVIOUS"}', options=wants) for kind in ("link", "last"))
+    await store.insert(chain(store.draft("first"), link, last))
+    await store.finish(await store.take(), Done(b"1"))
+    await store.finish(await store.take(), Rejected("no"))
+    change = Clone((copy,)) if copied else Requeue()
+    assert (await store.engine.operator.alter(Selection((link.job_id,)), change)).changed == 1
+    claim = await store.take()
+    assert (claim.id, claim.payload) == (copy if copied else link.job_id, b'{"n":1}')
+    await store.finish(claim, Done(b"2"))
+    assert (await store.job(last.job_id)).payload == b'{"n":2}'
+
+
+@pytest.mark.spec("PASS-02")
+async def test_only_the_success_passes_a_result_on(store: Store) -> None:
+    """Not a snooze and not a retry before it."""
+    link = store.draft("link", payload=b'{"n":"PREVIOUS"}', options=Options(previous=("n",)))
+    await store.insert(store.draft("first").then(link))
+    for outcome in (Snoozed(0), Failed("boom", after=0)):
+        await store.finish(await store.take(), outcome)
+        assert await store.gone(link.job_id)
+    await store.finish(await store.take(), Done(b"3"))
+    assert (await store.job(link.job_id)).payload == b'{"n":3}'
+
+
+@pytest.mark.spec("PASS-03")
+async def test_a_result_that_is_too_large_to_pass_on_ends_the_chain(store: Store) -> None:
+    """The job is dead and says why; requeued with a smaller result it goes on."""
+    link = store.draft("link", payload=b'{"n":"PREVIOUS"}', options=Options(previous=("n",)))
+    [job] = await store.insert(store.draft("first").then(link))
+    await store.finish(await store.take(), Done(b'"' + b"x" * (LARGEST_PAYLOAD - 2) + b'"'))
+    assert "cannot be passed on to the job behind it (link)" in ((await store.job(job)).last_error or "")
+    assert await store.gone(link.job_id)
+    await store.engine.operator.alter(Selection((job,)), Requeue())
+    await store.finish(await store.take(), Done(b"1"))
+    assert (await store.job(link.job_id)).payload == b'{"n":1}'

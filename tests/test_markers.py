@@ -1,0 +1,212 @@
+"""`PREVIOUS` and `RESULTS` as callers and handlers see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stoker import PREVIOUS, Chunk, Fixed, InvalidInput, JobFailed, Limit, Snooze, Stoker, chain, current
+from stoker.model import ids
+from stoker.model.job import Draft, Status
+from stoker.model.markers import RESULTS
+from stoker.model.query import Requeue, Selection
+from stoker.testing import TestKit
+from tests.harness.apps import drain
+
+
+class Tasks:
+    """Tasks that pass numbers on."""
+
+    def __init__(self, jobs: Stoker) -> None:
+        @jobs.task
+        async def add(a: int, b: int) -> int:
+            return a + b
+
+        @jobs.task
+        def double(n: int) -> int:
+            return 2 * n
+
+        @jobs.task
+        def total(*numbers: int, **others: int) -> int:
+            return sum(numbers) + sum(others.values())
+
+        @jobs.task
+        def nothing() -> None: ...
+
+        @jobs.task
+        def say(text: str) -> str:
+            return text
+
+        self.add, self.double, self.total, self.nothing, self.say = add, double, total, nothing, say
+
+
+@pytest.mark.spec("PASS-01")
+async def test_a_chain_passes_results_on(jobs: Stoker) -> None:
+    """By position, by keyword, in variable arguments, in a job by name."""
+    tasks = Tasks(jobs)
+    drafts = [
+        *(tasks.double.draft(PREVIOUS), tasks.add.draft(b=PREVIOUS, a=1), tasks.total.draft(1, PREVIOUS, x=PREVIOUS)),
+        *(jobs.draft("double", {"n": PREVIOUS}), jobs.draft("add", [PREVIOUS, PREVIOUS])),
+    ]
+    await jobs.enqueue(chain(tasks.add.draft(2, 3), *drafts))
+    await drain(jobs)
+    assert [await jobs.handle(draft.id).result() for draft in drafts] == [10, 11, 23, 46, 92]
+
+
+@pytest.mark.spec("PASS-01")
+async def test_links_side_by_side_get_the_same_result(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    one, two, plain = tasks.double.draft(PREVIOUS), tasks.add.draft(1, PREVIOUS), tasks.double.draft(7)
+    await jobs.enqueue(tasks.add.draft(2, 3).then(one, two, plain))
+    await drain(jobs)
+    assert [await jobs.handle(draft.id).result() for draft in (one, two, plain)] == [10, 6, 14]
+
+
+@pytest.mark.spec("PASS-01")
+async def test_a_chunk_takes_and_passes_results(jobs: Stoker) -> None:
+    """One item of the handler's list each."""
+    tasks = Tasks(jobs)
+
+    @jobs.task(chunk=Chunk(10))
+    async def squares(numbers: list[int]) -> list[int | BaseException]:
+        return [number * number for number in numbers]
+
+    lasts = [tasks.double.draft(PREVIOUS) for _ in range(3)]
+    for number, last in enumerate(lasts):
+        await jobs.enqueue(chain(tasks.add.draft(number, 1), squares.draft(PREVIOUS), last))
+    await drain(jobs)
+    assert [await jobs.handle(last.id).result() for last in lasts] == [2, 8, 18]
+
+
+@pytest.mark.spec("PASS-02")
+async def test_the_run_that_succeeds_passes_its_result_on(jobs: Stoker) -> None:
+    """After a snooze, a retry, a death and a requeue."""
+    tasks = Tasks(jobs)
+    dies = True
+
+    @jobs.task(attempts=2, backoff=Fixed(0))
+    async def stubborn() -> int:
+        run = current()
+        if "snoozed" not in run.metadata:
+            run.metadata["snoozed"] = "yes"
+            raise Snooze(0)
+        if dies:
+            raise ValueError
+        return run.attempt
+
+    last = tasks.double.draft(PREVIOUS)
+    first = await jobs.enqueue(chain(stubborn.draft(), last))
+    await drain(jobs)
+    assert (await first.refresh()).status is Status.DEAD
+    dies = False
+    engine = await jobs.engine()
+    await engine.operator.alter(Selection((ids.parse(first.id),)), Requeue())
+    await drain(jobs)
+    assert await jobs.handle(last.id).result() == 2 * await first.result()
+
+
+@pytest.mark.spec("PASS-03")
+async def test_a_result_that_cannot_be_stored_stops_the_chain(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+
+    @jobs.task
+    def broken() -> Any:
+        return float("nan")
+
+    last = tasks.double.draft(PREVIOUS)
+    first = await jobs.enqueue(chain(broken.draft(), last))
+    await drain(jobs)
+    with pytest.raises(JobFailed, match=r"cannot be passed on to the job behind it \(double\): NaN and infinity"):
+        await first.result()
+
+
+@pytest.mark.spec("PASS-03")
+@pytest.mark.parametrize("value", [5, float("nan")])
+async def test_a_block_passes_its_result_on_or_is_rolled_back(jobs: Stoker, value: float) -> None:
+    tasks = Tasks(jobs)
+
+    @jobs.task(attempts=1)
+    async def careful() -> Any:
+        async with current().transaction() as block:
+            await tasks.nothing.enqueue()
+            block.result(value)
+
+    last = jobs.draft("double", {"n": PREVIOUS})
+    with TestKit(jobs) as kit:
+        first = await jobs.enqueue(chain(careful.draft(), last))
+        await kit.drain()
+        if value == 5:
+            assert await jobs.handle(last.id).result() == 10
+            assert len(kit.enqueued(tasks.nothing)) == 1
+        else:
+            with pytest.raises(JobFailed, match="is not done: its result cannot be passed on"):
+                await first.result()
+            assert kit.enqueued(tasks.nothing) == []
+
+
+@pytest.mark.spec("PASS-04", "PASS-05")
+def test_a_chain_is_checked_where_it_is_written(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    first = tasks.add.draft(1, 2)
+    refused: dict[str, Callable[[], Draft]] = {
+        r"say\(text\): takes str, but PREVIOUS is the result of add, which is int": lambda: chain(
+            first, tasks.say.draft(PREVIOUS)
+        ),
+        r"say\(text\): takes str": lambda: chain(first, tasks.say.draft(PREVIOUS).then(tasks.nothing.draft())),
+        "result of nothing, which returns None": lambda: chain(tasks.nothing.draft(), tasks.double.draft(PREVIOUS)),
+        "which has keep=0": lambda: chain(tasks.add.using(keep=0).draft(1, 2), tasks.double.draft(PREVIOUS)),
+        r"total\(numbers\): PREVIOUS stands for a whole argument": lambda: tasks.total.draft([PREVIOUS]),  # type: ignore[arg-type]
+        "payload: PREVIOUS stands for a whole argument": lambda: jobs.draft("total", {"n": {"m": PREVIOUS}}),
+        "a link has none; use PREVIOUS": lambda: chain(first, tasks.double.draft(RESULTS)),  # type: ignore[arg-type]
+        r"add\(a\): Expected `int`, got `str`": lambda: tasks.add.draft("x", PREVIOUS),  # type: ignore[arg-type]
+        r"add\(c\): got an unexpected argument": lambda: jobs.draft("add", {"a": 1, "b": PREVIOUS, "c": 2}),
+        "no key or text can be made of it": lambda: tasks.double.using(unique=lambda n: f"k{n}").draft(PREVIOUS),
+        "unique: is a key of all arguments, and the result of": lambda: tasks.double.using(unique=True).draft(PREVIOUS),
+        r"double\(n\): is the key of its limit": lambda: tasks.double.using(limit=Limit(1, "n")).draft(PREVIOUS),
+        r"double\(n\): is the key of": lambda: jobs.draft("double", {"n": PREVIOUS}, limit=Limit(1, "n")),
+    }
+    for why, make in refused.items():
+        with pytest.raises(InvalidInput, match=why):
+            make()
+
+
+@pytest.mark.spec("PASS-04")
+async def test_a_marker_needs_a_job_before_it(jobs: Stoker) -> None:
+    """Whatever door it comes by; nothing is stored."""
+    tasks = Tasks(jobs)
+    draft = tasks.double.draft(PREVIOUS)
+    kit = TestKit(jobs)
+
+    @jobs.task
+    async def follow() -> None:
+        current().follow_up(draft)
+
+    async with kit:
+        for call in (
+            lambda: tasks.double.enqueue(PREVIOUS),
+            lambda: jobs.enqueue_many([tasks.nothing.draft(), draft]),
+            lambda: jobs.group([draft]),
+            lambda: jobs.schedule("nightly", draft, cron="0 3 * * *"),
+            lambda: kit.run(tasks.double, PREVIOUS),
+            lambda: kit.run(follow),
+        ):
+            with pytest.raises(InvalidInput, match=r"PREVIOUS: stands for .* this job has none; use chain"):
+                await call()
+        with pytest.raises(InvalidInput, match=r"then= has none; use RESULTS"):
+            await jobs.group([], then=draft)
+        assert sum((await (await jobs.engine()).operator.census()).by_status().values()) == 0
+
+
+@pytest.mark.spec("PASS-01")
+async def test_each_occurrence_of_a_schedule_passes_its_results(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    async with TestKit(jobs) as kit:
+        handle = await jobs.schedule(
+            "nightly", chain(tasks.add.draft(2, 3), tasks.double.draft(PREVIOUS)), cron="0 3 * * *"
+        )
+        await handle.run_now()
+        await kit.drain()
+        [job] = kit.enqueued(tasks.double)
+        assert (job.arguments, job.status) == ({"n": 5}, Status.DONE)
