@@ -66,12 +66,12 @@ async def test_deaths_are_those_of_jobs_that_are_dead(admin: Admin, app: Stoker,
     for _ in range(11):
         await app.enqueue(app.draft("send"))
     await die(app, clock)
-    assert await died(admin) == [("bad", "12 jobs died in the last hour, 12 of them with the same error")]
+    assert await died(admin) == [("bad", "12 jobs died in the last hour, all with the same error")]
     await admin.jobs.requeue(Filter.parse("is:dead"))
     assert await died(admin) == [], "they wait again"
     assert await die(app, clock) == 12
     since = "; with those that were requeued, discarded or deleted since there were 24 deaths"
-    assert await died(admin) == [("bad", f"12 jobs died in the last hour, 12 of them with the same error{since}")]
+    assert await died(admin) == [("bad", f"12 jobs died in the last hour, all with the same error{since}")]
     ids = [job.id for job in (await admin.jobs.find("is:dead")).jobs]
     await admin.jobs.discard(ids[:6])
     await admin.jobs.delete(ids[6:8])

@@ -10,6 +10,7 @@ import pytest
 from stoker.model.control import SHOWN_WITHIN, STOPPED, Budget, Pause, Presence, Queue
 from stoker.model.explain import Line, Reason, comes_before, explain, limits_unserved, notes, served, unserved
 from stoker.model.groups import GROUP, Group
+from stoker.model.ids import text
 from stoker.model.job import PARENT, Draft, Job, Options, Status, chain
 from stoker.model.lifecycle import HELD_BY, HELD_FOR, UNFIT_SINCE
 from stoker.model.operator_metrics import Flow
@@ -75,7 +76,13 @@ def test_a_running_job_is_somewhere() -> None:
     assert "silent lately" in why(job(status=Status.RUNNING, worker="gone"), MAIL)
     asked = job(**running, cancel_requested=True, cancel_requested_at=NOW)
     assert why(asked, MAIL, HERE).startswith("canceling: it runs in worker w on h, process 7 and was asked to stop")
-    assert "--force" in explain(asked, MAIL, [HERE], census()).remedy
+    id_ = text(asked.id)
+    assert f"`stoker jobs cancel {id_} --force`" in explain(asked, MAIL, [HERE], census()).remedy
+    dead, later = job(status=Status.DEAD), job(scheduled_at=LATER)
+    assert explain(dead, MAIL, [HERE], census()).remedy == f"`stoker jobs requeue {text(dead.id)}` runs it again."
+    assert explain(later, MAIL, [HERE], census()).remedy == f"`stoker jobs run-now {text(later.id)}` starts it at once."
+    paused = Queue(name="mail", pause=Pause())
+    assert explain(job(), paused, [HERE], census()).remedy == "`stoker queues resume mail` opens it."
 
 
 @pytest.mark.spec("EXPLAIN-01", "START-05")
@@ -207,8 +214,10 @@ def test_an_unreadable_record_is_named_first() -> None:
 def test_a_queue_with_due_jobs_and_no_worker_is_found() -> None:
     counts = tuple(Count(queue, "send", Status.PENDING, 3) for queue in ("mail", "maill", "later"))
     found = Census(at=NOW, counts=counts, scheduled={"later": 3})
-    assert unserved(found, [HERE]) == {"maill": 3}
-    assert unserved(found, []) == {"mail": 3, "maill": 3}
+    assert unserved(found, [MAIL], [HERE]) == {"maill": 3}
+    assert unserved(found, [], []) == {"mail": 3, "maill": 3}
+    paused = [Queue(name="maill", pause=Pause()), Queue(name="mail", pause=Pause(until=NOW))]
+    assert unserved(found, paused, []) == {"mail": 3}, "a paused queue needs no worker; a pause may have ended"
     gone = Presence(worker="w", host="h", pid=1, queues={"mail": 3}, seen_at=NOW, state=STOPPED)
     old = Presence(worker="w", host="h", pid=1, queues={"mail": 3}, seen_at=NOW - SHOWN_WITHIN - 1)
     assert not served("mail", [gone, old], NOW)
@@ -219,6 +228,7 @@ def test_a_limited_queue_without_a_worker_is_found() -> None:
     queues = [Queue(name="mail", workers=3), Queue(name="off", workers=0), Queue(name="free")]
     assert limits_unserved(queues, [HERE], NOW) == {}
     assert limits_unserved(queues, [], NOW) == {"mail": 3}
+    assert limits_unserved([Queue(name="mail", workers=3, pause=Pause())], [], NOW) == {}
 
 
 @pytest.mark.spec("LIMIT-44")

@@ -168,6 +168,10 @@ def test_many_deaths_in_an_hour_are_compared_with_the_day() -> None:
         "214 jobs died in the last hour, 187 of them with the same error. KeyError: 'sku' in imports.parse. "
         "Run `stoker jobs list is:dead finished:1h`."
     )
+    all_same = msgspec.structs.replace(known, same=214)
+    assert "214 jobs died in the last hour, all with the same error." in told(deaths=all_same)[0]
+    more = msgspec.structs.replace(all_same, complete=False)
+    assert "more than 214 jobs died in the last hour, 214 of them with" in told(deaths=more)[0]
     assert found.filter == "is:dead finished:1h"
     assert (known.figure, Deaths(0).figure) == ("214 in the last hour", "none in the last hour")
 

@@ -66,6 +66,21 @@ async def test_a_queue_without_workers_is_named_once(jobs: Stoker, caplog: pytes
 
 
 @pytest.mark.spec("START-04")
+async def test_a_paused_queue_is_not_named_until_it_is_resumed(jobs: Stoker, caplog: pytest.LogCaptureFixture) -> None:
+    @jobs.task
+    async def work() -> None: ...
+
+    async with working(jobs, ["default"]) as worker:
+        await work.using(queue="reports").enqueue()
+        await jobs.queue("reports").pause()
+        for said in (0, 1):
+            await worker.maintenance.show_and_tune()
+            await worker.maintenance.warnings.look()
+            assert len(told(caplog)) == said
+            await jobs.queue("reports").resume()
+
+
+@pytest.mark.spec("START-04")
 async def test_a_limited_queue_without_workers_is_named_until_it_is_served(
     jobs: Stoker, caplog: pytest.LogCaptureFixture
 ) -> None:

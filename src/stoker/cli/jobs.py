@@ -58,7 +58,7 @@ LARGEST_PAGE = 200
 
 FILTER_HELP = """\b
 A filter is a list of terms that must all hold:
-  is:dead          also ready scheduled running retrying done canceled
+  is:dead,retrying either; also ready scheduled running done canceled
                    discarded retried pending active finished (failed: dead)
   queue:mail       kind:send*   (* matches anything; -queue:mail leaves it out)
   tenant:acme      key:"img:7"   group:ID   meta:customer=42

@@ -189,7 +189,7 @@ def _finished(job: Job) -> Gate:
     }
     error = "" if job.last_error is None else f": {_first_line(job.last_error)}"
     can = job.status in {Status.DEAD, Status.CANCELED, Status.DISCARDED}
-    remedy = "`stoker jobs requeue` runs it again." if can else ""
+    remedy = f"`stoker jobs requeue {id_text(job.id)}` runs it again." if can else ""
     return Gate(Reason.FINISHED, f"{ways[job.status]}{error}", remedy, job.finished_at)
 
 
@@ -197,7 +197,7 @@ def _running(job: Job, presences: Sequence[Presence], now: Instant) -> Gate:
     place = next((one for one in presences if one.worker == job.worker), None)
     where = f"in worker {job.worker}" + ("" if place is None else f" on {place.host}, process {place.pid}")
     if job.cancel_requested:
-        remedy = "A handler that ignores the request ends with `stoker jobs cancel --force`."
+        remedy = f"A handler that ignores the request ends with `stoker jobs cancel {id_text(job.id)} --force`."
         return Gate(Reason.CANCELING, f"it runs {where} and was asked to stop", remedy, job.cancel_requested_at)
     since = "" if job.started_at is None else f" since {rfc3339(job.started_at)}"
     stalled = place is None or is_silent(place, now)
@@ -233,7 +233,7 @@ def _gates(
     elif job.scheduled_at > now:
         retrying = f"waits for attempt {job.attempts + 1} of {job.base + job.budget}"
         what = retrying if job.status is Status.RETRYING else "is scheduled"
-        remedy = "`stoker jobs run-now` starts a scheduled job at once." if job.status is Status.PENDING else ""
+        remedy = f"`stoker jobs run-now {id_text(job.id)}` starts it at once." if job.status is Status.PENDING else ""
         yield Gate(Reason.SCHEDULED, f"it {what} until {rfc3339(job.scheduled_at)}", remedy, until=job.scheduled_at)
     if queue.pause is not None and queue.is_paused(now):
         until = queue.pause.until
@@ -241,7 +241,7 @@ def _gates(
         by = "" if queue.pause.by is None else f" by {queue.pause.by}"
         why = "" if queue.pause.reason is None else f": {queue.pause.reason}"
         detail = f"queue {name} is paused{by} {lasts}{why}"
-        yield Gate(Reason.PAUSED, detail, "`stoker queues resume` opens it.", until=until)
+        yield Gate(Reason.PAUSED, detail, f"`stoker queues resume {job.queue}` opens it.", until=until)
     if queue.cooldown.until is not None and queue.cooldown.shut(now):
         until = queue.cooldown.until
         detail = f"queue {name} cools down until {rfc3339(until)}, because a handler was throttled"
@@ -344,13 +344,15 @@ def served(queue: str, presences: Sequence[Presence], now: Instant) -> bool:
     return any(queue in one.queues for one in live(presences, now))
 
 
-def unserved(census: Census, presences: Sequence[Presence]) -> dict[str, int]:
-    """Return the queues that have due jobs and no worker, with the number of these jobs."""
-    queues = sorted({count.queue for count in census.counts})
-    due = {queue: census.ready(queue) for queue in queues if not served(queue, presences, census.at)}
-    return {queue: number for queue, number in due.items() if number > 0}
+def unserved(census: Census, queues: Sequence[Queue], presences: Sequence[Presence]) -> dict[str, int]:
+    """Return the queues that are not paused, have due jobs and no worker, with the number of these jobs."""
+    paused = {one.name for one in queues if one.is_paused(census.at)}
+    names = sorted({count.queue for count in census.counts} - paused)
+    due = {name: census.ready(name) for name in names if not served(name, presences, census.at)}
+    return {name: number for name, number in due.items() if number > 0}
 
 
 def limits_unserved(queues: Sequence[Queue], presences: Sequence[Presence], now: Instant) -> dict[str, int]:
-    """Return the queues that are limited to some slots and have no worker, with the number of slots."""
-    return {one.name: one.workers for one in queues if one.workers and not served(one.name, presences, now)}
+    """Return the queues that are not paused, limited to some slots and have no worker, with the number of slots."""
+    limited = {one.name: one.workers for one in queues if one.workers and not one.is_paused(now)}
+    return {name: number for name, number in limited.items() if not served(name, presences, now)}

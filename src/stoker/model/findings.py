@@ -342,7 +342,8 @@ def _deaths(deaths: Deaths | None) -> Iterator[Finding]:
     jobs = count(deaths.jobs, "job") if deaths.complete else f"more than {deaths.jobs:,} jobs"
     text = "died in the last hour"
     if deaths.same > 1:
-        text += f", {deaths.same:,} of them with the same error"
+        whole = deaths.complete and deaths.same == deaths.jobs
+        text += f", {'all' if whole else f'{deaths.same:,} of them'} with the same error"
     detail = f"{deaths.error} in {deaths.kind}" if deaths.error else "Their records tell why."
     if deaths.again:
         # A job that was requeued died more than once; one that was discarded or deleted is not dead any more.

@@ -28,28 +28,28 @@ class StartupWarnings:
         self._engine = context.engine
         self._lanes = context.fetcher.lanes
         self._named: set[str] = set()
-        self._limited: list[Queue] = []
+        self._queues: Sequence[Queue] = ()
         self._clashed: set[tuple[str, str]] = set()
 
     def learn(self, queues: Sequence[Queue]) -> None:
         """Take in all queues of the store, as often as the worker reads them anyway."""
-        self._limited = [queue for queue in queues if queue.workers]
+        self._queues = queues
 
     async def look(self) -> None:
         """Warn of kinds that another worker runs with another function, and of queues without a worker.
 
-        Such a queue has due jobs, or is limited to some slots over all workers. It is named again when it was served
-        meanwhile and then left alone.
+        Such a queue has due jobs, or is limited to some slots over all workers, and is not paused. It is named again
+        when it was served meanwhile and then left alone.
         """
         presences = await self._engine.control.workers()
         self._name_clashes(presences)
         census = await self._engine.operator.census()
-        found = unserved(census, presences)
+        found = unserved(census, self._queues, presences)
         for queue, number in found.items():
             if queue not in self._named:
                 text = "queue %r has %s and no worker serves it: start one with -q %s"
                 logger.warning(text, queue, count(number, "due job"), queue)
-        idle = limits_unserved(self._limited, presences, census.at)
+        idle = limits_unserved(self._queues, presences, census.at)
         for queue, number in idle.items():
             if queue not in self._named and queue not in found:
                 text = "queue %r is limited to %s and no worker serves it: start one with -q %s, or clear the limit"
