@@ -51,7 +51,7 @@ class Access:
         with self.store.lock:
             if not self.is_open:
                 self.is_open = True
-                self.store.waiters[self._waiters] = asyncio.get_running_loop()
+                self.store.waiters[self._waiters] = None
 
     def close(self) -> None:
         with self.store.lock:
@@ -97,6 +97,8 @@ class Access:
 
     async def wait(self, topics: Sequence[str], timeout: float) -> frozenset[str]:
         self.check()
+        with self.store.lock:
+            self.store.waiters[self._waiters] = asyncio.get_running_loop()
         return await self._waiters.wait(topics, timeout)
 
     async def wake(self, topics: Sequence[str]) -> None:

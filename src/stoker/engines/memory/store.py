@@ -84,8 +84,8 @@ class Store:
         self.audit: list[AuditEntry] = []
         self.documents: dict[str, dict[str, bytes]] = {}
         self.tables = Tables()
-        self.waiters: dict[TopicWaiters, asyncio.AbstractEventLoop] = {}
-        """The waiters of each open engine, and the loop they belong to."""
+        self.waiters: dict[TopicWaiters, asyncio.AbstractEventLoop | None] = {}
+        """The waiters of each open engine, and the loop on which they wait; None: there were none yet."""
         self.interest = Interest()
         self.attending: dict[JobEndWaiters, asyncio.AbstractEventLoop] = {}
         self.waiting_for_room: deque[Waiter] = deque()
@@ -293,16 +293,17 @@ class Store:
             self.waiting_for_room.popleft()
 
 
-def _wake(waiters: TopicWaiters, loop: asyncio.AbstractEventLoop, topic: str) -> None:
+def _wake(waiters: TopicWaiters, loop: asyncio.AbstractEventLoop | None, topic: str) -> None:
     """Wake a waiter on its own loop, from any thread."""
     with suppress(RuntimeError):  # a thread without a loop
         if asyncio.get_running_loop() is loop:
             waiters.wake(topic)
             return
-    try:
-        loop.call_soon_threadsafe(waiters.wake, topic)
-    except RuntimeError:  # a loop that was closed without its engine
-        waiters.remember(topic)
+    if loop is not None:
+        with suppress(RuntimeError):  # it was closed without its engine
+            loop.call_soon_threadsafe(waiters.wake, topic)
+            return
+    waiters.remember(topic)
 
 
 def _end(record: Record) -> tuple[Instant, JobId]:
