@@ -13,6 +13,8 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from stoker import views
 from stoker.block import joined
 from stoker.codec.error_text import text_of
@@ -20,10 +22,10 @@ from stoker.engines.base import Transaction
 from stoker.engines.shared.job_end_waiters import FIRST_PAUSE, LAST_PAUSE
 from stoker.model import ids
 from stoker.model.errors import GroupFailed, InvalidInput, NotFound, StokerError
-from stoker.model.groups import MOST_KNOWN, Group, into_group
+from stoker.model.groups import Group, into_group
 from stoker.model.ids import JobId
-from stoker.model.job import FINISHED, LARGEST_BATCH, Draft, Job, Status, portions
-from stoker.model.query import LONGEST_REASON, Cancel, Selection
+from stoker.model.job import ACTIVE, FINISHED, LARGEST_BATCH, Draft, Job, Status, portions
+from stoker.model.query import LONGEST_REASON, Cancel, Query, Selection
 from stoker.model.time import Seconds, span
 from stoker.sync import in_sync
 from stoker.views import Progress, Receipt
@@ -105,21 +107,21 @@ class GroupHandle:
     async def cancel(self, *, reason: str = "canceled with its group") -> int:
         """Cancel the members that wait and ask those that run to stop; returns how many that were.
 
-        Refused for a group of more than 1,000 members, whose ids are not kept.
+        Up to 1,000 are one atomic step.
         """
-        group = await self._find()
-        if group.total and not group.members:
-            why = (
-                f"has {group.total} members, and the ids of more than {MOST_KNOWN} are not kept; cancel them one by one"
-            )
-            raise InvalidInput("group", self.id, why)
+        await self._find()
         engine = await self._app.engine()
-        members = {job.id: job for job in await self._members(group)}
-        reason = text_of(reason, LONGEST_REASON)
-        change = Cancel(reason)
-        tally = await engine.operator.alter(Selection(tuple(members)), change)
-        await self._app.emit_altered(change, tally)
-        return tally.changed + tally.cancel_requested
+        change = Cancel(text_of(reason, LONGEST_REASON))
+        query = Query(group=self._id, statuses=ACTIVE, limit=LARGEST_BATCH)
+        canceled = 0
+        while True:
+            page = await engine.operator.find(query)
+            tally = await engine.operator.alter(Selection(tuple(job.id for job in page.jobs)), change)
+            await self._app.emit_altered(change, tally)
+            canceled += tally.changed + tally.cancel_requested
+            if page.cursor is None:
+                return canceled
+            query = replace(query, cursor=page.cursor)
 
     # --- without a loop -----------------------------------------------------------------------------------------
 

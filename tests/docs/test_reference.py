@@ -143,7 +143,10 @@ def test_there_are_no_other_settings() -> None:
     assert found == {"WorkerSettings", "TimelineSettings", "RetentionSettings"}
 
 
-PAGES_OF_COMMANDS = ("cli", "operator-commands", "steering-commands", "top", "dashboard", "doctor", "outbox-commands")
+PAGES_OF_COMMANDS = (
+    *("cli", "operator-commands", "group-commands", "steering-commands"),
+    *("top", "dashboard", "doctor", "outbox-commands"),
+)
 
 
 def test_every_option_of_the_command_line_is_in_the_reference() -> None:

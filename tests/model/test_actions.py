@@ -8,8 +8,9 @@ from itertools import count
 import pytest
 
 from stoker.admin.jobs import JobsAdmin
-from stoker.model.actions import ACTIONS, MANY, Given, action_of, allows, on_many
+from stoker.model.actions import ACTIONS, MANY, OF_GROUP, Given, action_of, allows, on_group, on_many
 from stoker.model.errors import InvalidInput
+from stoker.model.filter import VIEWS
 from stoker.model.job import Status
 from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Move, Prioritize, Requeue, RunNow
 from stoker.model.record import WAITING
@@ -108,3 +109,12 @@ def test_every_action_on_many_has_its_words_and_its_method(name: str) -> None:
 @pytest.mark.spec("FIRST-01")
 def test_only_a_waiting_job_can_be_put_first() -> None:
     assert {status for status in Status if allows(RunNow(first=True), status)} == set(WAITING)
+
+
+@pytest.mark.spec("GROUP-36")
+def test_an_action_on_a_group_means_members_that_it_changes() -> None:
+    assert {name: one.of_group for name, one in OF_GROUP.items()} == {"retry": "dead", "cancel": "active"}
+    assert all(VIEWS[one.of_group] <= one.statuses for one in OF_GROUP.values())
+    assert on_group("cancel") is ACTIONS["cancel"]
+    with pytest.raises(InvalidInput, match="must be one of retry, cancel"):
+        on_group("delete")

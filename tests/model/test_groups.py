@@ -276,3 +276,17 @@ def test_errors_name_the_group() -> None:
     failed = GroupFailed(text(ONE), "1 of 2 dead", "id", "send", None)
     assert str(failed) == f"group {text(ONE)} failed: 1 of 2 dead; job id (send): no error recorded"
     assert str(GroupFailed(text(ONE), "abandoned")) == f"group {text(ONE)} failed: abandoned"
+
+
+@pytest.mark.spec("GROUP-35")
+@pytest.mark.parametrize(
+    ("numbers", "state"),
+    [
+        ({"total": 2, "done": 2}, "open"),
+        ({"total": 2, "done": 2, "closed_at": 1}, "done"),
+        ({"total": 2, "done": 1, "canceled": 1, "closed_at": 1}, "failed"),
+        ({"abandoned": True, "closed_at": 1}, "failed"),
+    ],
+)
+def test_a_group_is_open_done_or_failed(numbers: dict[str, Any], state: str) -> None:
+    assert Group(id=b"g" * 16, **numbers).state == state

@@ -265,6 +265,30 @@ async def test_failures_health_groups_and_the_snapshot_are_read(app: Stoker, cli
     assert checks["notes"] == ["Everybody on this machine may use this dashboard: auth=Open()."]
 
 
+@pytest.mark.spec("GROUP-35", "GROUP-36")
+@pytest.mark.parametrize("engine_name", ENGINES)
+async def test_groups_are_listed_read_canceled_and_retried(app: Stoker, client: Client) -> None:
+    made = [await app.group([app.draft("send"), app.draft("send")], then=app.draft("send")) for _ in range(3)]
+    first = (await client.get("/api/v1/groups?limit=2")).json()
+    rest = (await client.get(f"/api/v1/groups?limit=2&after={first['after']}")).json()
+    found = [*first["groups"], *rest["groups"]]
+    assert (len(first["groups"]), rest["after"]) == (2, None)
+    assert {one["id"] for one in found} == {one.id for one in made}
+    assert {(one["state"], one["total"], one["waiting"]) for one in found} == {("open", 2, 2)}
+    assert (await client.get("/api/v1/groups?state=closed")).json() == {"groups": [], "after": None}
+    assert (await client.get("/api/v1/groups?state=shut")).status_code == 422
+    await end(app, await claim(app), Status.DEAD, "boom")
+    started = await send(client, "POST", f"/groups/{made[0].id}/retry")
+    assert (started.status_code, started.json()["filter"]) == (202, f"is:dead group:{made[0].id}")
+    started = await send(client, "POST", f"/groups/{made[1].id}/cancel", {"reason": "enough", "force": True})
+    assert (started.json()["action"], started.json()["given"]) == ("cancel", {"reason": "enough", "force": True})
+    assert (await send(client, "POST", f"/groups/{made[1].id}/retry", {"force": True})).status_code == 422
+    assert (await send(client, "POST", f"/groups/{UNKNOWN}/cancel")).status_code == 404
+    read = (await client.get(f"/api/v1/groups/{made[2].id}")).json()
+    assert read["callbacks"][0]["kind"] == "send"
+    assert sum(read["statuses"].values()) == 2
+
+
 @pytest.mark.spec("PEOPLE-02")
 async def test_the_correlation_is_that_of_the_metadata_before_the_arguments(app: Stoker, client: Client) -> None:
     job = await app.enqueue(app.draft("send", {"request_id": "r"}, metadata={"correlation_id": "c-17"}))

@@ -29,7 +29,7 @@ QUEUE, OTHER = "mail", "billing"
 
 OF_NO_QUEUE = (
     *("/operations", "/outbox/", "/workers/"),
-    *("/api/v1/operations", "/api/v1/streams/", "/api/v1/tokens", "/api/v1/workers/"),
+    *("/api/v1/groups/", "/api/v1/operations", "/api/v1/streams/", "/api/v1/tokens", "/api/v1/workers/"),
 )
 BUDGETS = {"/limits/{name}/tune", "/limits/{name}/drain", "/api/v1/limits/{name}", "/api/v1/limits/{name}/drain"}
 COUNTED = {"/operations/new"}
@@ -128,7 +128,9 @@ async def ask(app: Stoker, client: Client, asked: Asked) -> httpx.Response:
     named = {"queues": queue, "schedules": f"nightly-{queue}", "tokens": "known"}
     root = way.path.removeprefix("/api/v1").split("/")[1]
     name = named.get(root, "budget" if way.path in BUDGETS or not way.changes else queue)
-    values = {"id": "0" if root == "operations" else job, "name": name, "limit": "l", "job": job, "queue": queue}
+    group = (await app.group([app.draft("send")])).id if root == "groups" else ""
+    ids = {"operations": "0", "groups": group}
+    values = {"id": ids.get(root, job), "name": name, "limit": "l", "job": job, "queue": queue}
     values |= {"stream": "orders", "consumer": "c", "worker": "w"}
     path = way.path.format(**values)
     if path in {"/live", "/pieces"}:

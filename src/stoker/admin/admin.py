@@ -14,6 +14,7 @@ import msgspec
 
 from stoker.admin.audit import AuditAdmin
 from stoker.admin.context import Noun, OperatorContext
+from stoker.admin.groups import GroupsAdmin
 from stoker.admin.health import HealthAdmin
 from stoker.admin.history import HistoryAdmin
 from stoker.admin.jobs import JobsAdmin
@@ -60,6 +61,7 @@ class Operators(Protocol):
 
     app: Stoker
     jobs: JobsAdmin
+    groups: GroupsAdmin
     queues: QueuesAdmin
     schedules: SchedulesAdmin
     limits: LimitsAdmin
@@ -117,6 +119,7 @@ class Admin(Noun):
     health = _noun(HealthAdmin)
     outbox = _noun(OutboxAdmin)
     tokens = _noun(TokensAdmin)
+    groups = cached_property[GroupsAdmin](lambda admin: GroupsAdmin(admin._context, admin.operations))  # noqa: SLF001
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ import msgspec
 
 from stoker import views
 from stoker.admin.context import OperatorContext
+from stoker.admin.groups import GroupView, group_view
 from stoker.codec.signature import display
 from stoker.model import ids
 from stoker.model import job as stored
@@ -33,24 +34,6 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     attempt: int
     seconds: float | None = None
-
-
-class GroupView(msgspec.Struct, frozen=True, kw_only=True):
-    """A group: what became of its members. `members` is empty for a group of more than 1,000."""
-
-    id: str
-    total: int
-    done: int
-    dead: int
-    canceled: int
-    waiting: int
-    sealed: bool
-    abandoned: bool
-    closed_at: datetime | None
-    members: tuple[str, ...]
-    then: str | None
-    on_failure: str | None
-    on_finish: str | None
 
 
 class GateView(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,22 +151,4 @@ def event_view(one: Event) -> EventView:
         kind=one.kind,
         attempt=one.attempt,
         seconds=None if one.duration is None else one.duration / 1e6,
-    )
-
-
-def group_view(group: Group) -> GroupView:
-    """A group as people read it."""
-    callbacks = {name: getattr(group, name) for name in ("then", "on_failure", "on_finish")}
-    return GroupView(
-        id=ids.text(group.id),
-        total=group.total,
-        done=group.done,
-        dead=group.dead,
-        canceled=group.canceled,
-        waiting=group.waiting,
-        sealed=group.sealed,
-        abandoned=group.abandoned,
-        closed_at=None if group.closed_at is None else moment(group.closed_at),
-        members=tuple(map(ids.text, group.members)),
-        **{name: None if draft is None else draft.kind for name, draft in callbacks.items()},
     )

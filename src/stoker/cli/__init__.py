@@ -14,6 +14,7 @@ COMMANDS: Final = {
     "status": ("stoker.cli.status:status", "Show what needs attention, queues, workers and what goes wrong"),
     "top": ("stoker.cli.top:top", "Watch queues, workers and failures live, and steer them by keys"),
     "jobs": ("stoker.cli.jobs:jobs", "List jobs, read one, ask why it does not run, requeue, cancel"),
+    "groups": ("stoker.cli.groups:groups", "List groups of jobs, read one; cancel or retry all members"),
     "queues": ("stoker.cli.queues:queues", "Show queues; pause, resume and tune them"),
     "schedules": ("stoker.cli.schedules:schedules", "List schedules; pause, resume, run, edit or drop one"),
     "limits": ("stoker.cli.limits:limits", "Show rate budgets and limits by key; change them"),

@@ -391,6 +391,54 @@ def _ask(name: str, jobs: str, *, yes: bool) -> None:
     click.confirm(f"{name} {jobs}?", abort=True)
 
 
+async def act_on_many(
+    admin: Operators,
+    action: Action,
+    filter_: Filter,
+    given: dict[str, Any],
+    *,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> tuple[OperationView, int] | None:
+    """Count the jobs of a filter, ask about them, and do an action to them as an operation.
+
+    Returns it with the number that was counted, 0 where there are more than can be; None: nothing was done.
+    """
+    found = await admin.jobs.preview(filter_)
+    shown = count_of(found.count, "job") if found.complete else f"more than {found.count:,} jobs"
+    if dry_run or not found.count:
+        said(
+            f"{shown} {'matches' if found.count == 1 else 'match'} {filter_}. Nothing was changed.",
+            as_json,
+            action=action.name,
+            matching=found.count,
+            complete=found.complete,
+            counted_at=found.counted_at.isoformat(),
+            changed=0,
+        )
+        return None
+    if action.destroys or found.count > ASKS_ABOVE or not found.complete:
+        _ask(action.name, f"{shown} of {filter_}", yes=yes)
+    if action.readies:
+        for note in await admin.queues.notes(found.queues):
+            say(f"note: {safe(note)}", err=True)
+    started = await admin.operations.start(action.name, filter_, given, counted_at=found.counted_at)
+    return await _shown_progress(admin, started, found.count), found.count if found.complete else 0
+
+
+def acting(action: Action, command: F) -> F:
+    """Give a command the options of an action on many jobs."""
+    for option in (
+        *(option_of(one) for one in reversed(action.parameters)),
+        click.option("--json", "as_json", is_flag=True, help="The tally as one object."),
+        click.option("--dry-run", is_flag=True, help="Only count the jobs."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
+    ):
+        command = option(command)
+    return command
+
+
 def _add_command(action: Action) -> None:
     """Add the command of an action of the table: it changes the jobs which a filter or ids name."""
     name = action.name
@@ -416,48 +464,21 @@ def _add_command(action: Action) -> None:
                     return done
                 said(f"1 job matches {filter_}. Nothing was changed.", as_json, action=name, matching=1, changed=0)
                 return None
-            found = await admin.jobs.preview(filter_)
-            shown = count_of(found.count, "job") if found.complete else f"more than {found.count:,} jobs"
-            if dry_run or not found.count:
-                said(
-                    f"{shown} {'matches' if found.count == 1 else 'match'} {filter_}. Nothing was changed.",
-                    as_json,
-                    action=name,
-                    matching=found.count,
-                    complete=found.complete,
-                    counted_at=found.counted_at.isoformat(),
-                    changed=0,
-                )
-                return None
-            if action.destroys or found.count > ASKS_ABOVE or not found.complete:
-                _ask(name, f"{shown} of {filter_}", yes=yes)
-            if action.readies:
-                for note in await admin.queues.notes(found.queues):
-                    say(f"note: {safe(note)}", err=True)
-            started = await admin.operations.start(name, filter_, wanted, counted_at=found.counted_at)
-            return await _shown_progress(admin, started, found.count), found.count if found.complete else 0
+            return await act_on_many(admin, action, filter_, wanted, yes=yes, dry_run=dry_run, as_json=as_json)
 
         done = ask(path, url, call)
         if isinstance(done, tuple):
-            _report_operation(*done, as_json)
+            report_operation(*done, as_json)
         elif done is not None:
             _report(name, done, as_json=as_json)
 
-    decorated: Any = on_store(command)
-    for option in (
-        *(_option(one) for one in reversed(action.parameters)),
-        click.option("--json", "as_json", is_flag=True, help="The tally as one object."),
-        click.option("--dry-run", is_flag=True, help="Only count the jobs."),
-        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
-        terms_argument("ID|FILTER...", required=True),
-    ):
-        decorated = option(decorated)
+    decorated = terms_argument("ID|FILTER...", required=True)(acting(action, on_store(command)))
     asks = "It always asks." if action.destroys else f"It asks above {ASKS_ABOVE} jobs."
     text = f"{action.help}\n\n{asks} `stoker jobs list --help` explains filters."
     jobs.command(name, cls=FilterCommand, help=text, epilog=EXIT_CODES)(decorated)
 
 
-def _option(one: Parameter) -> Callable[[F], F]:
+def option_of(one: Parameter) -> Callable[[F], F]:
     """The option of a parameter."""
     names = f"--{one.option or one.name}", one.name
     if one.plain is bool:
@@ -479,7 +500,7 @@ async def _shown_progress(admin: Operators, started: OperationView, count: int) 
         return await finished(admin, started.id, progress)
 
 
-def _report_operation(one: OperationView, counted: int, as_json: bool) -> None:
+def report_operation(one: OperationView, counted: int, as_json: bool) -> None:
     """Say what was done, and what of the counted jobs was left because it had changed before its turn."""
     gone = max(0, counted - seen(one)) if one.state == "done" else 0
     if as_json:

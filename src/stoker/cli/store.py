@@ -47,7 +47,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 WAY: Final = "command line"
 """How the audit log names what is changed here."""
 
-IDS: Final = frozenset({"id", "operation", "entry", "worker"})
+IDS: Final = frozenset({"id", "group", "operation", "entry", "worker"})
 """Columns that a narrow terminal does not shorten: an id is typed into the next command."""
 
 EXIT_CODES = """\b

@@ -130,6 +130,7 @@ class Action(Struct, frozen=True, kw_only=True):
     `many`: it can be done to a filter; `spares` are statuses that it leaves alone there. `destroys`: nothing brings the
     job back, so it always asks. `readies`: it makes jobs ready, which then wait for their queue. `takes_key`: the
     unique key of the job must be free. `restorable`: `restore` undoes it. `becomes` is the status of a changed job.
+    `of_group` are the members that it means when it is done to a group, as `is:` says; empty: it is not.
     """
 
     name: str
@@ -154,6 +155,7 @@ class Action(Struct, frozen=True, kw_only=True):
     readies: bool = False
     takes_key: bool = False
     restorable: bool = False
+    of_group: str = ""
 
     @property
     def method(self) -> str:
@@ -249,6 +251,7 @@ _ALL: Final = (
             ),
         ),
         becomes=Status.RETRIED,
+        of_group="dead",
         readies=True,
         takes_key=True,
     ),
@@ -332,6 +335,7 @@ _ALL: Final = (
         ),
         becomes=Status.CANCELED,
         restorable=True,
+        of_group="active",
     ),
     Action(
         name="discard",
@@ -460,6 +464,9 @@ ACTIONS: Final = {one.name: one for one in _ALL}
 MANY: Final = {name: one for name, one in ACTIONS.items() if one.many}
 """Those that can be done to many jobs."""
 
+OF_GROUP: Final = {name: one for name, one in MANY.items() if one.of_group}
+"""Those that can be done to the members of a group."""
+
 _OF: Final = {one.change: one for one in _ALL}
 
 
@@ -473,6 +480,14 @@ def on_many(name: str, field: str = "action") -> Action:
     found = MANY.get(name)
     if found is None:
         raise InvalidInput(field, name, f"must be one of {', '.join(MANY)}")
+    return found
+
+
+def on_group(name: str) -> Action:
+    """An action on the members of a group by its name."""
+    found = OF_GROUP.get(name)
+    if found is None:
+        raise InvalidInput("action", name, f"must be one of {', '.join(OF_GROUP)}")
     return found
 
 

@@ -38,6 +38,10 @@ GROUP = "stoker.group"
 """Metadata key: the group whose end stored this job."""
 
 
+CALLBACKS = ("then", "on_failure", "on_finish")
+"""The callbacks of a group, by their names."""
+
+
 class Standing(enum.StrEnum):
     """What a member counts as."""
 
@@ -107,6 +111,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     def succeeded(self) -> bool:
         """Whether every member is done, and none will be missing."""
         return self.done == self.total and not self.abandoned
+
+    @property
+    def state(self) -> str:
+        """How it stands: open, and once it is closed done (every member is) or failed."""
+        return "open" if self.closed_at is None else "done" if self.succeeded else "failed"
 
     @property
     def complete(self) -> bool:

@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from stoker import views
 from stoker.admin import Bulk
 from stoker.admin.context import knowing
-from stoker.admin.details import EventView, GroupView, Why, group_view, why
+from stoker.admin.details import EventView, Why, why
 from stoker.model import ids
 from stoker.model.actions import MANY, Action
 from stoker.model.errors import NotFound
@@ -23,7 +23,7 @@ from stoker.views import JobState
 from stoker.web.actions import job as job_actions
 from stoker.web.actions.result import act
 from stoker.web.api import types as t
-from stoker.web.api.endpoint import Noun, place
+from stoker.web.api.endpoint import Noun
 from stoker.web.pages import job_edit, job_facts, shared
 from stoker.web.problems import Problem
 from stoker.web.request import RequestContext
@@ -284,15 +284,23 @@ async def reveal(visit: RequestContext, given: RevealBody) -> Revealed:
     return Revealed(part=given.part, text=job_edit.visible(visit, raw).decode(errors="replace"))
 
 
+BODIES: Final = {
+    one.name: t.body(f"{one.name.title().replace('-', '')}Body", one.summary, one.parameters)
+    if one.parameters
+    else t.NoBody
+    for one in MANY.values()
+}
+"""What is sent with an action, by its name."""
+
+
 def _declare(action: Action) -> None:
     """Add the call that does an action of the table to one job."""
 
     async def do(visit: RequestContext, given: t.Strict) -> TallyView:
         return await _act(visit, action, t.given_in(given, action.parameters))
 
-    name = f"{action.name.title().replace('-', '')}Body"
-    body = t.body(name, action.summary, action.parameters) if action.parameters else t.NoBody
-    do.__doc__, do.__annotations__ = action.summary, {"visit": RequestContext, "given": body, "return": TallyView}
+    given = {"visit": RequestContext, "given": BODIES[action.name], "return": TallyView}
+    do.__doc__, do.__annotations__ = action.summary, given
     api.post(f"/jobs/{{id}}/{action.name}", role=action.role)(do)
 
 
@@ -308,19 +316,6 @@ async def restore(visit: RequestContext, given: t.NoBody) -> t.Done:  # noqa: AR
     await job_actions.restored(visit, ids.text(job.id), job.kind)
     visit.board.hub.forget()
     return t.Done()
-
-
-@api.get("/groups/{id}")
-async def group(visit: RequestContext) -> GroupView:
-    """Read a group of jobs."""
-    try:
-        wanted = ids.parse(place(visit, "id"))
-    except ValueError:
-        raise NotFound("No group has this id.") from None
-    [found] = await (await visit.board.store.engine()).groups.get([wanted])
-    if found is None:
-        raise NotFound("No group has this id. It may have expired.")
-    return group_view(found)
 
 
 async def _act(visit: RequestContext, action: Action, given: dict[str, Any]) -> TallyView:

@@ -14,7 +14,6 @@ from stoker.web.api.endpoint import Noun, place
 from stoker.web.api.jobs import PARAMETERS, Acting
 from stoker.web.pages import operations as pages
 from stoker.web.pages.shared import needs_everything
-from stoker.web.problems import Problem
 from stoker.web.request import RequestContext
 
 api = Noun("operations")
@@ -66,8 +65,7 @@ async def listed(visit: RequestContext) -> Operations:
 @api.post("/operations", status=202)
 async def start(visit: RequestContext, given: NewOperation) -> NewOperationRecord:
     """Act on everything that a preview counted."""
-    if not visit.who.reaches_all:
-        raise Problem(403, "queue", f"{visit.who.name} is limited to some queues and cannot act on a filter.")
+    pages.check_reach(visit)
     wanted = Filter.parse(given.q)
     more = t.given_in(given, PARAMETERS)
     left = await visit.admin.jobs.preview(wanted, counted_at=given.counted_at)

@@ -211,8 +211,7 @@ async def start(visit: RequestContext) -> Response:
     chosen, text = form.all("id"), form.get("q")
     if chosen:
         return await _on_selection(visit, form, action, chosen)
-    if not visit.who.reaches_all:
-        raise Problem(403, "queue", f"{visit.who.name} is limited to some queues and cannot act on a filter.")
+    check_reach(visit)
     wanted, at = Filter.parse(text), moment_of("counted_at", form)
     visit.board.hub.forget()  # a refusal counts anew, not from a reading that others share
     try:
@@ -276,6 +275,12 @@ async def _on_selection(visit: RequestContext, form: Form, action: Action, chose
     if action.readies and done.changed:
         said += await visit.admin.queues.notes({job.queue for job in before if job is not None})
     return view.redirect(visit, visit.url("jobs", q=form.get("q")), Flash(" ".join(said)))
+
+
+def check_reach(visit: RequestContext) -> None:
+    """Refuse one who is limited to some queues: what a filter means may be in others."""
+    if not visit.who.reaches_all:
+        raise Problem(403, "queue", f"{visit.who.name} is limited to some queues and cannot act on a filter.")
 
 
 async def begin(
