@@ -44,6 +44,7 @@ from stoker.model.subqueues import (
 )
 from stoker.model.throttle import Rate, full, take
 from stoker.model.time import MINUTE, SECOND
+from stoker.model.unique import Unique
 
 pytestmark = pytest.mark.spec("LIMIT-39")
 
@@ -144,7 +145,7 @@ def test_a_holder_keeps_its_slot_until_it_ends_moves_or_is_replaced() -> None:
     assert line_of(waiting, fair=True) is None
     assert freed(running, waiting) is freed(waiting, waiting.claimed("w", NOW)) is None
     assert freed(waiting, waiting.prioritize(3).run_now(NOW)) is None
-    draft = Draft(b"i" * 16, "work", queue="q", options=Options(limit=HELD))
+    draft = Draft(b"i" * 16, "work", queue="q", unique=Unique("k", mode="replace"), options=Options(limit=HELD))
     for after in (
         None,
         waiting.cancel("no", NOW, QUEUE),

@@ -604,13 +604,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kind: str
     queue: str
     payload: bytes
-    status: Status
     priority: int
-    attempts: int
-    base: int
     budget: int
     created_at: Instant
     scheduled_at: Instant
+    status: Status = Status.PENDING
+    attempts: int = 0
+    base: int = 0
     crashes: int = 0
     throttles: int = 0
     options: Options = PLAIN

@@ -20,14 +20,12 @@ from stoker.model.job import (
     FIRST,
     LONGEST_LOG,
     OWN_PRIORITY,
-    PLAIN,
     PRIORITIES,
     Claim,
     Draft,
     Failure,
     Job,
     Note,
-    Options,
     Settlement,
     Status,
     appended,
@@ -39,7 +37,7 @@ from stoker.model.lifecycle import check_transition, deletes, due_again, expiry
 from stoker.model.limit import Slot
 from stoker.model.query import Cancel, Edit, Former
 from stoker.model.time import Instant, Span
-from stoker.model.unique import SUPERSEDED, Holder, Unique
+from stoker.model.unique import SUPERSEDED, Holder
 
 R = TypeVar("R", bound="Record")
 
@@ -60,44 +58,14 @@ _shown = attrgetter(*_SHOWN)
 WAITING = frozenset({Status.PENDING, Status.RETRYING})
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One stored job: what the draft held, where it is, and what its runs left behind.
+class Record(Job, frozen=True, kw_only=True, gc=False):
+    """One stored job: what operators see of it, and what only its store needs.
 
     `former` and `former_at` name the owner a running claim was reaped from. `settled` is the status that the last run
     ended in, None before the first end and while the job runs: it recognises a settlement that is sent twice.
     `unreadable` names what of the stored job cannot be read.
     """
 
-    id: JobId
-    kind: str
-    queue: str
-    payload: bytes
-    priority: int
-    budget: int
-    created_at: Instant
-    scheduled_at: Instant
-    options: Options = PLAIN
-    unique: Unique | None = None
-    tenant: str | None = None
-    status: Status = Status.PENDING
-    attempts: int = 0
-    base: int = 0
-    crashes: int = 0
-    throttles: int = 0
-    worker: str | None = None
-    token: int = 0
-    started_at: Instant | None = None
-    finished_at: Instant | None = None
-    expires_at: Instant | None = None
-    cancel_requested: bool = False
-    cancel_requested_at: Instant | None = None
-    last_error: str | None = None
-    history: tuple[Failure, ...] = ()
-    result: bytes | None = None
-    progress: float | None = None
-    metadata: dict[str, str] = {}
-    log: tuple[str, ...] = ()
-    successor: JobId | None = None
     former: str | None = None
     former_at: Instant | None = None
     settled: Status | None = None

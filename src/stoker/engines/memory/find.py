@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import cast, get_args
+from typing import get_args
 
 from stoker.engines.base import Transaction
 from stoker.engines.memory.access import Facet
@@ -72,7 +72,7 @@ def _by_id(records: Mapping[JobId, Record], query: Query, now: Instant) -> Page:
         scanned += 1
         last = job
         # A record has every field that `matches` looks at, and most records do not match.
-        if matches(cast("Job", record), query, now):
+        if matches(record, query, now):
             jobs.append(record.as_job())
     return Page(jobs, None, scanned)
 
@@ -92,7 +92,7 @@ def _by_time(records: Mapping[JobId, Record], query: Query, now: Instant) -> Pag
             return Page(jobs, None, scanned)
         if scanned == LONGEST_WALK or len(jobs) == query.limit:
             return Page(jobs, cursor_at(*place_of(behind[scanned - 1][1], query)), scanned)
-        if matches(cast("Job", record), query, now):
+        if matches(record, query, now):
             jobs.append(record.as_job())
     return Page(jobs, None, len(behind))
 

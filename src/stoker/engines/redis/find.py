@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from stoker.engines.base import Transaction
 from stoker.engines.call_times import timed
@@ -417,7 +417,7 @@ async def _beside(store: Store, shard: Shard, entries: list[Entry], query: Query
 
 def _matches(job: StoredJob, query: Query, now: Instant) -> bool:
     """Is the job on the query's pages? Its record has every field that `matches` looks at but what runs noted."""
-    return matches(cast("Job", job.record if query.meta is None else as_record(job)), query, now)
+    return matches(job.record if query.meta is None else as_record(job), query, now)
 
 
 _IN_BODIES = ("tenant", "group", "since", "until", "payload")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from stoker.engines.base import Transaction
 from stoker.engines.call_times import timed
@@ -122,7 +122,7 @@ def find(query: Query, now: Instant) -> Exchange[Page]:
                 continue
             scanned += 1
             # A record has every field that `matches` looks at.
-            if stored is not None and matches(cast("Job", stored.record), query, now):
+            if stored is not None and matches(stored.record, query, now):
                 found.append(stored)
         if len(chunk) < n:
             return Page((yield from _shown(found)), None, scanned)
@@ -253,7 +253,7 @@ def _by_time(query: Query, names: dict[int, str], now: Instant) -> Exchange[Page
             stored = records.get(job)
             if stored is None or place_of(stored.record, query) != place:
                 continue
-            if matches(cast("Job", stored.record), query, now):
+            if matches(stored.record, query, now):
                 found.append(stored)
         if len(chunk) < n:
             return Page((yield from _shown(found)), None, scanned)
