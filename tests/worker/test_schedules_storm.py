@@ -107,6 +107,8 @@ async def test_a_week_of_trouble_fires_what_the_oracle_fires(
     finally:
         await ticking.close()
     jobs = await fired(engine)
+    made_in_all = sum(map(len, jobs.values()))
+    print(f"{len(plans)} schedules, {made_in_all} jobs, {ticking.kills} ticks killed, {ticking.pauses} held up")
     end = clock()
     for one in await engine.schedules.read():
         due, made = expected(one, START + 1, end), jobs.get(one.name, [])
@@ -150,6 +152,7 @@ def test_tickers_that_are_killed_and_stopped_lose_and_double_nothing(
     seconds = 60.0 if campaign else 3.0
     ended = fork_server.call(tickers.storm, within=seconds + 240, url=url, seconds=seconds, tickers=3, seed=9)
     found = ended.answer
+    print(f"{found['kills']} kills, {sum(map(len, found['jobs'].values()))} jobs")
     assert found["kills"] > tickers.FEWEST
     for one in tickers.EVERY_SECOND:
         first, last = found["first"][one], found["last"][one]
