@@ -10,6 +10,7 @@ from stoker.engines.base import Feature, outbox_of
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.operations import Operation
 from stoker.model.outbox.letters import LetterFilter, LetterStatus
+from stoker.model.time import moment
 from stoker.testing.clock import VirtualClock
 from tests.harness.letters import letters
 
@@ -61,6 +62,13 @@ async def test_letters_that_fail_after_the_start_are_not_touched(outboxed: Stoke
     now = await engine.now()
     clock.advance(1)
     await letters(engine, 3, at=20)
+    assert (await admin.outbox.preview("discard")).count == 5
+    then = await admin.outbox.preview("discard", counted_at=moment(now))
+    assert (then.count, then.counts, then.counted_at) == (
+        2,
+        {LetterStatus.PENDING: 2, LetterStatus.PARKED: 0},
+        moment(now),
+    )
     late = Operation(id="01", who="", action="replay-letters", filter="", bound=now, started=now, state="stopped")
     assert await documents.put_operation(engine, late) is not None
     await admin.operations.resume("01")

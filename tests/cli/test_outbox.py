@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from stoker.app import Stoker
 from stoker.cli.command import stoker
 from stoker.outbox import Message, Outbox, Pace
 from tests.harness.apps import drain
+from tests.harness.letters import letters
 
 UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
 
@@ -110,6 +113,32 @@ def test_letters_are_listed_replayed_and_discarded(url: str) -> None:
     assert call("discard", "orders", "--consumer", "bill", "--yes").stdout == "discard: 3 letters\n"
     assert call("discard", "orders", letter["id"]).stdout == "discard: 1 letter\n"
     assert rows("letters", "orders") == []
+
+
+@pytest.mark.spec("CLI-41", "BULK-07")
+def test_letters_that_fail_while_a_person_answers_are_left(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answered(question: str) -> None:
+        asked.append(question)
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(asyncio.run, more_letters(url, 2, at=9)).result()
+
+    asyncio.run(more_letters(url, 3))
+    monkeypatch.setattr("stoker.cli.outbox.confirm", answered)
+    assert call("discard", "bills", "--all").stdout == "discard: 3 letters\n"
+    assert asked == ["discard 3 letters of stream bills?"]
+    assert len(rows("letters", "bills")) == 2, "these failed after the count"
+    [operation] = [
+        json.loads(line) for line in CliRunner().invoke(stoker, ["operations", "--json"]).stdout.splitlines()
+    ]
+    assert (operation["action"], operation["filter"], operation["changed"]) == ("discard-letters", "stream:bills", 3)
+
+
+async def more_letters(url: str, n: int, at: int = 0) -> None:
+    """Let so many more messages fail."""
+    async with Stoker(url) as app:
+        await letters(await app.engine(), n, stream="bills", at=at)
 
 
 @pytest.mark.spec("CLI-42")

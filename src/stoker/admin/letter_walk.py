@@ -10,7 +10,7 @@ from stoker.admin.context import OperatorContext
 from stoker.engines.base import outbox_of
 from stoker.model.actions import Given
 from stoker.model.errors import InvalidInput
-from stoker.model.outbox.letters import DiscardLetters, LetterAction, LetterFilter, LetterPlace, Replay
+from stoker.model.outbox.letters import DiscardLetters, LetterAction, LetterFilter, LetterPlace, LetterStatus, Replay
 from stoker.model.query import Tally
 from stoker.model.time import Instant
 from stoker.outbox.letters import LetterTerms, place, read_filter
@@ -20,6 +20,9 @@ PAGE = 500
 
 LETTER_ACTIONS: Final[dict[str, LetterAction]] = {"replay-letters": Replay(), "discard-letters": DiscardLetters()}
 """Actions on letters, by the name under which an operation is stored."""
+
+CHANGED: Final = {"replay": (LetterStatus.PENDING,), "discard": (LetterStatus.PENDING, LetterStatus.PARKED)}
+"""The statuses of letters that a preview of an action counts."""
 
 FIELDS: Final = ("stream", *LetterTerms.__annotations__)
 """What chooses letters."""
@@ -42,12 +45,16 @@ class LetterWalk:
     async def step(self) -> Tally:
         """Change one page of letters."""
         streams = outbox_of(await self._context.engine())
-        start = LetterPlace(self._bound + 1, "", "", 0, 0)  # what failed at the bound counts
-        before = start if self.cursor is None else place(self.cursor)
+        before = up_to(self._bound) if self.cursor is None else place(self.cursor)
         found = await streams.letters(chosen(self._given, before), self._action, by=self._context.signed())
         self.ended = found.n < PAGE
         self.cursor = None if self.ended else "~".join(map(str, found.letters[-1].place))
         return Tally(changed=found.n)
+
+
+def up_to(bound: Instant) -> LetterPlace:
+    """The place before all letters that failed up to a moment; what failed at it counts."""
+    return LetterPlace(bound + 1, "", "", 0, 0)
 
 
 def chosen(given: Given, before: LetterPlace | None = None) -> LetterFilter:

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from datetime import datetime
+from typing import Any, Literal, Unpack
 
 import msgspec
 
+from stoker.admin import letter_walk
+from stoker.admin.bulk import bound_at
 from stoker.admin.context import Noun, OperatorContext
+from stoker.engines.base import outbox_of
+from stoker.model.outbox.letters import LetterStatus
 from stoker.model.redact import Redaction
+from stoker.model.time import moment
 from stoker.outbox.consumers import ConsumerState, StreamHandle, StreamState, states, streams_of
-from stoker.outbox.letters import LetterListing, LetterPage, LetterQuery, count, page, read_filter
+from stoker.outbox.letters import LetterListing, LetterPage, LetterQuery, LetterTerms, count, page, read_filter
+
+
+class LetterPreview(msgspec.Struct, frozen=True):
+    """How many letters an action would change, by status, and when they were counted.
+
+    An operation that is given `counted_at` touches none that failed later.
+    """
+
+    counts: dict[LetterStatus, int]
+    counted_at: datetime
+
+    @property
+    def count(self) -> int:
+        """How many in all."""
+        return sum(self.counts.values())
 
 
 class OutboxAdmin(Noun):
@@ -27,6 +48,25 @@ class OutboxAdmin(Noun):
     async def count_letters(self, *, stream: str | None = None, **chosen: Unpack[LetterQuery]) -> int:
         """Count letters of all streams or of one, by the same filter."""
         return await count(await streams_of(self._context.app), read_filter(stream, **chosen))
+
+    async def preview(
+        self,
+        action: Literal["replay", "discard"],
+        *,
+        stream: str | None = None,
+        counted_at: datetime | None = None,
+        **terms: Unpack[LetterTerms],
+    ) -> LetterPreview:
+        """Count the letters that an operation would change now, or of those at the moment of an earlier preview."""
+        engine = await self._context.engine()
+        streams, bound = outbox_of(engine), await bound_at(engine, counted_at)
+        fields: dict[str, Any] = {"stream": stream, **terms}
+        meant = letter_walk.chosen(fields, letter_walk.up_to(bound))
+        counts = {
+            status: await count(streams, msgspec.structs.replace(meant, status=status))
+            for status in letter_walk.CHANGED[action]
+        }
+        return LetterPreview(counts, moment(bound))
 
     def stream(self, name: str) -> StreamHandle:
         """A stream to look at and steer: `state`, `letters`, `replay`, `release`, `seek`, `pause`, `resume`, `drop`."""

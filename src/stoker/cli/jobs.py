@@ -17,7 +17,7 @@ from stoker.admin.details import EventView, JobDetail, why
 from stoker.admin.jobs import JobPage
 from stoker.admin.operations import OperationView
 from stoker.cli.command import NearestGroup
-from stoker.cli.operations import finished, seen, tally
+from stoker.cli.operations import check_failed, finished, seen, tally
 from stoker.cli.store import (
     EXIT_CODES,
     Columns,
@@ -507,9 +507,7 @@ def report_operation(one: OperationView, counted: int, as_json: bool) -> None:
         say(json.dumps({**plain(one), "operation": one.id, "counted": counted, "changed_before": gone}))
     else:
         say(tally(one) + (f"; {gone:,} of the {counted:,} that were counted had changed before" if gone else ""))
-    if one.state == "failed":
-        say(f"Error: {safe(one.error or '')} `stoker operations resume {one.id}` goes on from there.", err=True)
-        raise SystemExit(1)
+    check_failed(one)
 
 
 def _report(action: str, bulk: Bulk, *, as_json: bool) -> None:

@@ -86,6 +86,13 @@ async def finished(admin: Operators, operation: str, progress: Progress | None =
         raise
 
 
+def check_failed(one: OperationView) -> None:
+    """End the command with an error if an operation failed, and say how it goes on."""
+    if one.state == "failed":
+        say(f"Error: {safe(one.error or '')} `stoker operations resume {one.id}` goes on from there.", err=True)
+        raise SystemExit(1)
+
+
 def _print(one: OperationView, as_json: bool) -> None:
     if as_json:
         say(json.dumps(plain(one)))

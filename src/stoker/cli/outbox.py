@@ -14,6 +14,7 @@ from stoker.admin import Operators
 from stoker.admin.as_json import plain
 from stoker.cli import logs
 from stoker.cli.command import NearestGroup, app_option
+from stoker.cli.operations import check_failed, finished
 from stoker.cli.store import (
     EXIT_CODES,
     Columns,
@@ -145,8 +146,8 @@ def letters(
 # --- letters --------------------------------------------------------------------------------------------------------
 
 
-def _on_letters(name: str, text: str, *, asks: bool) -> None:
-    """Add a command that changes letters by ids or a filter."""
+def _on_letters(name: Literal["replay", "discard"], text: str, *, asks: bool) -> None:
+    """Add a command that changes letters by ids, or those that fail up to now by a filter, in an operation."""
 
     def command(
         stream: str,
@@ -164,13 +165,19 @@ def _on_letters(name: str, text: str, *, asks: bool) -> None:
         async def change(admin: Operators) -> int:
             handle = admin.outbox.stream(stream)
             _check_chosen(await handle.state(), given)
-            if asks and not ids and not yes:
-                statuses = ("pending", "parked")
-                matching = sum([await handle.count_letters(status=one, **given) for one in statuses])
-                confirm(f"{name} {count(matching, 'letter')} of stream {stream}?")
+            if not ids:
+                found = await admin.outbox.preview(name, stream=stream, **given)
+                if asks and not yes:
+                    confirm(f"{name} {count(found.count, 'letter')} of stream {stream}?")
+                started = await admin.operations.start_on_letters(
+                    name, stream=stream, counted_at=found.counted_at, **given
+                )
+                ended = await finished(admin, started.id)
+                check_failed(ended)
+                return ended.changed
             do = handle.replay if name == "replay" else handle.discard
-            changed = await do(ids or None, **given)
-            if ids and not changed:
+            changed = await do(ids, **given)
+            if not changed:
                 raise NotFound(
                     f"no letter of stream {stream} with such an id can be {name}ed: `stoker outbox letters {stream} "
                     "--status all` shows them. Nothing was changed."

@@ -173,9 +173,8 @@ async def letters(visit: RequestContext, given: LettersQuery) -> LetterList:
 async def preview(visit: RequestContext, given: LettersPreview) -> Preview:
     """Count the letters that an operation on all of a filter would change."""
     _offered(visit)
-    at = await pages.store_time(visit)
-    counts = await pages.count_by_status(visit, given.action, given.fields())
-    return Preview(count=sum(counts.values()), complete=True, counted_at=at)
+    found = await visit.admin.outbox.preview(given.action, **given.fields())
+    return Preview(count=found.count, complete=True, counted_at=found.counted_at)
 
 
 @api.post("/operations/letters", status=202)

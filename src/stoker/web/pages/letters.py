@@ -13,7 +13,6 @@ from stoker.engines.base import Feature
 from stoker.model.errors import InvalidInput
 from stoker.model.humanize import count
 from stoker.model.outbox.letters import LetterStatus
-from stoker.model.time import moment
 from stoker.web import view
 from stoker.web.forms import moment_of, whole
 from stoker.web.hub import Reading
@@ -32,12 +31,11 @@ Fields: TypeAlias = dict[str, Any]
 
 
 class Verb(NamedTuple):
-    """What is done to letters: in a title, what follows, the way out, and the statuses it applies to."""
+    """What is done to letters: in a title, what follows, and the way out."""
 
     label: str
     follows: str
     keep: str
-    statuses: tuple[LetterStatus, ...]
 
 
 VERBS: Final[dict[Literal["replay", "discard"], Verb]] = {
@@ -45,13 +43,11 @@ VERBS: Final[dict[Literal["replay", "discard"], Verb]] = {
         "Replay",
         "Each is delivered again in the next turn of its consumer, and is a letter again if that fails.",
         "Leave them as they are",
-        (LetterStatus.PENDING,),
     ),
     "discard": Verb(
         "Discard",
         "They are given up and never delivered; they stay listed as discarded.",
         "Keep them",
-        (LetterStatus.PENDING, LetterStatus.PARKED),
     ),
 }
 
@@ -110,16 +106,15 @@ async def preview(visit: RequestContext) -> Response:
 
 async def _preview(visit: RequestContext, wanted: str, fields: Fields, refused: Problem | None = None) -> Response:
     do, verb = _verb(wanted)
-    at = await store_time(visit)
-    counts = await count_by_status(visit, do, fields)
-    can = sum(counts.values())
+    found = await visit.admin.outbox.preview(do, **fields)
+    can = found.count
     context = _common(visit, await visit.board.hub.reading(), f"{verb.label} {count(can, 'letter')}?") | {
         "do": do,
         "verb": verb,
         "chosen": fields,
-        "rows": [(status.value, n) for status, n in counts.items()],
+        "rows": [(status.value, n) for status, n in found.counts.items()],
         "can": can,
-        "counted_at": at.isoformat(),
+        "counted_at": found.counted_at.isoformat(),
         "typed": can > TYPED_ABOVE,
         "back": _url(visit, fields),
         "others": [
@@ -135,14 +130,6 @@ def _verb(do: str) -> tuple[Literal["replay", "discard"], Verb]:
         if name == do:
             return name, verb
     raise InvalidInput("do", do, f"must be one of {', '.join(VERBS)}")
-
-
-async def count_by_status(
-    visit: RequestContext, do: Literal["replay", "discard"], fields: Fields
-) -> dict[LetterStatus, int]:
-    """How many letters of a filter an action applies to, by status."""
-    ask = visit.admin.outbox.count_letters
-    return {status: await ask(**fields, status=status) for status in VERBS[do].statuses}
 
 
 async def start(visit: RequestContext) -> Response:
@@ -165,18 +152,14 @@ async def start(visit: RequestContext) -> Response:
 async def begin(
     visit: RequestContext, do: Literal["replay", "discard"], fields: Fields, of: int, counted_at: datetime | None
 ) -> tuple[OperationView, int]:
-    """Start an operation on letters, unless it would change more than were counted before; returns it and how many."""
+    """Start an operation on the letters that were counted at a moment, unless they are more; returns their number."""
     shared.needs_everything(visit)
-    at = await store_time(visit)
-    now = sum((await count_by_status(visit, do, fields)).values())
-    if now > of:
-        raise grown(f"{count(now, 'letter')} would be changed now, and {of:,} were counted before", now, at)
+    left = (await visit.admin.outbox.preview(do, **fields, counted_at=counted_at)).count
+    if left > of:
+        now = await visit.admin.outbox.preview(do, **fields)
+        why = f"{count(now.count, 'letter')} would be changed now, and {of:,} were counted before"
+        raise grown(why, now.count, now.counted_at)
     begun = await visit.admin.operations.start_on_letters(do, **fields, counted_at=counted_at)
     visit.board.walking = [*visit.board.walking[-99:], visit.admin]
     visit.board.hub.forget()
-    return begun, now
-
-
-async def store_time(visit: RequestContext) -> datetime:
-    """The store's time, read before letters are counted: those that fail later are not touched."""
-    return moment(await (await visit.board.store.engine()).now())
+    return begun, left
