@@ -28,8 +28,9 @@ from stoker.model import ids
 from stoker.model.audit import By, Deed
 from stoker.model.control import Presence, Tuning
 from stoker.model.events import Event, EventType, Point
+from stoker.model.groups import Group, into_group, new_group
 from stoker.model.ids import Mint
-from stoker.model.job import Claim, Demand, Note, Settlement, Status
+from stoker.model.job import Claim, Demand, Draft, Note, Settlement, Status
 from stoker.model.outbox.batch_size import Ending
 from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest
 from stoker.model.outbox.delivery import Advance
@@ -167,9 +168,12 @@ async def _claimed(engine: Engine, worker: str, queue: str, n: int) -> list[Clai
     return await engine.jobs.claim(Demand(worker, ((queue, n),), n))
 
 
-async def _enqueue(app: Stoker, kind: str, n: int = 1, **options: Any) -> list[bytes]:
+async def _enqueue(app: Stoker, kind: str, n: int = 1, group: Group | None = None, **options: Any) -> list[bytes]:
     drafts = [app.draft(kind, tenant=RANDOM.choice(TENANTS), payload=_payload(), **options) for _ in range(n)]
-    await app.enqueue_many(drafts)
+    if group is None:
+        await app.enqueue_many(drafts)
+    else:
+        await app.insert_drafts(into_group(group.id, drafts), None, group)
     return [draft.job_id for draft in drafts]
 
 
@@ -219,7 +223,8 @@ async def _end(
 async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) -> None:
     """Jobs in every state, as they came to be."""
     for part in range(11):
-        await _enqueue(app, "imports.parse_supplier_feed", 17, attempts=1)
+        feeds = None if part % 5 else new_group(mint(), sealed=True)
+        await _enqueue(app, "imports.parse_supplier_feed", 17, feeds, attempts=1)
         await _end(engine, await _claimed(engine, "old", "imports", 17), Status.DEAD, SKU, took=0.3, clock=clock)
         await _enqueue(app, "webhooks.deliver", 9)
         ran = await _claimed(engine, "old", "webhooks", 9)
@@ -230,6 +235,8 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
         await _end(engine, ran[:2], Status.DEAD, KILLED, took=2 + part / 3, clock=clock, crash=True)
         await _end(engine, ran[2:], Status.DONE, took=1, clock=clock)
     clock.set(now - 10 * MINUTE - 35 * SECOND)
+    then, otherwise = (Draft(mint(), kind, queue="mail") for kind in ("mail.send_digest", "mail.send_receipt"))
+    archive = new_group(mint(), then=then, on_failure=otherwise)
     for kind, queue, n, took in (
         ("search.reindex_product", "search", 60, 0.2),
         ("mail.send_receipt", "mail", 120, 0.4),
@@ -237,7 +244,7 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
         ("billing.charge_subscription", "billing", 40, 0.9),
         ("users.export_archive", "default", 30, 1.1),
     ):
-        await _enqueue(app, kind, n)
+        await _enqueue(app, kind, n, archive if kind == "users.export_archive" else None)
         ran = await _claimed(engine, "old", queue, n)
         for start in range(0, n, 10):
             await _end(engine, ran[start : start + 10], Status.DONE, took=took * RANDOM.uniform(0.6, 1.6), clock=clock)
@@ -288,7 +295,7 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
         ("search.reindex_product", "search", 13, "fra-3.2"),
     ):
         clock.set(now - RANDOM.randrange(1, 40) * SECOND // 10)
-        await _enqueue(app, kind, n)
+        await _enqueue(app, kind, n, archive if kind == "users.export_archive" else None)
         await _claimed(engine, worker, queue, n)
     clock.set(now - SECOND)
     long = "warehouse.inventory.reconcile_supplier_stock_levels_against_purchase_orders_v2"
@@ -296,7 +303,8 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
     await _enqueue(app, "webhooks.deliver", 122)
     await _enqueue(app, "mail.send_receipt", 9)
     await _enqueue(app, "mail.send_digest", 40, delay=16 * 3600)
-    await _enqueue(app, "users.export_archive", 12, delay=1200)
+    await _enqueue(app, "users.export_archive", 12, archive, delay=1200)
+    await engine.groups.seal(archive.id)
 
 
 async def _settings(engine: Engine, clock: VirtualClock, now: Instant) -> None:

@@ -223,7 +223,8 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
         await engine.control.beat(
             Presence(worker="w" * 100, host="h" * 200, pid=4_194_304, queues={queue: 60}, version="0.1.0")
         )
-        return [draft.id for draft in drafts]
+        group = await app.group([app.draft(kind, queue=queue)], then=app.draft(kind, queue=queue))
+        return [f"/groups/{group.id}", *(f"/jobs/{draft.id}" for draft in drafts)]
 
     made = apart(lambda: app.run(fill()))
     with _served(app, numbers=123_456_789_012) as site:
@@ -237,8 +238,8 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
             "/schedules",
             f"/schedules/{'s' * 128}",
         ]
-        more = ["/limits", f"/limits?queue={queue}", "/health", "/audit", "/jobs?q=is:dead&group=error"]
-        yield Heavy(site, [*shown, *more, *(f"/jobs/{id_}" for id_ in made)])
+        more = ["/groups", "/limits", f"/limits?queue={queue}", "/health", "/audit", "/jobs?q=is:dead&group=error"]
+        yield Heavy(site, [*shown, *more, *made])
 
 
 @contextmanager

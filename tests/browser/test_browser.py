@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ PAGES = [
     "/health",
     "/audit",
     "/operations",
+    "/groups",
+    "/groups?state=closed",
     "/operations/new?do=requeue&q=is:dead+queue:imports",
 ]
 SHIFTS = """window.shifted = 0;
@@ -76,9 +79,15 @@ AXE = {1440: "dark", 390: "light"}
 """The theme in which axe looks at pages of a width: a theme changes only colours, and `legible` sees all of them."""
 
 
+def groups(site: str) -> list[str]:
+    """The pages of the groups."""
+    with urllib.request.urlopen(f"{site}/groups") as answer:
+        return re.findall(r'href="(/groups/[^"?]+)"', answer.read().decode())
+
+
 def all_pages(site: str) -> list[str]:
     jobs = [first(site, query) for query in ("is:dead+queue:imports", "key:sub:48213", "is:running+kind:media*")]
-    return [*PAGES, *(f"/jobs/{id_}" for id_ in jobs), f"/jobs/{jobs[0]}/edit", f"/jobs/{jobs[1]}/move"]
+    return [*PAGES, *groups(site), *(f"/jobs/{id_}" for id_ in jobs), f"/jobs/{jobs[0]}/edit", f"/jobs/{jobs[1]}/move"]
 
 
 def legible(page: Page, where: object) -> None:

@@ -144,6 +144,8 @@ PAGES: Final[dict[str, dict[str, str]]] = {
     "/jobs/{id}/move": {},
     "/operations/new": {"do": "requeue", "q": "is:dead"},
     "/operations/letters/new": {"do": "replay", "stream": "", "consumer": "", "type": "", "key": ""},
+    "/groups": {"state": "open", "after": ""},
+    "/groups/{id}": {},
     "/operations": {},
     "/operations/{id}": {},
     "/queues": {"range": "1h"},

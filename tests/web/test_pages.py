@@ -40,6 +40,7 @@ PAGES = [
     "/health",
     "/audit",
     "/operations",
+    "/groups",
 ]
 
 

@@ -66,6 +66,8 @@ READ = {
     "/points.json": "/points",
     "/jobs": "/jobs",
     "/jobs/{id}": "/jobs/{id}",
+    "/groups": "/groups",
+    "/groups/{id}": "/groups/{id}",
     "/operations": "/operations",
     "/operations/{id}": "/operations/{id}",
     "/queues": "/queues",

@@ -18,6 +18,7 @@ from stoker.model.errors import InvalidInput
 from stoker.web import view
 from stoker.web.hub import Want
 from stoker.web.pages import (
+    groups,
     health,
     job,
     job_facts,
@@ -66,6 +67,7 @@ PAGES: Final = {
     "outbox": Live("outbox.html", outbox.live_context, outbox.wants, "outbox"),
     "consumer": Live("cursors.html", outbox.consumer_context, outbox.consumer_wants, "outbox/{stream}/{consumer}"),
     "health": Live("health.html", health.live_context, health.wants, "health"),
+    "group": Live("group.html", groups.live_context, groups.wants, "groups/{id}"),
     "operation": Live("operation.html", operations.live_context, operations.wants, "operations/{id}"),
 }
 

@@ -22,6 +22,7 @@ from stoker.web.api.endpoints import ENDPOINTS
 from stoker.web.board import Route
 from stoker.web.pages import (
     audit,
+    groups,
     health,
     job,
     job_edit,
@@ -63,6 +64,8 @@ def ways() -> list[Route]:
             Route("POST", f"/jobs/{{id}}/{verb}", role, partial(job_actions.run, verb), "action")
             for verb, role in job_actions.VERBS.items()
         ),
+        Route("GET", "/groups", "read", groups.show),
+        Route("GET", "/groups/{id}", "read", groups.one),
         Route("GET", "/operations/new", "operate", operations.preview),
         Route("POST", "/operations/new", "operate", operations.preview_selection, "action"),
         Route("POST", "/operations", "operate", operations.start, "action"),

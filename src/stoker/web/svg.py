@@ -48,6 +48,19 @@ def gauge(value: float, top: float, *, calm: bool = False, look: str = "done") -
     )
 
 
+def ended(done: int, dead: int, canceled: int, total: int) -> Markup:
+    """How the members of a group ended, side by side on one gauge; the rest is not finished."""
+    at, bars = 0.0, []
+    for look, value in (("b-done", done), ("b-dead", dead), ("b-flow", canceled)):
+        width = 100 * value / max(total, 1)
+        bars.append(f'<rect class="{look}" x="{at:.1f}" width="{width:.1f}" height="6"/>' if value else "")
+        at += width
+    return Markup(  # noqa: S704 - made of numbers
+        '<svg class="gauge" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" '
+        f'aria-label="{done:,} done, {dead:,} dead and {canceled:,} canceled of {total:,}">{"".join(bars)}</svg>'
+    )
+
+
 def spark(values: Sequence[float]) -> Markup:
     """A row of bars on a scale of its own; nothing is a grey tick."""
     top = max(values, default=0) or 1

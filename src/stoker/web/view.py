@@ -70,6 +70,7 @@ def environment() -> Environment:
         icon=svg.icon,
         st=svg.status,
         gauge=svg.gauge,
+        ended_gauge=svg.ended,
         spark=svg.spark,
         life=svg.life,
         runs=svg.runs,

@@ -14,7 +14,7 @@ from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.actions import ACTIONS
 from stoker.model.errors import NotFound
-from stoker.model.groups import Group
+from stoker.model.groups import GROUP, Group
 from stoker.model.humanize import count, span, until
 from stoker.model.job import FINISHED, FIRST, PARENT, Job, Status, links
 from stoker.model.lifetime_bar import life
@@ -109,6 +109,7 @@ def _facts(visit: RequestContext, job: Job, record: views.Job, reading: Reading)
     """Name, text and link of what is set; nothing for what is not."""
     place = next((one for one in reading.presences if one.worker == job.worker), None)
     whose = origin(job.payload, job.options.metadata)
+    made_by = metadata(job).get(GROUP, "")
     kept: str | Markup = ""
     if record.expires_at is not None:
         kept = Markup("until {}").format(time(record.expires_at))
@@ -140,6 +141,7 @@ def _facts(visit: RequestContext, job: Job, record: views.Job, reading: Reading)
         ("Timeout", span(record.timeout) if record.timeout else "none", ""),
         ("Backoff", _backoff(record.backoff), ""),
         ("Kept", kept, ""),
+        ("Called by group", made_by, visit.url(f"groups/{made_by}")),
         ("Copy", record.successor or "", visit.url(f"jobs/{record.successor}") if record.successor else ""),
     ]
     return [(name, text, link) for name, text, link in found if text]
@@ -224,6 +226,7 @@ def _group(visit: RequestContext, facts: Facts, now: Instant) -> dict[str, Any] 
         ("all have ended", group.on_finish),
     )
     return {
+        "url": visit.url(f"groups/{ids.text(group.id)}"),
         "done": group.done,
         "total": group.total,
         "note": _group_note(group),
