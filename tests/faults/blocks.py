@@ -8,14 +8,13 @@ row and one follower.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import asyncpg
@@ -26,7 +25,7 @@ from stoker.context import current
 from stoker.model.job import Status
 from stoker.model.retry import Fixed
 from stoker.worker import Worker
-from tests.faults.fork_server import forked
+from tests.faults.members import Members
 
 LEASE = 1.0
 FROZEN = 1.6
@@ -46,13 +45,22 @@ FORMS = ("own", "driver", "thread")
 
 
 class Site(NamedTuple):
-    """Where jobs and rows are: one SQLite file, or one schema of a Postgres database."""
+    """Where jobs and rows are: one SQLite file, or one schema of a Postgres database, by the engine's URL."""
 
     url: str
-    schema: str = ""
+
+    @property
+    def schema(self) -> str:
+        """On Postgres, where it is the last option of the URL."""
+        return self.url.partition("schema=")[2]
+
+    @property
+    def database(self) -> str:
+        """The URL for a driver of Postgres."""
+        return self.url.partition("schema=")[0][:-1]
 
     def app(self) -> Stoker:
-        where = f"{self.url}?schema={self.schema}" if self.schema else f"{self.url}?durability=process"
+        where = self.url if self.schema else f"{self.url}?durability=process"
         jobs = Stoker(where, attempts=1_000, backoff=Fixed(0.01), timeline=False)
         ship = jobs.task(name="ship", queue="ship")(_ship)
 
@@ -99,7 +107,7 @@ class Site(NamedTuple):
             with self.in_thread() as handle:
                 yield handle
             return
-        connection = await asyncpg.connect(self.url)
+        connection = await asyncpg.connect(self.database)
         try:
             async with connection.transaction():
                 yield connection
@@ -108,7 +116,7 @@ class Site(NamedTuple):
 
     @contextmanager
     def in_thread(self) -> Iterator[Any]:
-        raw: Any = psycopg.connect(self.url) if self.schema else sqlite3.connect(self.path, timeout=30)
+        raw: Any = psycopg.connect(self.database) if self.schema else sqlite3.connect(self.path, timeout=30)
         with closing(raw), raw:
             yield raw
 
@@ -125,53 +133,25 @@ def _ship(n: int) -> None:
 # --- the storm ------------------------------------------------------------------------------------------------------
 
 
-def storm(url: str, jobs: int, seed: int, schema: str = "") -> dict[str, Any]:
-    """Run the jobs under kills; returns how many members were killed and frozen, and what the judge found."""
-    site, chance = Site(url, schema), random.Random(seed)
+def storm(url: str, jobs: int, seed: int) -> dict[str, Any]:
+    """Run the jobs under kills; returns how many members were killed and frozen, and what is wrong."""
+    site, chance = Site(url), random.Random(seed)
     asyncio.run(_enqueue(site, jobs))
-    slots = SLOTS if jobs < 1_000 else MANY_SLOTS
-    members = [_bear(site, slots) for _ in range(MEMBERS)]
-    tally = Counter[str]()
-    frozen: dict[int, float] = {}
+    work = partial(_work, site, SLOTS if jobs < 1_000 else MANY_SLOTS)
+    members = Members([work] * MEMBERS, chance, freezing=0.08, frozen_for=FROZEN)
     while (done := _effects(site)) < jobs:
         end = time.monotonic() + LONGEST_LULL
         while time.monotonic() < end and _effects(site) < min(done + jobs // FAULTS, jobs):
             time.sleep(chance.uniform(0.02, 0.15))
-        now = time.monotonic()
-        for pid, until in list(frozen.items()):
-            if now >= until:
-                os.kill(pid, signal.SIGCONT)
-                del frozen[pid]
-        place = chance.randrange(MEMBERS)
-        if members[place] in frozen:
-            continue
-        if chance.random() < 0.08 and not frozen:
-            os.kill(members[place], signal.SIGSTOP)
-            frozen[members[place]] = now + FROZEN
-            tally["frozen"] += 1
-        else:
-            _kill(members[place])
-            members[place] = _bear(site, slots)
-            tally["killed"] += 1
-    for pid in frozen:
-        os.kill(pid, signal.SIGCONT)
+        members.fault()
+    members.thaw()
     found = asyncio.run(_settled(site, jobs))
-    for pid in members:
-        _kill(pid)
-    return {**tally, **found}
+    members.end()
+    return {**members.tally, **found, "wrong": judge(site, found, jobs)}
 
 
 def _effects(site: Site) -> int:
     return int(site.rows(f"select count(*) from {site.table}")[0][0])
-
-
-def _bear(site: Site, slots: int) -> int:
-    return forked(lambda: asyncio.run(_work(site, slots)))
-
-
-def _kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
 
 
 async def _enqueue(site: Site, jobs: int) -> None:
@@ -201,9 +181,9 @@ async def _settled(site: Site, jobs: int) -> dict[str, Any]:
     return {"statuses": {str(status): n for status, n in counts.items() if n}, "ships": ships}
 
 
-def judge(rows: Callable[[str], list[tuple[Any, ...]]], table: str, found: dict[str, Any], jobs: int) -> list[str]:
+def judge(site: Site, found: dict[str, Any], jobs: int) -> list[str]:
     """Everything that is not as it must be."""
-    effects = Counter(n for (n,) in rows(f"select n from {table}"))
+    effects = Counter(n for (n,) in site.rows(f"select n from {site.table}"))
     complaints = [f"job {n} has {effects[n]} effects" for n in range(jobs) if effects[n] != 1]
     if found["statuses"] != {"done": jobs}:
         complaints.append(f"jobs are {found['statuses']}")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
-import signal
 import time
+from functools import partial
 from typing import Any
 
 from stoker.app import Stoker
@@ -20,7 +19,7 @@ from stoker.model.job import FINISHED, Draft, Job, Status
 from stoker.model.outcome import Reject
 from stoker.model.query import Cancel, Delete, Query, Selection
 from stoker.worker import Worker
-from tests.faults.fork_server import forked
+from tests.faults.members import Members
 
 CALLBACKS = ("then", "on_failure", "on_finish")
 
@@ -152,22 +151,16 @@ def storm(url: str, groups: int, largest: int, kills: int, workers: int, seed: i
     logging.disable(logging.CRITICAL)
     chance = random.Random(seed)
     asyncio.run(produce(url, 0, 1, seed))
-    alive: list[int] = []
+    members = Members([partial(work, url)] * workers, chance)
     portion = max(1, groups // (2 * kills))
     made: list[str] = []
     for killed in range(kills):
-        while len(alive) < workers:
-            alive.append(forked(lambda: asyncio.run(work(url))))
         if len(made) < groups:
             made += asyncio.run(produce(url, min(portion, groups - len(made)), largest, seed + killed))
         time.sleep(chance.uniform(0.0, 0.3))
-        victim = alive.pop(chance.randrange(len(alive)))
-        os.kill(victim, signal.SIGKILL)
-        os.waitpid(victim, 0)
+        members.fault()
     made += asyncio.run(produce(url, groups - len(made), largest, seed - 1))
-    for pid in alive:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    members.end()
     began = time.monotonic()
     wrong = asyncio.run(finish(url, made))
     return {"wrong": wrong, "groups": len(made), "kills": kills, "finishing": round(time.monotonic() - began, 1)}

@@ -11,9 +11,9 @@ import json
 import logging
 import os
 import random
-import signal
 import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from stoker.limits import Limit
 from stoker.model.job import Draft, Status
 from stoker.model.retry import Fixed
 from stoker.worker import Worker
-from tests.faults.fork_server import forked
+from tests.faults.members import Members
 
 NUMBERS = (1, 2, 3, 5)
 """Key k has the limit of its place here."""
@@ -180,22 +180,13 @@ def storm(url: str, path: str, jobs: int, keys: int, kills: int, workers: int, s
     logging.disable(logging.CRITICAL)
     chance = random.Random(seed)
     stored = asyncio.run(produce(url, path, 0, 1, keys, seed))
-    alive: list[int] = []
-    killed: dict[int, float] = {}
+    members = Members([partial(work, url, path)] * workers, chance)
     portion = max(1, jobs // kills)
     for round_ in range(kills):
-        while len(alive) < workers:
-            alive.append(forked(lambda: asyncio.run(work(url, path))))
         stored += asyncio.run(produce(url, path, 1 + round_ * portion, portion, keys, seed + round_, call))
         time.sleep(chance.uniform(0.0, 0.3))
-        victim = alive.pop(chance.randrange(len(alive)))
-        os.kill(victim, signal.SIGKILL)
-        os.waitpid(victim, 0)
-        killed[victim] = time.monotonic()
-    for pid in alive:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        killed[pid] = time.monotonic()
+        members.fault()
+    members.end()
     wrong = asyncio.run(finish(url, path, stored))
-    more, runs = judged(path, killed)
-    return {"wrong": [*wrong, *more][:20], "stored": stored, "runs": runs, "kills": len(killed)}
+    more, runs = judged(path, members.killed)
+    return {"wrong": [*wrong, *more][:20], "stored": stored, "runs": runs, "kills": len(members.killed)}

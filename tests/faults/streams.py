@@ -23,6 +23,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +45,7 @@ from stoker.outbox import Pace
 from stoker.worker import Worker
 from tests.faults import seeded_streams
 from tests.faults.fork_server import forked
+from tests.faults.members import Members, kill
 
 ORDERS = Stream("orders", 8)
 LEASE: Span = SECOND
@@ -306,39 +308,27 @@ def storm(
     share = messages // writer_count
     writers = [_writer(site, engine, share, chance.getrandbits(32)) for _ in range(writer_count)]
     names = ["c0", "c1", "c2", "s0", "s1"]
-    members = [_member(site, name) for name in names]
-    tally = {"killed": 0, "writers killed": 0, "frozen": 0}
-    frozen: dict[int, float] = {}
+    works = [partial(_persist, site, name) for name in names]
+    members = Members(works, chance, freezing=freezing, frozen_for=FROZEN)
     while bool(writers) or (missing := messages - sent(site)) > 0 or asyncio.run(left(site)):
-        if bug and found_out(site, [pid for pid in (*members, *writers) if pid not in frozen]):
+        if bug and found_out(site, [*members.awake, *writers]):
             break
         if not writers and missing > 0:
             few = min(writer_count, missing // 100 + 1)  # for those that were killed
             writers = [_writer(site, engine, missing // few + 1, chance.getrandbits(32)) for _ in range(few)]
         _await_part(site, 3 * messages // faults, lull)
         writers = [pid for pid in writers if not os.waitpid(pid, os.WNOHANG)[0]]
-        for pid in members:
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                raise RuntimeError("a consumer ended by itself; its error stands above")
-        _thaw(frozen, time.monotonic())
-        place = chance.randrange(len(members))
-        if members[place] in frozen:
+        members.check()
+        if not members.fault():
             continue
-        if chance.random() < freezing and not frozen:
-            os.kill(members[place], signal.SIGSTOP)
-            frozen[members[place]] = time.monotonic() + FROZEN
-            tally["frozen"] += 1
-        else:
-            _kill(members[place])
-            members[place] = _member(site, names[place])
-            tally["killed"] += 1
         for pid in writers[: max(writer_count // 16, 1)] if chance.random() < 0.4 else ():
-            _kill(pid)
+            kill(pid)
             writers.remove(pid)
-            tally["writers killed"] += 1
-    for pid in (*members, *writers):  # frozen as they are: what they wrote now would not be what was found out
-        _kill(pid)
-    return tally
+            members.tally["writers killed"] += 1
+    members.end()  # frozen as they are: what they wrote now would not be what was found out
+    for pid in writers:
+        kill(pid)
+    return dict(members.tally)
 
 
 def _await_part(site: Site, part: int, lull: float) -> None:
@@ -366,14 +356,6 @@ def found_out(site: Site, awake: Sequence[int]) -> bool:
     for pid in () if found else awake:
         os.kill(pid, signal.SIGCONT)
     return found
-
-
-def _thaw(frozen: dict[int, float], now: float) -> None:
-    """Let those go on that were frozen long enough."""
-    for pid, until in list(frozen.items()):
-        if now >= until:
-            os.kill(pid, signal.SIGCONT)
-            del frozen[pid]
 
 
 async def prepare(site: Site) -> Engine:
@@ -417,20 +399,11 @@ def _writer(site: Site, engine: Engine, quota: int, seed: int) -> int:
     return forked(lambda: asyncio.run(write(site, engine, quota, seed)))
 
 
-def _member(site: Site, name: str) -> int:
-    return forked(lambda: asyncio.run(_persist(site, name)))
-
-
 async def _persist(site: Site, name: str) -> None:
     """Live, for ever; begin anew if a frozen one has held the lock for too long."""
     while True:
         with suppress(EngineBusy):
             await (serve(site, name) if name.startswith("s") else Member(site, name).live())
-
-
-def _kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
 
 
 # --- the judgement --------------------------------------------------------------------------------------------------

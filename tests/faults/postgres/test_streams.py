@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,6 @@ from tests.faults.seeded_streams import BUGS
 from tests.faults.streams import judge, storm
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.timeout(1_500)]
-
-
-@pytest.fixture(scope="module")
-def fork_server() -> Iterator[ForkServer]:
-    made = ForkServer("tests.faults.streams")
-    yield made
-    made.close()
 
 
 def judged(url: str, schema: str, folder: Path) -> tuple[dict[str, int], list[str]]:

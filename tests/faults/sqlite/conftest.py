@@ -7,7 +7,6 @@ import pytest
 from tests.faults.fork_server import ForkServer
 
 MODULES = (
-    "tests.faults.blocks",
     "tests.faults.streams",
     "tests.faults.sqlite.storm",
     "tests.faults.sqlite.crashes",

@@ -1,0 +1,84 @@
+"""Workers that are killed at any instant: groups close once, limits hold, effects happen exactly once."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults import blocks, groups, limits
+from tests.faults.fork_server import ForkServer
+
+pytestmark = pytest.mark.timeout(3_600)
+
+TRANSACTIONAL = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("sqlite", "postgres")]
+ENGINES = [
+    *TRANSACTIONAL,
+    pytest.param("redis", marks=pytest.mark.engine("redis")),
+    pytest.param("redis-cluster", marks=[pytest.mark.engine("redis-cluster"), pytest.mark.variant]),
+]
+
+
+@pytest.fixture(params=ENGINES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    of = request.getfixturevalue
+    match request.param:
+        case "sqlite":
+            return f"sqlite:///{tmp_path / 'jobs.db'}"
+        case "postgres":
+            base = of("postgres_url")
+            return f"{base}{'&' if '?' in base else '?'}schema={of('postgres_schema')}"
+        case "redis":
+            return f"{of('redis_url')}?prefix={of('redis_prefix')}"
+        case _:
+            return f"{of('redis_cluster_url')}?prefix={of('redis_cluster_prefix')}"
+
+
+def raged(fork_server: ForkServer, storm: Any, within: float, **arguments: Any) -> dict[str, Any]:
+    """What a storm found with a seed of its own; nothing of it may be wrong."""
+    seed = secrets.randbits(32)
+    found: dict[str, Any] = fork_server.call(storm, within=within, seed=seed, **arguments).answer
+    print(f"seed {seed}: {found}")
+    assert not found["wrong"], "\n".join(found["wrong"])
+    return found
+
+
+@pytest.mark.spec("GROUP-29")
+def test_a_storm_of_kills_closes_every_group_once(url: str, fork_server: ForkServer, campaign: bool) -> None:
+    """And never before its members."""
+    counts = (
+        {"groups": 2_000, "largest": 200, "kills": 200, "workers": 4}
+        if campaign
+        else {"groups": 30, "largest": 20, "kills": 8, "workers": 2}
+    )
+    found = raged(fork_server, groups.storm, 3_000 if campaign else 600, url=url, **counts)
+    assert found["groups"] == counts["groups"]
+
+
+@pytest.mark.spec("LIMIT-43")
+def test_a_storm_of_kills_never_exceeds_a_limit(
+    url: str, tmp_path: Path, fork_server: ForkServer, campaign: bool
+) -> None:
+    """Also with slow and rolled-back transactions; jobs of a key that holds its slot run in order; none is left."""
+    counts = (
+        {"jobs": 100_000, "keys": 50, "kills": 200, "workers": 4, "call": 50}
+        if campaign
+        else {"jobs": 400, "keys": 20, "kills": 8, "workers": 2, "call": 3}
+    )
+    path = str(tmp_path / "runs.jsonl")
+    found = raged(fork_server, limits.storm, 3_000 if campaign else 600, url=url, path=path, **counts)
+    assert found["runs"] >= found["stored"] > 0
+
+
+@pytest.mark.spec("BLOCK-17")
+@pytest.mark.parametrize("url", TRANSACTIONAL, indirect=True)
+def test_a_storm_of_kills_leaves_every_effect_of_a_block_once(
+    url: str, fork_server: ForkServer, campaign: bool
+) -> None:
+    jobs = 10_000 if campaign else 500
+    found = raged(fork_server, blocks.storm, 1_500 if campaign else 900, url=url, jobs=jobs)
+    assert found["killed"] >= 5
+    if url.startswith("sqlite"):
+        assert blocks.Site(url).rows("pragma integrity_check") == [("ok",)]
