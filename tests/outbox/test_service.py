@@ -11,15 +11,15 @@ from stoker.app import Stoker
 from stoker.context import Stopping
 from stoker.engines.base import Engine, outbox_of
 from stoker.executors.threads import Threads
-from stoker.model.errors import EngineUnavailable, InvalidInput
+from stoker.model.errors import EngineBusy, EngineUnavailable, InvalidInput
 from stoker.model.outbox.consumers import Drop
 from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest
 from stoker.outbox import Batch, Message, Outbox, Pace
 from stoker.outbox.consumer_loop import ConsumerLoop
 from stoker.outbox.service import FAR_BEHIND, vacuum_rest
 from stoker.services import ServiceContext, UnderWay
-from stoker.worker import Worker
-from tests.harness.apps import PATIENCE, until, working
+from stoker.worker import Worker, maintenance
+from tests.harness.apps import PATIENCE, drain, until, working
 from tests.outbox.test_lanes import QUICK, cursor, delivered, fill, letters
 
 
@@ -228,6 +228,33 @@ async def test_a_worker_that_drains_waits_for_the_first_look_of_every_consumer(o
     await until(lambda: not context.under_way)
     lanes.close()
     await asyncio.gather(*tasks)
+
+
+@pytest.mark.spec("DELIVER-12")
+@pytest.mark.parametrize("call", ["register", "lease"])
+async def test_a_worker_that_drains_tries_again_what_a_busy_store_refused(
+    outbox: Outbox[int], monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A look that failed is none, and a service that waits for its next start has not looked."""
+    got: list[int] = []
+
+    @outbox.deliver(pace=QUICK)
+    async def publish(message: Message[int]) -> None:
+        got.append(message.body)
+
+    await fill(outbox, 3)
+    streams = outbox_of(await outbox.app.engine())
+    plain, refusals = getattr(streams, call), [EngineBusy("another transaction holds a lock.")] * 2
+
+    async def refused(*args: Any, **kwargs: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await plain(*args, **kwargs)
+
+    monkeypatch.setattr(streams, call, refused)
+    monkeypatch.setattr(maintenance, "SHORTEST_PAUSE", 0.2)
+    await drain(outbox.app)
+    assert got == [0, 1, 2]
 
 
 @pytest.mark.spec("DELIVER-12")

@@ -96,6 +96,24 @@ async def test_a_store_that_is_away_is_no_warning(
     assert line.levelno == logging.DEBUG
 
 
+@pytest.mark.spec("SERVICE-02")
+async def test_a_service_that_waits_for_its_next_start_holds_up_no_stop(
+    jobs: Stoker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the store kept it from its work, for which a worker that drains would wait."""
+    monkeypatch.setattr(maintenance, "SHORTEST_PAUSE", 2 * PATIENCE)
+
+    async def away(_start: int) -> None:
+        raise EngineUnavailable("gone for a moment.")
+
+    service = jobs.services.add(Recorded(away))
+    with caplog.at_level(logging.DEBUG, "stoker.worker"):
+        async with Worker(jobs) as worker:
+            await until(lambda: "service recorded failed" in caplog.text)
+            await asyncio.wait_for(worker.stop(2 * PATIENCE), PATIENCE)
+    assert len(service.contexts) == 1
+
+
 @pytest.mark.spec("SERVICE-03")
 async def test_a_service_that_returns_is_over_until_the_next_start(jobs: Stoker) -> None:
     async def returns(_start: int) -> None: ...

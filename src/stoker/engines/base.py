@@ -662,7 +662,8 @@ class Outbox(Protocol):
         this order of preference: the letters of a released key, by number; one letter that is due; the messages behind
         the position, by number, at most `cursor.wanted` and as many as `cursor.fitting`. No partition has two holders.
         What cannot be read rolls the lease back. A worker without a live lease of its own gets `NothingDue`, an unknown
-        consumer raises `NotFound`. Empty: `NothingDue`, which says when time alone changes that; nothing is written.
+        consumer raises `NotFound`. Empty: `NothingDue`, which says when time alone changes that, and whether another
+        session is just numbering messages; nothing is written.
         """
         ...
 

@@ -374,6 +374,9 @@ class SchemaMismatch(EngineError):
 AWAY = (EngineUnavailable, EngineBusy, EngineFull, EngineReadOnly, EngineClosed, EngineRefused, SchemaMismatch)
 """Errors of a store that would refuse any call at this moment."""
 
+PASSING = (EngineUnavailable, EngineBusy)
+"""Those that pass by themselves: a worker that drains tries again before it takes its work for done."""
+
 
 def shown(value: Any, limit: int = 80) -> str:
     """Show a refused value on one line, without control characters; never raises."""

@@ -24,7 +24,7 @@ from stoker.codec.error_text import one_line
 from stoker.engines.base import Outbox as Streams
 from stoker.executors.threads import Threads
 from stoker.model import humanize
-from stoker.model.errors import AWAY, EngineRefused, InvalidInput, NotFound, StokerError, sentence
+from stoker.model.errors import AWAY, PASSING, EngineRefused, InvalidInput, NotFound, StokerError, sentence
 from stoker.model.outbox import stream as stored
 from stoker.model.outbox.batch_size import Ending, sequencer_wait
 from stoker.model.outbox.cursor import Lease, LeaseRequest, attempts_seen, deadline, remaining
@@ -58,6 +58,9 @@ logger = logging.getLogger("stoker.outbox")
 MOST_TURNS = 8
 LONGEST_STAY = 0.2
 """A lane stays on a partition for so many turns or seconds, then others have their turn."""
+
+AGAIN = 0.05
+"""Seconds until the next look while another session numbers messages."""
 
 UNWIND = 2.0
 """Seconds a handler gets to unwind after it was interrupted."""
@@ -153,7 +156,7 @@ class ConsumerLoop:
             self._count(looking=True)
             self._told.clear()
             before = self.clock()
-            wait = self._idle
+            wait, unsure = self._idle, False
             try:
                 if self.context.taking():
                     found = await self.streams.lease(self.request())
@@ -161,14 +164,16 @@ class ConsumerLoop:
                     if isinstance(found, Lease):
                         return found, before
                     wait = self._idle if found.after is None else min(self._idle, found.after / SECOND)
+                    if found.numbering:
+                        wait, unsure = min(wait, AGAIN), True
             except NotFound:
                 logger.warning(
                     "%r was dropped: this worker delivers nothing to it any more. A new start registers it anew.", self
                 )
                 self.close()
             except StokerError as error:
-                wait = self._wait_for_store(error)
-            await self._rest(wait)
+                wait, unsure = self._wait_for_store(error), isinstance(error, PASSING)
+            await self._rest(wait, looking=unsure)
         self._count(looking=False)
         return None
 
@@ -190,8 +195,9 @@ class ConsumerLoop:
         self._failures += 1
         return wait
 
-    async def _rest(self, seconds: float) -> None:
-        self._count(looking=self._told.is_set())
+    async def _rest(self, seconds: float, *, looking: bool) -> None:
+        """Wait until it is time to look again; `looking`: the last look failed, or may have missed messages."""
+        self._count(looking=looking or self._told.is_set())
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._told.wait()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from random import random
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ import msgspec
 
 from stoker.engines.base import Engine, Feature
 from stoker.model import ids
-from stoker.model.errors import AWAY, StokerError, sentence
+from stoker.model.errors import AWAY, PASSING, StokerError, sentence
 from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement, Verdict
@@ -87,7 +88,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 
 async def keep_running(service: Service, context: ServiceContext) -> None:
-    """Run a service until it returns or is canceled; start it again after an error, with a pause."""
+    """Run a service until it returns or is canceled; start it again after an error, unless the worker stops."""
     pause = SHORTEST_PAUSE
     while True:
         began = time.monotonic()
@@ -101,7 +102,7 @@ async def keep_running(service: Service, context: ServiceContext) -> None:
         except Exception as raised:  # noqa: BLE001 - one service must not stop the worker nor the other services
             error = raised
         else:
-            return
+            return None
         if time.monotonic() - began > LONGEST_PAUSE:
             pause = SHORTEST_PAUSE
         delay = pause * (0.5 + random())  # so that workers do not start it in step
@@ -115,7 +116,10 @@ async def keep_running(service: Service, context: ServiceContext) -> None:
             delay,
             exc_info=trace,
         )
-        await asyncio.sleep(delay)
+        # A worker that drains waits for a service that the store kept from its work, one that stops for none.
+        with context.under_way.one() if isinstance(error, PASSING) else nullcontext(), suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                return await context.stopping
         pause = min(pause * 2, LONGEST_PAUSE)
 
 

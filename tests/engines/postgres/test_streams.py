@@ -5,31 +5,37 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
 import pytest
 
+from stoker.app import Stoker
+from stoker.engines.base import outbox_of
 from stoker.engines.postgres import PostgresEngine
 from stoker.model.errors import EngineRefused, InvalidOption
 from stoker.model.ids import Mint
 from stoker.model.job import Claim, Demand, Draft, Status, Verdict
 from stoker.model.lifecycle import conclude
-from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest
-from stoker.model.outbox.delivery import Delivered, conclude_batch, quarantine, readable
+from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest, NothingDue
+from stoker.model.outbox.delivery import Delivered, RetryLater, conclude_batch, quarantine, readable
 from stoker.model.outbox.letters import LetterFilter
 from stoker.model.outbox.stream import Entry, Stream, entry, topic
 from stoker.model.outcome import Done
 from stoker.model.time import HOUR
+from stoker.outbox import Message, Outbox
 from tests.engines.postgres.openers import OPENERS, TELLING, handle_of
-from tests.engines.postgres.sleepers import Make
+from tests.engines.postgres.sleepers import Make, until
 from tests.engines.sql.openers import maybe
+from tests.harness.apps import drain
 
 pytestmark = pytest.mark.engine("postgres")
 
 mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 ORDERS = Stream("orders", 2)
-WISH = LeaseRequest("orders", "publish", "w1", 10)
+REQUEST = LeaseRequest("orders", "publish", "w1", 10)
 
 
 @pytest.fixture
@@ -187,7 +193,7 @@ async def test_what_another_process_numbers_is_not_numbered_again(engine: Postgr
     for n in range(20):
         await engine.outbox.append(ORDERS, [order(str(n))])
         at = (engine, other)[n % 2]
-        lease = await at.outbox.lease(WISH)
+        lease = await at.outbox.lease(REQUEST)
         assert isinstance(lease, Lease)
         keys += [(one.key, one.number) for one in lease.messages]
         assert (await at.outbox.advance(conclude_batch(lease, Delivered(), 0))).applied
@@ -206,6 +212,66 @@ async def test_a_snapshot_of_another_server_start_is_not_trusted(
         future = "9000000000:9000000000:"
         step = f"SELECT moved FROM {postgres_schema}.sequence('orders', '{future}', 1, 1000, false, false)"
         assert connection.execute(step.encode()).fetchone() == (1,)
+
+
+@asynccontextmanager
+async def numbering_elsewhere(make: Make) -> AsyncIterator[None]:
+    """Another session that has numbered, and takes long to commit."""
+    other = await make()
+    async with other.transaction() as tx:
+        await other.outbox.register(ORDERS, [Consumer(f"late-{mint().hex()}", "end")], tx=tx)
+        yield
+
+
+@pytest.mark.spec("OUTBOX-41")
+async def test_a_lease_says_that_another_session_numbers(engine: PostgresEngine, make: Make) -> None:
+    """It has waited a moment for it; what has a number already is leased all the same."""
+    await engine.outbox.append(ORDERS, [order("a")])
+    async with numbering_elsewhere(make):
+        assert await engine.outbox.lease(REQUEST) == NothingDue(numbering=True)
+    assert (await engine.outbox.advance(conclude_batch(await leased(engine), RetryLater("away", HOUR), 0))).applied
+    assert await engine.outbox.lease(REQUEST) != NothingDue(numbering=True)
+    await engine.outbox.append(ORDERS, [entry(ORDERS, "b", b"{}", "OrderPlaced", id=mint(), partition=1)])
+    async with numbering_elsewhere(make):
+        found = await engine.outbox.lease(REQUEST)
+        assert isinstance(found, NothingDue)
+        assert found.numbering
+        assert found.after is not None
+    assert [one.key for one in (await leased(engine)).messages] == ["b"]
+
+
+@pytest.mark.spec("DELIVER-12")
+async def test_a_drain_waits_for_messages_that_another_session_numbers(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are committed, so they can be delivered now; also where that takes longer than a look waits."""
+    app = Stoker(await make())
+    outbox: Outbox[int] = Outbox(app, stream="orders", partitions=ORDERS.partitions)
+    seen: list[int] = []
+    answers: list[Any] = []
+
+    @outbox.deliver
+    async def publish(message: Message[int]) -> None:
+        seen.append(message.body)
+
+    await outbox.append("a", 1)
+    streams = outbox_of(await app.engine())
+    await streams.register(outbox.stream, [outbox.handlers["publish"].consumer])
+    lease = streams.lease
+
+    async def watched(request: LeaseRequest) -> Any:
+        answers.append(await lease(request))
+        return answers[-1]
+
+    monkeypatch.setattr(streams, "lease", watched)
+    async with numbering_elsewhere(make):
+        draining = asyncio.create_task(drain(app))
+        await until(lambda: draining.done() or len(answers) > 1)
+        assert not draining.done()
+        assert seen == []
+    await draining
+    assert seen == [1]
+    await app.close()
 
 
 @pytest.mark.spec("OUTBOX-41", "OUTBOX-43")

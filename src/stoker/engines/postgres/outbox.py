@@ -21,7 +21,7 @@ from stoker.engines.postgres import letters
 from stoker.engines.postgres.columns import listed
 from stoker.engines.postgres.connection import Retriable
 from stoker.engines.postgres.facet import Facet
-from stoker.engines.postgres.sequencer import Sequencer, number_all
+from stoker.engines.postgres.sequencer import Numbered, Sequencer, number_all
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.stream_rows import Place, Shown, next_turn_row, read_cursor, turn_row
 from stoker.engines.postgres.unit_of_work import Unit
@@ -105,13 +105,15 @@ class Streams(Facet):
 
     @timed(write=True)
     async def lease(self, request: LeaseRequest) -> Lease | NothingDue:
-        complete, rows = await self._sequencer.look(request)
+        patient = False
         while True:
+            numbered, rows = await self._sequencer.look(request, patient=patient)
             found = await self._store.each("stream", partial(_lease, self._store.now(), request, rows))
-            if complete or isinstance(found, Lease):
+            if isinstance(found, Lease) or numbered is Numbered.ALL:
                 return found
-            # What is committed may not have its number yet.
-            complete, rows = await self._sequencer.look(request, patient=True)
+            if patient and numbered is Numbered.ELSEWHERE:
+                return msgspec.structs.replace(found, numbering=True)
+            patient = True
 
     @timed(write=True)
     async def advance(

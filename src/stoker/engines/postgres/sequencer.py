@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.statements import sql
@@ -37,6 +38,15 @@ WHOLE_EVERY = 60.0
 _log = logging.getLogger("stoker.engines.postgres")
 
 
+class Numbered(Enum):
+    """How much of what is committed has a number now."""
+
+    ALL = auto()
+    SOME = auto()
+    ELSEWHERE = auto()
+    """Another session numbers at this moment."""
+
+
 @dataclass
 class _Window:
     """How far a stream is numbered, as this process knows."""
@@ -57,18 +67,17 @@ class Sequencer:
 
     async def look(
         self, request: LeaseRequest, change: Advance | None = None, *, patient: bool = False
-    ) -> tuple[bool, list[Row]]:
+    ) -> tuple[Numbered, list[Row]]:
         """Number what is committed, then show the cursors of a consumer, or the one that is to advance.
 
-        One statement does both. False with them: there is more, or another session is at it. A `patient` step has
-        waited for that session long enough: what it holds up is numbered when it ends.
+        One statement does both. A `patient` step waits a moment for another session that is at it.
         """
         place = (None, None) if change is None else (change.partition, change.position)
         asked = (request.consumer, place[0], request.worker, self._store.now(), place[1])
-        complete, rows = await self._step(request.stream, asked, patient=patient)
-        return complete, [row[4:] for row in rows if row[4] is not None]
+        numbered, rows = await self._step(request.stream, asked, patient=patient)
+        return numbered, [row[4:] for row in rows if row[4] is not None]
 
-    async def _step(self, stream: str, more: Row, *, patient: bool) -> tuple[bool, Sequence[Row]]:
+    async def _step(self, stream: str, more: Row, *, patient: bool) -> tuple[Numbered, Sequence[Row]]:
         window = self._windows.setdefault(stream, _Window())
         at = time.monotonic()
         entire = window.seen is None or at - window.swept >= WHOLE_EVERY
@@ -76,7 +85,7 @@ class Sequencer:
         rows = await self._store.once("stream", _LOOK, values, extra=30.0)
         moved, seen, missed, started = rows[0][:4]
         if moved < 0:
-            return patient, rows
+            return Numbered.ELSEWHERE, rows
         if missed:
             _log.error(
                 "%d messages of stream %s were numbered late: they were committed, and no step had found them. They "
@@ -90,7 +99,7 @@ class Sequencer:
             window.swept = at
         window.seen, window.home = seen, started
         window.most = min(window.most * 2, MOST) if full else FEWEST
-        return not full, rows
+        return Numbered.SOME if full else Numbered.ALL, rows
 
     def recent(self, stream: str) -> bool:
         """Whether a step was complete a short time ago."""

@@ -117,9 +117,13 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class NothingDue(msgspec.Struct, frozen=True):
-    """There is nothing to lease now. `after`: a partition becomes free or due then, whatever happens meanwhile."""
+    """There is nothing to lease now. `after`: a partition becomes free or due then, whatever happens meanwhile.
+
+    `numbering`: another session gives messages their numbers at this moment, so there may be more: look again soon.
+    """
 
     after: Span | None = None
+    numbering: bool = False
 
 
 def free_at(cursor: Cursor, *, alive: bool) -> Instant:
