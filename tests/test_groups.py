@@ -44,7 +44,8 @@ class Tasks:
 
         @jobs.task
         async def report(name: str = "then") -> None:
-            self.ran.append((name, current().group))
+            group = current().group
+            self.ran.append((name, None if group is None else group.id))
 
         self.work, self.refuse, self.report = work, refuse, report
 

@@ -7,10 +7,24 @@ from typing import Any
 
 import pytest
 
-from stoker import PREVIOUS, Chunk, Fixed, InvalidInput, JobFailed, Limit, Snooze, Stoker, chain, current
+from stoker import (
+    PREVIOUS,
+    RESULTS,
+    Chunk,
+    Fixed,
+    GroupFailed,
+    InvalidInput,
+    JobFailed,
+    Limit,
+    Snooze,
+    Stoker,
+    chain,
+    current,
+)
 from stoker.model import ids
-from stoker.model.job import Draft, Status
-from stoker.model.markers import RESULTS
+from stoker.model.job import Demand, Draft, Status
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Done
 from stoker.model.query import Requeue, Selection
 from stoker.testing import TestKit
 from tests.harness.apps import drain
@@ -159,7 +173,7 @@ def test_a_chain_is_checked_where_it_is_written(jobs: Stoker) -> None:
         "which has keep=0": lambda: chain(tasks.add.using(keep=0).draft(1, 2), tasks.double.draft(PREVIOUS)),
         r"total\(numbers\): PREVIOUS stands for a whole argument": lambda: tasks.total.draft([PREVIOUS]),  # type: ignore[arg-type]
         "payload: PREVIOUS stands for a whole argument": lambda: jobs.draft("total", {"n": {"m": PREVIOUS}}),
-        "a link has none; use PREVIOUS": lambda: chain(first, tasks.double.draft(RESULTS)),  # type: ignore[arg-type]
+        "a link has none; use PREVIOUS": lambda: chain(first, tasks.double.draft(RESULTS)),
         r"add\(a\): Expected `int`, got `str`": lambda: tasks.add.draft("x", PREVIOUS),  # type: ignore[arg-type]
         r"add\(c\): got an unexpected argument": lambda: jobs.draft("add", {"a": 1, "b": PREVIOUS, "c": 2}),
         "no key or text can be made of it": lambda: tasks.double.using(unique=lambda n: f"k{n}").draft(PREVIOUS),
@@ -210,3 +224,119 @@ async def test_each_occurrence_of_a_schedule_passes_its_results(jobs: Stoker) ->
         await kit.drain()
         [job] = kit.enqueued(tasks.double)
         assert (job.arguments, job.status) == ({"n": 5}, Status.DONE)
+
+
+# --- groups -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("PASS-08", "PASS-09")
+async def test_a_group_gives_its_callback_the_results(jobs: Stoker) -> None:
+    """Also where the callback's jobs run in chunks, and by name."""
+    tasks = Tasks(jobs)
+    sums: list[list[int | None]] = []
+
+    @jobs.task(chunk=Chunk(10))
+    async def in_chunks(lists: list[list[int | None]]) -> None:
+        sums.extend(lists)
+
+    @jobs.task
+    def by_name(numbers: list[int | None]) -> None:
+        sums.append(numbers)
+
+    members = [tasks.double.draft(number) for number in (1, 2)]
+    await jobs.group(members, then=in_chunks.draft(RESULTS), on_finish=jobs.draft("by_name", {"numbers": RESULTS}))
+    await drain(jobs)
+    assert sums == [[2, 4], [2, 4]]
+
+
+@pytest.mark.spec("PASS-09")
+async def test_a_callback_is_checked_when_the_group_is_made(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+
+    @jobs.task
+    def add_up(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    with pytest.raises(InvalidInput, match=r"double\(n\): takes int, but RESULTS is a list;"):
+        jobs.group([], then=tasks.double.draft(RESULTS))
+    with pytest.raises(InvalidInput, match=r"add_up\(numbers\): .*has None for a member that failed"):
+        jobs.group([], on_finish=add_up.draft(RESULTS))
+    why = r"add_up\(numbers\): takes list\[int\], but RESULTS is a list with the results of say, str each"
+    for drafts in ([tasks.say.draft("x")], [chain(tasks.add.draft(1, 2), tasks.say.draft("x"))]):
+        with pytest.raises(InvalidInput, match=why):
+            await jobs.group(drafts, then=add_up.draft(RESULTS))
+    async with jobs.group(then=add_up.draft(RESULTS)) as group:
+        with pytest.raises(InvalidInput, match=why):
+            await group.add(tasks.say.draft("x"))
+        await group.add(tasks.add.draft(1, 2))
+    await drain(jobs)
+    assert (await group.progress()).done == 1
+
+
+@pytest.mark.spec("PASS-08")
+async def test_a_callback_that_does_not_fit_its_results_waits_like_others_that_do_not_fit(jobs: Stoker) -> None:
+    """A worker of another version may take them."""
+
+    @jobs.task
+    def words(texts: list[str]) -> None: ...
+
+    @jobs.task
+    def anything() -> Any:
+        return 7
+
+    then = words.draft(RESULTS)
+    await jobs.group([anything.draft()], then=then)
+    await drain(jobs)
+    job = await jobs.handle(then.id).refresh()
+    assert (job.status, job.attempts) == (Status.PENDING, 0)
+
+
+@pytest.mark.spec("PASS-07")
+def test_groups_give_their_results_without_a_loop() -> None:
+    jobs = Stoker("memory://")
+    tasks = Tasks(jobs)
+    seen: list[Any] = []
+
+    @jobs.task
+    def look() -> None:
+        group = current().group
+        assert group is not None
+        seen.append(group.results_sync())
+        seen.append(group.failed_sync())
+
+    group = jobs.run(jobs.group([tasks.double.draft(number) for number in range(3)], then=look.draft()))
+    jobs.run(drain(jobs))
+    assert group.results_sync() == [0, 2, 4]
+    assert group.failed_sync() == []
+    assert sorted(handle.result_sync() for handle in group.as_completed_sync()) == [0, 2, 4]
+    for handle in group.as_completed_sync(timeout=60):
+        assert handle.result_sync() in (0, 2, 4)
+        break
+    assert seen == [[0, 2, 4], []]
+    jobs.run(jobs.close())
+
+
+@pytest.mark.spec("PASS-07")
+async def test_waiting_for_members_has_an_end(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    group = await jobs.group([tasks.double.using(delay=60).draft(1)])
+    with pytest.raises(TimeoutError, match="is not closed in time"):
+        [handle async for handle in group.as_completed(0.01)]
+    with pytest.raises(TimeoutError, match="is not closed in time"):
+        await group.results(0)
+    await group.cancel()
+    [handle] = [handle async for handle in group.as_completed()]
+    assert [job.id for job in await group.failed()] == [handle.id]
+    with pytest.raises(GroupFailed):
+        await group.results()
+
+
+@pytest.mark.spec("PASS-07")
+async def test_members_of_a_kind_without_code_are_shown_as_json(jobs: Stoker) -> None:
+    jobs.declare("elsewhere")
+    group = await jobs.group([jobs.draft("elsewhere")])
+    engine = await jobs.engine()
+    await engine.jobs.renew("w", (), first=True)
+    [claim] = await engine.jobs.claim(Demand("w", (("default", 1),)))
+    await engine.jobs.settle([conclude(claim, Done(b'{"a":1}'))])
+    assert await group.results() == [{"a": 1}]

@@ -15,10 +15,10 @@ ROOT = Path(__file__).parent.parent
 HOW_TOS = sorted((ROOT / "docs" / "howto").glob("*.md"))
 PYTHON = re.compile(r"^```python[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NAMES = (
-    "Stoker Worker Outbox Inbox Task Chunk JobHandle Job Draft chain PREVIOUS Receipt Schedule current Context "
-    "Transition FailedRun Unique Limit Rate Curve Exponential Linear Fixed Delays Never Snooze Throttle Retry Reject "
-    "StokerError JobFailed JobCanceled GroupFailed GroupClosed ResultUnavailable NotFound Duplicate UnknownTask "
-    "InvalidInput EngineError Raw Status JobLogFilter JsonFormatter RedactingFilter"
+    "Stoker Worker Outbox Inbox Task Chunk JobHandle Job Draft chain PREVIOUS RESULTS Receipt Schedule current "
+    "Context Transition FailedRun Unique Limit Rate Curve Exponential Linear Fixed Delays Never Snooze Throttle "
+    "Retry Reject StokerError JobFailed JobCanceled GroupFailed GroupClosed ResultUnavailable NotFound Duplicate "
+    "UnknownTask InvalidInput EngineError Raw Status JobLogFilter JsonFormatter RedactingFilter"
 )
 HOME = {"stoker", "stoker.errors", "stoker.admin", "stoker.testing", "stoker.outbox", "stoker.web"}
 """Where users import from."""

@@ -28,6 +28,7 @@ from stoker.model.errors import (
 from stoker.model.events import Transition
 from stoker.model.job import Draft, Status, chain
 from stoker.model.markers import PREVIOUS as _PREVIOUS
+from stoker.model.markers import RESULTS as _RESULTS
 from stoker.model.outcome import Reject, Retry, Snooze, Throttle
 from stoker.model.retry import Delays, Exponential, Fixed, Linear, Never
 from stoker.model.throttle import Rate
@@ -54,6 +55,7 @@ __all__ = [
     "Draft",
     "chain",
     "PREVIOUS",
+    "RESULTS",
     "Receipt",
     "Schedule",
     "current",
@@ -93,6 +95,9 @@ __all__ = [
 
 PREVIOUS: Any = _PREVIOUS
 """Stands in a draft for the result of the job before it: `chain(add.draft(2, 3), double.draft(PREVIOUS))`."""
+
+RESULTS: Any = _RESULTS
+"""Stands in a group's callback for the list of its members' results: `jobs.group([...], then=total.draft(RESULTS))`."""
 
 ON_USE = {
     "Worker": "stoker.worker",

@@ -40,6 +40,7 @@ from stoker.model.job import (
     DEFAULT_ATTEMPTS,
     DEFAULT_QUEUE,
     Draft,
+    MarkedDraft,
     Stored,
     check_drafts,
     check_ids,
@@ -492,7 +493,12 @@ class Stoker(Registry):
         """
         keep = self.defaults.keep
         group = new_group(self.mint(), then=then, on_failure=on_failure, on_finish=on_finish, keep=keep)
-        return NewGroup(self, drafts, tx, group)
+        callbacks = [
+            (draft, draft is not then) for draft in (then, on_failure, on_finish) if isinstance(draft, MarkedDraft)
+        ]
+        for draft, may_fail in callbacks:
+            draft.check(None, may_fail=may_fail)
+        return NewGroup(self, drafts, tx, group, callbacks)
 
     def group_handle(self, group: str | JobId) -> GroupHandle:
         """The handle of a group by its id."""

@@ -49,6 +49,7 @@ from stoker.sync import in_sync
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
+    from stoker.groups import GroupHandle
 
 H = TypeVar("H")
 
@@ -284,10 +285,16 @@ class Context:
         return (self.claim.options.metadata or {}).get(PARENT)
 
     @property
-    def group(self) -> str | None:
-        """The id of the group this job is a member of, or whose end stored it; None outside a group."""
+    def group(self) -> GroupHandle | None:
+        """The group this job is a member of, or whose end stored it; None outside a group.
+
+        A callback reads what became of the members: `await current().group.results()` and `.failed()`.
+        """
         options = self.claim.options
-        return (options.metadata or {}).get(GROUP) if options.group is None else ids.text(options.group)
+        if options.group is not None:
+            return self.runtime.app.group_handle(options.group).seen_by("member")
+        of = (options.metadata or {}).get(GROUP)
+        return None if of is None else self.runtime.app.group_handle(of).seen_by("callback")
 
     @property
     def schedule(self) -> str | None:
@@ -438,7 +445,7 @@ class Context:
         group = self.claim.options.group
         if group is None:
             if self.group is not None:
-                raise GroupClosed(ids.parse(self.group))
+                raise GroupClosed(ids.parse(self.group.id))
             raise StokerError(f"job {self.id} is a member of no group; nothing was added. Use follow_up(...) instead.")
         for draft in drafts:
             self._follow(into_group(group, [draft] if isinstance(draft, Draft) else draft))

@@ -9,23 +9,26 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from msgspec.structs import replace
 
 from stoker import views
 from stoker.block import joined
 from stoker.codec.error_text import text_of
-from stoker.engines.base import Transaction
+from stoker.codec.signature import display
+from stoker.engines.base import Engine, Transaction
 from stoker.engines.shared.job_end_waiters import FIRST_PAUSE, LAST_PAUSE
+from stoker.handle import JobHandle
 from stoker.model import ids
 from stoker.model.errors import GroupFailed, InvalidInput, NotFound, StokerError
-from stoker.model.groups import Group, into_group
+from stoker.model.groups import Group, in_order, into_group
+from stoker.model.humanize import count
 from stoker.model.ids import JobId
-from stoker.model.job import ACTIVE, FINISHED, LARGEST_BATCH, Draft, Job, Status, portions
-from stoker.model.query import LONGEST_REASON, Cancel, Query, Selection
+from stoker.model.job import ACTIVE, FINISHED, LARGEST_BATCH, Draft, Job, MarkedDraft, Status, links, portions
+from stoker.model.query import LARGEST_PAGE, LONGEST_REASON, Cancel, Query, Selection
 from stoker.model.time import Seconds, span
 from stoker.sync import in_sync
 from stoker.views import Progress, Receipt
@@ -36,19 +39,81 @@ if TYPE_CHECKING:
 MOST_AWAITED = 50
 """Up to so many members that have not ended a waiter is woken by their ends; while they are more it looks again."""
 
+Callbacks: TypeAlias = Sequence[tuple[MarkedDraft, bool]]
+"""Callbacks with `RESULTS`, and whether members may have failed when one is stored."""
+
+_FAILED = frozenset({Status.DEAD, Status.DISCARDED, Status.CANCELED})
+
 LONGEST_LOOK = 5.0
 """Seconds after which a waiter looks at the group again: members may join it."""
 
 
+async def members_of(engine: Engine, group: Group) -> list[tuple[JobId, Job | None]]:
+    """The members of a group in their order, each with its record, or None if it is no longer kept or a member."""
+    if group.members or not group.total:
+        members: Sequence[JobId] = group.members
+        found = {job.id: job for job in await engine.operator.get(members) if job is not None}
+    else:
+        found = {job.id: job for job in await _walk(engine, group.id)}
+        members = [*found]
+    ordered = in_order(members, found)
+    return [
+        (member, job if (job := found.get(member)) and job.options.group == group.id else None) for member in ordered
+    ]
+
+
+async def _walk(engine: Engine, group: JobId) -> list[Job]:
+    """The members of a large group, whose ids are not kept, in the order in which their drafts were made."""
+    jobs: list[Job] = []
+    query = Query(group=group, order="oldest", limit=LARGEST_PAGE)
+    while True:
+        page = await engine.operator.find(query)
+        jobs += page.jobs
+        if page.cursor is None:
+            return jobs
+        query = replace(query, cursor=page.cursor)
+
+
+async def results_of(engine: Engine, group: Group) -> list[Job | None]:
+    """The records of a closed group's members in their order; None for one that was deleted or canceled away.
+
+    Raises `NotFound` if members that were done are no longer kept: their results are missing.
+    """
+    found = [job for _, job in await members_of(engine, group)]
+    done = sum(job is not None and job.status is Status.DONE for job in found)
+    if done < group.done:
+        raise NotFound(
+            f"group {ids.text(group.id)} has {count(group.done, 'done member')}, and the results of "
+            f"{group.done - done} are no longer kept: deleted, or their retention (keep=) has passed"
+        )
+    return found
+
+
 class GroupHandle:
-    """One group, by id; the numbers are in the store. `new`: the group as a block stores it with its first members."""
+    """One group, by id; the numbers are in the store. `new`: the group as a block stores it with its first members.
 
-    __slots__ = ("_app", "_id", "_new")
+    A running job has it from `current().group`: a member cannot wait for its group, a callback reads what failed.
+    """
 
-    def __init__(self, app: Stoker, group: JobId, new: Group | None = None) -> None:
+    __slots__ = ("_app", "_callbacks", "_id", "_inside", "_new")
+
+    def __init__(
+        self,
+        app: Stoker,
+        group: JobId,
+        new: Group | None = None,
+        callbacks: Callbacks = (),
+    ) -> None:
         self._app = app
         self._id = group
         self._new = new
+        self._callbacks = callbacks
+        self._inside: Literal["member", "callback"] | None = None
+
+    def seen_by(self, job: Literal["member", "callback"]) -> Self:
+        """The handle as a running job of the group has it."""
+        self._inside = job
+        return self
 
     @property
     def id(self) -> str:
@@ -73,11 +138,20 @@ class GroupHandle:
         engine = await self._app.engine()
         waiting = _drafts(drafts)
         receipts: list[Receipt] = []
-        while members := into_group(self._id, islice(waiting, LARGEST_BATCH)):
+        while members := self.taken_in(islice(waiting, LARGEST_BATCH)):
             for portion in portions(members, engine.most_bytes):
                 stored = await self._app.insert_drafts(members[portion.start : portion.stop], None, self._new)
                 receipts += views.receipts(stored)
         return receipts
+
+    def taken_in(self, drafts: Iterable[Draft]) -> list[Draft]:
+        """Drafts as members; raises if a callback's `RESULTS` cannot take what they return."""
+        members = into_group(self._id, drafts)
+        if self._callbacks:
+            for kind in {one.kind for member in members for one in (member, *links(member.options))}:
+                for callback, may_fail in self._callbacks:
+                    callback.check(kind, may_fail=may_fail)
+        return members
 
     async def progress(self) -> Progress:
         """How many members there are, and what became of them."""
@@ -89,20 +163,62 @@ class GroupHandle:
         Raises `GroupFailed` unless every member is done, `NotFound` when the group is not, or no longer, kept, and
         `TimeoutError` when it is still open; its jobs go on.
         """
-        until = None if timeout is None else time.monotonic() + span(timeout, "timeout") / 1e6
-        pause = FIRST_PAUSE
-        while (group := await self._find()).closed_at is None:
-            left = LONGEST_LOOK if until is None else until - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"group {self.id} is not closed in time ({_counts(group)}); its jobs go on")
-            if await self._ends(group, min(left, LONGEST_LOOK)):
-                pause = FIRST_PAUSE  # the last members have ended: it is closed now, or in a moment
-                continue
-            await asyncio.sleep(min(pause, left))
-            pause = min(pause * 2, LAST_PAUSE)
+        group = await self._closed(timeout)
         if not group.succeeded:
             raise await self._failure(group)
         return views.progress(group)
+
+    async def results(self, timeout: Seconds | None = None) -> list[Any]:
+        """Wait until the group is closed, and return what its members returned, in the order they were given.
+
+        A job behind a member in a chain is a member too, and stands behind it. None for a member without a result.
+        Raises like `wait()`, and `NotFound` if results are no longer kept. A callback, which has the handle from
+        `current().group`, gets None for a member that failed instead of `GroupFailed`.
+        """
+        group = await self._closed(timeout)
+        if not group.succeeded and self._inside is None:
+            raise await self._failure(group)
+        found = await results_of(await self._app.engine(), group)
+        return [None if job is None else self._result(job) for job in found]
+
+    async def failed(self) -> list[views.Job]:
+        """The records of the members that are dead or canceled now, in the order of the members."""
+        found = await members_of(await self._app.engine(), await self._find())
+        return [views.job(job) for _, job in found if job is not None and job.status in _FAILED]
+
+    async def as_completed(self, timeout: Seconds | None = None) -> AsyncGenerator[JobHandle[Any], None]:
+        """The handles of the members as they end, until the group is closed: `async for handle in …`.
+
+        Those that have ended already come first, in the order of their ends; `await handle.result()` does not wait.
+        Raises `TimeoutError` when the group is not closed in time; its jobs go on.
+        """
+        self._check_waits()
+        until, pause, given = _end_of(timeout), FIRST_PAUSE, set[JobId]()
+        while True:
+            group = await self._find()
+            found = await members_of(await self._app.engine(), group)
+            ended = [(member, job) for member, job in found if job is None or job.status in FINISHED]
+            for member, _ in sorted(ended, key=_when_ended):
+                if member not in given:
+                    given.add(member)
+                    pause = FIRST_PAUSE
+                    yield JobHandle(self._app, member)
+            if group.closed_at is not None:
+                return
+            left = self._left(group, until)
+            active = [member for member, job in found if job is not None and job.status not in FINISHED]
+            if not 0 < len(active) <= MOST_AWAITED or not await self._first_end(active, min(left, LONGEST_LOOK)):
+                await asyncio.sleep(min(pause, left))
+                pause = min(pause * 2, LAST_PAUSE)
+
+    def as_completed_sync(self, timeout: Seconds | None = None) -> Iterator[JobHandle[Any]]:
+        """`as_completed` for code without a loop: `for handle in group.as_completed_sync():`."""
+        handles = self.as_completed(timeout)
+        try:
+            while (handle := self._app.run(anext(handles, None), instead="`async for`")) is not None:
+                yield handle
+        finally:
+            self._app.run(handles.aclose(), instead="`async for`")
 
     async def cancel(self, *, reason: str = "canceled with its group") -> int:
         """Cancel the members that wait and ask those that run to stop; returns how many that were.
@@ -128,6 +244,8 @@ class GroupHandle:
     add_sync = in_sync(add)
     progress_sync = in_sync(progress)
     wait_sync = in_sync(wait)
+    results_sync = in_sync(results)
+    failed_sync = in_sync(failed)
     cancel_sync = in_sync(cancel)
 
     # --- the store ----------------------------------------------------------------------------------------------
@@ -139,6 +257,48 @@ class GroupHandle:
         if group is None:
             raise NotFound.group(self._id)
         return group
+
+    async def _closed(self, timeout: Seconds | None) -> Group:
+        """The group when it is closed."""
+        self._check_waits()
+        until, pause = _end_of(timeout), FIRST_PAUSE
+        while (group := await self._find()).closed_at is None:
+            left = self._left(group, until)
+            if await self._ends(group, min(left, LONGEST_LOOK)):
+                pause = FIRST_PAUSE  # the last members have ended: it is closed now, or in a moment
+                continue
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 2, LAST_PAUSE)
+        return group
+
+    def _check_waits(self) -> None:
+        if self._inside == "member":
+            raise StokerError(
+                f"group {self.id} cannot close before this job ends, for it is a member; it does not wait"
+            )
+
+    def _left(self, group: Group, until: float | None) -> float:
+        """Seconds until the next look. Raises if there is no time left."""
+        left = LONGEST_LOOK if until is None else until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"group {self.id} is not closed in time ({_counts(group)}); its jobs go on")
+        return left
+
+    def _result(self, job: Job) -> Any:
+        signature = self._app.signature_of(job.kind)
+        return display(job.result) if signature is None else signature.decode_result(job.result)
+
+    async def _first_end(self, active: Sequence[JobId], timeout: float) -> bool:
+        """Sleep until one of these jobs has ended; returns whether one has."""
+        engine = await self._app.engine()
+        waits = [asyncio.ensure_future(engine.jobs.ended(job, timeout)) for job in active]
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        return any([await one for one in done])
 
     async def _ends(self, group: Group, timeout: float) -> bool:
         """Sleep until the last members have ended; returns at once, with False, while they are many or not known."""
@@ -170,13 +330,20 @@ class NewGroup:
 
     __slots__ = ("_app", "_drafts", "_group", "_handle", "_tx", "_used")
 
-    def __init__(self, app: Stoker, drafts: Iterable[Draft] | None, tx: Transaction | None, group: Group) -> None:
+    def __init__(
+        self,
+        app: Stoker,
+        drafts: Iterable[Draft] | None,
+        tx: Transaction | None,
+        group: Group,
+        callbacks: Callbacks = (),
+    ) -> None:
         self._used = False
         self._app = app
         self._drafts = drafts
         self._tx = tx
         self._group = group
-        self._handle = GroupHandle(app, group.id, group)
+        self._handle = GroupHandle(app, group.id, group, callbacks)
 
     def _use(self) -> None:
         if self._used:
@@ -197,7 +364,7 @@ class NewGroup:
         if self._drafts is None:
             raise InvalidInput("group", None, "needs its drafts, or a block: async with jobs.group(...) as group")
         engine = await self._app.engine()
-        members = into_group(self._group.id, _drafts((self._drafts,)))
+        members = self._handle.taken_in(_drafts((self._drafts,)))
         first, *rest = list(portions(members, engine.most_bytes)) or [range(0)]
         group = self._group if rest and not self._joins else self._group.seal(abandoned=False)
         await self._app.insert_drafts(members[: first.stop], self._tx, group)
@@ -255,6 +422,16 @@ def _iterated(drafts: Iterable[Draft]) -> Iterable[Draft]:
     if not isinstance(drafts, Iterable):
         raise InvalidInput("group", drafts, "must be made of drafts, such as task.draft(...)")
     return drafts
+
+
+def _end_of(timeout: Seconds | None) -> float | None:
+    """When a wait ends, by the monotonic clock."""
+    return None if timeout is None else time.monotonic() + span(timeout, "timeout") / 1e6
+
+
+def _when_ended(member: tuple[JobId, Job | None]) -> int:
+    """Where a member is in the order of the ends; one whose record is gone ended long ago."""
+    return (0 if member[1] is None else member[1].finished_at) or 0
 
 
 def _counts(group: Group) -> str:

@@ -18,6 +18,7 @@ from stoker.model.groups import (
     GroupChange,
     Standing,
     changes,
+    in_order,
     into_group,
     kept_until,
     new_group,
@@ -31,8 +32,10 @@ from stoker.model.ids import text
 from stoker.model.job import (
     ACTIVE,
     LARGEST_METADATA,
+    PARENT,
     PLAIN,
     Draft,
+    Job,
     Options,
     Status,
     chain,
@@ -290,3 +293,32 @@ def test_errors_name_the_group() -> None:
 )
 def test_a_group_is_open_done_or_failed(numbers: dict[str, Any], state: str) -> None:
     assert Group(id=b"g" * 16, **numbers).state == state
+
+
+@pytest.mark.spec("PASS-06")
+def test_members_stand_as_they_were_given() -> None:
+    """A link behind the job before it, a copy in place of its original; one that is gone keeps its place."""
+
+    def job(n: int, parent: int | None = None, successor: int | None = None) -> Job:
+        metadata = None if parent is None else {PARENT: text(parent.to_bytes(16))}
+        return Job(
+            id=n.to_bytes(16), kind="work", queue="q", payload=b"", status=Status.DONE, priority=0, attempts=1, base=0,
+            budget=1, created_at=0, scheduled_at=0, options=Options(metadata=metadata),
+            successor=None if successor is None else successor.to_bytes(16),
+        )  # fmt: skip
+
+    jobs = [
+        job(1),
+        job(2),
+        job(4, 2),
+        job(5, 1),
+        job(6, 5),
+        job(7, 1),
+        job(8, successor=9),
+        job(9),
+        job(10, 9),
+        job(11, 99),
+    ]
+    members = [n.to_bytes(16) for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)]
+    found = in_order(members, {one.id: one for one in jobs})
+    assert [int.from_bytes(one) for one in found] == [1, 5, 6, 7, 2, 4, 3, 9, 10, 11]

@@ -10,7 +10,7 @@ from stoker.model.errors import InvalidInput
 from stoker.model.groups import new_group
 from stoker.model.job import LARGEST_PAYLOAD, PARENT, Claim, Draft, MarkedDraft, Options, Status, chain, check_markers
 from stoker.model.lifecycle import conclude
-from stoker.model.markers import PREVIOUS, RESULTS, fill, is_marked, places, positions, unmarked
+from stoker.model.markers import PREVIOUS, RESULTS, fill, is_marked, places, positions, stands, unmarked
 from stoker.model.outcome import Done
 
 
@@ -43,6 +43,7 @@ def test_a_value_is_filled_in_where_the_marker_still_stands(
     payload: bytes, where: tuple[str, ...], filled: bytes
 ) -> None:
     assert fill(payload, where, PREVIOUS, b"[1]") == filled
+    assert stands(payload, where, PREVIOUS) == (b"[1]" in filled)
 
 
 @pytest.mark.spec("PASS-01")

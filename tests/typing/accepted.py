@@ -10,6 +10,8 @@ from typing import Any, assert_type
 from starlette.requests import HTTPConnection, Request
 
 from stoker import (
+    PREVIOUS,
+    RESULTS,
     Chunk,
     Curve,
     Delays,
@@ -68,6 +70,11 @@ def crop(image: int, width: int = 1) -> None: ...
 async def index(docs: list[int]) -> list[str | BaseException] | None:
     assert_type(current().items[0].canceled, bool)
     return [str(doc) for doc in docs]
+
+
+@jobs.task
+def plain_total(numbers: list[str | None]) -> int:
+    return len(numbers)
 
 
 @jobs.task(chunk=Chunk(10))
@@ -140,6 +147,17 @@ async def main() -> None:
     async with jobs.group(on_failure=send.draft("a")) as more:
         await more.add(resize.draft(7), (resize.draft(n) for n in range(3)))
     assert_type(current().parent, str | None)
+    await jobs.enqueue(chain(resize.draft(1, width=2), send.draft(PREVIOUS), resize.draft(PREVIOUS, width=PREVIOUS)))
+    await jobs.group([resize.draft(1)], then=send.draft(RESULTS), on_finish=plain_total.draft(RESULTS))
+    assert_type(await group.results(timeout=5), list[Any])
+    assert_type((await group.failed())[0], Job)
+    async for member in group.as_completed():
+        assert_type(member, JobHandle[Any])
+    for member in group.as_completed_sync(timeout=5):
+        assert_type(member.result_sync(), Any)
+    if (callback := current().group) is not None:
+        assert_type(await callback.results(), list[Any])
+        assert_type(callback.id, str)
 
     assert_type(await digest("us"), int)
     assert_type(await digest.enqueue("us"), JobHandle[int])

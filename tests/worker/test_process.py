@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from stoker import PREVIOUS, RESULTS, chain
 from stoker.app import Stoker
 from stoker.app_path import NotImportable
 from stoker.executors import Executors, processes
@@ -70,6 +71,16 @@ async def test_handlers_run_elsewhere_and_children_are_used_again() -> None:
 async def test_arguments_and_results_keep_their_types() -> None:
     assert await (await risky.mirror.enqueue(risky.Point(1, 2))).result(PATIENCE) == risky.Point(2, 1)
     assert await (await risky.mirror.enqueue(risky.Point(1, 2), twice=True)).result(PATIENCE) == risky.Point(1, 2)
+
+
+@pytest.mark.spec("PASS-01", "PASS-08")
+async def test_results_are_passed_on_from_process_to_process() -> None:
+    last, then = risky.mirror.draft(PREVIOUS), risky.width.draft(RESULTS)
+    first = chain(risky.mirror.draft(risky.Point(1, 2)), last)
+    group = await risky.jobs.group([first, risky.mirror.draft(risky.Point(5, 3))], then=then)
+    assert await group.results(PATIENCE) == [risky.Point(2, 1), risky.Point(1, 2), risky.Point(3, 5)]
+    assert await risky.jobs.handle(last.id).result(PATIENCE) == risky.Point(1, 2)
+    assert await risky.jobs.handle(then.id).result(PATIENCE) == 3
 
 
 @pytest.mark.spec("PROCESS-03")

@@ -9,7 +9,7 @@ count nothing and store nothing.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from stoker.model.control import Queue
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import JobId, text
-from stoker.model.job import ACTIVE, LARGEST_BATCH, Draft, Status
+from stoker.model.job import ACTIVE, LARGEST_BATCH, PARENT, Draft, Job, Status
 from stoker.model.markers import PREVIOUS
 from stoker.model.record import Record
 from stoker.model.time import HOUR, MINUTE, Instant, Span
@@ -216,6 +216,28 @@ def kept_until(expiries: Iterable[Instant | None], now: Instant) -> Instant | No
     """
     latest = max((now + LOOKED_AGAIN if one is None else one for one in expiries), default=None)
     return None if latest is None or latest < now else latest
+
+
+def in_order(members: Sequence[JobId], jobs: Mapping[JobId, Job]) -> list[JobId]:
+    """The members of a group as they were given: a link behind the job before it, a copy in place of its original."""
+    copies = {job.successor for job in jobs.values() if job.successor is not None}
+    known = {text(member) for member in members}
+    behind: dict[str | None, list[JobId]] = {}
+    for member in members:
+        if member not in copies:
+            before = (jobs[member].options.metadata or {}).get(PARENT) if member in jobs else None
+            behind.setdefault(before if before in known else None, []).append(member)
+    found: list[JobId] = []
+    waiting = behind.pop(None, [])[::-1]
+    while waiting:
+        member = waiting.pop()
+        links = behind.pop(text(member), [])
+        while member in jobs and (successor := jobs[member].successor) is not None:
+            member = successor
+            links += behind.pop(text(member), [])
+        found.append(member)
+        waiting += reversed(links)
+    return found
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):

@@ -105,3 +105,8 @@ def fill(payload: bytes, where: Iterable[str], marker: Marker, value: bytes) -> 
     if isinstance(parts, dict) and REST in parts:
         parts[REST] = Raw(_write(rest))
     return _write(parts)
+
+
+def stands(payload: bytes, where: Sequence[str], marker: Marker) -> bool:
+    """Does the marker still stand in one of these places?"""
+    return fill(payload, where, marker, b"null") != fill(payload, where, marker, _write(marker.name))

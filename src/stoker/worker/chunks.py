@@ -14,7 +14,7 @@ import msgspec
 from stoker.codec.signature import call_of_chunk
 from stoker.context import ChunkContext, Context
 from stoker.executors.choose import is_suspect
-from stoker.executors.outcomes import Cause, outcome_of_result
+from stoker.executors.outcomes import Cause, outcome_of_error, outcome_of_result
 from stoker.model.chunk import Chunk, answers
 from stoker.model.errors import InvalidPayload, StokerError
 from stoker.model.job import Claim
@@ -23,6 +23,7 @@ from stoker.model.outcome import Canceled, Expired, Outcome
 from stoker.model.time import SECOND, span
 from stoker.worker import state as worker_state
 from stoker.worker.fetcher import Lane
+from stoker.worker.group_results import with_results
 from stoker.worker.runner import InOwnContext, Runner, begin
 from stoker.worker.running import Slot
 
@@ -189,7 +190,7 @@ class ChunkRunner(Runner):
             return
         runner = self._task_runners.get(lane.kind)
         assert runner is not None, "the lane was made for this task"
-        items = self._items(runner, claims)
+        items = await self._items(runner, claims)
         if not items:
             return
         apart = runner.apart(claims[0]) if is_suspect(claims[0]) else None
@@ -210,7 +211,7 @@ class ChunkRunner(Runner):
                 self._recorder.ran(item.claim, settlement.status, item.elapsed)
             self._store_loop.finished(item.claim, settlement, last=item is items[-1])
 
-    def _items(self, runner: TaskRunner, claims: list[Claim]) -> tuple[Context, ...]:
+    async def _items(self, runner: TaskRunner, claims: list[Claim]) -> tuple[Context, ...]:
         """Return a context per job that can run; settles the others. The shortest time limit holds for all."""
         calls = []
         for claim in claims:
@@ -218,9 +219,13 @@ class ChunkRunner(Runner):
                 self._store_loop.finished(claim, conclude(claim, Expired()), last=True)
                 continue
             try:
-                calls.append((claim, runner.task.signature.decode(claim.payload)))
+                item = await with_results(self._engine, claim) if claim.options.results else claim
+                calls.append((item, runner.task.signature.decode(item.payload)))
             except InvalidPayload as error:
                 self._store_loop.finished(claim, self._unfit(claim, error), last=True)
+            except StokerError as error:
+                outcome = outcome_of_error(error, runner.task, None, None)
+                self._store_loop.finished(claim, conclude(claim, outcome, runner.rules), last=True)
         own = (claim.options.timeout for claim, _ in calls)
         limits = [runner.limit if limit is None else limit / SECOND for limit in own]
         shortest = min((limit for limit in limits if limit is not None), default=None)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stoker.codec.signature import Call
 from stoker.context import Context, Runtime, running
 from stoker.executors.choose import is_suspect
 from stoker.executors.outcomes import (
@@ -39,6 +40,7 @@ from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
 from stoker.model.time import SECOND
 from stoker.worker import state as worker_state
 from stoker.worker.fetcher import Lane
+from stoker.worker.group_results import reading_results
 from stoker.worker.running import Slot
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
     from stoker.worker.state import WorkerContext
     from stoker.worker.store_loop import StoreLoop
     from stoker.worker.task_runners import TaskRunner
+
+UNKNOWN: Call = (), {}
+"""The arguments of a callback until the results of its group are read."""
 
 QUANTUM = 0.002
 """Seconds a slot may run jobs that never suspend before it yields to the event loop."""
@@ -68,6 +73,7 @@ class Runner:
         ends: Callable[[], bool],
         ask_stop: Callable[[], None],
     ) -> None:
+        self._engine = context.engine
         self._state = context.state
         self._task_runners = context.task_runners
         self._claims = context.claims
@@ -133,7 +139,7 @@ class Runner:
         if runner is None:
             return self._unfit(claim, None)
         try:
-            call = runner.task.signature.decode(claim.payload)
+            call = runner.task.signature.decode(claim.payload) if not options.results else UNKNOWN
         except InvalidPayload as error:
             return self._unfit(claim, error)
         limit = runner.limit if options.timeout is None else options.timeout / SECOND
@@ -143,6 +149,8 @@ class Runner:
             apart = runner.apart(claim)
             if apart is not None:
                 run, slot.on_loop = apart, False
+        if options.results:
+            run = reading_results(self._engine, runner.task, run)
         slot.context, slot.cause, slot.tries = context, None, 0
         running_jobs = self._running_jobs
         running_jobs.runs[claim.id] = slot

@@ -74,6 +74,11 @@ async def mirror(point: Point, *, twice: bool = False) -> Point:
 
 
 @jobs.task(isolation="process")
+def width(points: list[Point]) -> int:
+    return max(point.x for point in points)
+
+
+@jobs.task(isolation="process")
 def chatty() -> dict[str, Any]:
     run = current()
     print('{"type":"ended","kind":"Done","outcome":{}}')

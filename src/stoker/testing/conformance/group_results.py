@@ -1,0 +1,230 @@
+"""Results of groups, with a real worker on the store: of handles, of callbacks, and in place of `RESULTS`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.context import current
+from stoker.engines.base import Feature
+from stoker.model import ids
+from stoker.model.errors import GroupFailed, JobFailed, NotFound, StokerError
+from stoker.model.groups import MOST_KNOWN
+from stoker.model.job import Draft, Status, chain
+from stoker.model.markers import PREVIOUS as _PREVIOUS
+from stoker.model.markers import RESULTS as _RESULTS
+from stoker.model.outcome import Reject, Snooze
+from stoker.model.query import Clone, Delete, Edit, Requeue, Selection
+from stoker.model.retry import Fixed
+from stoker.model.time import MINUTE
+from stoker.testing.conformance.harness import Store, needs
+from stoker.worker import Worker
+
+PREVIOUS: Any = _PREVIOUS
+RESULTS: Any = _RESULTS
+
+PATIENCE = 30.0
+"""Seconds after which a worker that should have drained counts as stuck."""
+
+
+class Adding:
+    """An app on the store that doubles numbers and adds them up; odd ones die while `picky`."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.jobs = jobs = Stoker(store.engine)
+        self.given: list[Any] = []
+        self.picky = False
+        self.snoozes = 0
+
+        @jobs.task(attempts=1)
+        async def double(n: int) -> int:
+            if self.picky and n % 2:
+                raise Reject(f"{n} is odd")
+            return 2 * n
+
+        @jobs.task(backoff=Fixed(0))
+        async def total(numbers: list[int | None]) -> int:
+            self.given.append(numbers)
+            if self.snoozes:
+                self.snoozes -= 1
+                raise Snooze(0)
+            return sum(number or 0 for number in numbers)
+
+        @jobs.task
+        async def look() -> list[Any]:
+            group = current().group
+            assert group is not None
+            return [await group.results(), [job.last_error for job in await group.failed()]]
+
+        self.double, self.total, self.look = double, total, look
+
+    def doubles(self, n: int) -> list[Draft]:
+        return [self.double.draft(number) for number in range(n)]
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        worker = Worker(self.jobs, {"default": 4}, poll=0.05)
+        await worker.start()
+        try:
+            yield
+        finally:
+            await worker.stop(0)
+
+    async def drain(self) -> None:
+        worker = Worker(self.jobs, {"default": 4}, drain=True, poll=0.05)
+        await worker.start()
+        try:
+            await asyncio.wait_for(worker.join(), PATIENCE)
+        finally:
+            await worker.stop(0)
+
+    async def result(self, draft: Draft) -> Any:
+        """What a job returned, which a callback's group may store only now."""
+        async with self.working():
+            for _ in range(round(PATIENCE / 0.02)):
+                try:
+                    return await self.jobs.handle(draft.id).result(PATIENCE)
+                except NotFound:
+                    await asyncio.sleep(0.02)
+        raise AssertionError(f"job {draft.id} was not stored")
+
+
+@pytest.mark.core
+@pytest.mark.spec("PASS-06", "PASS-08")
+async def test_results_of_a_group_come_in_the_order_of_its_members(store: Store) -> None:
+    """To whoever waits for the group, and to its callback, in place of `RESULTS`."""
+    app = Adding(store)
+    then, seen = app.total.draft(RESULTS), app.look.draft()
+    group = await app.jobs.group(app.doubles(5), then=then, on_finish=seen)
+    async with app.working():
+        assert await group.results(PATIENCE) == [0, 2, 4, 6, 8]
+    assert await app.result(then) == 20
+    assert await app.result(seen) == [[0, 2, 4, 6, 8], []]
+    assert app.given == [[0, 2, 4, 6, 8]]
+
+
+@pytest.mark.core
+@pytest.mark.spec("PASS-06", "PASS-07", "PASS-08")
+async def test_a_member_that_failed_is_none_for_a_callback(store: Store) -> None:
+    """Who waits for the group gets `GroupFailed`; the callback also reads who failed."""
+    app = Adding(store)
+    app.picky = True
+    failure, finish = app.look.draft(), app.total.draft(numbers=RESULTS)
+    group = await app.jobs.group(app.doubles(4), on_failure=failure, on_finish=finish)
+    await app.drain()
+    assert await app.result(finish) == 4
+    assert app.given == [[0, None, 4, None]]
+    assert await app.result(failure) == [[0, None, 4, None], ["1 is odd", "3 is odd"]]
+    with pytest.raises(GroupFailed, match="1 is odd"):
+        await group.results(PATIENCE)
+    assert [job.status for job in await group.failed()] == [Status.DEAD] * 2
+
+
+@pytest.mark.core
+@pytest.mark.spec("PASS-06")
+async def test_a_link_stands_behind_its_member_and_a_copy_in_place_of_it(store: Store) -> None:
+    """A group of chains gives the results of every link; a dead member that was copied, that of the copy."""
+    app = Adding(store)
+    app.picky = True
+    first, second = app.double.draft(1), app.double.draft(PREVIOUS)
+    then = app.total.draft(RESULTS)
+    members = [chain(first, second), chain(app.double.draft(4), app.double.draft(PREVIOUS))]
+    async with app.jobs.group(then=then) as group:
+        await group.add(members)
+        await app.drain()
+        app.picky = False
+        engine, copy = await app.jobs.engine(), store.mint()
+        tally = await engine.operator.alter(Selection((first.job_id,)), Clone((copy,)))
+        assert tally.changed == 1
+    await app.drain()
+    assert await group.results(PATIENCE) == [2, 4, 8, 16]
+    assert await app.result(then) == 30
+
+
+@pytest.mark.spec("PASS-07")
+@pytest.mark.core
+async def test_members_come_as_they_end(store: Store) -> None:
+    """Each once, those that have ended first; the handles have their results at once."""
+    app = Adding(store)
+    async with app.jobs.group() as group:
+        await group.add(app.doubles(3))
+        await app.drain()
+        await group.add(app.double.draft(9))
+    handles = group.as_completed(PATIENCE)
+    early = [await anext(handles) for _ in range(3)]
+    assert sorted([await handle.result(0) for handle in early]) == [0, 2, 4]
+    async with app.working():
+        assert [await handle.result(0) async for handle in handles] == [18]
+
+
+@pytest.mark.spec("PASS-08")
+async def test_results_are_read_anew_when_a_callback_runs_again(store: Store) -> None:
+    """After a snooze, and requeued after its death."""
+    app = Adding(store)
+    app.snoozes = 2
+    then = app.total.draft(RESULTS)
+    await app.jobs.group(app.doubles(3), then=then)
+    await app.drain()
+    assert await app.result(then) == 6
+    assert app.given == [[0, 2, 4]] * 3
+
+
+@pytest.mark.spec("PASS-08")
+async def test_results_that_are_gone_are_an_error(store: Store) -> None:
+    """Nobody adds up what is not there; a callback runs with what an operator wrote in place of the marker."""
+    app = Adding(store)
+    then, members = app.total.using(attempts=1, delay=60).draft(RESULTS), app.doubles(3)
+    group = await app.jobs.group(members, then=then)
+    await app.drain()
+    engine = await app.jobs.engine()
+    await engine.operator.alter(Selection((members[1].job_id,)), Delete())
+    with pytest.raises(NotFound, match="3 done members, and the results of 1 are no longer kept"):
+        await group.results(PATIENCE)
+    store.pass_time(MINUTE)
+    await app.drain()
+    with pytest.raises(JobFailed, match="the results of 1 are no longer kept"):
+        await app.result(then)
+    assert (await engine.operator.alter(Selection((then.job_id,)), Edit(payload=b'{"numbers":[1,2]}'))).changed == 1
+    assert (await engine.operator.alter(Selection((then.job_id,)), Requeue())).changed == 1
+    await app.drain()
+    assert await app.result(then) == 3
+
+
+@pytest.mark.spec("PASS-06")
+async def test_a_large_group_has_results_too(store: Store) -> None:
+    """More members than those whose ids are kept."""
+    needs(store, Feature.DURABLE)  # a store in memory keeps fewer finished jobs than that
+    app = Adding(store)
+    then = app.total.draft(RESULTS)
+    async with app.jobs.group(then=then) as group:
+        await group.add(app.doubles(MOST_KNOWN + 1))
+    await app.drain()
+    assert await group.results(PATIENCE) == [2 * n for n in range(MOST_KNOWN + 1)]
+    assert await app.result(then) == MOST_KNOWN * (MOST_KNOWN + 1)
+
+
+@pytest.mark.spec("PASS-07")
+async def test_a_member_does_not_wait_for_its_own_group(store: Store) -> None:
+    app = Adding(store)
+
+    @app.jobs.task(attempts=1)
+    async def impatient() -> str:
+        group = current().group
+        assert group is not None
+        try:
+            await group.results()
+        except StokerError as error:
+            return str(error)
+        return ""
+
+    group = await app.jobs.group([impatient.draft()])
+    await app.drain()
+    [why] = await group.results(PATIENCE)
+    assert why == f"group {group.id} cannot close before this job ends, for it is a member; it does not wait"
+    assert ids.parse(group.id)
