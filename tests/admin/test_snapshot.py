@@ -9,6 +9,7 @@ import pytest
 
 from stoker.admin import Admin
 from stoker.app import Stoker
+from stoker.model import ids
 from stoker.model.errors import EngineUnavailable, InvalidInput
 from stoker.model.job import Claim, Demand, Settlement, Status
 from stoker.model.query import Cancel, Selection
@@ -36,7 +37,7 @@ async def test_each_list_holds_its_status(admin: Admin, app: Stoker, clock: Virt
         await ran(app, status)
     await app.enqueue(app.draft("send"))
     canceled = await app.enqueue(app.draft("send"))
-    await engine.operator.alter(Selection((canceled._id,)), Cancel())
+    await engine.operator.alter(Selection((ids.parse(canceled.id),)), Cancel())
     await app.schedule("nightly", app.draft("send"), cron="0 3 * * *")
     found = await admin.snapshot()
     lists = (found.enqueued, found.running, found.retrying, found.completed, found.failed)

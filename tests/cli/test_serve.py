@@ -75,9 +75,9 @@ def test_a_key_that_can_be_guessed_or_is_not_used_is_refused(url: str, monkeypat
 
 @pytest.mark.spec("CLI-62")
 def test_the_name_that_is_printed_is_answered_under() -> None:
-    assert serve._name("127.0.0.1", ("stoker.example",)) == "127.0.0.1"
-    assert serve._name("::1", ()) == "[::1]"
-    assert serve._name("0.0.0.0", ("stoker.example", "b.example")) == "stoker.example"
+    assert serve.name_of("127.0.0.1", ("stoker.example",)) == "127.0.0.1"
+    assert serve.name_of("::1", ()) == "[::1]"
+    assert serve.name_of("0.0.0.0", ("stoker.example", "b.example")) == "stoker.example"
 
 
 @pytest.mark.spec("CLI-62")

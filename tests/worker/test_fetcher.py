@@ -113,7 +113,7 @@ def test_a_lane_learns_how_fast_it_is_however_short_its_turns_and_forgets_its_re
 def run_at(fetcher: Fetcher, rate: int) -> None:
     """Let the first lane finish so many jobs a second, for a few seconds."""
     [lane] = fetcher.lanes
-    now = lane._measured_at or 1000.0
+    now = lane.measured_at or 1000.0
     for _ in range(40):
         now += 0.1
         lane.measure(rate // 10, now)

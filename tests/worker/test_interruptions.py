@@ -475,7 +475,7 @@ async def test_a_job_that_waits_in_the_buffer_can_be_canceled_too(jobs: Stoker) 
 
     handles = [await work.enqueue(n) for n in range(2)]
     async with working(jobs, {"default": 1}) as worker:
-        worker.lanes[0]._rate = 1_000.0  # so fast so far that the lane takes in advance
+        worker.lanes[0].rate = 1_000.0  # so fast so far that the lane takes in advance
         worker.fetcher.wake()
         worker.store_loop.wakeup.set()
         await until(lambda: len(worker.lanes[0].buffer) == 1)

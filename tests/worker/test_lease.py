@@ -146,8 +146,7 @@ async def test_a_lost_lease_is_replaced_once_however_late_the_loop_takes_notice(
         rival.join()
         for _ in range(3):
             before, end = keeper.renewed_at, time.monotonic() + PATIENCE
-            assert keeper._loop is not None
-            keeper._loop.call_soon_threadsafe(keeper._wake)
+            keeper.wake()
             while keeper.renewed_at == before and time.monotonic() < end:
                 time.sleep(0.002)
         assert worker.claims.safe_until == -math.inf, "the worker has not dropped its claims yet"
@@ -234,8 +233,8 @@ async def test_a_worker_without_a_lease_does_not_start() -> None:
     with pytest.raises(EngineUnavailable):
         await worker.start()
     assert (worker.state, worker.ready) == ("new", False)
-    worker.lease_keeper._thread.join(PATIENCE)
-    assert not worker.lease_keeper._thread.is_alive()
+    worker.lease_keeper.thread.join(PATIENCE)
+    assert not worker.lease_keeper.thread.is_alive()
     await app.close()
 
 

@@ -161,7 +161,7 @@ async def test_claims_that_were_not_started_are_handed_back(jobs: Stoker) -> Non
     handles = [await work.enqueue() for _ in range(20)]
     worker = Worker(jobs, {"default": 1})
     await worker.start()
-    worker.lanes[0]._rate = 1_000.0
+    worker.lanes[0].rate = 1_000.0
     worker.fetcher.wake()
     worker.store_loop.wakeup.set()
     await until(lambda: len(worker.lanes[0].buffer) == 19)
@@ -262,8 +262,8 @@ def test_a_loop_that_ends_under_a_running_worker_does_not_hang(caplog: pytest.Lo
     worker = asyncio.run(asyncio.wait_for(forgetful(), PATIENCE))
     assert worker.state == "stopped"
     assert "the event loop ends under a running worker" in caplog.text
-    worker.lease_keeper._thread.join(PATIENCE)
-    assert not worker.lease_keeper._thread.is_alive(), "no thread keeps the lease of a worker that is gone"
+    worker.lease_keeper.thread.join(PATIENCE)
+    assert not worker.lease_keeper.thread.is_alive(), "no thread keeps the lease of a worker that is gone"
 
 
 @pytest.mark.spec("WORKER-15")

@@ -126,12 +126,12 @@ async def test_a_lease_that_cannot_be_renewed_turns_readiness_red_and_claims_not
     async with working(app, lease=15) as worker:
         await until(lambda: worker.runs == 1)
         weather.away = True
-        worker.lease_keeper._loop.call_soon_threadsafe(worker.lease_keeper._wake)  # type: ignore[union-attr]
+        worker.lease_keeper.wake()
         await until(lambda: not worker._state.healthy)
         assert not worker.ready
         assert not worker._state.taking
         weather.away = False
-        worker.lease_keeper._loop.call_soon_threadsafe(worker.lease_keeper._wake)  # type: ignore[union-attr]
+        worker.lease_keeper.wake()
         await until(lambda: worker.ready)
         go.set()
         assert await job.result(PATIENCE) == "finished"

@@ -11,6 +11,7 @@ import pytest
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.engines.base import Engine
+from stoker.model import ids
 from stoker.model.errors import EngineError, EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import Note, Settlement, Status
@@ -66,7 +67,7 @@ async def test_a_refused_outcome_ends_its_job_and_no_other(
 
     picky.errors = [error]
     handles = [await work.enqueue(n) for n in range(20)]
-    picky.refused = {handles[7]._id}
+    picky.refused = {ids.parse(handles[7].id)}
     await drain(jobs)
     record = await handles[7].refresh()
     assert record.status is Status.DEAD
@@ -88,7 +89,7 @@ async def test_one_that_is_refused_in_any_form_is_set_aside_and_tried_again(
         return n
 
     bad = await work.enqueue(0)
-    picky.refused, picky.plain = {bad._id}, True
+    picky.refused, picky.plain = {ids.parse(bad.id)}, True
     async with working(jobs) as worker:
         await until(lambda: worker.outcomes.rejected)
         good = [await work.enqueue(n) for n in range(1, 9)]
@@ -114,7 +115,7 @@ async def test_a_store_that_refuses_everything_is_away(
         return n
 
     handles = [await work.enqueue(n) for n in range(30)]
-    picky.refused, picky.plain = {handle._id for handle in handles}, True
+    picky.refused, picky.plain = {ids.parse(handle.id) for handle in handles}, True
     async with working(jobs) as worker:
         await until(lambda: worker.store_loop.away)
         asked = picky.calls
@@ -131,7 +132,7 @@ async def test_a_store_that_goes_away_meanwhile_loses_nothing(jobs: Stoker, pick
         return n
 
     handles = [await work.enqueue(n) for n in range(5)]
-    picky.refused, picky.plain = {handles[0]._id}, True
+    picky.refused, picky.plain = {ids.parse(handles[0].id)}, True
     picky.errors.append(EngineUnavailable("gone for a moment."))
     async with working(jobs) as worker:
         await until(lambda: worker.store_loop.away)
@@ -149,7 +150,7 @@ async def test_notes_that_are_refused_keep_no_outcome(
         current().progress(0.5)
 
     job = await work.enqueue()
-    picky.refused = {job._id}
+    picky.refused = {ids.parse(job.id)}
     await drain(jobs)
     record = await becomes(job, Status.DONE)
     assert record.progress is None

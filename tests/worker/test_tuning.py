@@ -99,7 +99,7 @@ async def test_a_share_that_shrinks_hands_back_what_waits(jobs: Stoker) -> None:
     engine = await jobs.engine()
     async with working(jobs, {"default": 2}) as worker:
         [lane] = worker.lanes
-        lane._rate = 1_000.0  # so fast so far that the lane takes in advance
+        lane.rate = 1_000.0  # so fast so far that the lane takes in advance
         worker.fetcher.wake()
         worker.store_loop.wakeup.set()
         await until(lambda: len(lane.buffer) == 6)

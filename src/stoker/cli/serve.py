@@ -107,7 +107,7 @@ def serve(
         )
     prepare()
     listening = _listening(host, port)
-    at = f"http://{_name(host, hosts)}:{listening.getsockname()[1]}{root_path}/"
+    at = f"http://{name_of(host, hosts)}:{listening.getsockname()[1]}{root_path}/"
     if isinstance(sign_in, Key) and (given is None or sys.stderr.isatty()):  # a log must not keep a key of the user's
         at += f"?key={sign_in.secret}"
     say(f"the dashboard of {admin.app.root().where} is at {at} for {WHO[auth]}", err=True)
@@ -125,7 +125,7 @@ async def _made(app: Stoker) -> None:
         pass
 
 
-def _name(host: str, hosts: tuple[str, ...]) -> str:
+def name_of(host: str, hosts: tuple[str, ...]) -> str:
     """The name under which it answers: of a server for other machines its address alone is refused."""
     near = host if is_loopback(host) else hosts[0]
     return f"[{near}]" if near.count(":") > 1 and not near.startswith("[") else near

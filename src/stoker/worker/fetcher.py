@@ -72,13 +72,13 @@ class Lane:
         self.since = 0.0
         self._fed = 0
         self._finished = 0
-        self._measured_at = 0.0
-        self._rate = 0.0
+        self.measured_at = 0.0
+        self.rate = 0.0
         self._adapts = batch is None
 
     def wanted(self) -> int:
         """How many claims would be welcome now, beside those that were asked for already."""
-        ahead = min(int(self._rate * HORIZON), self.deepest)
+        ahead = min(int(self.rate * HORIZON), self.deepest)
         return (self.slots - self.busy) * self.size + ahead - len(self.buffer) - self.asked
 
     def worth_asking(self, room: int) -> bool:
@@ -97,8 +97,8 @@ class Lane:
             self.may_have_more = self.woken
         if not self.buffer:
             self.since = now
-            if not self.busy and now - self._measured_at > RESTED:  # rest says nothing about how fast the lane is
-                self._finished, self._measured_at = 0, now
+            if not self.busy and now - self.measured_at > RESTED:  # rest says nothing about how fast the lane is
+                self._finished, self.measured_at = 0, now
         self.buffer.extend(claims)
         self.wake_slot()
 
@@ -132,13 +132,13 @@ class Lane:
     def measure(self, finished: int, now: float) -> None:
         """Learn how fast the lane is; called whenever outcomes are written."""
         self._finished += finished
-        elapsed = now - self._measured_at
+        elapsed = now - self.measured_at
         if elapsed >= SHORTEST_MEASURE:
             fresh = self._finished / elapsed
-            self._rate = fresh if elapsed > 1 else (self._rate + fresh) / 2
-            self._finished, self._measured_at = 0, now
+            self.rate = fresh if elapsed > 1 else (self.rate + fresh) / 2
+            self._finished, self.measured_at = 0, now
             if self._adapts:
-                self.batch = min(max(int(self._rate * BATCH_HORIZON), SMALLEST), LARGEST)
+                self.batch = min(max(int(self.rate * BATCH_HORIZON), SMALLEST), LARGEST)
 
     def wake_all(self) -> None:
         """Let every idle slot look around: the worker is stopping."""

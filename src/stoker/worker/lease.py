@@ -65,7 +65,7 @@ class LeaseKeeper:
         self._failed = failed
         self._main = asyncio.get_running_loop()
         self._main_thread = threading.get_ident()
-        self._thread = threading.Thread(target=self._run, name="stoker-lease", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="stoker-lease", daemon=True)
         self._ready: asyncio.Future[None] = self._main.create_future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
@@ -77,17 +77,21 @@ class LeaseKeeper:
 
     async def start(self) -> None:
         """Take the lease; returns when the worker has one."""
-        self._thread.start()
+        self.thread.start()
         await self._ready
 
     async def stop(self) -> None:
         """End the thread. The lease stays until it is given up or lapses."""
         self.let_go()
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self.thread.join)
 
     def let_go(self) -> None:
         """Ask the thread to end, without waiting."""
         self._stopping = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the thread renew the lease at once, or end if it was asked to; from any thread."""
         try:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._wake)
