@@ -49,7 +49,7 @@ class KeyOf:
 
 
 def key_of_arguments(signature: Signature, payload: bytes) -> Unique:
-    """The key that jobs of a task with the same arguments share. It tells nobody what the arguments are."""
+    """The key that jobs of a task with the same arguments share. The arguments cannot be read from it."""
     return Unique(f"arguments:{signature.fingerprint(payload)}")
 
 

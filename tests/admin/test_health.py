@@ -290,6 +290,6 @@ async def test_damaged_counters_and_keys_are_found(tmp_path: Path) -> None:
     database.close()
     admin = Admin(app)
     assert await verdict(admin, "counters") is Grade.WRONG
-    assert "7 waiting jobs in default by the counter, 1 by counting" in (await the(admin, "counters")).read
+    assert "default has 7 waiting jobs by the counter, 1 in fact" in (await the(admin, "counters")).read
     assert await verdict(admin, "unique keys") is Grade.WRONG
     await app.close()

@@ -228,7 +228,7 @@ async def test_an_operation_that_fails_says_why_and_can_be_resumed(
     started = await admin.operations.start("cancel", "is:ready")
     ended = await admin.operations.finish(started.id)
     assert (ended.state, ended.error) == ("failed", "EngineUnavailable: the store is away")
-    assert "goes on from there" in caplog.text
+    assert f"failed after 0 changes: the store is away. `stoker operations resume {started.id}`" in caplog.text
     monkeypatch.setattr(bulk.Walk, "step", real)
     await admin.operations.resume(started.id)
     assert (await admin.operations.finish(started.id)).changed == 2

@@ -43,5 +43,5 @@ def test_each_job_has_its_own_answer() -> None:
     ("returned", "words"), [([1, 2], "a list of 2"), ([], "a list of 0"), ("abc", "a value of type str")]
 )
 def test_an_answer_for_another_number_of_jobs_names_both(returned: object, words: str) -> None:
-    with pytest.raises(ChunkMismatch, match=rf"index\(\) returned {words} for a chunk of 3 jobs"):
+    with pytest.raises(ChunkMismatch, match=rf"index\(\) returned {words} for a chunk of 3 jobs[.] Every"):
         answers("index", returned, 3)

@@ -556,7 +556,7 @@ async def test_a_handler_that_waits_for_its_own_queue_is_warned(
     assert "deadlock" not in caplog.text
     job = await parent.enqueue()
     async with working(jobs, {"default": 1}) as worker:
-        await until(lambda: "deadlock: all 1 slots of queue default" in caplog.text)
+        await until(lambda: "deadlock: every slot of queue default is taken (1)" in caplog.text)
         assert job.id in caplog.text
         assert "follow_up" in caplog.text
         async with working(jobs, {"default": 1}):

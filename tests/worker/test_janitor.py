@@ -248,7 +248,7 @@ async def test_a_repaired_limit_is_logged_and_is_an_event(caplog: pytest.LogCapt
         [event] = await (await app.engine()).timeline.events(Window(0, 1 << 60))
     assert (event.type, event.queue, event.kind, event.attempt) == (EventType.LIMIT_REPAIRED, "default", "api", 3)
     [warning] = warnings(caplog)
-    assert "queue default: 4 jobs were counted as running under the limit api/a, but 1 hold" in warning.getMessage()
+    assert "the number of running jobs under the limit api/a was 4, but 1 is right" in warning.getMessage()
     await engine.jobs.settle([conclude(claim, Done())])
     await engine.jobs.renew("w", [], first=True)
     assert len(await engine.jobs.claim(Demand("w", (("default", 2),)))) == 1

@@ -237,7 +237,7 @@ async def test_a_refusal_outside_a_handler_says_why(timed_jobs: Stoker) -> None:
     assert "is declared and not stored yet" in ((await timed_jobs.spend("late")).reason or "")
     await timed_jobs.declarations.store(await timed_jobs.engine())
     assert await timed_jobs.spend("late", 10)
-    for n, says in ((1, "has fewer than 1 tokens now"), (50, "declared to hold at most 10 tokens")):
+    for n, says in ((1, "has no token now"), (50, "declared to hold at most 10 tokens")):
         refused = await timed_jobs.spend("late", n)
         assert not refused
         assert says in (refused.reason or "")

@@ -11,7 +11,7 @@ from stoker.admin import attention
 from stoker.admin.context import Noun
 from stoker.engines.base import CORRUPT, Description, Engine
 from stoker.event_buffer import wall
-from stoker.model import ids
+from stoker.model import humanize, ids
 from stoker.model.errors import (
     CorruptRecord,
     EngineError,
@@ -156,7 +156,7 @@ def _store(facts: Facts, description: Description) -> Iterator[Check]:
 async def _schema(engine: Engine) -> Check:
     pending = await engine.migrate(plan_only=True)
     if pending:
-        read = f"{len(pending)} statements are missing"
+        read = f"{humanize.count(len(pending), 'statement')} missing"
         return wrong("schema", read, "This Stoker needs a newer schema.", "stoker migrate --plan, then stoker migrate")
     return ok("schema", "up to date")
 

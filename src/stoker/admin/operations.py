@@ -26,6 +26,7 @@ from stoker.model.access import check_search_to_change
 from stoker.model.actions import Given, on_many
 from stoker.model.errors import InvalidInput, NotFound, StokerError, WrongState, shown
 from stoker.model.filter import Filter
+from stoker.model.humanize import count
 from stoker.model.job import Status
 from stoker.model.operations import Operation, bound_of
 from stoker.model.query import Tally
@@ -224,8 +225,9 @@ class OperationsAdmin(Noun):
                 tally = await walk.step()
                 stored = await self._written(stored, walk, tally)
         except StokerError as error:
-            text = "operation %s (%s %s) failed after %d changes: %s. `stoker operations resume` goes on from there."
-            logger.warning(text, stored.id, stored.action, stored.filter, stored.changed, error)
+            text = "operation %s (%s %s) failed after %s: %s. `stoker operations resume %s` goes on."
+            done = count(stored.changed, "change")
+            logger.warning(text, stored.id, stored.action, stored.filter, done, error, stored.id)
             ended = await documents.put_operation(
                 engine, replace(stored, state="failed", error=f"{type(error).__name__}: {error}"), before=stored
             )

@@ -383,7 +383,7 @@ async def _still(admin: Operators, job: str, done: Bulk) -> str:
 
 
 def _ask(name: str, jobs: str, *, yes: bool) -> None:
-    """Go on only with a yes; without a terminal nobody can say it."""
+    """Go on only with a yes; without a terminal no user can say it."""
     if yes:
         return
     if not sys.stdin.isatty():

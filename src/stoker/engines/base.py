@@ -560,7 +560,7 @@ class Engine(Protocol):
     """How long done jobs are kept where neither job nor queue nor app sets it."""
 
     call_times: CallTimes
-    """The durations of this engine's store calls, also of those that raised; for whoever drains or observes them."""
+    """The durations of this engine's store calls, also of those that raised, until they are drained or observed."""
 
     history: int | None
     """Most finished jobs that stay after an `expire`, whatever its argument; None: any number. An option sets it."""

@@ -318,7 +318,7 @@ def refusal(name: str, n: int, capacity: float | None, declared: Rate | None) ->
     if capacity is None:
         return Refusal(f"budget {name!r} is declared and not stored yet: a worker stores it when it starts")
     if n <= capacity:
-        return Refusal(f"budget {name!r} has fewer than {n:,} tokens now")
+        return Refusal(f"budget {name!r} has {'no token' if n == 1 else f'fewer than {n:,} tokens'} now")
     before = "" if declared is None else f" (its code declares {declared.capacity:,.12g})"
     return Refusal(f"budget {name!r} was tuned to hold at most {capacity:,.12g} tokens{before}, {below}", lasting=True)
 

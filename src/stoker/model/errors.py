@@ -234,7 +234,8 @@ class ChunkMismatch(StokerError):
         self.kind = kind
         self.jobs = jobs
         super().__init__(
-            f"{kind}() returned {returned} for a chunk of {jobs} jobs, so each of them counts as failed. "
+            f"{kind}() returned {returned} for a chunk of {jobs} {'job' if jobs == 1 else 'jobs'}. Every job of it "
+            "counts as failed. "
             "Return None, or a list with one value per job, in their order."
         )
 

@@ -91,7 +91,7 @@ def fill(payload: bytes, where: Iterable[str], marker: Marker, value: bytes) -> 
     try:
         parts = _read(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return payload  # whoever decodes it says what is wrong
+        return payload  # the decoder says what is wrong
     standing, filling = _write(marker.name), Raw(value)
     named = parts if isinstance(parts, dict) else {}
     rest = parts if isinstance(parts, list) else _read_list(named[REST]) if REST in named else []

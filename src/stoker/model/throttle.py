@@ -182,7 +182,7 @@ def wait_hint(rate: Rate | None) -> Span:
 
 
 def until_tokens(bucket: Bucket, n: int, now: Instant) -> Span:
-    """How long until the bucket has so many tokens, which it can hold, if nobody takes any; 0: it has them."""
+    """How long until the bucket has so many tokens, which it can hold, if no job takes any; 0: it has them."""
     missing = n - level(bucket, now)
     if missing <= 0:
         return 0

@@ -99,7 +99,7 @@ class WorkerProcess:
         if max_rss is not None and stats.rss >= max_rss:
             return f"it holds {stats.rss >> 20} MiB"
         if stats.abandoned and stats.abandoned * 2 >= stats.slots:
-            return f"{stats.abandoned} of its {stats.slots} slots are lost to handlers that do not end"
+            return f"handlers that do not end hold {stats.abandoned} of its {humanize.count(stats.slots, 'slot')}"
         return None
 
     def send(self, order: messages.ToWorker) -> None:

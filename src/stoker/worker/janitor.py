@@ -73,9 +73,9 @@ async def clean(engine: Engine, retention: Retention) -> Expired:
         logger.info("removed %s whose retention has passed", count(expired.jobs, "finished job"))
     for repair in expired.repairs:
         logger.warning(
-            "queue %s: %d jobs were counted as running under the limit %s, but %d hold a place. The number is repaired "
-            "and waiting jobs start. This is a bug in Stoker: please report it.",
-            *(repair.queue, repair.counted, repair.name, repair.holders),
+            "queue %s: the number of running jobs under the limit %s was %d, but %d is right. It is repaired, and "
+            "waiting jobs start. This is a bug in Stoker: please report it.",
+            *(repair.queue, repair.name, repair.counted, repair.holders),
         )
     return expired
 

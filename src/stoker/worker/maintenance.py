@@ -302,12 +302,12 @@ class Maintenance:
                     continue
                 self._entangled.add((run.kind, job.kind))
                 logger.warning(
-                    "deadlock: all %d slots of queue %s are taken, and in one %s (%s) waits for job %s (%s) "
+                    "deadlock: every slot of queue %s is taken (%d), and in one %s (%s) waits for job %s (%s) "
                     "of the same queue, which needs such a slot. Unless another worker serves the queue, neither goes "
                     "on. Let the handler return and continue in a follow-up (current().follow_up), or give %s a queue "
                     "of its own.",
-                    lane.slots,
                     job.queue,
+                    lane.slots,
                     jobs_of(run),
                     run.kind,
                     ids.text(job.id),

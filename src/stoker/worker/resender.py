@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from stoker.model import ids
 from stoker.model.errors import AWAY, StokerError, sentence
+from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Claim, Settlement, Verdict
 from stoker.model.lifecycle import conclude
@@ -133,7 +134,9 @@ class Resender:
         for queue in [queue for queue in self._closed if self._queues[queue] <= outcomes.most // 2]:
             self._closed.discard(queue)
             self._fetcher.reopen(queue)
-            logger.info("this worker claims jobs from queue %s again; %d outcomes wait", queue, self._queues[queue])
+            logger.info(
+                "this worker claims jobs from queue %s again; outcomes that wait: %d", queue, self._queues[queue]
+            )
         self._wake()
 
     def _close(self, claim: Claim, settlement: Settlement) -> None:
@@ -141,11 +144,11 @@ class Resender:
         self._closed.add(claim.queue)
         self._fetcher.close(claim.queue)
         logger.warning(
-            "this worker claims no more jobs from queue %s: %d outcomes of its jobs, the last of job %s (%s), wait for "
+            "this worker claims no more jobs from queue %s: %s of its jobs, the last of job %s (%s), must wait for "
             "other transactions, which hold unique keys of follow-ups (%s). They are tried again until those "
             "transactions end, and claiming goes on when half of them are written. Other queues are served.",
             claim.queue,
-            self._queues[claim.queue],
+            count(self._queues[claim.queue], "outcome"),
             ids.text(claim.id),
             claim.kind,
             ", ".join(sorted(settlement.slots)),
@@ -159,8 +162,8 @@ class Resender:
         claim, settlement, _ = held[0]
         logger.warning(
             "the outcome (%s) of job %s (%s) waits for another transaction, which has held the unique key of a "
-            "follow-up (%s) for more than %g s; it is tried again until that transaction ends; %d outcomes wait, all "
-            "others are written",
+            "follow-up (%s) for more than %g s; it is tried again until that transaction ends. Outcomes that wait: %d; "
+            "all others are written",
             settlement.status,
             ids.text(claim.id),
             claim.kind,

@@ -150,7 +150,7 @@ async def test_a_server_that_fails_after_the_last_end_does_not_fail_the_settleme
     with monkeypatch.context() as patched:
         patched.setattr("stoker.engines.redis.groups.close", away)
         assert (await engine.jobs.settle([conclude(claim, Done())])).verdicts == [Verdict.APPLIED]
-    assert "the callbacks of 1 groups are stored by the next sweep: no answer." in caplog.text
+    assert "the next sweep stores the callbacks of 1 group: no answer." in caplog.text
     assert (await engine.groups.sweep()).closed == 1
     assert await job(engine, then) is not None
 

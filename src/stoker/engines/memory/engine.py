@@ -166,7 +166,7 @@ class MemoryEngine:
         self.commit(tx)
 
     def begin(self) -> MemoryTransaction:
-        """A transaction that somebody else ends, with `commit` or by forgetting it."""
+        """A transaction that its caller ends, with `commit` or by forgetting it."""
         self._access.check()
         return MemoryTransaction(self._store)
 

@@ -58,8 +58,8 @@ def _repair(unit: Unit) -> Exchange[None]:
         for what, n in zip((PENDING, RUNNING, RETRYING), numbers, strict=True):
             unit.count(queue, kind, what, -n)
         log.warning(
-            "queue %s: %d waiting, %d running and %d retrying jobs of kind %s were counted, and there are none. The "
-            "counters are repaired; the store lost rows",
-            *(queue, *numbers, kind),
+            "queue %s: the counters of kind %s were at %d waiting, %d running and %d retrying, and there is none. "
+            "They are repaired; the store lost rows",
+            *(queue, kind, *numbers),
         )
     yield from unit.end()

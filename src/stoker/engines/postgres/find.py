@@ -105,7 +105,7 @@ class Look(NamedTuple):
     payload: bytes
     last_error: str | None
     options: Options
-    metadata: dict[str, str] = {}  # noqa: RUF012 - a default that nobody changes
+    metadata: dict[str, str] = {}  # noqa: RUF012 - a default that is never changed
 
 
 def _depth(query: Query) -> tuple[bool, bool]:

@@ -39,6 +39,7 @@ from stoker.model.groups import (
     ignore,
     kept_until,
 )
+from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import Draft
 from stoker.model.lifecycle import KEEP_DONE
@@ -195,7 +196,7 @@ class GroupCloser:
         try:
             await self.close_complete(groups)
         except EngineError as error:
-            log.warning("%d groups are looked at by the next sweep instead: %s", len(groups), error)
+            log.warning("the next sweep looks at %s instead: %s", count(len(groups), "group"), error)
 
     async def wait_idle(self) -> None:
         """Wait until everything that was added has been looked at."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.exchanges import Exchange, Row
+from stoker.model.humanize import count
 from stoker.model.outbox.cursor import LeaseRequest
 from stoker.model.outbox.delivery import Advance
 
@@ -88,9 +89,9 @@ class Sequencer:
             return Numbered.ELSEWHERE, rows
         if missed:
             _log.error(
-                "%d messages of stream %s were numbered late: they were committed, and no step had found them. They "
-                "are delivered now, perhaps out of order. Please report this",
-                missed,
+                "%s of stream %s got a number late: committed, and found by no step until now. Consumers receive them "
+                "now, perhaps out of order. Please report this",
+                count(missed, "message"),
                 stream,
             )
         full = moved >= window.most

@@ -19,6 +19,7 @@ from stoker.engines.redis.scripts import script
 from stoker.engines.redis.stored_job import as_record
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.errors import CorruptRecord, sentence
+from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, Status
 
@@ -62,7 +63,8 @@ async def repair(store: Store, shard: Shard) -> None:
         return
     await store.connection.call("HDEL", shard.key(DAMAGE), ENTRIES)
     if strays:
-        log.warning("%d waiting or running jobs stood in no list after damage; they are listed again", len(strays))
+        found = count(len(strays), "waiting or running job")
+        log.warning("listed %s again that stood in no list after damage", found)
 
 
 async def _repair_counters(store: Store, shard: Shard) -> None:
@@ -72,9 +74,9 @@ async def _repair_counters(store: Store, shard: Shard) -> None:
     for field, n in zip(found[::2], found[1::2], strict=True):
         queue, kind, _ = field.decode().split("/")
         log.warning(
-            "queue %s: %d waiting jobs of kind %s were counted, and none waits. The counter is repaired; the server "
-            "lost data",
-            *(queue, int(n), kind),
+            "queue %s: the counter of waiting jobs of kind %s was %d, and none waits. The counter is repaired; the "
+            "server lost data",
+            *(queue, kind, int(n)),
         )
 
 

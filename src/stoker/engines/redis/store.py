@@ -28,6 +28,7 @@ from stoker.engines.shared.audit_lines import tell
 from stoker.engines.shared.job_end_waiters import Interest
 from stoker.model.errors import CorruptRecord, EngineBusy, EngineError, EngineRefused, EngineUnavailable
 from stoker.model.groups import Closing, ignore
+from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import Status, salvaged
 from stoker.model.record import Record
@@ -247,7 +248,7 @@ class Store:
         try:
             await groups.close(self, shard, closed)
         except EngineError as error:
-            log.warning("the callbacks of %d groups are stored by the next sweep: %s", len(closed), error)
+            log.warning("the next sweep stores the callbacks of %s: %s", count(len(closed), "group"), error)
 
     async def wake_for(self, unit: Unit) -> None:
         """Wake the waiters that a unit's script could not reach."""

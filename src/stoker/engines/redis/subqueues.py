@@ -17,6 +17,7 @@ from stoker.engines.redis.record_format import OFFSET, eight, ids_in_subqueue_en
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.stored_job import as_record
 from stoker.engines.shared.facets import Facet
+from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.limit import Slot
 from stoker.model.query import Repair
@@ -133,7 +134,8 @@ async def _restore_lost(store: Store, shard: Shard, queue: str) -> None:
             slot = await _limit_of(store, shard, queue, name, held)
             args = (queue, name, "", len(held), slot_text(slot))
             restored += await store.run(_RECOUNT, shard, args, queues=(queue,), with_subqueues=True)
-    log.warning("queue %s: the states of %d limits were gone; their running jobs are counted anew", queue, restored)
+    lost_states = count(restored, "limit")
+    log.warning("queue %s: the state of %s was gone; running jobs are counted anew", queue, lost_states)
     if store.connection.cluster:
         await store.wake([queue])
 

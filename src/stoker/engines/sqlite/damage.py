@@ -15,6 +15,7 @@ from stoker.engines.sql.packing import read_options
 from stoker.engines.sqlite import subqueues
 from stoker.engines.sqlite.statements import sql
 from stoker.model.errors import CorruptRecord
+from stoker.model.humanize import count
 from stoker.model.job import salvaged
 from stoker.model.limit import Slot
 from stoker.model.subqueues import AT_ONCE, TENANT, made, touched
@@ -47,7 +48,8 @@ def repair(unit: Unit) -> Exchange[None]:
         yield from _restore(unit, line)
     bodiless: list[Row] = yield _BODILESS, ()
     if bodiless:
-        log.warning("%d claims of jobs whose body is gone were dropped; the file lost rows", len(bodiless))
+        found = count(len(bodiless), "claim")
+        log.warning("dropped %s of jobs whose body is gone; the file lost rows", found)
     for qid, name, kind, what, n in (yield _ADRIFT, ()):
         unit.count(qid, kind, what, -n)
         log.warning(
@@ -77,8 +79,8 @@ def _restore(unit: Unit, line: int) -> Exchange[None]:
     unit.divided.add(qid)
     unit.woken.add(queue.queue.name)
     log.warning(
-        "queue %s: the row of limit %s was gone; it is stored anew, with %d running jobs counted",
-        *(queue.queue.name, name, running),
+        "queue %s: the row of limit %s was gone; it is stored anew, with %s",
+        *(queue.queue.name, name, count(running, "running job")),
     )
 
 

@@ -107,14 +107,14 @@ def judge_counts(facts: Facts) -> Iterator[Check]:
     found = [
         wrong(
             "counters",
-            f"{one.counter:,} {one.status} jobs in {one.queue} by the counter, {_really(one.found)} by counting",
+            f"{one.queue} has {count(one.counter, f'{one.status} job')} by the counter, {_really(one.found)} in fact",
             "Lists, metrics and the dashboard show a wrong number; which jobs run is not decided by it.",
             "Tell Stoker's maintainers; the counter is right again when the queue was empty",
         )
         for one in facts.counters
         if one.counter != one.found and not one.counter >= one.found > MOST_COUNTED
     ]
-    yield from or_ok(found, "counters", f"{len(facts.counters)} counters compared with a count")
+    yield from or_ok(found, "counters", f"{count(len(facts.counters), 'counter')} compared with a count")
     if facts.idle_keys is None:
         return
     if facts.idle_keys:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stoker.model.health.check import Check, note, ok, or_ok, warning, wrong
 from stoker.model.health.facts import PostgresFacts
-from stoker.model.humanize import size
+from stoker.model.humanize import count, size
 
 OLDEST = 140_000
 HELD_FOR = 60.0
@@ -35,11 +35,11 @@ def judge(facts: PostgresFacts) -> Iterator[Check]:
     yield from _durability(facts)
     yield _role(facts)
     yield from or_ok(list(_snapshots(facts)), "held snapshots", _oldest(facts))
-    yield from or_ok(list(_slots(facts)), "replication slots", f"{len(facts.slots)} slots")
+    yield from or_ok(list(_slots(facts)), "replication slots", count(len(facts.slots), "slot"))
     yield from _vacuum(facts)
-    yield from or_ok(list(_bloat(facts)), "bloat", f"{len(facts.tables)} tables")
+    yield from or_ok(list(_bloat(facts)), "bloat", count(len(facts.tables), "table"))
     yield from _indexes(facts)
-    yield from or_ok(list(_sequences(facts)), "sequences", f"{len(facts.sequences)} sequences")
+    yield from or_ok(list(_sequences(facts)), "sequences", count(len(facts.sequences), "sequence"))
     yield _pooler(facts)
     yield _connections(facts)
 
@@ -123,7 +123,7 @@ def _vacuum(facts: PostgresFacts) -> Iterator[Check]:
             read = f"{table.name} has {table.dead:,} dead rows; {table.threshold:,} call for a vacuum"
             meaning = "Autovacuum does not keep up, or a held snapshot keeps it from removing anything."
             found.append(warning("autovacuum", read, meaning, f"End held snapshots, then VACUUM {table.name}"))
-    yield from or_ok(found, "autovacuum", f"on, for {len(facts.tables)} tables")
+    yield from or_ok(found, "autovacuum", f"on, for {count(len(facts.tables), 'table')}")
 
 
 def _bloat(facts: PostgresFacts) -> Iterator[Check]:

@@ -9,6 +9,7 @@ from msgspec.structs import asdict
 
 from stoker.admin import Filter, Preview
 from stoker.admin.operations import OperationView
+from stoker.model.humanize import count
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.api.jobs import PARAMETERS, Acting
@@ -70,9 +71,9 @@ async def start(visit: RequestContext, given: NewOperation) -> NewOperationRecor
     more = t.given_in(given, PARAMETERS)
     left = await visit.admin.jobs.preview(wanted, counted_at=given.counted_at)
     if left.count > given.count or (not left.complete and given.count <= left.count):
-        shown = f"{left.count:,}" if left.complete else f"more than {left.count:,}"
+        shown = count(left.count, "job") if left.complete else f"more than {left.count:,} jobs"
         now = await visit.admin.jobs.preview(wanted)
-        raise pages.grown(f"{shown} jobs matched then, and {given.count:,} are meant", now.count, now.counted_at)
+        raise pages.grown(f"{shown} matched then, and {given.count:,} are meant", now.count, now.counted_at)
     found = await pages.begin(visit, given.action, wanted, more, given.counted_at)
     visit.board.hub.forget()
     return begun(found, left.count, complete=left.complete)

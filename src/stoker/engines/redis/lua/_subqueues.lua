@@ -88,7 +88,7 @@ local function by_turn(one, name) return 't' .. pack('>I8I8', one.at or 0, one.t
 local function by_next(one, name) return 'n' .. pack('>I8', one.next) .. name end
 local function by_since(one, name) return 'f' .. pack('>I8', one.since) .. name end
 
--- A subqueue is listed in `order`, and its state is gone or cut: nobody knows how many of its jobs run. No claim takes one
+-- A subqueue is listed in `order`, and its state is gone or cut: it is not known how many of its jobs run. No claim takes one
 -- of its jobs until a cleaning has counted them (subqueues.py), and no script writes its state.
 local function lost_state(q, name, raw)
   if raw then call('HDEL', q.states, name) end
