@@ -7,6 +7,7 @@ is shown as interrupted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -81,3 +82,9 @@ def bound_of(counted_at: Instant | None, now: Instant) -> Instant:
         shown = rfc3339(counted_at) if 0 <= counted_at <= LATEST else f"{counted_at / SECOND:.0f} s from 1970"
         raise InvalidInput("counted_at", shown, "must be the moment of a preview, since 1970 and not later than now")
     return min(counted_at, now)
+
+
+def written_before(stored: Iterable[bytes], at: Instant) -> list[tuple[str, bytes]]:
+    """Of the stored documents those that no call has written since an instant: each one's id, and as it is stored."""
+    read = [(msgspec.json.decode(raw, type=Operation), raw) for raw in stored]
+    return [(one.id, raw) for one, raw in read if one.seen < at]

@@ -9,11 +9,11 @@ from stoker.engines.memory.access import Facet
 from stoker.engines.memory.control import recount
 from stoker.engines.memory.store import Store
 from stoker.engines.shared import careful
-from stoker.engines.shared.documents import old_operations
 from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.audit import By, of_alter
 from stoker.model.job import FINISHED
+from stoker.model.operations import written_before
 from stoker.model.query import Change, Expired, Retention, Selection, Sweep, Tally, bounded
 from stoker.model.time import Instant
 
@@ -74,7 +74,7 @@ def _expire(store: Store, sweep: Sweep, retention: Retention, now: Instant) -> E
             return Expired(repairs=tuple(recount(store, retention.limit, now)))
         case Sweep.OPERATIONS:
             found = store.documents.get(OPERATIONS, {})
-            old = old_operations(list(found.values()), now - retention.operations)
+            old = written_before(found.values(), now - retention.operations)
             for name, _ in old:
                 del found[name]
             return Expired(operations=len(old))

@@ -11,9 +11,9 @@ from stoker.engines.redis.control import pairs
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.shared.audit_lines import tell
-from stoker.engines.shared.documents import old_operations
 from stoker.engines.shared.facets import Facet
 from stoker.model.audit import AuditEntry, By, Deed
+from stoker.model.operations import written_before
 from stoker.model.time import Instant
 
 _SWAP = script("swap")
@@ -63,6 +63,6 @@ async def swap(
 async def expire_operations(store: Store, before: Instant) -> int:
     """Remove operations that no call has written since an instant; returns how many."""
     removed = 0
-    for name, found in old_operations(await documents(store, OPERATIONS), before):
+    for name, found in written_before(await documents(store, OPERATIONS), before):
         removed += await swap(store, OPERATIONS, name, found, None, None)
     return removed
