@@ -250,8 +250,8 @@ class Operator(Protocol):
     async def alter(self, selection: Selection, change: Change, *, by: By | None = None) -> Tally:
         """Apply a change to the selected jobs.
 
-        Atomic per call. Each job is judged by the status it has inside the write (`query.allows`) and by the key rule;
-        one that is missing, refused or blocked by a key does not hinder the others. A running job that is to be
+        Atomic per call. Each job is judged by the status it has inside the write (`actions.allows`) and by the key
+        rule; one that is missing, refused or blocked by a key does not hinder the others. A running job that is to be
         canceled or deleted is marked, with `Cancel.note()` in its metadata, and `CONTROL` is woken; a forced cancel
         ends it at once, and its worker's settlement will be lost. Deleting removes the job's events. Jobs that became
         due wake a waiter of their queue. `by`: the audit log gets an entry in the same step, if anything changed.

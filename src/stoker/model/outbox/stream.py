@@ -2,7 +2,7 @@
 
 Called by the outbox before anything is stored, and by engines. The rule it keeps: inside one partition numbers start at
 1 and have neither gap nor repetition, and one key always meets the same partition, so what was committed for a key is
-delivered in that order. What delivery decides is in `delivery`, when it happens in `pacing`, and where the
+delivered in that order. What delivery decides is in `delivery`, how much at once in `batch_size`, and where the
 undeliverable goes in `letters`.
 """
 
