@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from stoker import views
+from stoker.chain_before import job_before, not_found, successor_of
 from stoker.codec.error_text import text_of
 from stoker.codec.signature import Signature, display
 from stoker.context import waiting_for
@@ -19,7 +20,7 @@ from stoker.model import job as stored
 from stoker.model.control import Queue
 from stoker.model.errors import JobCanceled, JobFailed, NotFound, ResultUnavailable, StokerError
 from stoker.model.explain import explain, held_by
-from stoker.model.job import Status, Stored
+from stoker.model.job import Status, Stored, path_to
 from stoker.model.lifecycle import RESULT_WARNING
 from stoker.model.query import LONGEST_REASON, Cancel, Selection
 from stoker.model.time import Seconds, span
@@ -28,10 +29,14 @@ from stoker.views import Job
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
+    from stoker.engines.base import Engine
 
 R_co = TypeVar("R_co", covariant=True)
 
 ONE_LOOK = 1.0
+STORED_WITHIN = 5.0
+"""Seconds in which the job behind one that is done is stored, also where that is on another server."""
+
 LONGEST_WAIT = 3600.0
 """Seconds after which a caller without a timeout reads the record again."""
 
@@ -64,15 +69,17 @@ class JobHandle(Generic[R_co]):
         return hash(self._id)
 
     async def refresh(self) -> Job:
-        """The record as it is now. Raises `NotFound` when it is no longer kept."""
+        """The record as it is now. Raises `NotFound` when it is no longer kept, or not yet stored by its chain."""
         engine = await self._app.engine()
         [job] = await engine.operator.get([self._id])
         if job is None:
-            raise NotFound.job(self.id)
+            raise await not_found(engine, self._id)
         return views.job(job)
 
     async def result(self, timeout: Seconds | None = None) -> R_co:
-        """Wait for the job to end and return its result.
+        """Wait for the job to end and return its result; before that, for the jobs before it in its chain.
+
+        A job of the chain that fails raises as if it were this one, with its own id.
 
         Raises `JobFailed` when it is dead, `JobCanceled`, `ResultUnavailable` when what the handler returned could not
         be stored, `NotFound` when the record is no longer kept, and `TimeoutError` when it has not ended in time; the
@@ -95,21 +102,52 @@ class JobHandle(Generic[R_co]):
 
     async def _ended(self, until: float | None) -> R_co:
         engine = await self._app.engine()
+        awaited: stored.Job | None = None  # a job before this one in its chain
         while True:
             left = LONGEST_WAIT if until is None else until - time.monotonic()
             if left > 0:
-                await engine.jobs.ended(self._id, left)
+                await engine.jobs.ended(self._id if awaited is None else awaited.id, left)
             [job] = await engine.operator.get([self._id])
             if job is None:
-                raise NotFound.job(self.id)
-            if job.status is Status.DONE:
+                awaited = await self._before(engine, awaited)
+                _check_failed(awaited)
+            elif job.status is Status.DONE:
                 return self._value(job)
-            if job.status is Status.CANCELED:
-                raise JobCanceled(self.id, job.kind, job.attempts, job.last_error)
-            if job.status in (Status.DEAD, Status.DISCARDED, Status.RETRIED):
-                raise JobFailed(self.id, job.kind, job.status, job.attempts, job.last_error)
+            else:
+                awaited = None
+                _check_failed(job)
             if until is not None and time.monotonic() >= until:
                 raise TimeoutError
+
+    async def _before(self, engine: Engine, awaited: stored.Job | None) -> stored.Job:
+        """The job of the chain that is stored now, while this one is not; `awaited` was the one before.
+
+        Raises `NotFound` if there is none, or if the chain has ended before this job.
+        """
+        if awaited is not None:
+            [awaited] = await engine.operator.get([awaited.id])
+        if awaited is not None:
+            awaited = await successor_of(engine, awaited)
+        if awaited is None or (awaited.status is Status.DONE and not path_to(awaited.options, self._id)):
+            awaited = await job_before(engine, self._id)
+        if awaited is None:
+            raise NotFound.job(self.id)
+        until = time.monotonic() + STORED_WITHIN
+        while awaited.status is Status.DONE:
+            path = path_to(awaited.options, self._id)
+            found = [one for one in await engine.operator.get([draft.job_id for draft in path]) if one is not None]
+            if found and found[-1].id == self._id:
+                return found[-1]
+            if found:
+                awaited = found[-1]
+            elif time.monotonic() < until:
+                await asyncio.sleep(0.05)
+            else:
+                raise NotFound(
+                    f"job {self.id} was not stored: its chain ended at job {ids.text(awaited.id)} ({awaited.kind}), "
+                    f"which is done; the unique key of {path[0].kind} behind it was held, or that job is gone"
+                )
+        return awaited
 
     def _value(self, job: stored.Job) -> R_co:
         if job.result is None and (why := job.metadata.get(RESULT_WARNING)) is not None:
@@ -138,6 +176,14 @@ class JobHandle(Generic[R_co]):
     cancel_sync = in_sync(cancel)
 
 
+def _check_failed(job: stored.Job) -> None:
+    """Raise if a job ended without success."""
+    if job.status is Status.CANCELED:
+        raise JobCanceled(ids.text(job.id), job.kind, job.attempts, job.last_error)
+    if job.status in (Status.DEAD, Status.DISCARDED, Status.RETRIED):
+        raise JobFailed(ids.text(job.id), job.kind, job.status, job.attempts, job.last_error)
+
+
 async def why_not_ended(app: Stoker, job: ids.JobId) -> str:
     """Return the reason the store knows for a job that has not ended, as ": no worker serves …"; empty without one."""
     try:
@@ -145,7 +191,7 @@ async def why_not_ended(app: Stoker, job: ids.JobId) -> str:
             engine = await app.engine()
             [found] = await engine.operator.get([job])
             if found is None:
-                return ""
+                return f": {await not_found(engine, job)}"
             census, presences = await engine.operator.census(), await engine.control.workers()
             queues = {queue.name: queue for queue in await engine.control.queues()}
             budgets = [] if held_by(found, census.at) is None else await engine.control.budgets()

@@ -18,7 +18,7 @@ from stoker.model.control import Presence, Tuning
 from stoker.model.errors import InvalidInput, KeyHeld, NotFound, WrongStatus
 from stoker.model.events import Transition
 from stoker.model.explain import Reason
-from stoker.model.job import Claim, Demand, Settlement, Status
+from stoker.model.job import Claim, Demand, Settlement, Status, chain
 from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, SECOND, moment
 from stoker.testing.clock import VirtualClock
@@ -162,6 +162,18 @@ async def test_an_unknown_id_is_not_found(admin: Admin, app: Stoker) -> None:
     for call in (admin.jobs.get, admin.jobs.explain, admin.jobs.requeue, admin.jobs.delete):
         with pytest.raises(NotFound, match=UNKNOWN):
             await call(UNKNOWN)
+
+
+@pytest.mark.spec("PASS-11")
+async def test_a_job_that_is_not_stored_yet_is_named_with_the_one_before_it(admin: Admin, app: Stoker) -> None:
+    """But not to an operator who is limited to queues."""
+    first, last = app.draft("send"), app.draft("resize")
+    await app.enqueue(chain(first, last))
+    with pytest.raises(NotFound, match=rf"{last.id} is waiting behind job {first.id} \(send, pending\)"):
+        await admin.jobs.get(last.id)
+    limited = admin.jobs._context._replace(queues=frozenset({"mail"}))
+    with pytest.raises(NotFound, match=rf"{last.id} is not in the store"):
+        await limited.stored(last.id)
 
 
 @pytest.mark.spec("ADMIN-04")

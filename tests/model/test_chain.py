@@ -17,6 +17,7 @@ from stoker.model.job import (
     chain,
     links,
     pack,
+    path_to,
     unpack,
 )
 from stoker.model.unique import Unique
@@ -92,3 +93,10 @@ def test_the_longest_chain_can_be_stored_and_read() -> None:
     options = chain(*map(draft, range(MOST_LINKS))).options
     assert len(links(unpack(pack(options)))) == MOST_LINKS - 1
     draft().then(*map(draft, range(1, MOST_LINKS)))
+
+
+@pytest.mark.spec("PASS-11")
+def test_the_path_to_a_link() -> None:
+    tree = draft(1).then(draft(2), draft(3).then(draft(4), draft(5)))
+    paths = [[link.kind for link in path_to(tree.options, n.to_bytes(16))] for n in (2, 3, 5, 1, 9)]
+    assert paths == [["job2"], ["job3"], ["job3", "job5"], [], []]

@@ -7,6 +7,7 @@ from typing import NamedTuple, Self, TypeVar, cast
 
 from stoker import views
 from stoker.app import Stoker
+from stoker.chain_before import not_found
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model import job as stored
@@ -105,7 +106,7 @@ class OperatorContext(NamedTuple):
         engine = await self.engine()
         [found] = await engine.operator.get([ids.parse(job)])
         if found is None:
-            raise NotFound.job(job)
+            raise NotFound.job(job) if self.queues else await not_found(engine, ids.parse(job))
         return found
 
 

@@ -219,6 +219,13 @@ class NotFound(StokerError, LookupError):
         return error
 
     @classmethod
+    def behind(cls, job_id: str, before: str, kind: str, status: str) -> Self:
+        """The error for a job that is not stored before another one succeeds."""
+        error = cls(f"job {job_id} is waiting behind job {before} ({kind}, {status}): its success stores it")
+        error.job_id = job_id
+        return error
+
+    @classmethod
     def group(cls, group: bytes) -> Self:
         """The error for a group without a record."""
         return cls(

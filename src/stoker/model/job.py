@@ -343,6 +343,16 @@ def links(options: Options) -> list[Draft]:
     return [link for draft in options.then for link in (draft, *links(draft.options))]
 
 
+def path_to(options: Options, job: JobId) -> tuple[Draft, ...]:
+    """The drafts from the first one behind a job to the given one; empty: that is not behind it."""
+    for draft in options.then:
+        if draft.job_id == job:
+            return (draft,)
+        if further := path_to(draft.options, job):
+            return (draft, *further)
+    return ()
+
+
 _pack = msgspec.json.Encoder().encode
 _unpack = msgspec.json.Decoder(Options).decode
 

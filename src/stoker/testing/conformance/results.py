@@ -1,4 +1,4 @@
-"""Results of groups, with a real worker on the store: of handles, of callbacks, and in place of `RESULTS`."""
+"""Results along chains and groups, with a real worker on the store."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from stoker import handle as handles
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.engines.base import Feature
 from stoker.model import ids
-from stoker.model.errors import GroupFailed, JobFailed, NotFound, StokerError
+from stoker.model.errors import GroupFailed, JobCanceled, JobFailed, NotFound, StokerError
 from stoker.model.groups import MOST_KNOWN
 from stoker.model.job import Draft, Status, chain
 from stoker.model.markers import PREVIOUS as _PREVIOUS
@@ -87,7 +88,7 @@ class Adding:
     async def result(self, draft: Draft) -> Any:
         """What a job returned, which a callback's group may store only now."""
         async with self.working():
-            for _ in range(round(PATIENCE / 0.02)):
+            for _ in range(round(PATIENCE / 0.02)):  # Postgres closes a group right after the commit
                 try:
                     return await self.jobs.handle(draft.id).result(PATIENCE)
                 except NotFound:
@@ -228,3 +229,69 @@ async def test_a_member_does_not_wait_for_its_own_group(store: Store) -> None:
     [why] = await group.results(PATIENCE)
     assert why == f"group {group.id} cannot close before this job ends, for it is a member; it does not wait"
     assert ids.parse(group.id)
+
+
+# --- chains -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("PASS-10", "PASS-11")
+async def test_waiting_for_the_last_link_waits_for_its_chain(store: Store) -> None:
+    """While it is not stored, `NotFound` names the job before it."""
+    app = Adding(store)
+    first, last = app.double.draft(1), app.double.draft(PREVIOUS)
+    await app.jobs.enqueue(chain(first, app.double.draft(PREVIOUS), last))
+    with pytest.raises(NotFound, match=rf"{last.id} is waiting behind job {first.id} \(double, pending\)"):
+        await app.jobs.handle(last.id).refresh()
+    with pytest.raises(TimeoutError, match=f"is waiting behind job {first.id}"):
+        await app.jobs.handle(last.id).result(0)
+    waiting = asyncio.create_task(app.jobs.handle(last.id).result(PATIENCE))
+    async with app.working():
+        assert await waiting == 8
+
+
+@pytest.mark.core
+@pytest.mark.spec("PASS-10")
+async def test_waiting_for_the_last_link_fails_with_the_link_that_failed(store: Store) -> None:
+    """Dead or canceled; requeued or copied, the chain goes on."""
+    app = Adding(store)
+    app.picky = True
+    first, middle, last = app.double.draft(2), app.double.draft(3), app.double.draft(PREVIOUS)
+    await app.jobs.enqueue(chain(first, middle, last))
+    handle = app.jobs.handle(last.id)
+    async with app.working():
+        with pytest.raises(JobFailed, match=rf"{middle.id} \(double\) is dead: 3 is odd") as failed:
+            await handle.result(PATIENCE)
+        assert failed.value.job_id == middle.id
+    with pytest.raises(NotFound, match=rf"is waiting behind job {middle.id} \(double, dead\)"):
+        await handle.refresh()
+    app.picky = False
+    engine, copy = await app.jobs.engine(), store.mint()
+    assert (await engine.operator.alter(Selection((middle.job_id,)), Clone((copy,)))).changed == 1
+    async with app.working():
+        assert await handle.result(PATIENCE) == 12
+    lost = app.double.draft(PREVIOUS)
+    canceled = await app.jobs.enqueue(chain(app.double.using(delay=60).draft(1), lost))
+    await canceled.cancel(reason="not today")
+    with pytest.raises(JobCanceled, match=f"{canceled.id}.*not today"):
+        await app.jobs.handle(lost.id).result(PATIENCE)
+
+
+@pytest.mark.spec("PASS-10")
+async def test_a_chain_that_ended_before_its_last_link_is_an_error(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that is held ends it; a job that was never stored is not waited for."""
+    monkeypatch.setattr(handles, "STORED_WITHIN", 0.0)
+    app = Adding(store)
+    holder = await app.double.using(unique="k", delay=60).enqueue(7)
+    first, last = app.double.draft(1), app.double.draft(PREVIOUS)
+    held = app.double.using(unique="k").draft(2)
+    await app.jobs.enqueue(chain(first, held, last))
+    waiting = asyncio.create_task(app.jobs.handle(last.id).result(PATIENCE))
+    async with app.working():
+        with pytest.raises(NotFound, match=r"was not stored: its chain ended at job|is not in the store"):
+            await waiting
+    assert (await holder.refresh()).status is Status.PENDING
+    with pytest.raises(NotFound, match="is not in the store"):
+        await app.jobs.handle(ids.text(store.mint())).result(PATIENCE)
