@@ -19,7 +19,6 @@ from typing import Any, Self, TypeVar, Unpack, cast
 import msgspec
 
 from stoker import sync, views
-from stoker.block import Factory, joined
 from stoker.codec.signature import Signature
 from stoker.context import Context
 from stoker.controls import BudgetHandle, Declarations, LockHandle, QueueHandle, tuning
@@ -60,6 +59,7 @@ from stoker.schedules import parse as read_options
 from stoker.services import Services
 from stoker.settings import TimelineSettings, check_known, resolve
 from stoker.sync import in_sync
+from stoker.transaction_block import Factory, joined
 from stoker.views import Curve, Grant, Receipt, Schedule
 
 T = TypeVar("T")

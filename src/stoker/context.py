@@ -18,7 +18,6 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, overload
 
-from stoker.block import Block, Factory
 from stoker.codec.error_text import safe, text_of
 from stoker.codec.signature import Call
 from stoker.job_participant import Commit, JobParticipant
@@ -46,6 +45,7 @@ from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.throttle import Grant
 from stoker.model.time import SECOND, moment
 from stoker.sync import in_sync
+from stoker.transaction_block import Block, Factory
 
 if TYPE_CHECKING:
     from stoker.app import Stoker

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 from msgspec.structs import replace
 
 from stoker import views
-from stoker.block import joined
 from stoker.codec.error_text import text_of
 from stoker.codec.signature import display
 from stoker.engines.base import Engine, Transaction
@@ -31,6 +30,7 @@ from stoker.model.job import ACTIVE, FINISHED, LARGEST_BATCH, Draft, Job, Marked
 from stoker.model.query import LARGEST_PAGE, LONGEST_REASON, Cancel, Query, Selection
 from stoker.model.time import Seconds, span
 from stoker.sync import in_sync
+from stoker.transaction_block import joined
 from stoker.views import Progress, Receipt
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done
 
 if TYPE_CHECKING:
-    from stoker.block import Block
     from stoker.context import Context
+    from stoker.transaction_block import Block
 
 logger = logging.getLogger("stoker.block")
 

@@ -16,11 +16,11 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from stoker.app import Stoker
-from stoker.block import OwnTransaction
 from stoker.engines.base import outbox_of
 from stoker.model.errors import EngineRefused, InvalidInput
 from stoker.model.outcome import Reject, Retry, Snooze
 from stoker.outbox import Batch, Message, Outbox
+from stoker.transaction_block import OwnTransaction
 from tests.harness.apps import PATIENCE, until, working
 from tests.outbox.test_lanes import QUICK, cursor, delivered, fill, letters
 

@@ -29,8 +29,8 @@ from stoker import (
     chain,
     current,
 )
-from stoker.block import Block
 from stoker.outbox import Batch, Message, Pace
+from stoker.transaction_block import Block
 from stoker.web import Identity, dashboard
 
 jobs = Stoker("memory://", modules=["app.tasks"], router={"mail.": "mail"}, give_up_on=KeyError, keep_dead=60)

@@ -19,7 +19,7 @@ import pytest
 from django import setup
 from django.conf import settings
 
-from stoker import block
+from stoker import transaction_block
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.engines.base import Engine
@@ -405,7 +405,7 @@ async def test_a_long_block_on_sqlite_is_named(
     shop: Shop, store: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every other write waits for it."""
-    monkeypatch.setattr(block, "LONG", 0.01)
+    monkeypatch.setattr(transaction_block, "LONG", 0.01)
 
     @shop.jobs.task
     async def charge() -> None:

@@ -6,12 +6,11 @@ from stoker.model.outbox.letters import LetterStatus
 from stoker.model.outbox.stream import Entry
 from stoker.outbox.batch import Batch
 from stoker.outbox.consumers import ConsumerState, PartitionState, StreamHandle, StreamState
-from stoker.outbox.handlers import DeliverOptions
+from stoker.outbox.handlers import DeliverOptions, Pace
 from stoker.outbox.inbox import Inbox
 from stoker.outbox.letters import Letter, LetterPage
 from stoker.outbox.message import Message
 from stoker.outbox.outbox import Outbox
-from stoker.outbox.pace import Pace
 from stoker.outbox.relays import (
     JoiningRelay,
     Partial,

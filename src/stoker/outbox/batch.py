@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, overload
 
-from stoker.block import Block, Factory, OwnSyncTransaction, OwnTransaction
 from stoker.model.errors import EngineRefused, InvalidInput
 from stoker.model.outbox.delivery import Progress, Rejection
 from stoker.outbox.message import Message
+from stoker.transaction_block import Block, Factory, OwnSyncTransaction, OwnTransaction
 
 T_co = TypeVar("T_co", covariant=True)
 H = TypeVar("H")

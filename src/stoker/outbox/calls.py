@@ -12,21 +12,21 @@ from stoker.model.outcome import Reject, gravest
 from stoker.outbox.batch import Batch
 from stoker.outbox.handlers import Handler
 from stoker.outbox.message import Message
-from stoker.outbox.publisher import Publisher
+from stoker.outbox.relay_handler import RelayHandler
 
 
 class Caller:
-    """A handler, or the publisher of a relay, in one process."""
+    """A handler, or a relay in the place of one, in one process."""
 
     def __init__(self, handler: Handler, threads: Threads) -> None:
         self.handler = handler
         self.threads = threads
         self._transactional = handler.rules.mode == "transactional"
         self._chunk = handler.chunk or handler.rules.pace.batch
-        self._publisher = None if handler.relay is None else Publisher(handler.relay)
+        self._relay = None if handler.relay is None else RelayHandler(handler.relay)
         self._fn: Any = handler.fn
-        if self._publisher is not None:
-            self._fn = self._publisher.publish_in if self._transactional else self._publisher.publish
+        if self._relay is not None:
+            self._fn = self._relay.publish_in if self._transactional else self._relay.publish
 
     async def call(self, batch: Batch[Any], *handle: Any) -> BaseException | None:
         """Call the handler for the whole batch; returns what it raised, even SystemExit. `handle`: its transaction."""
@@ -97,5 +97,5 @@ class Caller:
 
     async def close(self) -> None:
         """Close what was opened."""
-        if self._publisher is not None:
-            await self._publisher.close()
+        if self._relay is not None:
+            await self._relay.close()

@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from stoker.block import Block
 from stoker.codec.error_text import one_line
 from stoker.engines.base import Outbox as Streams
 from stoker.executors.threads import Threads
@@ -52,6 +51,7 @@ from stoker.outbox.message import Message
 from stoker.outbox.outcomes import STOPPED, first_line, outcome_of_error, outcome_of_stop
 from stoker.outbox.turn_participant import TurnParticipant
 from stoker.services import ServiceContext
+from stoker.transaction_block import Block
 
 logger = logging.getLogger("stoker.outbox")
 

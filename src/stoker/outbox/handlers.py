@@ -12,8 +12,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args, get_origin
 
+import msgspec
+
 from stoker.model.errors import InvalidInput, InvalidOption
 from stoker.model.job import check_name
+from stoker.model.outbox import batch_size
 from stoker.model.outbox.batch_size import PARTITIONS_AT_ONCE, Profile
 from stoker.model.outbox.cursor import LARGEST_BATCH, Consumer, Start, Terms
 from stoker.model.outbox.delivery import Mode, Rules, Then
@@ -21,7 +24,6 @@ from stoker.model.time import Seconds, instant, span
 from stoker.outbox.batch import Batch
 from stoker.outbox.entries import reader
 from stoker.outbox.message import Message, Reader
-from stoker.outbox.pace import Pace, read_pace
 from stoker.outbox.relays.base import Relay
 from stoker.settings import check_known
 from stoker.task import is_async_function
@@ -29,6 +31,36 @@ from stoker.task import is_async_function
 MOST_LANES = 256
 
 Form: TypeAlias = Literal["message", "batch", "list"]
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a consumer takes at once, and how long it rests. Durations are seconds or `timedelta`.
+
+    `batch`: messages in a normal turn · `breath`: least rest between two turns of a partition · `idle`: how long to
+    wait for a wake-up before looking again · `retry_base`, `retry_max`: rest after the first and after many failures
+    in a row · `threshold`: failures in a row before batches shrink.
+    """
+
+    batch: int = 100
+    breath: Seconds = 0
+    idle: Seconds = 1
+    retry_base: Seconds = 1
+    retry_max: Seconds = 60
+    threshold: int = 2
+
+    def __post_init__(self) -> None:
+        self.stored()
+
+    def stored(self) -> batch_size.Pace:
+        """The pace as the rules use it; raises for values that make no sense."""
+        return batch_size.Pace(
+            self.batch,
+            span(self.breath, "breath"),
+            span(self.idle, "idle"),
+            span(self.retry_base, "retry_base"),
+            span(self.retry_max, "retry_max"),
+            self.threshold,
+        )
 
 
 class RelayOptions(TypedDict, total=False):
@@ -103,7 +135,7 @@ def declare(fn: Callable[..., Any], options: DeliverOptions) -> Handler:
         if form != "list":
             raise InvalidOption("chunk", chunk, f"belongs to a handler that takes list[Message[T]]; {owner} does not")
         _whole("chunk", chunk, LARGEST_BATCH)
-    pace = read_pace(options.get("pace", "default"), options.get("batch"))
+    pace = _pace(options.get("pace", "default"), options.get("batch"))
     rules = Rules(mode, options.get("attempts"), options.get("then", "letter"), pace)
     _check_transaction(options, mode)
     return Handler(
@@ -175,3 +207,13 @@ def _form(fn: Callable[..., Any], owner: str, mode: Mode) -> tuple[Form, Any]:
 def _argument(hint: Any) -> Any:
     arguments = get_args(hint)
     return arguments[0] if arguments else Any
+
+
+def _pace(given: batch_size.Profile | Pace, batch: int | None) -> batch_size.Pace:
+    """The pace that an option names, with the batch that another one gives."""
+    pace = given.stored() if isinstance(given, Pace) else batch_size.pace(given)
+    if batch is None:
+        return pace
+    if type(batch) is not int:
+        raise InvalidOption("batch", batch, "must be a whole number")
+    return msgspec.structs.replace(pace, batch=batch)

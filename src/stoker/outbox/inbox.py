@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, overload
 
-from stoker.block import joined
 from stoker.engines.base import Engine, Transaction, outbox_of
 from stoker.model.errors import InvalidInput
 from stoker.model.time import DAY, Seconds, span
 from stoker.model.unique import check_text
+from stoker.transaction_block import joined
 
 if TYPE_CHECKING:
     from stoker.app import Stoker

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Unpack, cast, overload
 
-from stoker.block import joined
 from stoker.engines.base import Engine, Transaction, outbox_of
 from stoker.model.errors import InvalidOption
 from stoker.model.ids import text
@@ -25,6 +24,7 @@ from stoker.outbox.message import Message
 from stoker.outbox.relays.base import JoiningRelay, Relay
 from stoker.outbox.service import OutboxService
 from stoker.settings import check_known
+from stoker.transaction_block import joined
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -246,10 +246,10 @@ class Outbox(StreamHandle, Generic[T]):
 
 
 async def _publish_in(batch: Batch[Any], tx: Transaction) -> None:  # noqa: ARG001 - a handler
-    """Stand in for a relay's publisher in a transaction."""
-    raise AssertionError("a lane calls its own publisher")
+    """Stand in for a relay in a transaction."""
+    raise AssertionError("a worker calls the relay itself")
 
 
 async def _publish(batch: Batch[Any]) -> None:  # noqa: ARG001 - a handler
-    """Stand in for a relay's publisher, which every worker makes for itself."""
-    raise AssertionError("a lane calls its own publisher")
+    """Stand in for a relay, which every worker opens for itself."""
+    raise AssertionError("a worker calls the relay itself")

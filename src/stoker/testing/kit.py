@@ -17,7 +17,6 @@ from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 from stoker.app import Stoker
-from stoker.block import joined
 from stoker.engine_pool import LoopEngine
 from stoker.engines.base import Engine, Transaction, outbox_of
 from stoker.hooks import FailedRun, Next
@@ -34,6 +33,7 @@ from stoker.testing import single_run
 from stoker.testing.clock import VirtualClock
 from stoker.testing.enqueued import EnqueuedJob, Wanted, find
 from stoker.testing.stores import OwnStore, aside
+from stoker.transaction_block import joined
 from stoker.worker import Worker
 from stoker.worker.schedules import declare, fire_due
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from stoker.block import running_loop
 from stoker.context import Stopping, name_jobs_in_logs
 from stoker.engines import notices
 from stoker.engines.base import outbox_of
@@ -32,6 +31,7 @@ from stoker.model.measures import Measures, Recorder
 from stoker.model.time import SECOND
 from stoker.services import ServiceContext, UnderWay
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
+from stoker.transaction_block import running_loop
 from stoker.worker.chunks import ChunkLane, ChunkQueue, ChunkRunner, chunk_queues
 from stoker.worker.due_timer import DueTimer
 from stoker.worker.event_publisher import EventPublisher

@@ -1,4 +1,4 @@
-"""How often the careful path asks the server: the number depends on what a call does, never on how many jobs it has."""
+"""How often changes one by one ask the server: it depends on what a call does, never on how many jobs it has."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from stoker.engines.base import OPERATIONS
 from stoker.engines.memory.access import Facet
 from stoker.engines.memory.control import recount
 from stoker.engines.memory.store import Store
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.audit import By, of_alter
@@ -38,11 +38,11 @@ class Alterer(Facet):
 
 def _alter(store: Store, unit: UnitOfWork, selection: Selection, change: Change) -> Tally:
     """Apply a change to the selected jobs."""
-    careful.check(selection, change)
-    store.load(unit, careful.wanted_by_change(selection, change))
-    alteration = careful.Alteration(unit, selection, change)
+    one_by_one.check(selection, change)
+    store.load(unit, one_by_one.wanted_by_change(selection, change))
+    alteration = one_by_one.Alteration(unit, selection, change)
     alteration.run(range(len(selection.ids)))
-    return careful.tally(selection, [alteration])
+    return one_by_one.tally(selection, [alteration])
 
 
 def _expire(store: Store, sweep: Sweep, retention: Retention, now: Instant) -> Expired:

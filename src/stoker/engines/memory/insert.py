@@ -15,7 +15,7 @@ from stoker.engines.base import Transaction
 from stoker.engines.memory.access import Access, Facet
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.waiters import Waiter
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.model.errors import EngineFull
 from stoker.model.groups import Group
@@ -72,9 +72,9 @@ class Inserter(Facet):
 
 def insert(store: Store, unit: UnitOfWork, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
     """Store drafts, all or none, and a new group with them."""
-    store.load(unit, careful.wanted_by_drafts(drafts, group))
+    store.load(unit, one_by_one.wanted_by_drafts(drafts, group))
     with room(store, unit):
-        return careful.insert(unit, drafts, group)
+        return one_by_one.insert(unit, drafts, group)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from stoker.engines.base import CONTROL
 from stoker.engines.memory.access import Facet
 from stoker.engines.memory.insert import room
 from stoker.engines.memory.store import Store
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared.schedules import decide, fire
 from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.model import schedule as rules
@@ -49,7 +49,7 @@ class Schedules(Facet):
 
 def _fire(store: Store, unit: UnitOfWork, tick: Tick, drafts: Sequence[Draft]) -> Fired:
     """Store a tick with its jobs, if it applies."""
-    store.load(unit, careful.wanted_by_drafts(drafts))
+    store.load(unit, one_by_one.wanted_by_drafts(drafts))
     with room(store, unit):
         fired = decide(unit, store.schedules.get(tick.name), tick, drafts)
     if fired.applied and fired.schedule is not None:

@@ -8,7 +8,7 @@ from stoker.engines.base import Transaction
 from stoker.engines.memory.access import Facet
 from stoker.engines.memory.leases import claim
 from stoker.engines.memory.store import Store
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Demand, Note, Settled, Settlement, Verdict
@@ -43,11 +43,11 @@ class Settler(Facet):
 def settle(store: Store, unit: UnitOfWork, settlements: Sequence[Settlement]) -> list[Verdict]:
     """End claims, each independently of the others."""
     check_settlements(settlements)
-    store.load(unit, careful.wanted_by_settlements(settlements))
-    return careful.settle(unit, settlements)
+    store.load(unit, one_by_one.wanted_by_settlements(settlements))
+    return one_by_one.settle(unit, settlements)
 
 
 def _note(store: Store, unit: UnitOfWork, notes: Sequence[Note]) -> list[Verdict]:
     """Write progress, metadata and log lines on running jobs."""
     store.load(unit, Wanted(frozenset(one.id for one in notes)))
-    return [careful.note_one(unit, one) for one in notes]
+    return [one_by_one.note_one(unit, one) for one in notes]

@@ -24,7 +24,7 @@ from stoker.engines.memory.streams import Tables
 from stoker.engines.memory.subqueues import Subqueues
 from stoker.engines.memory.transaction import Adopt, refuse
 from stoker.engines.memory.waiters import Waiter
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared.job_end_waiters import Interest, JobEndWaiters
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.engines.shared.waiters import TopicWaiters
@@ -163,9 +163,9 @@ class Store:
         """Count what the unit changes about groups; a group that closes stores its callbacks."""
         while unit.group_changes:
             self.load(unit, Wanted(groups=frozenset(unit.group_changes)))
-            closed = careful.count_groups(unit, self.queue, self.keep_done)
-            self.load(unit, careful.wanted_by_drafts(careful.callbacks_of(closed)))
-            unit.closings += careful.store_callbacks(unit, closed)
+            closed = one_by_one.count_groups(unit, self.queue, self.keep_done)
+            self.load(unit, one_by_one.wanted_by_drafts(one_by_one.callbacks_of(closed)))
+            unit.closings += one_by_one.store_callbacks(unit, closed)
 
     def apply(self, unit: UnitOfWork) -> None:
         """Write a unit of work."""

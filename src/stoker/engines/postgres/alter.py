@@ -1,4 +1,4 @@
-"""Operators' changes to jobs, in one transaction: the careful path decides about each in the order of the selection."""
+"""Operators' changes to jobs, in one transaction: each is decided about by itself, in the order of the selection."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from stoker.engines.call_times import timed
 from stoker.engines.postgres import audit
 from stoker.engines.postgres.facet import Facet
-from stoker.engines.shared.careful import check
-from stoker.engines.sql import careful
+from stoker.engines.shared.one_by_one import check
+from stoker.engines.sql import one_by_one
 from stoker.engines.sql.packing import legible
 from stoker.model.audit import By, of_alter
 from stoker.model.query import Cancel, Change, Selection, Tally
@@ -36,7 +36,7 @@ class Alterer(Facet):
         tell = partial(of_alter, selection, wanted)
         try:
             tally = await self._store.write(
-                lambda unit: audit.audited(unit, careful.alter(unit, selection, wanted), by, tell), lane="admin"
+                lambda unit: audit.audited(unit, one_by_one.alter(unit, selection, wanted), by, tell), lane="admin"
             )
             await self._store.group_closer.run_now()
         finally:

@@ -26,7 +26,7 @@ from stoker.engines.postgres.connection import BEGIN
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
-from stoker.engines.shared import careful, subqueue_claim
+from stoker.engines.shared import one_by_one, subqueue_claim
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import read_options, read_queue, read_unique
@@ -408,7 +408,7 @@ def set_aside(unit: Unit, found: Sequence[Broken], *, started: bool) -> Exchange
     for one in found:
         record = unit.get(one.id)
         if record is not None and record.status is Status.RUNNING and record.token == one.token:
-            careful.set_aside(unit, record, one.why, started=started)
+            one_by_one.set_aside(unit, record, one.why, started=started)
     yield from unit.write()
 
 

@@ -24,10 +24,10 @@ from stoker.engines.call_times import timed
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
-from stoker.engines.shared.careful import callbacks_of, store_callbacks
+from stoker.engines.shared.one_by_one import callbacks_of, store_callbacks
 from stoker.engines.sql import damage
-from stoker.engines.sql.careful import decided
 from stoker.engines.sql.exchanges import Exchange, Row
+from stoker.engines.sql.one_by_one import decided
 from stoker.model.errors import CorruptRecord, EngineError
 from stoker.model.groups import (
     ABANDONED_AFTER,

@@ -1,6 +1,6 @@
 """Inserting: drafts become pending jobs.
 
-Fresh drafts without keys are inserted by one statement; drafts with keys take the careful path. Concurrent calls of one
+Fresh drafts without keys are inserted by one statement; drafts with keys go one by one. Concurrent calls of one
 engine share statements.
 """
 
@@ -16,7 +16,7 @@ from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.shared.insert_batcher import InsertBatcher, Put
-from stoker.engines.sql import careful
+from stoker.engines.sql import one_by_one
 from stoker.engines.sql.exchanges import Exchange
 from stoker.model.errors import InvalidInput
 from stoker.model.groups import Group
@@ -56,11 +56,11 @@ class Inserter(Facet):
         self._claimer = claimer
         self._transactions = transactions
         self._plain = self._batcher(self._together, MOST)
-        self._keyed = self._batcher(self._carefully, LARGEST_BATCH)
+        self._keyed = self._batcher(self._one_by_one, LARGEST_BATCH)
 
     def _batcher(self, put: Put[Draft, Receipt], most: int) -> InsertBatcher[Draft, Receipt]:
         refusals = (Conflict, InvalidInput)
-        return InsertBatcher(put, parallel=PARALLEL, most=most, small=SMALL, alone=self._carefully, refusals=refusals)
+        return InsertBatcher(put, parallel=PARALLEL, most=most, small=SMALL, alone=self._one_by_one, refusals=refusals)
 
     @timed(write=True)
     async def insert(
@@ -69,7 +69,7 @@ class Inserter(Facet):
         if tx is not None:
             return await self._transactions.join(tx, lambda unit: insert(unit, drafts, group), moves_jobs=True)
         if are_grouped(drafts, group):
-            receipts = await self._carefully(drafts, group)
+            receipts = await self._one_by_one(drafts, group)
         else:
             receipts = await self._batched(drafts)
         self._claimer.inserted(drafts)
@@ -87,7 +87,7 @@ class Inserter(Facet):
             return []
         modes = {draft.unique.mode for draft in drafts if draft.unique is not None}
         if "raise" in modes:
-            return await self._carefully(drafts)
+            return await self._one_by_one(drafts)
         return await (self._keyed if modes else self._plain).put(drafts)
 
     async def _together(self, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -99,7 +99,7 @@ class Inserter(Facet):
             store.notify(woken)
         return [Receipt(draft.job_id, _INSERTED) for draft in drafts]
 
-    async def _carefully(self, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
+    async def _one_by_one(self, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
         """Store drafts of which some may have keys, join groups or be stored already."""
         return await self._store.write(lambda unit: insert(unit, drafts, group), lane="keyed")
 
@@ -112,7 +112,7 @@ def are_grouped(drafts: Sequence[Draft], group: Group | None) -> bool:
 def insert(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> Exchange[list[Receipt]]:
     """Store drafts, and a new group; receipts in their order. After an error nothing of the call is stored."""
     if any(draft.unique is not None for draft in drafts) or are_grouped(drafts, group):
-        return (yield from careful.insert(unit, drafts, group))
+        return (yield from one_by_one.insert(unit, drafts, group))
     if not drafts:
         return []
     firsts: dict[JobId, Draft] = {}

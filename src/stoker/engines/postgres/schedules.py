@@ -13,8 +13,8 @@ from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit
 from stoker.engines.shared.schedules import Firing, TickBatcher, chosen, decide_each, fire, moved
-from stoker.engines.sql.careful import decided
 from stoker.engines.sql.exchanges import Exchange, Row
+from stoker.engines.sql.one_by_one import decided
 from stoker.model import schedule as rules
 from stoker.model.audit import By, of_setting
 from stoker.model.job import Draft

@@ -1,7 +1,7 @@
 """Settling: claims end.
 
 Plain successes, which are nearly all, are settled as a batch: one statement clears bits in leases and inserts rows of
-`done`. Every other settlement takes the careful path, in one transaction with what it brings along (a cool-down,
+`done`. Every other settlement is decided by itself, in one transaction with what it brings along (a cool-down,
 follow-ups). A settlement that meets a lock of another transaction is left out and returned as held; the others are
 written.
 """
@@ -23,9 +23,9 @@ from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.lease_bits import BitMasks, Item, located
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Place, Unit
-from stoker.engines.shared.careful import settle_one
-from stoker.engines.sql.careful import decided
+from stoker.engines.shared.one_by_one import settle_one
 from stoker.engines.sql.exchanges import Exchange, Row
+from stoker.engines.sql.one_by_one import decided
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Settled, Settlement, Verdict
 from stoker.model.lifecycle import KEEP_DONE, check_settlements

@@ -18,10 +18,10 @@ import msgspec
 from stoker.engines.postgres import columns, subqueues
 from stoker.engines.postgres.columns import CODES, PENDING, Stored
 from stoker.engines.postgres.statements import changed_table, sql
-from stoker.engines.shared.careful import wanted_by_drafts
+from stoker.engines.shared.one_by_one import wanted_by_drafts
 from stoker.engines.shared.unit_of_work import Wanted, Written
-from stoker.engines.sql.careful import SqlUnit
 from stoker.engines.sql.exchanges import Exchange, Row, Together
+from stoker.engines.sql.one_by_one import SqlUnit
 from stoker.engines.sql.packing import legible, pack_queue, read_options, read_queue
 from stoker.model.control import Queue
 from stoker.model.errors import EngineBusy
@@ -300,7 +300,7 @@ class Unit(SqlUnit):
     # --- writing ------------------------------------------------------------------------------------------------
 
     def write(self) -> Exchange[bool]:
-        """Write what `careful` decided, and forget what was loaded."""
+        """Write what `one_by_one` decided, and forget what was loaded."""
         changes = list(self.written())
         created = [after for before, after in changes if before is None and after is not None]
         if created and not (yield from self._create(created)):

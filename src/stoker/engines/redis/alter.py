@@ -1,4 +1,4 @@
-"""Operators' changes of selected jobs, shard by shard, by the shared careful path.
+"""Operators' changes of selected jobs, shard by shard, each job by itself.
 
 On one Redis a call is atomic with all that belongs to it. On a cluster it is atomic per queue; a move between queues is
 a further step, which the next move or `expire` finishes if this one could not, and so is the removal of a deleted job's
@@ -18,7 +18,7 @@ from stoker.engines.redis.corrupt import remove_corrupt
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared.facets import Facet
 from stoker.model.actions import allows
 from stoker.model.audit import By, of_alter
@@ -48,25 +48,25 @@ class Alterer(Facet[Store]):
     @timed(write=True)
     async def alter(self, selection: Selection, change: Change, *, by: By | None = None) -> Tally:
         store = self._store
-        careful.check(selection, change)
+        one_by_one.check(selection, change)
         store.connection.inside()
         if not selection.ids:
             return Tally()
         if isinstance(change, Move):
             await store.introduce([change.queue])
-        alterations: list[careful.Alteration] = []
+        alterations: list[one_by_one.Alteration] = []
         for shard, positions in (await _where(store, selection.ids)).items():
 
-            async def act(unit: Unit, positions: Sequence[int] = positions) -> careful.Alteration:
+            async def act(unit: Unit, positions: Sequence[int] = positions) -> one_by_one.Alteration:
                 alteration = await _alter(store, unit, selection, change, positions)
                 part = Selection(tuple(selection.ids[position] for position in positions))
-                audit.write(unit, by, of_alter(part, change, careful.tally(selection, [alteration])))
+                audit.write(unit, by, of_alter(part, change, one_by_one.tally(selection, [alteration])))
                 return alteration
 
             alterations.append(await store.work(shard, act, make=_Moving))
             if isinstance(change, Move):
                 await move.deliver(store, shard)
-        done = careful.tally(selection, alterations)
+        done = one_by_one.tally(selection, alterations)
         if isinstance(change, Delete) and store.connection.cluster and done.changed_ids:
             await event_log.cross_out(store, list(done.changed_ids), deleted=True)
         store.notifier.ends.altered(selection, change, done)
@@ -88,13 +88,13 @@ class _Moving(Unit):
 
 async def _alter(
     store: Store, unit: Unit, selection: Selection, change: Change, positions: Sequence[int]
-) -> careful.Alteration:
+) -> one_by_one.Alteration:
     """One try at the jobs of one shard."""
     ids = [selection.ids[position] for position in positions]
-    part = careful.wanted_by_change(Selection(tuple(ids)), change)
+    part = one_by_one.wanted_by_change(Selection(tuple(ids)), change)
     await unit.load(part)
     await _load_more(store, unit, change, ids)
-    alteration = careful.Alteration(unit, selection, change)
+    alteration = one_by_one.Alteration(unit, selection, change)
     for position in positions:
         record = unit.get(selection.ids[position])
         broken = record is not None and unit.rows[record.id].broken and as_seen(record, selection, position, change)

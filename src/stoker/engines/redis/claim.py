@@ -19,7 +19,7 @@ from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.stored_job import StoredJob, read_notes
 from stoker.engines.redis.unit_of_work import Unit
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.control import Queue
@@ -196,7 +196,7 @@ async def set_aside(store: Store, shard: Shard, job: JobId, why: str) -> None:
         await unit.load(Wanted(frozenset({job})))
         record = unit.get(job)
         if record is not None and record.status is Status.RUNNING:
-            careful.set_aside(unit, record, why, started=False)
+            one_by_one.set_aside(unit, record, why, started=False)
             unit.write("HSET", shard.key("corrupt"), job, why)
 
     await store.work(shard, end)

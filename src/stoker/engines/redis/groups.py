@@ -19,7 +19,7 @@ from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import pairs, scored
 from stoker.engines.redis.keys import CLOSED_GROUPS, DAMAGE, GROUPS, OPEN_GROUPS, Shard
 from stoker.engines.redis.scripts import script
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.errors import CorruptRecord, EngineRefused, GroupClosed, NotFound, StokerError
@@ -243,7 +243,7 @@ async def close(store: Store, shard: Shard, closed: Sequence[Completed]) -> None
 
     found = {one[0].decode(): _closed(*one) for one in closed}
     calling = {key: group for key, group in found.items() if group.callbacks}
-    drafts = careful.callbacks_of(calling.values())
+    drafts = one_by_one.callbacks_of(calling.values())
     plain = all(draft.unique is None and store.shard(draft.queue) is shard for draft in drafts)
     if calling and (not plain or not await insert_callbacks(store, shard, drafts, list(calling))):
         for key in calling:
@@ -268,11 +268,11 @@ async def close_one(store: Store, shard: Shard, key: str) -> bool:
     async def change(unit: Unit) -> bool:
         if await store.connection.call("HGET", key, "p") is None:
             return False
-        await unit.load(careful.wanted_by_drafts(here))
+        await unit.load(one_by_one.wanted_by_drafts(here))
         unit.expect_hash(key, "p", b"1")
         unit.write("HDEL", key, "p")
         unit.write("ZADD", shard.key(GROUPS), group.expires_at, key)
-        stored[:] = [draft for draft in here if careful.insert_followup(unit, draft).stored is Stored.INSERTED]
+        stored[:] = [draft for draft in here if one_by_one.insert_followup(unit, draft).stored is Stored.INSERTED]
         return True
 
     if not await store.work(shard, change, repeat=True):

@@ -20,7 +20,7 @@ from stoker.engines.redis.server_checks import ServerChecks
 from stoker.engines.redis.store import Store, refuse
 from stoker.engines.redis.subqueues import slot_text
 from stoker.engines.redis.unit_of_work import Unit
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.insert_batcher import InsertBatcher
 from stoker.model.errors import EngineError, EngineRefused, EngineUnavailable
@@ -89,7 +89,9 @@ async def insert(store: Store, drafts: Sequence[Draft], group: Group | None = No
     if group is not None or any(draft.options.group is not None for draft in drafts):
         await groups.keep_together(store, drafts, group)
     if group is not None and not drafts:
-        await store.work(await groups.where(store, group.id), lambda unit: carefully(unit, (), group), repeat=True)
+        await store.work(
+            await groups.where(store, group.id), lambda unit: insert_one_by_one(unit, (), group), repeat=True
+        )
     for shard, places in by_shard(store, drafts).items():
         part = [drafts[place] for place in places]
         new = None if group is None or all(one.options.group != group.id for one in part) else group
@@ -131,7 +133,7 @@ async def _into(store: Store, shard: Shard, drafts: Sequence[Draft], group: Grou
                 )
                 for place, draft in enumerate(drafts)
             ]
-    return await store.work(shard, lambda unit: carefully(unit, drafts, group), repeat=True)
+    return await store.work(shard, lambda unit: insert_one_by_one(unit, drafts, group), repeat=True)
 
 
 async def _send(store: Store, shard: Shard, drafts: Sequence[Draft], group: Group | None) -> tuple[Instant, bytes]:
@@ -259,11 +261,11 @@ async def keep_keys_together(store: Store, drafts: Sequence[Draft]) -> None:
 # --- with all circumstances -------------------------------------------------------------------------------------
 
 
-async def carefully(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
+async def insert_one_by_one(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> list[Receipt]:
     """Drafts one after the other, by the rules."""
-    wanted = careful.wanted_by_drafts(drafts, group)
+    wanted = one_by_one.wanted_by_drafts(drafts, group)
     await unit.load(wanted)
-    receipts = careful.insert(unit, drafts, group)
+    receipts = one_by_one.insert(unit, drafts, group)
     for joined in wanted.groups:
         if joined in unit.group_changes:
             unit.expect_group(joined)

@@ -18,7 +18,7 @@ from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import pairs
 from stoker.engines.redis.insert import keep_keys_together
 from stoker.engines.redis.keys import SCHEDULES, Shard
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.schedules import Firing, TickBatcher, decide_each, fire, moved
 from stoker.engines.shared.unit_of_work import Wanted
@@ -125,7 +125,7 @@ async def _fire(store: Store, shard: Shard, ticks: Sequence[Firing]) -> list[Fir
             unit.expect_hash(key, name, raw)
             if raw is not None:
                 stored[name] = unpack(name, raw)
-        await unit.load(careful.wanted_by_drafts(draft for _, drafts in ticks for draft in drafts))
+        await unit.load(one_by_one.wanted_by_drafts(draft for _, drafts in ticks for draft in drafts))
         fired = decide_each(unit, stored, ticks)
         for name, after in moved(fired).items():
             unit.write("HSET", key, name, pack(after))

@@ -27,7 +27,7 @@ from stoker.engines.redis.store import MOST_TRIES, Store, refuse
 from stoker.engines.redis.stored_job import Notes, salvaged, write_notes
 from stoker.engines.redis.subqueues import slot_text
 from stoker.engines.redis.unit_of_work import Unit
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.errors import EngineBusy
@@ -369,7 +369,7 @@ class Call:
                 unit.release(ref[2], one.id)
             here = [draft for draft in one.followups if self._store.shard(draft.queue) is self._shard]
             drafts = await followups.allowed(self._store, here, one.id)
-            await unit.load(careful.wanted_by_drafts(drafts)._replace(groups=frozenset()))
+            await unit.load(one_by_one.wanted_by_drafts(drafts)._replace(groups=frozenset()))
             for draft in drafts:
-                careful.insert_followup(unit, draft)
+                one_by_one.insert_followup(unit, draft)
         return unit

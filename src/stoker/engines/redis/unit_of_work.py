@@ -1,4 +1,4 @@
-"""The unit of work on Redis: records are read, changed by `careful`, and committed by compare-and-set.
+"""The unit of work on Redis: records are read, changed by `one_by_one`, and committed by compare-and-set.
 
 For everything that is not hot: keyed inserts, follow-ups, operators' changes. The script that writes checks first what
 was read. Either nothing changed meanwhile and it writes all, or it writes nothing and the engine repeats the unit. A

@@ -1,1 +1,1 @@
-"""What all engines have in common: the unit of work and the careful path over it."""
+"""What all engines have in common: the unit of work, and how jobs are changed in it one by one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared.insert_batcher import InsertBatcher
 from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.model.errors import EngineFull, EngineRefused, InvalidInput
@@ -63,7 +63,7 @@ async def fire(
 
 
 def decide(unit: UnitOfWork, stored: Schedule | None, tick: Tick, drafts: Sequence[Draft]) -> Fired:
-    """Insert the jobs of a tick that applies; the unit holds what `careful.wanted_by_drafts` names."""
+    """Insert the jobs of a tick that applies; the unit holds what `one_by_one.wanted_by_drafts` names."""
     if stored is None or not applies(stored, tick, unit.now):
         return Fired(applied=False, now=unit.now, schedule=stored)
     receipts = tuple(insert_occurrence(unit, draft) for draft in drafts)
@@ -73,7 +73,7 @@ def decide(unit: UnitOfWork, stored: Schedule | None, tick: Tick, drafts: Sequen
 def insert_occurrence(unit: UnitOfWork, draft: Draft) -> Receipt:
     """Store the job of an occurrence, unless it is there already."""
     check_id(draft, unit.get(draft.job_id))
-    return careful.insert_followup(unit, draft)
+    return one_by_one.insert_followup(unit, draft)
 
 
 def chosen(stored: Mapping[str, Schedule], ticks: Sequence[Firing], now: Instant) -> dict[str, Firing]:

@@ -1,8 +1,8 @@
 """One transaction: what was loaded, and what is to be written.
 
-An engine loads records, keys and queues into a unit, the functions of `careful` change them by the model's rules, and
-the engine writes the difference in one atomic step. Counters, keys and wake-ups follow from the records: `put` is the
-only way to change a job, so they cannot disagree with it.
+An engine loads records, keys and queues into a unit, the functions of `one_by_one` change them by the model's rules,
+and the engine writes the difference in one atomic step. Counters, keys and wake-ups follow from the records: `put` is
+the only way to change a job, so they cannot disagree with it.
 
 The engine loads what `Wanted` names before it is read, and with it what belongs to it: for a key the record of its
 holder, for a record the settings of its queue.
@@ -114,7 +114,7 @@ class UnitOfWork:
         """A group as stored; None when there is none of this id."""
         self._groups[group] = stored
 
-    # --- deciding: by `careful` ---------------------------------------------------------------------------------
+    # --- deciding: by `one_by_one` ---------------------------------------------------------------------------------
 
     def get(self, job: JobId) -> Record | None:
         """A job as changed so far."""

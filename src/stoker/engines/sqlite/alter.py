@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from stoker.engines.call_times import timed
-from stoker.engines.shared.careful import check
-from stoker.engines.sql import careful
+from stoker.engines.shared.one_by_one import check
+from stoker.engines.sql import one_by_one
 from stoker.engines.sqlite import audit
 from stoker.engines.sqlite.facet import Facet
 from stoker.model.audit import By, of_alter
@@ -21,7 +21,7 @@ class Alterer(Facet):
         check(selection, change)
         tell = partial(of_alter, selection, change)
         tally = await self._store.write(
-            lambda unit: audit.audited(unit, careful.alter(unit, selection, change), by, tell), strict=True
+            lambda unit: audit.audited(unit, one_by_one.alter(unit, selection, change), by, tell), strict=True
         )
         self._store.ends.altered(selection, change, tally)
         return tally

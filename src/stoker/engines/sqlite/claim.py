@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stoker.engines.call_times import timed
-from stoker.engines.shared import careful, subqueue_claim
+from stoker.engines.shared import one_by_one, subqueue_claim
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import read_bucket, read_metadata, read_options, read_unique
@@ -218,7 +218,7 @@ def set_aside(unit: Unit, job: JobId, why: str, *, started: bool = True) -> Exch
     yield from unit.load(Wanted(frozenset({job})))
     record = unit.get(job)
     assert record is not None
-    careful.set_aside(unit, record, why, started=started)
+    one_by_one.set_aside(unit, record, why, started=started)
     yield from unit.write()
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stoker.engines.call_times import timed
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql import damage
 from stoker.engines.sql.exchanges import Exchange, Row
@@ -157,10 +157,10 @@ def write(unit: Unit, made: Sequence[Group], changes: Mapping[JobId, GroupChange
     for id_, change in changes.items():
         if (group_ := (yield from _count(unit, id_, change))) is not None:
             closed.append(group_)
-    callbacks = careful.callbacks_of(closed)
+    callbacks = one_by_one.callbacks_of(closed)
     if callbacks:
-        yield from unit.load(careful.wanted_by_drafts(callbacks))
-    unit.closings += careful.store_callbacks(unit, closed)
+        yield from unit.load(one_by_one.wanted_by_drafts(callbacks))
+    unit.closings += one_by_one.store_callbacks(unit, closed)
     if callbacks:
         yield from unit.write()
 
@@ -198,9 +198,9 @@ def _jobs(group: JobId) -> Exchange[tuple[bytes | None, bytes]]:
 
 def admit(unit: Unit, drafts: Sequence[Draft], group: Group | None) -> Exchange[None]:
     """Refuse drafts of groups that are closed or missing; a new group is inserted with the next write."""
-    wanted = careful.wanted_by_drafts(drafts, group)
+    wanted = one_by_one.wanted_by_drafts(drafts, group)
     yield from unit.load(Wanted(groups=wanted.groups))
-    careful.admit(unit, drafts, group)
+    one_by_one.admit(unit, drafts, group)
 
 
 def closed_by(closings: Iterable[Closing]) -> Exchange[list[Closing]]:

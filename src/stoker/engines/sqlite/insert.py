@@ -1,7 +1,7 @@
 """Insert drafts as pending jobs.
 
 Drafts without keys are inserted as a batch: one statement for all rows of `body`, one for all rows of `ready`. A draft
-with a key, or with an id that is stored already, takes the careful path.
+with a key, or with an id that is stored already, goes one by one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from stoker.engines.base import Transaction
 from stoker.engines.call_times import timed
-from stoker.engines.sql import careful
+from stoker.engines.sql import one_by_one
 from stoker.engines.sql.exchanges import Exchange, Many, Row
 from stoker.engines.sqlite import groups, subqueues
 from stoker.engines.sqlite.columns import INSERT_BODY, INSERT_READY, PENDING, draft_row
@@ -54,7 +54,7 @@ def insert(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> E
                 unit.joined(draft)
             yield from unit.write()
         return [Receipt(draft.job_id, _INSERTED) for draft in drafts]
-    return (yield from careful.insert(unit, drafts, group))
+    return (yield from one_by_one.insert(unit, drafts, group))
 
 
 def _together(unit: Unit, drafts: Sequence[Draft]) -> Exchange[bool]:

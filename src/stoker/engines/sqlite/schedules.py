@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stoker.engines.base import CONTROL
 from stoker.engines.call_times import timed
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared import schedules as shared
 from stoker.engines.shared.schedules import decide
 from stoker.engines.sql.exchanges import Exchange, Row
@@ -76,7 +76,7 @@ def drop(unit: Unit, name: str, by: By | None = None) -> Exchange[bool]:
 def fire(unit: Unit, tick: Tick, drafts: Sequence[Draft]) -> Exchange[Fired]:
     """Store a tick with its jobs, if it applies."""
     stored = yield from _find(tick.name)
-    yield from unit.load(careful.wanted_by_drafts(drafts))
+    yield from unit.load(one_by_one.wanted_by_drafts(drafts))
     fired = decide(unit, stored, tick, drafts)
     if fired.applied and fired.schedule is not None:
         yield _WRITE, (tick.name, pack(fired.schedule))

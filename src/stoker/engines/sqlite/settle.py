@@ -2,7 +2,7 @@
 
 Plain successes, nearly all settlements, are settled as a batch: one statement deletes the rows of `running`, one
 inserts rows of `done`. If fewer rows were deleted than the batch has, a claim was lost or its job is to be canceled:
-then the transaction runs again, one by one. Every other settlement takes the careful path from the start.
+then the transaction runs again, one by one. Every other settlement goes that way from the start.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.base import Transaction, needs_transaction
 from stoker.engines.call_times import timed
-from stoker.engines.shared import careful
-from stoker.engines.sql import careful as exchanges
+from stoker.engines.shared import one_by_one
+from stoker.engines.sql import one_by_one as exchanges
 from stoker.engines.sql.exchanges import Exchange, Many, Row
 from stoker.engines.sqlite import subqueues
 from stoker.engines.sqlite.columns import DONE, FINISH, RUNNING
@@ -79,11 +79,11 @@ def settle(unit: Unit, settlements: Sequence[Settlement]) -> Exchange[list[Verdi
     if unit.swift:
         others = yield from _together(unit, settlements)
     if others:
-        yield from unit.load(careful.wanted_by_settlements(settlements[position] for position in others))
+        yield from unit.load(one_by_one.wanted_by_settlements(settlements[position] for position in others))
     left = set(others)
     for position, settlement in enumerate(settlements):
         if position in left:
-            verdicts[position] = careful.settle_one(unit, settlement)
+            verdicts[position] = one_by_one.settle_one(unit, settlement)
         else:  # settled in the batch; the last settlement of a kind decides about the kind's last error
             unit.last_errors[settlement.ref[3]] = None
     yield from unit.write()

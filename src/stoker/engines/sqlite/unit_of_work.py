@@ -1,6 +1,6 @@
 """The unit of work of one transaction: its instant, row numbers, queues, counts and changed jobs.
 
-`load` and `write` are SQLite's part of the shared unit of work: jobs are read by id, changed by `careful`, and the
+`load` and `write` are SQLite's part of the shared unit of work: jobs are read by id, changed by `one_by_one`, and the
 difference is written row by row. Counts are written once at the end of the transaction, one change per counter. Nothing
 here outlives the transaction, so a rollback leaves nothing to repair.
 """
@@ -14,8 +14,8 @@ import msgspec
 
 from stoker.engines.base import CONTROL, PLACELESS
 from stoker.engines.shared.unit_of_work import Wanted
-from stoker.engines.sql.careful import SqlUnit
 from stoker.engines.sql.exchanges import Exchange, Many, Row
+from stoker.engines.sql.one_by_one import SqlUnit
 from stoker.engines.sql.packing import pack_queue, read_queue
 from stoker.engines.sqlite import columns, groups, subqueues
 from stoker.engines.sqlite.columns import CODES, Stored
@@ -322,7 +322,7 @@ class Unit(SqlUnit):
         return self._stored[job]
 
     def write(self) -> Exchange[bool]:
-        """Write what `careful` decided, and drop what was loaded. One transaction at a time writes to a file."""
+        """Write what `one_by_one` decided, and drop what was loaded. One transaction at a time writes to a file."""
         seqs: dict[JobId, int] = {}
         for before, after in self.written():
             if after is None:

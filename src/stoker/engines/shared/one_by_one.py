@@ -1,4 +1,4 @@
-"""The careful path: insert, settle and alter jobs one by one, with every rule, for all engines.
+"""Insert, settle and alter jobs one by one, with every rule, for all engines.
 
 The functions read from a loaded unit of work and put into it what the model decides; they do no input or output.
 Engines have bulk paths of their own for what is simple and frequent (fresh drafts without keys, plain successes);

@@ -16,7 +16,7 @@ from stoker.outbox.relays.base import Partial, Relay
 logger = logging.getLogger("stoker.outbox")
 
 
-class Publisher:
+class RelayHandler:
     """One relay in one worker. Its lanes share it."""
 
     def __init__(self, relay: Relay) -> None:

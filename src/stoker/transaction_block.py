@@ -1,9 +1,9 @@
 """Blocks: the user's writes and what Stoker stores for them, in one commit.
 
-A block is one transaction of the user's or of the engine. A `Part` says what belongs to it beside the user's writes:
-`begin` is the fence and comes first, `end` comes last, then the transaction commits. So the writes and the end of the
-work exist together or not at all. `current().transaction()` makes a block whose part is the run's job (`JobPart`), a
-delivery of the outbox one whose part is its turn (`TurnPart`):
+A block is one transaction of the user's or of the engine. A `Participant` says what belongs to it beside the user's
+writes: `begin` is the fence and comes first, `end` comes last, then the transaction commits. So the writes and the end
+of the work exist together or not at all. `current().transaction()` makes a block with the run's job (`JobParticipant`),
+a delivery of the outbox one with its turn (`TurnParticipant`):
 
     async with Block(app, part, factory) as handle:   # a sync handler in its thread: `with Block(..., loop=loop)`
         await handler(batch, handle)

@@ -1,4 +1,4 @@
-"""The careful path as statements: load what an operation needs, decide, write the difference."""
+"""Changes one by one as statements: load what an operation needs, decide, write the difference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from stoker.engines.shared import careful
+from stoker.engines.shared import one_by_one
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.engines.sql.exchanges import Exchange
 from stoker.model.errors import StokerError
@@ -26,7 +26,7 @@ class SqlUnit(UnitOfWork, ABC):
 
     def load_drafts(self, drafts: Sequence[Draft], group: Group | None = None) -> Exchange[None]:
         """Read what inserting these drafts needs, and perhaps a new group for them."""
-        yield from self.load(careful.wanted_by_drafts(drafts, group))
+        yield from self.load(one_by_one.wanted_by_drafts(drafts, group))
 
     @abstractmethod
     def write(self) -> Exchange[bool]:
@@ -56,25 +56,27 @@ def decided(unit: SqlUnit, load: Callable[[], Exchange[None]], decide: Callable[
 def insert(unit: SqlUnit, drafts: Sequence[Draft], group: Group | None = None) -> Exchange[list[Receipt]]:
     """Store drafts; receipts in their order. After an error nothing of the call is written."""
     return (
-        yield from decided(unit, lambda: unit.load_drafts(drafts, group), lambda: careful.insert(unit, drafts, group))
+        yield from decided(
+            unit, lambda: unit.load_drafts(drafts, group), lambda: one_by_one.insert(unit, drafts, group)
+        )
     )
 
 
 def note(unit: SqlUnit, notes: Sequence[Note]) -> Exchange[list[Verdict]]:
     """Write progress, metadata and log lines on running jobs."""
     yield from unit.load(Wanted(frozenset(one.id for one in notes)))
-    verdicts = [careful.note_one(unit, one) for one in notes]
+    verdicts = [one_by_one.note_one(unit, one) for one in notes]
     yield from unit.write()
     return verdicts
 
 
 def alter(unit: SqlUnit, selection: Selection, change: Change) -> Exchange[Tally]:
     """Apply a change to the selected jobs."""
-    wanted = careful.wanted_by_change(selection, change)
+    wanted = one_by_one.wanted_by_change(selection, change)
 
     def decide() -> Tally:
-        alteration = careful.Alteration(unit, selection, change)
+        alteration = one_by_one.Alteration(unit, selection, change)
         alteration.run(range(len(selection.ids)))
-        return careful.tally(selection, [alteration])
+        return one_by_one.tally(selection, [alteration])
 
     return (yield from decided(unit, lambda: unit.load(wanted), decide))
