@@ -45,7 +45,7 @@ class Host:
         self._entered.set_result(handle)
         try:
             error = await self._left
-        except asyncio.CancelledError as canceled:  # who wanted it was canceled just when it was entered
+        except asyncio.CancelledError as canceled:  # the caller was canceled while the manager was entered
             error = canceled
         if error is None:
             await self._manager.__aexit__(None, None, None)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stoker.app import Stoker
 
 MOST_AWAITED = 50
-"""Up to so many members that have not ended a waiter is woken by their ends; while they are more it looks again."""
+"""Below this many unfinished members `wait()` is woken by their ends; above it polls."""
 
 Callbacks: TypeAlias = Sequence[tuple[MarkedDraft, bool]]
 """Callbacks with `RESULTS`, and whether members may have failed when one is stored."""

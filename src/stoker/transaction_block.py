@@ -457,7 +457,7 @@ class Block(Generic[AsyncT, SyncT]):
         return canceled
 
     async def _tell(self) -> None:
-        """After the commit: wake who waits for what it brought, and emit the jobs."""
+        """After the commit: wake waiters and publish the inserted jobs."""
         for drafts, receipts in self._inserted:
             await self.app.emit_inserted(drafts, receipts)
         if self._topics:

@@ -114,7 +114,7 @@ def test_workers_are_told_their_app_in_the_same_ways(app: str, words: list[str],
         (tmp_path / "pyproject.toml").write_text(f'[tool.stoker]\napp = "{app}"\n', encoding="utf-8")
     done = _run(tmp_path, *before, *words, *behind.get(how, []), environ=environ)
     assert done.returncode == 0, done.stderr
-    assert "is at work on sqlite" in done.stderr
+    assert "started on sqlite" in done.stderr
 
 
 @pytest.mark.spec("CLI-64")

@@ -566,4 +566,4 @@ async def test_a_consumer_that_is_dropped_gets_nothing_more(
         await fill(outbox, 1)
         await delivered(outbox, 1)
         await outbox_of(await outbox.app.engine()).steer("orders", "publish", Drop())
-        await until(lambda: "was dropped" in caplog.text)
+        await until(lambda: "was deleted; delivery stopped" in caplog.text)

@@ -240,7 +240,7 @@ def test_a_terminal_shows_counters_and_while_draining_a_bar(deployment: Deployme
     last = re.sub(r"\x1b\[[\d;]*\w", "", text.rstrip().splitlines()[-1])
     assert last == "drained: 6 done"
     assert all(re.search(BAR % done, shown) for done in flags), "a bar that grows"
-    assert "is at work on sqlite" in text, "log lines stand above"
+    assert "started on sqlite" in text, "log lines stand above"
 
 
 def test_memory_runs_in_the_same_process() -> None:

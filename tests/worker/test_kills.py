@@ -202,7 +202,7 @@ def test_claims_whose_reply_is_under_way_when_told_to_stop_are_handed_back(deplo
         crew = fleet.work()
         until(lambda: held.exists() and held.read_text().count("\n") == len(given), what="claimed")
         crew.send(signal.SIGTERM)
-        until(lambda: crew.log.count("stopping: nothing more is claimed") == 2, what="both were told")
+        until(lambda: crew.log.count("stopping: no new jobs are claimed") == 2, what="both were told")
         hold.unlink()
         assert crew.wait() == 0
         assert {(job.status, job.attempts, job.crashes) for job in fleet.records().values()} == {(Status.PENDING, 0, 0)}
@@ -240,7 +240,7 @@ def test_without_their_supervisor_processes_drain_and_a_second_signal_hurries(de
         until(lambda: fleet.occupy(others.children, "wait"), what="both at work")
         stuck = {run.job for pid in others.children for run in fleet.running(pid) if run.kind == "wait"}
         others.send(signal.SIGTERM)
-        until(lambda: others.log.count("stopping: nothing more is claimed") == 2)
+        until(lambda: others.log.count("stopping: no new jobs are claimed") == 2)
         hurried = time.monotonic()
         others.send(signal.SIGTERM)
         assert others.wait() == 0

@@ -60,7 +60,7 @@ def test_quiet_claims_nothing_more_but_finishes(deployment: Deployment) -> None:
         until(lambda: deployment.marks("start"))
         command.send(signal.SIGTSTP)
         until(lambda: not deployment.ready_file.exists())
-        until(lambda: "quiet: nothing more is claimed, with 1 running job" in command.log)
+        until(lambda: "quiet: no new jobs are claimed, with 1 running job" in command.log)
         deployment.enqueue("quick", {"n": 1})
         flag.touch()
         until(lambda: deployment.marks("end"))

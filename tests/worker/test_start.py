@@ -33,7 +33,7 @@ async def test_the_first_line_says_where_and_what(jobs: Stoker, caplog: pytest.L
 
     async with Worker(jobs, {"mail": 5, "default": 20}) as worker:
         engine = worker.engine
-    line = f"worker {worker.id} is at work on {engine.name} {engine.where}; queues and slots mail:5, default:20; "
+    line = f"worker {worker.id} started on {engine.name} {engine.where}; queues and slots mail:5, default:20; "
     assert f"{line}2 tasks; stoker {version()}" in caplog.messages
 
 

@@ -109,7 +109,7 @@ class Sleep:
         until(self.at_work_again, what="back at work")
         until(lambda: self.heard().count("lease lost: the store refused the outcome") >= len(self.runs), what="refused")
         said = self.heard()
-        assert all(f"lease lost: worker {run.worker} was taken for dead" in said for run in self.runs)
+        assert all(f"lease lost: worker {run.worker} did not renew it" in said for run in self.runs)
         assert self.command.children == self.pids, "the same processes as before"
 
 
@@ -170,7 +170,7 @@ def test_who_wakes_up_after_its_lease_starts_nothing_that_it_had_claimed(deploym
         finally:
             flag.touch()
             os.kill(held.pid, signal.SIGCONT)
-        until(lambda: "was taken for dead" in frozen.log, what="it hears what happened")
+        until(lambda: "its jobs were reassigned" in frozen.log, what="it hears what happened")
         assert [mark.kind for mark in deployment.marks("start") if mark.pid == held.pid] == ["hold"]
         assert sorted(mark.job for mark in deployment.marks("start") if mark.kind == "quick") == sorted(jobs)
         again = deployment.enqueue("quick", {"n": 10})

@@ -27,10 +27,10 @@ from stoker.model.stats import DAILY, OF_ALL, of_all, usual_wait
 from stoker.model.time import DAY, HOUR, MINUTE, Instant, Span
 
 MOST_COUNTED = 10_000
-"""Of more jobs than these that died in the last hour it is said that there are more."""
+"""Jobs that died in the last hour are counted up to this number; beyond it findings say `more than`."""
 
 LOOKED_AT = 20
-"""Of so many queues that wait long the usual wait and the limits are read; the longest waits come first."""
+"""The usual wait and the limits are read for at most this many late queues, the longest waits first."""
 
 
 class Slowly(msgspec.Struct, frozen=True):

@@ -43,7 +43,7 @@ PAGE = 500
 """How many jobs of a filter one step of an action looks at."""
 
 MOST_FORMER = 10_000
-"""Of so many jobs an action remembers what they were before."""
+"""Undo information is kept for at most this many jobs."""
 
 
 @dataclass

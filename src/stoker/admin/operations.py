@@ -241,7 +241,7 @@ class OperationsAdmin(Noun):
         return Walk(self._context, Filter.parse(stored.filter), change, stored.bound, cursor)
 
     async def _written(self, before: Operation, walk: Walk | LetterWalk, tally: Tally) -> Operation:
-        """Store what a page came to; if a stop was asked for meanwhile, the operation ends with it."""
+        """Save progress after a page; stop if requested."""
         engine = await self._context.engine()
         later = await _later(walk) if walk.ended else None
         while True:

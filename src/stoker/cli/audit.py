@@ -15,7 +15,7 @@ from stoker.model.time import SECOND
 @click.option("--who", metavar="NAME", help="Only what this person changed.")
 @click.option("--action", metavar="ACTION", help="Only this, as in jobs.cancel; jobs. means all about jobs.")
 @click.option("--target", metavar="TARGET", help='Only changes of this, as in "queue mail".')
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many entries.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of entries.")
 @as_lines_option
 @on_target
 def audit(since: str, limit: int, as_json: bool, path: str | None, url: str | None, **chosen: str | None) -> None:

@@ -30,7 +30,7 @@ def groups() -> None:
 
 @groups.command("list", epilog=EXIT_CODES)
 @click.option("--state", type=click.Choice(STATES), help="Only these; else open ones, then closed ones.")
-@click.option("--limit", type=click.IntRange(1), default=25, show_default=True, help="At most so many groups.")
+@click.option("--limit", type=click.IntRange(1), default=25, show_default=True, help="Maximum number of groups.")
 @as_lines_option
 @on_store
 def list_(state: State | None, limit: int, as_json: bool, path: str | None, url: str | None) -> None:

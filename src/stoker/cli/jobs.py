@@ -145,7 +145,7 @@ async def whole(admin: Operators, terms: tuple[str, ...]) -> str:
 
 @jobs.command("list", cls=FilterCommand, epilog=FILTER_HELP)
 @terms_argument("[FILTER]...")
-@click.option("--limit", type=click.IntRange(1), default=25, show_default=True, help="At most so many jobs.")
+@click.option("--limit", type=click.IntRange(1), default=25, show_default=True, help="Maximum number of jobs.")
 @click.option("--count", is_flag=True, help="Only how many there are: exact, or 10,000+.")
 @as_lines_option
 @on_store

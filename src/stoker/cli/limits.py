@@ -59,7 +59,7 @@ def list_(as_json: bool, path: str | None, url: str | None) -> None:
 @limits.command(epilog=EXIT_CODES)
 @click.argument("queue")
 @click.option("--after", metavar="NAME", help="Only names behind this one.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Maximum number of keys.")
 @as_lines_option
 @on_store
 def keys(queue: str, after: str | None, limit: int, as_json: bool, path: str | None, url: str | None) -> None:
@@ -74,7 +74,7 @@ def keys(queue: str, after: str | None, limit: int, as_json: bool, path: str | N
 
 @limits.command("full", epilog=EXIT_CODES)
 @click.argument("queue", required=False)
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Maximum number of keys.")
 @as_lines_option
 @on_store
 def full(queue: str | None, limit: int, as_json: bool, path: str | None, url: str | None) -> None:

@@ -119,7 +119,7 @@ def lag(stream: str | None, as_json: bool, path: str | None, url: str | None) ->
     show_default=True,
     help="Only letters of this status.",
 )
-@click.option("--limit", type=click.IntRange(1), default=25, show_default=True, help="At most so many letters.")
+@click.option("--limit", type=click.IntRange(1), default=25, show_default=True, help="Maximum number of letters.")
 @as_lines_option
 @on_store
 def letters(

@@ -670,7 +670,7 @@ class Outbox(Protocol):
     async def advance(
         self, advance: Advance, *, tx: Transaction | None = None, request: LeaseRequest | None = None
     ) -> Advanced:
-        """Store what a turn came to and release the partition, in one step, only while `delivery.applies`.
+        """Store the result of a delivery and release the partition, in one step, only while `delivery.applies`.
 
         Letters meet those that are stored by `letters.merge`. With `request` the same partition is leased again in the
         same step if it could be leased now and has something to deliver. `tx` and `request` exclude each other.

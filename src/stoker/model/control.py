@@ -153,7 +153,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> Rate | None:
-        """At most so many starts; None: any number."""
+        """How many jobs may start in a time; None: any number."""
         return None if self.bucket is None else self.bucket.rate
 
     def is_paused(self, now: Instant) -> bool:

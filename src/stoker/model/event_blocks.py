@@ -85,7 +85,7 @@ _decode = msgspec.msgpack.Decoder(_Columns).decode
 def pack(events: Sequence[Event], shift: Span = 0) -> list[Block]:
     """The blocks of some events, whose times are shifted, those of the latest minute first. None: `[]`.
 
-    So what is told late is stored behind something recent, by which it is found.
+    Late events get a later block number, by which `late_minutes` finds them.
     """
     if not events:
         return []

@@ -203,7 +203,7 @@ def unpack_members(stored: bytes) -> tuple[JobId, ...]:
 
 
 def known_members(before: tuple[JobId, ...], total: int, joined: Sequence[JobId]) -> tuple[JobId, ...]:
-    """The ids to keep when others join a group of so many: none once they are more than `MOST_KNOWN`."""
+    """Member ids to store after a join; none above `MOST_KNOWN`."""
     if not joined or (total and not before):
         return before
     return (*before, *joined) if len(before) + len(joined) <= MOST_KNOWN else ()

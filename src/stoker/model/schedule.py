@@ -58,7 +58,7 @@ NO_ID: JobId = bytes(16)
 
 
 SMALL, REMEMBERED = 4 << 10, 4_000
-"""Up to so many bytes, and of so many schedules, the last reading is kept."""
+"""Limits of the parse cache: bytes of a schedule, and number of schedules."""
 
 
 class Action(enum.StrEnum):

@@ -2,7 +2,7 @@
 
 Called by the roll-up of each worker once a minute and by the operator's side for charts. The rule it keeps: counts and
 times of a closed minute are a function of that minute alone, so computing them again, by any process, changes nothing.
-What happened stays true: a minute may gain events that were told late, and never loses any.
+Counts of a minute only grow: late events are added, and deletions change nothing.
 What only exists now (how deep a queue is, how large the store is) is sampled once, for the minute that has just closed.
 Times are microseconds.
 """

@@ -267,7 +267,7 @@ def pick(main: Sequence[Head], lines: Mapping[str, Sequence[Head]], n: int) -> l
 
 
 def share(n: int, subqueues: int) -> int:
-    """How many jobs each of so many subqueues gives at most, if `n` are wanted in all."""
+    """The most jobs that a claim of `n` takes from each of `subqueues`."""
     return -(-n // subqueues)
 
 
@@ -279,12 +279,12 @@ def take_turns(lines: Iterable[tuple[str, Sequence[Head]]], n: int) -> list[tupl
 
 
 def joins_at(claims: int) -> int:
-    """The turn of a subqueue that joins the round after so many claims: behind those that were served."""
+    """Turn number of a subqueue that joins after `claims`; sorts after those already served."""
     return 2 * claims + 1
 
 
 def served_at(claims: int) -> int:
-    """The turn of a subqueue that the next claim serves, after so many claims: behind those that joined."""
+    """Turn number of a subqueue that the next claim serves; sorts after those that joined."""
     return 2 * claims + 2
 
 

@@ -167,9 +167,7 @@ class ConsumerLoop:
                     if found.numbering:
                         wait, unsure = min(wait, AGAIN), True
             except NotFound:
-                logger.warning(
-                    "%r was dropped: this worker delivers nothing to it any more. A new start registers it anew.", self
-                )
+                logger.warning("%r was deleted; delivery stopped. Restart the worker to register it again.", self)
                 self.close()
             except StokerError as error:
                 wait, unsure = self._wait_for_store(error), isinstance(error, PASSING)
@@ -222,7 +220,7 @@ class ConsumerLoop:
             lease = await self._store(turn, advance, request)
 
     async def _store(self, turn: Delivery, advance: Advance | None, request: LeaseRequest | None) -> Lease | None:
-        """Store what a turn came to; returns the next lease of the partition, if there is one."""
+        """Store the result of a delivery; returns the next lease of the partition, if there is one."""
         if advance is None:
             return None
         try:
@@ -240,7 +238,7 @@ class ConsumerLoop:
         return advanced.lease
 
     def report(self, turn: Delivery, advance: Advance, advanced: Advanced) -> None:
-        """Log what a turn came to."""
+        """Log the result of a delivery."""
         if not advanced.applied:
             logger.warning(
                 "%r lost the lease of partition %d before its outcome was stored: nothing of the outcome is, and the "
@@ -266,13 +264,12 @@ class ConsumerLoop:
             untold = None if turn.given_back else self._failed_turns.failed(self.clock())
             logger.log(
                 logging.DEBUG if untold is None else logging.WARNING,
-                "%r could not deliver in partition %d, failures in a row: %d; next try in %.1f s; its messages wait. "
-                "Other turns of the consumer that failed since the last warning: %d. %s",
+                "%r could not deliver in partition %d (%d in a row, %d more not logged); next try in %.1f s. %s",
                 self,
                 advance.partition,
                 advance.failures,
-                advance.after / SECOND,
                 untold or 0,
+                advance.after / SECOND,
                 first_line(advance.report),
             )
 

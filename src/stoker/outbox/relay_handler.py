@@ -1,4 +1,4 @@
-"""A relay as a handler: opened before its first batch, and told apart what it accepted and what it refused."""
+"""Runs a relay as a handler; separates accepted from rejected messages."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ class Supervisor:
 
     def quiet(self) -> None:
         """Let every process finish its jobs and claim no more."""
-        logger.info("quiet: nothing more is claimed; TERM stops, HUP replaces the processes by fresh ones")
+        logger.info("quiet: no new jobs are claimed; TERM stops, HUP restarts the workers")
         self._pool.send(messages.Quiet())
         self._health.show()
 

@@ -1,6 +1,6 @@
-"""The dashboard as an ASGI app: doors first, then the page, the action or the API call.
+"""ASGI app: checks (host, auth, CSRF, size, role), then the route.
 
-Every request passes the same doors in this order: number of requests, host, who it is, method and read-only mode,
+Every request passes the same checks in this order: number of requests, host, who it is, method and read-only mode,
 cross-site forgery, size, role. A route that names no role does not exist. What goes wrong becomes a page or problem
 details with a request id, and nothing of a driver's words.
 """

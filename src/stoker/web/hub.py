@@ -61,7 +61,7 @@ MOST_OWED = 4
 
 
 class Want(NamedTuple):
-    """What pages show: what it is, how it is read, with how many store calls, and after how many seconds again."""
+    """An extra query of a page, how many store calls it costs, and after how many seconds it is read again."""
 
     what: Hashable
     read: Callable[[Engine], Awaitable[tuple[Any, int]]]

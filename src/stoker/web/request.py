@@ -1,4 +1,4 @@
-"""One request: who asks, from where the pages hang, and what may be shown."""
+"""Request context: identity, mount path, permissions."""
 
 from __future__ import annotations
 

@@ -86,9 +86,9 @@ class Lane:
         return room >= self.batch or len(self.buffer) <= self.batch // 2
 
     def received(self, claims: list[Claim], asked: int, number: int, now: float) -> None:
-        """Claims came in; a short answer means that the queue has no more, unless it was woken since it was asked.
+        """Claims came in: fewer than requested mean an empty queue.
 
-        Nor does it mean so when a question that was asked later (of a higher number) found plenty.
+        Not if it was woken since, nor if a later request (of a higher number) was filled.
         """
         self.asked -= asked
         if len(claims) >= asked:

@@ -306,7 +306,7 @@ class LeaseReports:
         `safe_until` is the end of the new lease.
         """
         logger.error(
-            "lease lost: worker %s was taken for dead and its jobs were passed on; it stops %s and goes on as %s",
+            "lease lost: worker %s did not renew it in time; its jobs were reassigned, it stops %s and continues as %s",
             former,
             count(len(self._running_jobs.runs), "handler"),
             fresh,

@@ -104,7 +104,7 @@ class MainLoop:
             return
         grace = self.worker.settings.shutdown_grace / SECOND
         logger.info(
-            "stopping: nothing more is claimed, with %g s to finish %s before a hand-back. Ask again to hurry.",
+            "stopping: no new jobs are claimed, with %g s to finish %s before a hand-back. Ask again to hurry.",
             grace,
             count(self.worker.runs, "running job"),
         )
@@ -120,7 +120,7 @@ class MainLoop:
         """Claim no more jobs."""
         self._quiet = True
         if self.worker.state == "running":
-            logger.info("quiet: nothing more is claimed, with %s to go on", count(self.worker.runs, "running job"))
+            logger.info("quiet: no new jobs are claimed, with %s to go on", count(self.worker.runs, "running job"))
             self.worker.quiet()
 
     def stop_signal(self) -> None:
@@ -160,7 +160,7 @@ def end_as_panic(worker: Worker, leak: BaseException) -> None:
     context = culprit(leak)
     slot = None if context is None else worker.running_jobs.runs.get(context.claim.id)
     if context is None or slot is None or slot.context is not context:
-        logger.error("%s left the event loop, and no running job is to blame; the worker goes on", _name(leak))
+        logger.error("%s was raised in the event loop by no known job; the worker continues", _name(leak))
         return
     worker.running_jobs.end_as_panic(slot, leak)
 

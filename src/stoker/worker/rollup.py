@@ -2,7 +2,7 @@
 
 One worker of a store does it, the one that holds the lock `stoker.rollup`; when it is gone, another one follows within
 two minutes, and no minute is missed because each round computes the last three again, and older ones into which
-something was written since: jobs of a user's transaction are told by their first claim, whenever that is.
+something was written since: events of jobs enqueued with `tx=` are recorded at their first claim.
 """
 
 from __future__ import annotations

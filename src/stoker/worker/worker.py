@@ -227,7 +227,7 @@ class Worker:
         self.store_loop.wakeup.set()
         served = ", ".join(f"{'+'.join(lane.queues)}:{lane.slots}" for lane in self.lanes) or "none, services only"
         logger.info(
-            "worker %s is at work on %s %s; queues and slots %s; %s; stoker %s",
+            "worker %s started on %s %s; queues and slots %s; %s; stoker %s",
             self.id,
             self.engine.name,
             self.engine.where,

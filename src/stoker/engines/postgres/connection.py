@@ -381,7 +381,7 @@ async def _connect(url: str, settings: dict[str, str] | None, prepared: int, pat
 
 @asynccontextmanager
 async def _unless_it_fails(link: Any, patience: float) -> AsyncIterator[None]:
-    """What is asked of a new connection before a caller has it: in time, and if it fails nothing stays open."""
+    """Set up a new connection; close it on failure or timeout."""
     try:
         async with asyncio.timeout(patience):
             yield

@@ -85,7 +85,7 @@ class Store:
         self.group_closer = GroupCloser(self)
         self.identity: tuple[str, int] | None = None
         self.version = ""
-        """The server's, as the newest connection told."""
+        """Server version reported by the newest connection."""
         self.asked: WeakKeyDictionary[Any, tuple[Instant, float]] = WeakKeyDictionary()
         """Users' connections that were seen in this database: the server's time, and when that was by our clock."""
         self._pooler: Pooler = options.pooler

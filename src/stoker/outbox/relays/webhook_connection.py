@@ -55,7 +55,7 @@ async def system_addresses(host: str, port: int) -> list[str]:
 
 
 def pool(endpoint: Endpoint, tls: ssl.SSLContext, most: int) -> httpcore2.AsyncConnectionPool:
-    """At most so many connections to a webhook, each made when it is needed and kept for further requests."""
+    """A bounded pool of connections to a webhook, each made when it is needed and kept."""
     return httpcore2.AsyncConnectionPool(tls, max_connections=most, network_backend=CheckedAddresses(endpoint))
 
 

@@ -23,7 +23,7 @@ from stoker.web.request import RequestContext
 
 SHOWN = 5
 MEASURED = 14
-"""Of so many queues bars are read: twice as many as are shown, because others may come to wait longest meanwhile."""
+"""Bars are read for twice as many queues as are shown: the ranking may change."""
 AGAIN = 2
 """Seconds after which the page of an empty store asks again."""
 LATEST = 1_000
