@@ -20,7 +20,7 @@ from stoker.outbox.service import FAR_BEHIND, vacuum_rest
 from stoker.services import ServiceContext, UnderWay
 from stoker.worker import Worker, maintenance
 from tests.harness.apps import PATIENCE, drain, until, working
-from tests.outbox.test_lanes import QUICK, cursor, delivered, fill, letters
+from tests.outbox.test_consumer_loop import QUICK, cursor, delivered, fill, letters
 
 
 @pytest.fixture

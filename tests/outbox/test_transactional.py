@@ -22,7 +22,7 @@ from stoker.model.outcome import Reject, Retry, Snooze
 from stoker.outbox import Batch, Message, Outbox
 from stoker.transaction_block import OwnTransaction
 from tests.harness.apps import PATIENCE, until, working
-from tests.outbox.test_lanes import QUICK, cursor, delivered, fill, letters
+from tests.outbox.test_consumer_loop import QUICK, cursor, delivered, fill, letters
 
 
 class Shop:
