@@ -35,7 +35,7 @@ from stoker.model.retry import Curve
 from stoker.model.subqueues import keeps_slot
 from stoker.model.throttle import Cooldown
 from stoker.model.time import DAY, HOUR, SECOND
-from stoker.model.unique import SUPERSEDED, Holder, Unique
+from stoker.model.unique import SUPERSEDED, Holder, Kept, Unique
 
 NOW = 1_000 * SECOND
 QUEUE = Queue(name="mail", keep_done=HOUR, keep_dead=DAY)
@@ -315,6 +315,18 @@ def test_a_replaced_job_waits_no_longer_than_its_draft_allows() -> None:
         again = first.replace(draft, NOW + after * SECOND)
         assert again.scheduled_at == NOW + due * SECOND
         assert again.unique == first.unique
+
+
+@pytest.mark.spec("KEY-18")
+def test_a_success_keeps_the_key_from_the_enqueue_on() -> None:
+    plain = Record.drafted(Draft(compose(5, 5), "send", unique=Unique("k")), NOW)
+    bare = Record.drafted(Draft(compose(5, 6), "send"), NOW)
+    keeping = Record.drafted(Draft(compose(5, 7), "send", unique=Unique("k", for_=60)), NOW)
+    assert [plain.keeps, bare.keeps] == [None, None]
+    assert (keeping.keeps, keeping.kept) == (Kept(keeping.id, NOW + 60 * SECOND), None)
+    done = msgspec.structs.replace(keeping, status=Status.DONE)
+    assert done.kept == keeping.keeps
+    assert done.held_slot is None
 
 
 @pytest.mark.spec("HOLD-13")

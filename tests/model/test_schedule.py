@@ -620,6 +620,8 @@ def test_an_exclusive_schedule_has_one_key_for_all_its_jobs() -> None:
     assert key(plan(overlap="skip")) == Unique("schedule:digest", hold="retrying")
     kept = Unique("one", scope="global", hold="retrying")
     assert key(plan(template=FULL)) == key(plan(template=FULL, overlap="skip")) == kept
+    pushed = replace(FULL, unique=Unique("one", mode="replace", longest=60, for_=60))
+    assert key(plan(template=pushed)) == Unique("one", hold="retrying", for_=60)
 
 
 @pytest.mark.spec("CRON-19")

@@ -36,6 +36,9 @@ def test_a_free_or_weak_key_is_taken_in_every_mode(mode: Mode) -> None:
         (Holder.PENDING, "raise", Meeting.REFUSE),
         (Holder.RUNNING, "raise", Meeting.REFUSE),
         (Holder.STRONG, "raise", Meeting.REFUSE),
+        (Holder.KEPT, "existing", Meeting.EXISTING),
+        (Holder.KEPT, "replace", Meeting.EXISTING),
+        (Holder.KEPT, "raise", Meeting.REFUSE),
     ],
 )
 def test_a_firm_holder_is_met_by_mode(holder: Holder, mode: Mode, meeting: Meeting) -> None:
@@ -59,8 +62,12 @@ def test_durations_of_a_key_are_refused_by_field() -> None:
         with pytest.raises(InvalidInput) as refused:
             Unique("k", mode="replace", longest=wrong)
         assert refused.value.field == "Unique.longest"
+        with pytest.raises(InvalidInput) as refused:
+            Unique("k", for_=wrong)
+        assert refused.value.field == "Unique.for_"
     with pytest.raises(InvalidInput, match='needs mode="replace"'):
         Unique("k", longest=60)
+    assert Unique("k", for_=60) == Unique("k", for_=timedelta(minutes=1)) != Unique("k")
     assert Unique("k", mode="replace", longest=60) == Unique("k", mode="replace", longest=timedelta(minutes=1))
 
 

@@ -53,6 +53,7 @@ async def main() -> None:
     await resize.enqueue()  # E: call-arg | reportCallIssue
     resize.using(backoff=Delays("10"))  # E: arg-type | reportArgumentType
     resize.using(unique=Unique("7", mode="replace", longest="60"))  # E: arg-type | reportArgumentType
+    resize.using(unique=Unique("7", for_="hour"))  # E: arg-type | reportArgumentType
     resize.using(unique=False)  # E: arg-type | reportArgumentType
     resize.draft(None)  # E: arg-type | reportArgumentType
     jobs.task(print, nmae="show")  # E: call-overload | reportCallIssue

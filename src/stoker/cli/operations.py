@@ -114,7 +114,7 @@ def tally(one: OperationView) -> str:
     if one.cancel_requested:
         parts.append(f"asked {count(one.cancel_requested, 'running job')} to stop")
     if one.blocked:
-        parts.append(f"{one.blocked:,} left: unique key held by another active job")
+        parts.append(f"{one.blocked:,} left: unique key held by another job")
     parts += [f"{n:,} left: {status.value}" for status, n in one.refused.items()]
     if one.missing:
         parts.append(f"{one.missing:,} gone")

@@ -133,14 +133,15 @@ class WrongState(StokerError):
 
 
 class KeyHeld(StokerError):
-    """An operator's action that would make a job active while another active job holds its unique key."""
+    """An operator's action that would make a job active while another one holds its unique key."""
 
     def __init__(self, job_id: str, action: str, key: str | None) -> None:
         self.job_id = job_id
         self.key = key
         super().__init__(
-            f"job {job_id} cannot be made active by {action!r}: another active job holds its unique key {key!r}. "
-            "The record is unchanged. Try again when that job has ended, or cancel it first."
+            f"job {job_id} cannot be made active by {action!r}: another job holds its unique key {key!r}. "
+            "The record is unchanged. Try again when that job has ended, or cancel it first; one that is done and "
+            "keeps the key for a time can be deleted."
         )
 
 

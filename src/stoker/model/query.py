@@ -573,6 +573,8 @@ class Sweep(enum.StrEnum):
     POINTS = "points"
     PRESENCES = "presences"
     LOCKS = "locks"
+    KEYS = "keys"
+    """Unique keys that were kept for a time after a success (`unique.Kept`)."""
     RECEIPTS = "receipts"
     AUDIT = "audit"
     LIMITS = "limits"
@@ -632,6 +634,7 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
     points: int = 0
     presences: int = 0
     locks: int = 0
+    keys: int = 0
     receipts: int = 0
     audit: int = 0
     operations: int = 0

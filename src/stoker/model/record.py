@@ -37,7 +37,7 @@ from stoker.model.lifecycle import check_transition, deletes, due_again, expiry
 from stoker.model.limit import Slot
 from stoker.model.query import Cancel, Edit, Former
 from stoker.model.time import Instant, Span
-from stoker.model.unique import SUPERSEDED, Holder
+from stoker.model.unique import SUPERSEDED, Holder, Kept
 
 R = TypeVar("R", bound="Record")
 
@@ -99,6 +99,17 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
     def held_slot(self) -> str | None:
         """The slot of the key this job holds now: an active job holds its own."""
         return self.slot if self.status in ACTIVE else None
+
+    @property
+    def keeps(self) -> Kept | None:
+        """How its success keeps its key; None: the key is free as soon as the job has ended."""
+        until = None if self.unique is None else self.unique.kept_until(self.created_at)
+        return None if until is None else Kept(self.id, until)
+
+    @property
+    def kept(self) -> Kept | None:
+        """The same for a job that has succeeded; the key may have lapsed since."""
+        return self.keeps if self.status is Status.DONE else None
 
     @property
     def holder(self) -> Holder:

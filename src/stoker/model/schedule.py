@@ -440,7 +440,7 @@ def key(schedule: Schedule) -> Unique | None:
     overlaps.
     """
     if (own := schedule.template.unique) is not None:
-        return replace(own, mode="existing", hold="retrying")
+        return replace(own.stored, mode="existing", hold="retrying")
     return Unique(f"schedule:{schedule.name}", hold="retrying") if schedule.overlap == "skip" else None
 
 

@@ -3,16 +3,20 @@
 The key is held by its pending or running job. While that job waits for a retry it holds the key *weakly*: a newcomer
 ends it dead ("superseded") and takes the key, in one step. `hold="retrying"` makes the wait strong as well. Every step
 that makes a keyed job active (insert, requeue, clone, schedule, move) calls `meet`, so a claim never has to.
+
+With `for_` the success of a job keeps its key until so long after its enqueue. The key is then `Kept`: it needs no job
+any more, and lapses by the store's clock.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
 from stoker.model.errors import InvalidInput
+from stoker.model.ids import JobId
 from stoker.model.time import SECOND, Instant, Seconds, span
 
 Scope: TypeAlias = Literal["kind", "global"]
@@ -31,7 +35,8 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
 
     `existing` returns the holder's id, `replace` overwrites a holder that is still pending, `raise` refuses the
     whole call. With `longest` a draft that replaces may push the holder's due time to so many seconds after its
-    enqueue, and no further; it is not stored with the job.
+    enqueue, and no further; it is not stored with the job. `for_` seconds from the enqueue the key is held at least if
+    the job succeeds, so that no other one runs meanwhile.
     """
 
     key: str
@@ -39,6 +44,7 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
     mode: Mode = "existing"
     hold: Hold = "active"
     longest: Seconds | None = None
+    for_: Seconds | None = msgspec.field(default=None, name="for")
 
     def __post_init__(self) -> None:
         keep_plain(self, key=check_text("unique key", self.key))
@@ -49,11 +55,11 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
         ):
             if value not in known:
                 raise InvalidInput(f"Unique.{name}", value, f"must be one of {', '.join(known)}")
-        if self.longest is None:
-            return
-        if self.mode != "replace":
+        for name in ("longest", "for_"):
+            if (value := getattr(self, name)) is not None:
+                msgspec.structs.force_setattr(self, name, _positive(f"Unique.{name}", value))
+        if self.longest is not None and self.mode != "replace":
             raise InvalidInput("Unique.longest", self.longest, 'needs mode="replace": only a replaced job waits longer')
-        msgspec.structs.force_setattr(self, "longest", _positive("Unique.longest", self.longest))
 
     def slot(self, kind: str) -> str:
         """The one text under which engines store the key: no kind contains a slash, so scopes never collide."""
@@ -63,6 +69,10 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
     def stored(self) -> Unique:
         """The key as its job keeps it."""
         return self if self.longest is None else msgspec.structs.replace(self, longest=None)
+
+    def kept_until(self, enqueued: Instant) -> Instant | None:
+        """Until when the success of a job keeps the key; None: no longer than the job is active."""
+        return None if self.for_ is None else enqueued + span(self.for_)
 
     def latest(self, due: Instant, first: Instant, now: Instant) -> Instant:
         """When a job is due at the latest that a draft replaces which asks for `due`; it was stored at `first`."""
@@ -103,6 +113,13 @@ def keep_plain(struct: msgspec.Struct, **texts: object) -> None:
             msgspec.structs.force_setattr(struct, field, text)
 
 
+class Kept(NamedTuple):
+    """A key that a job which succeeded keeps for a time; it may be gone by now."""
+
+    job: JobId
+    until: Instant
+
+
 class Holder(enum.Enum):
     """The state of the job that holds the key now."""
 
@@ -111,6 +128,7 @@ class Holder(enum.Enum):
     RUNNING = "running"
     WEAK = "retrying, weak"
     STRONG = "retrying, strong"
+    KEPT = "done, for a time"
 
 
 class Meeting(enum.Enum):

@@ -5,6 +5,7 @@ Values that repeat in a list are drawn more often.
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import strategies as st
 
 from stoker.model.audit import By
@@ -58,7 +59,8 @@ uniques = st.builds(
     scope=st.sampled_from(["kind", "kind", "global"]),
     mode=st.sampled_from(["existing", "existing", "existing", "replace", "raise"]),
     hold=st.sampled_from(["active", "active", "retrying"]),
-)
+    for_=st.sampled_from([None, None, None, 1, 3_600]),
+).map(lambda one: msgspec.structs.replace(one, longest=1) if one.mode == "replace" and one.for_ else one)
 slots = st.sampled_from(
     [
         Slot("api", "a", 1),

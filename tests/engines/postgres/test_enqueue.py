@@ -110,6 +110,22 @@ async def test_a_key_is_held_across_sql_and_python(engine: PostgresEngine, enque
     assert enqueue("'work', unique_key => 'k'") != job
 
 
+@pytest.mark.spec("PGSQL-02", "KEY-18")
+async def test_a_key_that_a_success_keeps_is_met_by_sql(
+    engine: PostgresEngine, enqueue: Any, postgres_schema: str
+) -> None:
+    """Until its time is over, and then it is free for SQL as well."""
+    held = Draft(mint(), "work", unique=Unique("k", for_=3_600))
+    await engine.jobs.insert([held])
+    [claim] = await engine.jobs.claim(Demand("w1", (("default", 1),)))
+    await engine.jobs.settle([conclude(claim, Done())])
+    assert enqueue("'work', unique_key => 'k'") == held.job_id
+    enqueue.connection.execute(f"update {postgres_schema}.dedupe set until = 1".encode())
+    job = enqueue("'work', unique_key => 'k'")
+    assert job != held.job_id
+    assert enqueue("'work', unique_key => 'k'") == job
+
+
 @pytest.mark.spec("PGSQL-02")
 async def test_a_retrying_holder_gives_way_to_sql(engine: PostgresEngine, enqueue: Any) -> None:
     """It ends dead, superseded, and is counted so, as with an insert from Python."""

@@ -120,7 +120,7 @@ TOGETHER = (
         "pass_keys",
         "remove_events",
     ),
-    ("lease_ask", "trim", "trouble", "delta", "group_change", "subqueue_append"),
+    ("lease_ask", "trim", "trouble", "delta", "group_change", "subqueue_append", "keep_keys"),
 )
 """What a unit of work sends as one statement."""
 

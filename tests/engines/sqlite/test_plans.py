@@ -132,6 +132,11 @@ PLANS = {
         "SEARCH stoker_letters USING INDEX stoker_letters_parked (rid=? AND key=? AND place>? AND place<?)"
     ],
     "letter_due": ["SEARCH stoker_letters USING INDEX stoker_letters_due (rid=? AND place>? AND place<?)"],
+    "key_holder": [
+        "SEARCH d USING PRIMARY KEY (slot=?)",
+        f"SEARCH b {BODY} LEFT-JOIN",
+    ],
+    "expire_keys": ["SEARCH stoker_dedupe USING COVERING INDEX stoker_dedupe_until (until<?)"],
     "expire_received": ["SEARCH stoker_received USING COVERING INDEX stoker_received_until (until<?)"],
     "subqueue": ["SEARCH stoker_subqueues USING INDEX sqlite_autoindex_stoker_subqueues_1 (qid=? AND name=?)"],
     "subqueues_touched": ["SEARCH stoker_subqueues USING INDEX stoker_subqueues_timers (qid=? AND next<?)"],

@@ -16,6 +16,7 @@ from stoker.model.job import FINISHED
 from stoker.model.operations import written_before
 from stoker.model.query import Change, Expired, Retention, Selection, Sweep, Tally, bounded
 from stoker.model.time import Instant
+from stoker.model.unique import Kept
 
 
 class Alterer(Facet):
@@ -64,11 +65,16 @@ def _expire(store: Store, sweep: Sweep, retention: Retention, now: Instant) -> E
             for name in lapsed:
                 del store.locks[name]
             return Expired(locks=len(lapsed))
+        case Sweep.KEYS:
+            kept = [slot for slot, held in store.holders.items() if isinstance(held, Kept) and held.until <= now]
+            for slot in kept:
+                del store.holders[slot]
+            return Expired(keys=len(kept))
         case Sweep.RECEIPTS:
             return Expired(receipts=store.tables.forget(retention.limit, now))
         case Sweep.AUDIT:
-            kept = [entry for entry in store.audit if entry.at >= now - retention.audit]
-            removed, store.audit = len(store.audit) - len(kept), kept
+            left = [entry for entry in store.audit if entry.at >= now - retention.audit]
+            removed, store.audit = len(store.audit) - len(left), left
             return Expired(audit=removed)
         case Sweep.LIMITS:
             return Expired(repairs=tuple(recount(store, retention.limit, now)))

@@ -30,6 +30,7 @@ from stoker.model.health.facts import MOST_COUNTED, Counted, Facts
 from stoker.model.job import FINISHED
 from stoker.model.query import history_of
 from stoker.model.time import Instant, Span
+from stoker.model.unique import Kept
 
 HISTORY = 1_000
 DURABILITY = "not durable: jobs, timers and history live in this process and are lost when it exits"
@@ -190,7 +191,8 @@ class MemoryEngine:
             done = sum(record.status in FINISHED for record in store.jobs.values())
             finished = Counted("all queues", "finished", len(store.finished), done)
             keys = itertools.islice(store.holders.values(), MOST_COUNTED)
-            idle = sum(job not in store.jobs or store.jobs[job].status in FINISHED for job in keys)
+            held = (job for job in keys if not isinstance(job, Kept))
+            idle = sum(job not in store.jobs or store.jobs[job].status in FINISHED for job in held)
         return Facts(idle_keys=idle, counters=(finished,))
 
     async def describe(self) -> Description:

@@ -26,7 +26,7 @@ from stoker.engines.memory.transaction import Adopt, refuse
 from stoker.engines.memory.waiters import Waiter
 from stoker.engines.shared import one_by_one
 from stoker.engines.shared.job_end_waiters import Interest, JobEndWaiters
-from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
+from stoker.engines.shared.unit_of_work import Hold, UnitOfWork, Wanted
 from stoker.engines.shared.waiters import TopicWaiters
 from stoker.model.audit import AuditEntry, By, Deed
 from stoker.model.control import Budget, NamedLock, Presence, Queue
@@ -38,6 +38,7 @@ from stoker.model.record import WAITING, Record, Total
 from stoker.model.schedule import Schedule
 from stoker.model.subqueues import freed, line_of, renumbers
 from stoker.model.time import MINUTE, Instant, Span
+from stoker.model.unique import Kept
 
 Answer = TypeVar("Answer")
 P = ParamSpec("P")
@@ -68,7 +69,7 @@ class Store:
         """The subqueue of each job that waits in one."""
         self.finished: list[tuple[Instant, JobId]] = []
         """Finished jobs in the order they expire, and of one instant in the order they finished."""
-        self.holders: dict[str, JobId] = {}
+        self.holders: dict[str, Hold] = {}
         self.totals: Counter[tuple[str, Total]] = Counter()
         self.last_errors: dict[str, str] = {}
         self.leases: dict[str, Instant] = {}
@@ -126,7 +127,7 @@ class Store:
         for job in wanted.ids:
             self._load_record(unit, job)
             record = unit.get(job)
-            if wanted.revives and record is not None and record.slot is not None:
+            if record is not None and record.slot is not None and (wanted.revives or record.kept is not None):
                 self._load_holder(unit, record.slot)
         for slot in wanted.slots:
             self._load_holder(unit, slot)
@@ -147,7 +148,7 @@ class Store:
         if slot in unit.missing(Wanted(slots=frozenset({slot}))).slots:
             holder = self.holders.get(slot)
             unit.add_holder(slot, holder)
-            if holder is not None:
+            if holder is not None and not isinstance(holder, Kept):
                 self._load_record(unit, holder)
 
     def run(

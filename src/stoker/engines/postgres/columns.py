@@ -31,7 +31,7 @@ JOB = {
     "due": "bigint",
     "budget": "int",
     "priority": "smallint",
-    "utraits": "smallint",
+    "utraits": "bigint",
     "queue": "text",
     "kind": "text",
     "payload": "text",
@@ -187,7 +187,7 @@ NEW = {
     "tenant": "text",
     "options": "text",
     "ukey": "text",
-    "utraits": "smallint",
+    "utraits": "bigint",
     "line": "text",
 }
 

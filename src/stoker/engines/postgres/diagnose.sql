@@ -127,12 +127,12 @@ SELECT
 FROM n
 
 -- name: diagnose_keys
--- Of the first $1 unique keys: how many are held by a job that is finished or gone.
+-- Of the first $1 unique keys: how many are held by a job that is finished or gone, and are not kept for a time.
 SELECT count(*)
-FROM (SELECT id FROM stoker.dedupe ORDER BY slot LIMIT $1) AS k
+FROM (SELECT id, until FROM stoker.dedupe ORDER BY slot LIMIT $1) AS k
 LEFT JOIN LATERAL (SELECT 1 AS found FROM stoker.done AS d WHERE d.id = k.id LIMIT 1) AS d ON true
 LEFT JOIN LATERAL (SELECT 1 AS found FROM stoker.job AS j WHERE j.id = k.id LIMIT 1) AS j ON true
-WHERE d.found IS NOT NULL OR j.found IS NULL
+WHERE k.until IS NULL AND (d.found IS NOT NULL OR j.found IS NULL)
 
 -- name: diagnose_placeless
 -- Of the first and the last $1 jobs those that neither wait nor run nor are finished.

@@ -51,7 +51,7 @@ _NEAREST = sql("expire_nearest")
 _REMOVE_EVENTS = sql("remove_events")
 _EVENTS, _POINTS = sql("expire_events"), sql("expire_points")
 _REMEMBERED, _REMOVED = sql("expire_remembered"), sql("expire_removed")
-_RECEIVED = sql("expire_received")
+_RECEIVED, _KEYS = sql("expire_received"), sql("expire_keys")
 _AUDIT = sql("expire_audit")
 _OPERATIONS = sql("expire_operations")
 _PRESENCES, _LOCKS, _WORKERS = sql("expire_presences"), sql("expire_locks"), sql("expire_workers")
@@ -102,6 +102,8 @@ def _sweep(unit: Unit, sweep: Sweep, retention: Retention) -> Exchange[Expired]:
             return Expired(presences=len((yield _PRESENCES, (now - retention.presences,))))
         case Sweep.LOCKS:
             return Expired(locks=len((yield _LOCKS, (now,))))
+        case Sweep.KEYS:
+            return Expired(keys=len((yield _KEYS, (now, limit))))
         case Sweep.RECEIPTS:
             return Expired(receipts=len((yield _RECEIVED, (now, max(retention.limit, 0)))))
         case Sweep.AUDIT:

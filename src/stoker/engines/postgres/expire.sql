@@ -101,6 +101,13 @@ DELETE FROM stoker.received WHERE ctid = ANY(ARRAY(
 ))
 RETURNING 1
 
+-- name: expire_keys
+-- Unique keys that were kept for a time; one that another transaction has locked is left to it.
+DELETE FROM stoker.dedupe WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM stoker.dedupe WHERE until <= $1::bigint ORDER BY until LIMIT $2::int FOR UPDATE SKIP LOCKED
+))
+RETURNING 1
+
 -- name: expire_audit
 DELETE FROM stoker.audit WHERE at < $1 RETURNING n
 

@@ -31,7 +31,7 @@ from stoker.model.job import ACTIVE, LONGEST_HISTORY, Draft, Status
 from stoker.model.record import WAITING, Record, Total
 from stoker.model.subqueues import AT_ONCE, freed, line_of, renumbers
 from stoker.model.time import Instant
-from stoker.model.unique import Meeting, Unique, meet
+from stoker.model.unique import Kept, Meeting, Unique, meet
 
 ENQUEUED, COMPLETED, RETRIES, FAILED, CANCELS = range(8, 13)
 """Totals since the store was created, counted beside the statuses."""
@@ -57,6 +57,7 @@ _LOCK_READY, _LOCK_DONE, _LOCK_LEASES = sql("lock_ready"), sql("lock_done"), sql
 _LOAD = sql("load")
 _TAKE_KEYS, _HOLDERS, _PASS_KEYS = sql("take_keys"), sql("holders"), sql("pass_keys")
 _RELEASE_KEYS, _RELEASE_ALL_KEYS = sql("release_keys"), sql("release_all_keys")
+_KEEP_KEYS, _LAPSE_KEYS = sql("keep_keys"), sql("lapse_keys")
 _CREATE, _REWRITE = sql("create"), sql("rewrite_job")
 _READY_DROP, _DONE_DROP = sql("ready_drop"), sql("done_drop")
 _LEASE_CLOSE, _LEASE_DROP, _LEASE_ASK = sql("lease_close"), sql("lease_drop"), sql("lease_ask")
@@ -255,7 +256,15 @@ class Unit(SqlUnit):
             if not left:
                 return
             waiting: dict[JobId, str] = {}
-            for slot, job, firm, status in (yield _HOLDERS, (list(left),)):
+            lapsed: list[str] = []
+            for slot, job, firm, status, until in (yield _HOLDERS, (list(left),)):
+                if until is not None:
+                    if until <= self.now:
+                        lapsed.append(slot)
+                        continue
+                    self.add_holder(slot, Kept(job, until))
+                    del left[slot]
+                    continue
                 bystander = _bystander(job, status, firm=firm)
                 if job not in self._stored:
                     if any(meet(bystander.holder, unique.mode) in CHANGES_HOLDER for _, unique in left[slot]):
@@ -264,6 +273,8 @@ class Unit(SqlUnit):
                     self._add_bystander(bystander)
                 self.add_holder(slot, job)
                 del left[slot]
+            if lapsed:
+                yield _LAPSE_KEYS, (lapsed, self.now)
             if waiting:
                 locked = [job for (job,) in (yield _LOCK_READY, (sorted(waiting),))]
                 yield from self.load_places(dict.fromkeys(locked))
@@ -275,6 +286,14 @@ class Unit(SqlUnit):
         """Add the holder of a key; a draft may have named the job by its id before, with the group it is in."""
         known = None if self.missing(Wanted(frozenset({record.id}))).ids else self.get(record.id)
         self.add_record(record.id, record if known is None else msgspec.structs.replace(record, options=known.options))
+
+    def delete(self, record: Record) -> None:
+        """Remove a job at an operator's request; its key is released only if the job has it."""
+        kept = record.kept
+        if record.slot is not None and kept is not None and kept.until > self.now:
+            self._holders_before.setdefault(record.slot, kept)
+            self._holders.setdefault(record.slot, kept)
+        super().delete(record)
 
     def _take_keys(self, left: dict[str, list[tuple[JobId, Unique]]]) -> Exchange[None]:
         """Take the free ones of the keys; they leave `left`."""
@@ -458,12 +477,20 @@ class Unit(SqlUnit):
     def _write_keys(self, difference: Difference, changes: list[Written]) -> None:
         """Release keys, and pass others to the jobs that hold them now."""
         released = {slot: hold.job for slot, hold in self._taken.items() if self.holder(slot) is None}
-        released |= {slot: before for slot, before, after in self.key_changes() if before and after is None}
+        kept: dict[str, Kept] = {}
+        for slot, before, after in self.key_changes():
+            if isinstance(after, Kept):
+                kept[slot] = after
+            elif before is not None and after is None:
+                released[slot] = before.job if isinstance(before, Kept) else before
         passed: dict[str, Hold] = {}
         for before_, after_ in changes:
             grip = _grip(after_)
             if grip is not None and grip != _grip(before_) and self._taken.get(grip[0]) != grip[1]:
                 passed[grip[0]] = grip[1]
+        if kept:
+            jobs, ends = [one.job for one in kept.values()], [one.until for one in kept.values()]
+            difference.add((_KEEP_KEYS, (list(kept), jobs, ends)))
         if released:
             difference.add((_RELEASE_KEYS, (list(released), list(released.values()))))
         if passed:

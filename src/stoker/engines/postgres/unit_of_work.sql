@@ -54,15 +54,28 @@ ON CONFLICT (slot) DO NOTHING
 RETURNING slot
 
 -- name: holders
--- The holders of keys, and how each of them waits (no status: it runs), in a snapshot later than that of `take_keys`.
-SELECT d.slot, d.id, d.firm, (SELECT r.status FROM stoker.ready AS r WHERE r.id = d.id) AS status
+-- The holders of keys, and how each of them waits (no status: it runs, or keeps the key until an instant), in a snapshot
+-- later than that of `take_keys`.
+SELECT d.slot, d.id, d.firm, (SELECT r.status FROM stoker.ready AS r WHERE r.id = d.id) AS status, d.until
 FROM stoker.dedupe AS d WHERE d.slot = ANY($1::text[])
 
 -- name: pass_keys
 -- Keys that this transaction holds pass to other jobs, or are held more or less firmly.
-UPDATE stoker.dedupe AS d SET id = u.id, firm = u.firm
+UPDATE stoker.dedupe AS d SET id = u.id, firm = u.firm, until = NULL
 FROM unnest($1::text[], $2::uuid[], $3::boolean[]) AS u (slot, id, firm)
 WHERE d.slot = u.slot
+
+-- name: keep_keys
+-- Keys that their jobs keep until an instant, after their success.
+UPDATE stoker.dedupe AS d SET until = u.until
+FROM unnest($1::text[], $2::uuid[], $3::bigint[]) AS u (slot, id, until)
+WHERE d.slot = u.slot AND d.id = u.id
+
+-- name: lapse_keys
+-- Release keys that were kept until $2, in their order.
+DELETE FROM stoker.dedupe WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM stoker.dedupe WHERE slot = ANY($1::text[]) AND until <= $2::bigint ORDER BY slot FOR UPDATE
+))
 
 -- name: release_keys
 -- Release keys in their order, each only if that job holds it.

@@ -1,7 +1,8 @@
 """Claims due jobs for a worker.
 
 A claim's `ref` holds what a settlement needs beside the fence: queue, kind, the unique key's slot and text, the notes
-of earlier runs, the group, the limit and the tenant. So settling reads nothing.
+of earlier runs, the group, the limit, the tenant, and until when a success keeps the key. So settling reads nothing,
+but for a key that is kept.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from stoker.model.time import Instant
 _CLAIM = {with_subqueues: script("claim", with_subqueues=with_subqueues) for with_subqueues in (False, True)}
 _ENLIST = script("enlist")
 
-Ref = tuple[str, str, str | None, str | None, bytes | None, JobId | None, Slot | None, str | None]
+Ref = tuple[str, str, str | None, str | None, bytes | None, JobId | None, Slot | None, str | None, Instant | None]
 
 
-_PLAIN_REF = (None, None, None, None, None, None)
+_PLAIN_REF = (None, None, None, None, None, None, None)
 
 
 class Claimer(Facet[Store]):
@@ -179,14 +180,20 @@ def as_claim(job: StoredJob, curve: Curve, cool: int, before: Status = Status.RU
     """A running job in the hands of its worker. Raises `CorruptRecord` for one that cannot be read."""
     if job.corrupt is not None:
         raise CorruptRecord(job.corrupt)
-    record, unique = job.record, job.record.unique
+    record = job.record
     if job.notes is not None:
         record = msgspec.structs.replace(record, metadata=read_notes(job.notes).metadata)
     queue = Queue(name=record.queue, curve=curve, cooldown=Cooldown(0, cool))
-    key = None if unique is None else unique.key
-    more = (record.options.group, record.options.limit, record.tenant)
-    ref: Ref = (record.queue, record.kind, record.slot, key, job.notes, *more)
-    return record.as_claim(queue, before, ref)
+    return record.as_claim(queue, before, ref_of(job))
+
+
+def ref_of(job: StoredJob) -> Ref:
+    """What a settlement of this job needs."""
+    record = job.record
+    key = None if record.unique is None else record.unique.key
+    until = None if record.keeps is None else record.keeps.until
+    more = (record.options.group, record.options.limit, record.tenant, until)
+    return record.queue, record.kind, record.slot, key, job.notes, *more
 
 
 async def set_aside(store: Store, shard: Shard, job: JobId, why: str) -> None:

@@ -9,7 +9,7 @@ from stoker.engines.redis import damage
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import QUEUE_FIELDS, budget_of, is_budget, pairs, stored_queues, unreadable
 from stoker.engines.redis.keys import Shard
-from stoker.engines.redis.record_format import STATUSES
+from stoker.engines.redis.record_format import STATUSES, read_hold
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.server_info import ServerInfo
 from stoker.engines.redis.store import Store
@@ -93,7 +93,7 @@ async def _counted(store: Store, shard: Shard) -> list[Counted]:
 
 
 async def _idle_keys(store: Store, shard: Shard) -> int:
-    """Of the first keys: how many are held by a job that is finished or gone. What looks so is read twice."""
+    """Of the first keys that are not kept for a time: how many a finished job holds. What looks so is read twice."""
     suspects, cursor = dict[bytes, bytes](), b"0"
     seen = 0
     while seen < MOST_COUNTED:
@@ -101,6 +101,7 @@ async def _idle_keys(store: Store, shard: Shard) -> int:
         # The client of a cluster makes a dict of the reply itself.
         pairs = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
         seen += len(pairs)
+        pairs = {slot: held for slot, held in pairs.items() if isinstance(read_hold(held), bytes)}
         suspects |= {slot: pairs[slot] for slot in await _finished(store, shard, pairs)}
         if int(cursor) == 0:
             break

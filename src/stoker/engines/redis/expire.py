@@ -16,13 +16,15 @@ from stoker.engines.redis import events as event_log
 from stoker.engines.redis.census import counts_of
 from stoker.engines.redis.cluster import move
 from stoker.engines.redis.control import pairs, scored
-from stoker.engines.redis.keys import Shard
+from stoker.engines.redis.keys import KEPT, Shard
 from stoker.engines.redis.record_format import ids_of
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.subqueues import recount
+from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.sweeps import in_steps
+from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE
 from stoker.model.query import Expired, Retention, Sweep, bounded
@@ -31,6 +33,7 @@ from stoker.model.time import Instant, Span
 AT_ONCE = 250
 SWEPT_AT_ONCE = 5_000
 ENTRIES_AT_ONCE = 100
+KEYS_AT_ONCE = 100
 
 _EXPIRE = script("expire")
 _SWEEP = script("sweep")
@@ -51,6 +54,8 @@ async def _expire(store: Store, retention: Retention, sweep: Sweep) -> Expired:
         return await _expire_jobs(store, retention)
     if sweep is Sweep.RECEIPTS:
         return Expired()  # this engine stores none
+    if sweep is Sweep.KEYS:
+        return Expired(keys=sum([await _lapsed_keys(store, shard) for shard in await store.shards()]))
     if sweep is Sweep.LIMITS:
         return Expired(repairs=tuple(await recount(store, retention.limit)))
     if sweep is Sweep.AUDIT:
@@ -140,6 +145,23 @@ async def ending(store: Store, shard: Shard, start: int, n: int) -> list[tuple[I
     """Packed ids of finished jobs in the order of their expiry, from a rank on."""
     flat = await store.connection.call("ZRANGE", shard.key("ends"), start, start + n - 1, "WITHSCORES")
     return [(int(expires), packed) for packed, expires in scored(flat)]
+
+
+async def _lapsed_keys(store: Store, shard: Shard) -> int:
+    """Release keys that were kept for a time; a job that took one since has it, and only its old entry goes."""
+    released = 0
+    while True:
+        now = await store.now()
+        found = await store.connection.call("ZRANGEBYSCORE", shard.key(KEPT), "-inf", now, "LIMIT", 0, KEYS_AT_ONCE)
+        if found:
+            released += await store.work(shard, partial(_release_lapsed, found, now))
+        if len(found) < KEYS_AT_ONCE:
+            return released
+
+
+async def _release_lapsed(slots: list[bytes], now: Instant, unit: Unit) -> int:
+    await unit.load(Wanted(slots=frozenset(slot.decode() for slot in slots)))
+    return sum(unit.lapse(slot.decode(), now) for slot in slots)
 
 
 async def _sweep(store: Store, shard: Shard, sweep: Sweep, kept: Span) -> int:

@@ -47,6 +47,8 @@ HELD = "held"
 
 
 SCHEDULES = "schedules"
+KEPT = "kept"
+"""Unique keys that a success keeps for a time, scored by when they lapse."""
 DAMAGE = "damage"
 GROUPS = "groups"
 """What a sweep has to look at, and when: keys of groups, scored by an instant."""

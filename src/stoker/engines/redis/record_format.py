@@ -18,8 +18,8 @@ from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
 from stoker.model.job import FIRST, LONGEST_HISTORY, PLAIN, Draft, Failure, Status, pack, salvaged, unpack
 from stoker.model.record import Record
-from stoker.model.time import Instant
-from stoker.model.unique import TRAITS, Unique
+from stoker.model.time import SECOND, Instant, span
+from stoker.model.unique import TRAITS, Kept, Unique
 
 CHARS: dict[Status, bytes] = {
     Status.PENDING: b"p",
@@ -66,11 +66,23 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def _write_unique(unique: Unique) -> bytes:
-    return unique.key.encode() + _U1.pack(TRAITS.index((unique.scope, unique.mode, unique.hold)))
+    held = b"" if unique.for_ is None else b"\0" + eight(span(unique.for_))
+    return unique.key.encode() + held + _U1.pack(TRAITS.index((unique.scope, unique.mode, unique.hold)))
 
 
 def _read_unique(content: bytes) -> Unique:
-    return Unique(content[:-1].decode(), *TRAITS[content[-1]])
+    key, _, held = content[:-1].partition(b"\0")  # no key has this byte
+    return Unique(key.decode(), *TRAITS[content[-1]], for_=int.from_bytes(held) / SECOND if held else None)
+
+
+def kept_key(kept: Kept) -> bytes:
+    """A key in `keys` that is kept for a time: an active holder is there with its id alone."""
+    return kept.job + eight(kept.until)
+
+
+def read_hold(stored: bytes | None) -> JobId | Kept | None:
+    """Who has a key, from its entry in `keys`."""
+    return stored if stored is None or len(stored) == 16 else Kept(stored[:16], int.from_bytes(stored[16:]))
 
 
 PARTS = (

@@ -36,6 +36,7 @@ from stoker.model.job import Claim, Demand, Note, Settled, Settlement, Status, V
 from stoker.model.lifecycle import KEEP_DEAD, check_settlements, deletes
 from stoker.model.subqueues import tenant_line
 from stoker.model.throttle import DECAY_GRACE, MOST_EVENTS
+from stoker.model.unique import Kept
 
 _SETTLE = {with_subqueues: script("settle", with_subqueues=with_subqueues) for with_subqueues in (False, True)}
 _TRAITS = struct.Struct(">cHHQ")
@@ -99,10 +100,7 @@ async def read_refs(store: Store, fenced: Sequence[Settlement | Note]) -> list[R
         _, found = await store.read(shard, [one.id for one in fenced if one.id not in refs], details=True)
         for job in found:
             if job is not None:
-                record, unique = job.record, job.record.unique
-                key = None if unique is None else unique.key
-                more = (record.options.group, record.options.limit, record.tenant)
-                refs[record.id] = (record.queue, record.kind, record.slot, key, job.notes, *more)
+                refs[job.record.id] = claiming.ref_of(job)
     return [refs.get(one.id) for one in fenced]
 
 
@@ -344,7 +342,8 @@ class Call:
         if one.cool is not None:
             flags |= _COOL
             more += (one.cool.seen, "" if one.cool.delay is None else one.cool.delay)
-        if one.followups or (one.metadata and not flags & _DELETE):
+        keeps = status is Status.DONE and ref[8] is not None
+        if one.followups or keeps or (one.metadata and not flags & _DELETE):
             unit = await self._attached(one, ref, deleted=bool(flags & _DELETE))
             units.append(unit)
             flags |= _ATTACHED
@@ -363,10 +362,13 @@ class Call:
             after = Notes(before.progress, noted(before.metadata, one.metadata), before.log, before.asked)
             unit.expect_hash(self._shard.key("notes"), one.id, known)
             unit.write("HSET", self._shard.key("notes"), one.id, write_notes(after))
+        until = ref[8] if one.status is Status.DONE else None
+        if ref[2] is not None and one.status not in _WAITING and (one.followups or until is not None):
+            await unit.load(Wanted(slots=frozenset({ref[2]})))
+            unit.release(ref[2], one.id)
+            if until is not None:
+                unit.keep(ref[2], Kept(one.id, until))
         if one.followups:
-            if ref[2] is not None and one.status not in _WAITING:
-                await unit.load(Wanted(slots=frozenset({ref[2]})))
-                unit.release(ref[2], one.id)
             here = [draft for draft in one.followups if self._store.shard(draft.queue) is self._shard]
             drafts = await followups.allowed(self._store, here, one.id)
             await unit.load(one_by_one.wanted_by_drafts(drafts)._replace(groups=frozenset()))

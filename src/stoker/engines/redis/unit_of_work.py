@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any
 from stoker.engines.base import CONTROL
 from stoker.engines.redis import groups, record_format
 from stoker.engines.redis.control import read_queues
-from stoker.engines.redis.keys import GROUPS, RETRYING, SUBQUEUE_KEYS, WAIT, WAKE, Keys, Shard
+from stoker.engines.redis.keys import GROUPS, KEPT, RETRYING, SUBQUEUE_KEYS, WAIT, WAKE, Keys, Shard
 from stoker.engines.redis.record_format import CHARS, PARTS
 from stoker.engines.redis.stored_job import StoredJob, as_record, notes_of, write_notes
 from stoker.engines.redis.subqueues import slot_text
-from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
+from stoker.engines.shared.unit_of_work import Hold, UnitOfWork, Wanted
 from stoker.model.groups import Group, pack_members
 from stoker.model.ids import JobId
 from stoker.model.job import LISTED, LONGEST_HISTORY, Status
 from stoker.model.record import WAITING, Record
 from stoker.model.subqueues import freed, line_of, renumbers
+from stoker.model.time import Instant
+from stoker.model.unique import Kept
 
 if TYPE_CHECKING:
     from stoker.engines.redis.store import Store
@@ -58,8 +60,8 @@ class Unit(UnitOfWork):
         """Read what is not read yet, with the holders of keys and the settings of queues, in few round trips."""
         await self._load_jobs(wanted.ids)
         slots = set(wanted.slots)
-        if wanted.revives:
-            slots |= {record.slot for job in wanted.ids if (record := self.get(job)) and record.slot is not None}
+        records = [record for job in wanted.ids if (record := self.get(job)) is not None and record.slot is not None]
+        slots |= {record.slot for record in records if record.slot and (wanted.revives or record.kept is not None)}
         await self._load_holders(slots)
         await self._load_queues({*wanted.queues, *(row.record.queue for row in self.rows.values())})
         for group in sorted(self.missing(Wanted(groups=wanted.groups)).groups):
@@ -81,8 +83,9 @@ class Unit(UnitOfWork):
         missing = sorted(self.missing(Wanted(slots=frozenset(slots))).slots)
         if not missing:
             return
-        found = await self._store.connection.call("HMGET", self.shard.key("keys"), *missing)
-        await self._load_jobs(holder for holder in found if holder is not None)
+        stored = await self._store.connection.call("HMGET", self.shard.key("keys"), *missing)
+        found = [record_format.read_hold(one) for one in stored]
+        await self._load_jobs(holder for holder in found if isinstance(holder, bytes))
         for slot, holder in zip(missing, found, strict=True):
             self.add_holder(slot, holder)
 
@@ -107,6 +110,15 @@ class Unit(UnitOfWork):
         """Treat a loaded key as free that its job releases in the same step."""
         if self._holders.get(slot) == job:
             self._holders[slot] = None
+
+    def lapse(self, slot: str, now: Instant) -> bool:
+        """Release a loaded key whose time is over; its entry among the kept ones goes in any case."""
+        self.write("ZREM", self.shard.key(KEPT), slot)
+        held = self._holders[slot]
+        if not isinstance(held, Kept) or held.until > now:
+            return False
+        self._holders[slot] = None
+        return True
 
     def forget(self, record: Record) -> None:
         """Delete a record that cannot be read; the caller takes it out of sets and counters."""
@@ -314,8 +326,10 @@ class Unit(UnitOfWork):
     def _collect_keys(self) -> None:
         key = self.shard.key("keys")
         for slot, before, after in self.key_changes():
-            self._checks.append(_unchanged(key, slot, before))
-            self.write(*(("HDEL", key, slot) if after is None else ("HSET", key, slot, after)))
+            self._checks.append(_unchanged(key, slot, _stored_hold(before)))
+            self.write(*(("HDEL", key, slot) if after is None else ("HSET", key, slot, _stored_hold(after))))
+            if isinstance(after, Kept):
+                self.write("ZADD", self.shard.key(KEPT), after.until, slot)
 
     def _collect_groups(self) -> None:
         for group in self.changed_groups.values():
@@ -341,6 +355,10 @@ class Unit(UnitOfWork):
         if not self._store.connection.cluster:
             for queue in sorted(self.woken - {CONTROL}):
                 self.write("WAKE", self.shard.of_queue(WAKE, queue))
+
+
+def _stored_hold(hold: Hold | None) -> bytes | None:
+    return record_format.kept_key(hold) if isinstance(hold, Kept) else hold
 
 
 def _unchanged(key: str, field: Any, raw: bytes | None) -> tuple[str, str, Any, Any]:

@@ -41,7 +41,7 @@ from stoker.model.query import (
 from stoker.model.record import TOTALS, Record
 from stoker.model.throttle import cooled
 from stoker.model.time import Span
-from stoker.model.unique import Meeting, Mode, Unique, meet
+from stoker.model.unique import Holder, Meeting, Mode, Unique, meet
 
 # --- inserting --------------------------------------------------------------------------------------------------
 
@@ -106,7 +106,12 @@ def _create(unit: UnitOfWork, record: Record) -> None:
 
 def _meet(unit: UnitOfWork, draft: Draft, unique: Unique, mode: Mode) -> Receipt:
     """Decide between a draft and the holder of its key; `inserted`: the draft has the key and is to be stored."""
-    holder = unit.holder(unique.slot(draft.kind))
+    slot = unique.slot(draft.kind)
+    if (kept := unit.kept(slot)) is not None:
+        if meet(Holder.KEPT, mode) is Meeting.REFUSE:
+            raise Duplicate(unique.key, kept)
+        return Receipt(kept, Stored.EXISTING)
+    holder = unit.holder(slot)
     if holder is None:
         return Receipt(draft.job_id, Stored.INSERTED)
     match meet(holder.holder, mode):
@@ -159,6 +164,8 @@ def settle_one(unit: UnitOfWork, settlement: Settlement) -> Verdict:
         unit.remove(record, events=False)
     else:
         unit.put(after)
+    if settlement.status is Status.DONE and record.slot is not None and (kept := record.keeps) is not None:
+        unit.keep(record.slot, kept)
     _count(unit, record, settlement)
     _cool(unit, record.queue, settlement)
     for draft in settlement.followups:
@@ -382,7 +389,12 @@ class Alteration:
 
     def _key_is_free(self, record: Record) -> bool:
         """Whether this job may become active; a weak holder of its key is ended for it."""
-        holder = None if record.slot is None else self._unit.holder(record.slot)
+        if record.slot is None:
+            return True
+        if self._unit.kept(record.slot) is not None:
+            self.blocked += 1
+            return False
+        holder = self._unit.holder(record.slot)
         if holder is None or holder.id == record.id:
             return True
         if meet(holder.holder, "existing") is Meeting.SUPERSEDE:

@@ -5,14 +5,14 @@ and the engine writes the difference in one atomic step. Counters, keys and wake
 the only way to change a job, so they cannot disagree with it.
 
 The engine loads what `Wanted` names before it is read, and with it what belongs to it: for a key the record of its
-holder, for a record the settings of its queue.
+holder, for a record the settings of its queue and, if its success kept a key (`Record.kept`), who has that now.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from stoker.model.audit import AuditEntry
 from stoker.model.control import Queue
@@ -22,6 +22,7 @@ from stoker.model.job import Draft, Status
 from stoker.model.next_due import wakes
 from stoker.model.record import WAITING, Record, Total
 from stoker.model.time import Instant
+from stoker.model.unique import Kept
 
 
 class Wanted(NamedTuple):
@@ -44,12 +45,16 @@ class Written(NamedTuple):
     after: Record | None
 
 
+Hold: TypeAlias = JobId | Kept
+"""Who has a unique key: an active job, or one that succeeded and keeps the key for a time."""
+
+
 class KeyChange(NamedTuple):
-    """A unique key whose holder changed; None: it has none."""
+    """A unique key that is held in another way now; None: it is free."""
 
     slot: str
-    before: JobId | None
-    after: JobId | None
+    before: Hold | None
+    after: Hold | None
 
 
 class UnitOfWork:
@@ -80,8 +85,8 @@ class UnitOfWork:
         """Jobs that an operator deleted: events of theirs that come later are not recorded."""
         self._before: dict[JobId, Record | None] = {}
         self._records: dict[JobId, Record | None] = {}
-        self._holders_before: dict[str, JobId | None] = {}
-        self._holders: dict[str, JobId | None] = {}
+        self._holders_before: dict[str, Hold | None] = {}
+        self._holders: dict[str, Hold | None] = {}
         self._queues: dict[str, Queue] = {}
         self._groups: dict[JobId, Group | None] = {}
         self._touched: dict[JobId, None] = {}
@@ -102,8 +107,8 @@ class UnitOfWork:
         """A job as stored; None when there is none of this id."""
         self._before[job] = self._records[job] = record
 
-    def add_holder(self, slot: str, holder: JobId | None) -> None:
-        """The holder of a key as stored."""
+    def add_holder(self, slot: str, holder: Hold | None) -> None:
+        """Who holds a key, as stored."""
         self._holders_before[slot] = self._holders[slot] = holder
 
     def add_queue(self, queue: Queue) -> None:
@@ -121,9 +126,19 @@ class UnitOfWork:
         return self._records[job]
 
     def holder(self, slot: str) -> Record | None:
-        """The job that holds a key now."""
-        job = self._holders[slot]
-        return None if job is None else self._records[job]
+        """The active job that holds a key now."""
+        held = self._holders[slot]
+        return None if held is None or isinstance(held, Kept) else self._records[held]
+
+    def kept(self, slot: str) -> JobId | None:
+        """The job whose success keeps a key now."""
+        held = self._holders[slot]
+        return held.job if isinstance(held, Kept) and held.until > self.now else None
+
+    def keep(self, slot: str, kept: Kept) -> None:
+        """Keep the key that a job has released with its success, if there is time left."""
+        if kept.until > self.now and self._holders[slot] is None:
+            self._holders[slot] = kept
 
     def queue(self, name: str) -> Queue:
         """A queue's settings as changed so far."""
@@ -166,7 +181,9 @@ class UnitOfWork:
             self.forgotten.add(record.id)
 
     def delete(self, record: Record) -> None:
-        """Remove a job at an operator's request, with its events and those that come later."""
+        """Remove a job at an operator's request, with its events and those that come later; its key becomes free."""
+        if record.slot is not None and (kept := record.kept) is not None and self._holders.get(record.slot) == kept:
+            self._holders[record.slot] = None
         self.deleted.add(record.id)
         self.remove(record, events=True)
 
@@ -219,7 +236,7 @@ class UnitOfWork:
                 yield change
 
     def key_changes(self) -> Iterator[KeyChange]:
-        """Every key whose holder differs from what was loaded."""
+        """Every key that is held in another way than was loaded."""
         for slot, after in self._holders.items():
             before = self._holders_before.get(slot)
             if before != after:

@@ -18,9 +18,12 @@ from stoker.model.job import Options, salvaged, unpack
 from stoker.model.query import Totals
 from stoker.model.retry import Curve
 from stoker.model.throttle import OPEN, Bucket, Cooldown, Rate
+from stoker.model.time import SECOND, span
 from stoker.model.unique import TRAITS, Unique
 
 _TRAITS = {traits: code for code, traits in enumerate(TRAITS)}
+_WAYS = 256
+"""The traits of a key are one number: its way, and so many times the microseconds for which a success keeps it."""
 
 
 encode = msgspec.json.Encoder().encode
@@ -35,7 +38,8 @@ def pack_unique(unique: Unique | None) -> tuple[str | None, int | None]:
     """A key and its traits as two columns."""
     if unique is None:
         return None, None
-    return unique.key, _TRAITS[unique.scope, unique.mode, unique.hold]
+    traits = _TRAITS[unique.scope, unique.mode, unique.hold]
+    return unique.key, traits if unique.for_ is None else span(unique.for_) * _WAYS + traits
 
 
 def read_unique(key: str | None, traits: int | None) -> Unique | None:
@@ -43,7 +47,8 @@ def read_unique(key: str | None, traits: int | None) -> Unique | None:
     if key is None:
         return None
     try:
-        return Unique(key, *TRAITS[traits or 0])
+        held, place = divmod(traits or 0, _WAYS)
+        return Unique(key, *TRAITS[place], for_=held / SECOND if held else None)
     except (IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(f"a unique key cannot be read: {error}") from error
 

@@ -47,11 +47,11 @@ SELECT
     (SELECT count(*) FROM (SELECT 1 FROM stoker_done LIMIT ?1))
 
 -- name: diagnose_keys
--- Of the first ?1 unique keys: how many are held by a job that is finished or gone.
+-- Of the first ?1 unique keys: how many are held by a job that is finished or gone, and are not kept for a time.
 SELECT count(*)
-FROM (SELECT seq FROM stoker_dedupe ORDER BY slot LIMIT ?1) AS k
+FROM (SELECT seq, until FROM stoker_dedupe ORDER BY slot LIMIT ?1) AS k
 LEFT JOIN stoker_body AS b ON b.seq = k.seq
-WHERE b.seq IS NULL OR EXISTS (SELECT 1 FROM stoker_done AS d WHERE d.id = b.id)
+WHERE k.until IS NULL AND (b.seq IS NULL OR EXISTS (SELECT 1 FROM stoker_done AS d WHERE d.id = b.id))
 
 -- name: diagnose_placeless
 -- Of the first and the last ?1 jobs those that neither wait nor run nor are finished.

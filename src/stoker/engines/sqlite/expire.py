@@ -25,7 +25,7 @@ _FINISHED = sql("expire_finished")
 _EVENTS, _REMEMBERED, _REMOVED = sql("expire_events"), sql("expire_remembered"), sql("expire_removed")
 _POINTS = sql("expire_points")
 _PRESENCES, _TOMBSTONES = sql("expire_presences"), sql("expire_workers")
-_LOCKS = sql("expire_locks")
+_LOCKS, _KEYS = sql("expire_locks"), sql("expire_keys")
 _RECEIVED = sql("expire_received")
 _AUDIT = sql("expire_audit")
 _OPERATIONS = sql("expire_operations")
@@ -75,6 +75,8 @@ def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Exchange[Expired]:
             return Expired(presences=len((yield _PRESENCES, (now - retention.presences,))))
         case Sweep.LOCKS:
             return Expired(locks=len((yield _LOCKS, (now,))))
+        case Sweep.KEYS:
+            return Expired(keys=len((yield _KEYS, (now,))))
         case Sweep.RECEIPTS:
             return Expired(receipts=len((yield _RECEIVED, (now, max(retention.limit, 0)))))
         case Sweep.AUDIT:

@@ -50,6 +50,9 @@ WHERE wid <= (SELECT max(wid) FROM stoker_workers) - ?1
 -- name: expire_locks
 DELETE FROM stoker_locks WHERE until <= ?1 RETURNING 1
 
+-- name: expire_keys
+DELETE FROM stoker_dedupe WHERE until <= ?1 RETURNING 1
+
 -- name: expire_received
 DELETE FROM stoker_received
 WHERE (source, id) IN (SELECT source, id FROM stoker_received WHERE until <= ?1 ORDER BY until LIMIT ?2)

@@ -29,7 +29,7 @@ from stoker.model.record import WAITING, Record, Total
 from stoker.model.subqueues import freed, line_of, renumbers
 from stoker.model.throttle import take
 from stoker.model.time import MILLISECOND, MINUTE, SECOND, Instant, Span
-from stoker.model.unique import Holder
+from stoker.model.unique import Holder, Kept
 
 ENQUEUED, COMPLETED, RETRIES, FAILED, CANCELS = range(8, 13)
 """Totals since the store was created, in the same table as the counts of statuses."""
@@ -73,6 +73,7 @@ _TROUBLE = sql("trouble")
 _TROUBLE_OVER = sql("trouble_over")
 _HOLD = sql("key_hold")
 _RELEASE = sql("key_release")
+_KEEP, _GIVE_UP = sql("key_keep"), sql("key_give_up")
 _RELEASE_ALL = sql("key_release_all")
 _ERASE = (sql("delete_body"), sql("delete_past"), sql("delete_errors"))
 _REMOVE_EVENTS = sql("remove_events")
@@ -291,13 +292,14 @@ class Unit(SqlUnit):
         for job in sorted(wanted.ids):
             yield from self._load_job(job)
             record = self.get(job)
-            if wanted.revives and record is not None and record.slot is not None:
+            if record is not None and record.slot is not None and (wanted.revives or record.kept is not None):
                 slots.add(record.slot)
         for slot in sorted(self.missing(Wanted(slots=frozenset(slots))).slots):
             rows: list[Row] = yield _HOLDER, (slot,)
-            self.add_holder(slot, rows[0][2] if rows else None)
-            if rows:
-                yield from self._load_job(rows[0][2])
+            holder, job, until = rows[0] if rows else (None, None, None)
+            self.add_holder(slot, holder if until is None else Kept(job, until))
+            if holder is not None and until is None:
+                yield from self._load_job(holder)
         for name in sorted(wanted.queues):
             queue_row = yield from self.find_queue(name)
             self.add_queue(Queue(name=name) if queue_row is None else queue_row.queue)
@@ -431,7 +433,12 @@ class Unit(SqlUnit):
 
     def _write_keys(self, seqs: dict[JobId, int]) -> Exchange[None]:
         for slot, before, after in self.key_changes():
-            if before is not None and after is None:
+            if isinstance(before, Kept):
+                if after is None:
+                    yield _GIVE_UP, (slot, before.job)
+            elif isinstance(after, Kept):
+                yield _KEEP, (slot, self.stored(after.job).seq, *after)
+            elif before is not None and after is None:
                 yield _RELEASE, (slot, self.stored(before).seq)
         for before_, after_ in self.written():
             if after_ is not None and after_.held_slot is not None and _grip(before_) != _grip(after_):

@@ -69,7 +69,7 @@ LEFT JOIN stoker_workers AS f ON f.wid = n.former
 WHERE w.lease_until IS NOT NULL
 
 -- name: key_holder
-SELECT d.seq, d.weak, b.id FROM stoker_dedupe AS d CROSS JOIN stoker_body AS b ON b.seq = d.seq WHERE d.slot = ?1
+SELECT b.id, d.job, d.until FROM stoker_dedupe AS d LEFT JOIN stoker_body AS b ON b.seq = d.seq WHERE d.slot = ?1
 
 -- name: ready_drop
 DELETE FROM stoker_ready WHERE qid = ?1 AND priority = ?2 AND due = ?3 AND id = ?4
@@ -103,7 +103,14 @@ INSERT INTO stoker_troubles (kind, error) VALUES (?1, ?2) ON CONFLICT (kind) DO 
 DELETE FROM stoker_troubles WHERE kind = ?1
 
 -- name: key_hold
-INSERT INTO stoker_dedupe (slot, seq, weak) VALUES (?1, ?2, ?3) ON CONFLICT (slot) DO UPDATE SET seq = excluded.seq, weak = excluded.weak
+INSERT INTO stoker_dedupe (slot, seq, weak) VALUES (?1, ?2, ?3)
+ON CONFLICT (slot) DO UPDATE SET seq = excluded.seq, weak = excluded.weak, until = NULL, job = NULL
+
+-- name: key_keep
+UPDATE stoker_dedupe SET weak = 0, until = ?4, job = ?3 WHERE slot = ?1 AND seq = ?2
+
+-- name: key_give_up
+DELETE FROM stoker_dedupe WHERE slot = ?1 AND job = ?2
 
 -- name: key_release
 DELETE FROM stoker_dedupe WHERE slot = ?1 AND seq = ?2

@@ -158,7 +158,8 @@ UNDECLARED = "what the app declared cannot be read; its next start writes it ane
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an engine reads for a check-up.
 
-    `idle_keys` are unique keys that no active job holds, of the first `MOST_COUNTED`; None: the engine cannot tell.
+    `idle_keys` are unique keys that no active job holds and no success keeps for a time, of the first `MOST_COUNTED`;
+    None: the engine cannot tell.
     `damaged` names what is stored and cannot be read, each in one clause.
     """
 

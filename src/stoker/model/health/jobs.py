@@ -122,7 +122,7 @@ def judge_counts(facts: Facts) -> Iterator[Check]:
         meaning = "Enqueues with these keys meet a job that will never run."
         yield wrong("unique keys", read, meaning, "Requeue or delete the jobs that hold them: stoker jobs list key:…")
     else:
-        yield ok("unique keys", "every one is held by an active job")
+        yield ok("unique keys", "every one is held by an active job, or kept for a time after a success")
 
 
 def _really(found: int) -> str:

@@ -16,7 +16,7 @@ CREATE TABLE stoker.job (
     due bigint NOT NULL,
     budget integer NOT NULL,
     priority smallint NOT NULL,
-    utraits smallint,
+    utraits bigint,
     queue text COLLATE "C" NOT NULL,
     kind text COLLATE "C" NOT NULL,
     payload text NOT NULL,
@@ -118,12 +118,15 @@ CREATE TABLE stoker.failure (
     PRIMARY KEY (id, n)
 );
 
--- Who holds a unique key, from insert to finish. A holder that waits for a retry gives way unless it is firm.
+-- Who holds a unique key, from insert to finish. A holder that waits for a retry gives way unless it is firm. With
+-- `until` the key is kept for a time after the success of its job, which may be gone.
 CREATE TABLE stoker.dedupe (
     slot text COLLATE "C" PRIMARY KEY,
     id uuid NOT NULL,
-    firm boolean NOT NULL
+    firm boolean NOT NULL,
+    until bigint
 ) WITH (fillfactor = 70);
+CREATE INDEX dedupe_until ON stoker.dedupe (until) WHERE until IS NOT NULL;
 
 -- A queue's settings and what its gates need. `paused_until` is NULL where only a call resumes the queue; a queue
 -- without a rate has NULL from `rate_n` to `refilled`. `declared` is what an app's code declared last, `limits` what an
@@ -921,10 +924,13 @@ BEGIN
         EXIT WHEN FOUND;
         SELECT d.id INTO holder FROM stoker.dedupe AS d
         WHERE d.slot = held
+            AND coalesce(d.until > moment, true)
             AND (d.firm OR NOT EXISTS (SELECT 1 FROM stoker.ready AS r WHERE r.id = d.id AND r.status = 2));
         IF FOUND THEN
             RETURN holder;
         END IF;
+        DELETE FROM stoker.dedupe AS d WHERE d.slot = held AND d.until <= moment;
+        CONTINUE WHEN FOUND;
         -- A holder that waits for a retry gives way; one that is claimed at this moment does not, and is met again.
         DELETE FROM stoker.ready AS r USING stoker.dedupe AS d
         WHERE d.slot = held AND r.id = d.id AND r.status = 2

@@ -7,7 +7,8 @@ local function drop_key(body, kind, queue, id)
   local at = 37 + #kind + #queue
   if byte(body, at + 4) % 2 == 1 then
     local size = parse('>I2', body, at + 5)
-    call('ZREM', NAMED, sub(body, at + 7, at + 6 + size) .. '\0' .. id)
+    -- Behind the key there may be a zero byte and for how long a success keeps it.
+    call('ZREM', NAMED, string.match(sub(body, at + 7, at + 6 + size), '^[^%z]*') .. '\0' .. id)
   end
 end
 

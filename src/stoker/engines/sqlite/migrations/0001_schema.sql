@@ -152,12 +152,16 @@ CREATE TABLE stoker_errors (
 );
 CREATE INDEX stoker_errors_job ON stoker_errors (seq, n);
 
--- Which job holds a unique key. A weak holder waits for a retry and gives way to a new job.
+-- Which job holds a unique key. A weak holder waits for a retry and gives way to a new job. With `until` the key is kept
+-- for a time after the success of `job`, which may be gone.
 CREATE TABLE stoker_dedupe (
     slot TEXT NOT NULL PRIMARY KEY,
     seq INTEGER NOT NULL,
-    weak INTEGER NOT NULL CHECK (weak IN (0, 1))
+    weak INTEGER NOT NULL CHECK (weak IN (0, 1)),
+    until INTEGER,
+    job BLOB
 ) WITHOUT ROWID;
+CREATE INDEX stoker_dedupe_until ON stoker_dedupe (until) WHERE until IS NOT NULL;
 
 -- Limits by key and fair queues. A subqueue is a line of stoker_ready with a negative number, -sid, so that claims take
 -- from it as from any line. The rest is model.subqueues.State: what runs, what may, and the first job that may start
