@@ -128,7 +128,7 @@ async def test_a_new_consumer_in_an_open_transaction_does_not_stop_the_others(ma
     with psycopg.connect(postgres_url) as theirs:
         await engine.outbox.register(ORDERS, [Consumer("late", "end")], tx=theirs)
         await engine.outbox.append(ORDERS, [made("a")])
-        assert await engine.outbox.lease(WISH) == NothingDue()
+        assert await engine.outbox.lease(WISH) == NothingDue(numbering=True)
         [state] = await engine.outbox.streams()
         assert (state.last, [one.waiting for one in state.cursors]) == ((1,), [1])
         assert state.cursors[0].oldest is not None
