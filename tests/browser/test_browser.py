@@ -16,6 +16,7 @@ from playwright.sync_api import Page, expect
 from stoker.app import Stoker
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Claim, Demand, Note, Settlement, Status
+from stoker.model.throttle import Rate
 from stoker.web import Key, Limits, Open, dashboard, routes
 from stoker.web.pages import overview
 from tests.browser.conftest import CONTRAST, TROUBLE, Heavy, Small, apart, first
@@ -581,3 +582,26 @@ def test_the_address_with_the_key_opens_the_dashboard_until_signing_out(tmp_path
     expect(page.locator("body")).to_contain_text("mail")
     served.close()
     apart(lambda: app.run(app.close()))
+
+
+# Where the columns of the table of rates begin.
+PLACES = "[...document.querySelectorAll('#live_rates tr:last-child td')].map((one) => one.getBoundingClientRect().left)"
+
+
+@pytest.mark.spec("BROWSER-17")
+def test_nothing_moves_when_tokens_are_taken(small: Small, look: Any) -> None:
+    """Fewer tokens and the time until the next one take the room of the full budget and of `now`."""
+    budgets = [small.app.budget(name) for name in ("mailer", "maps", "stripe")]
+    for budget in budgets:
+        small.do(budget.tune(Rate(100, per=86_400)))
+    seen = look()
+    page = seen.page
+    page.goto(f"{small.url}/limits")
+    tokens = page.locator("#live_rates .num")
+    expect(tokens).to_have_text(["100 of 100"] * 3)
+    before = page.evaluate(PLACES)
+    for budget in budgets:
+        small.do(budget.drain())
+    expect(tokens).to_have_text(["0 of 100"] * 3)
+    assert page.evaluate(PLACES) == before
+    assert seen.complaints == []
