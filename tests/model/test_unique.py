@@ -4,11 +4,13 @@ import math
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model.errors import InvalidInput
+from stoker.model.job import Draft, Options, pack, unpack
 from stoker.model.unique import LONGEST_KEY, Holder, Meeting, Mode, Unique, check_text, meet
 
 NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,20}", fullmatch=True)
@@ -69,6 +71,14 @@ def test_durations_of_a_key_are_refused_by_field() -> None:
         Unique("k", longest=60)
     assert Unique("k", for_=60) == Unique("k", for_=timedelta(minutes=1)) != Unique("k")
     assert Unique("k", mode="replace", longest=60) == Unique("k", mode="replace", longest=timedelta(minutes=1))
+
+
+@pytest.mark.spec("KEY-16", "KEY-18")
+def test_a_key_in_a_stored_draft_keeps_its_durations() -> None:
+    for unique in (Unique("k"), Unique("k", mode="replace", longest=60, for_=0.5)):
+        behind = Draft(bytes(16), "send", unique=unique)
+        assert unpack(pack(Options(then=(behind,)))).then == (behind,)
+    assert msgspec.json.decode(b'{"key":"k","scope":"kind","mode":"raise"}', type=Unique) == Unique("k", mode="raise")
 
 
 @pytest.mark.spec("KEY-14")

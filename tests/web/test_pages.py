@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from starlette.requests import Request
 
-from stoker import Delays, Fixed, Limit
+from stoker import Delays, Fixed, Limit, Unique
 from stoker.app import Stoker
 from stoker.model import ids
 from stoker.model.control import Tuning
@@ -286,6 +286,18 @@ async def test_a_job_shows_how_it_waits_between_its_runs(app: Stoker, client: Cl
         job = await enqueue(app, "send", backoff=backoff)
         page = text(await client.get(f"/jobs/{job}"))
         assert words in page
+
+
+@pytest.mark.spec("WEB-07")
+async def test_a_done_job_shows_until_when_it_keeps_its_key(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    job = await enqueue(app, "send", unique=Unique("k", for_=60))
+    assert "Unique key k Enqueued" in text(await client.get(f"/jobs/{job}"))
+    await end(app, await claim(app), Status.DONE, None)
+    client.board.hub.forget()
+    assert re.search(f"Unique key k, kept until {EXACT}", text(await client.get(f"/jobs/{job}")))
+    clock.advance(60)
+    client.board.hub.forget()
+    assert "Unique key k Enqueued" in text(await client.get(f"/jobs/{job}"))
 
 
 @pytest.mark.spec("WEB-36")

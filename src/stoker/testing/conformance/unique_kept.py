@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from stoker.model.errors import Duplicate
 from stoker.model.ids import JobId, text
 from stoker.model.job import Options, Receipt, Settlement, Status, Stored, Verdict
+from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled, Done, Rejected
 from stoker.model.query import Cancel, Clone, Delete, Requeue, Retention, Selection, Sweep
-from stoker.model.time import HOUR, LONGEST, SECOND
+from stoker.model.time import HOUR, LONGEST, MINUTE, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.conformance.harness import Store
 
@@ -186,3 +189,27 @@ async def test_drafts_of_one_call_meet_a_kept_key_each(store: Store) -> None:
     with pytest.raises(Duplicate):
         await store.engine.jobs.insert([plain, store.draft(unique=Unique("k", mode="raise"))])
     assert await store.gone(plain.job_id)
+
+
+@pytest.mark.core
+@pytest.mark.spec("KEY-11", "KEY-18")
+async def test_callers_at_the_same_moment_take_a_lapsed_key_once(store: Store) -> None:
+    """One of them stores its job, the others get its id."""
+    await _kept(store)
+    store.pass_time(HOUR)
+    receipts = await asyncio.gather(*(_put(store, unique=HELD) for _ in range(8)))
+    assert sorted(one.stored for one in receipts) == [Stored.EXISTING] * 7 + [Stored.INSERTED]
+    assert len({one.id for one in receipts}) == 1
+
+
+@pytest.mark.core
+@pytest.mark.spec("KEY-18", "KEY-20")
+async def test_many_keys_are_kept_and_removed_together(store: Store) -> None:
+    """Successes of one call keep their keys each, beside one that keeps nothing."""
+    await store.insert(*(store.draft(unique=Unique(f"k{n}", for_=60)) for n in range(120)), store.draft())
+    claims = await store.claim(n=200)
+    assert set(await store.settle(*(conclude(claim, Done()) for claim in claims))) == {Verdict.APPLIED}
+    again = await store.engine.jobs.insert([store.draft(unique=Unique(f"k{n}")) for n in range(120)])
+    assert {one.stored for one in again} == {Stored.EXISTING}
+    store.pass_time(MINUTE)
+    assert (await store.engine.operator.expire(Retention(sweeps=frozenset({Sweep.KEYS})))).keys == 120

@@ -119,7 +119,7 @@ def _facts(visit: RequestContext, job: Job, record: views.Job, reading: Reading)
         ("Tenant", job.tenant or "", visit.url("jobs", q=f"tenant:{shared.quoted(job.tenant)}") if job.tenant else ""),
         (
             "Unique key",
-            job.unique.key if job.unique else "",
+            _key(job, reading.census.at),
             visit.url("jobs", q=f"key:{shared.quoted(job.unique.key)}") if job.unique else "",
         ),
         ("Principal", whose.principal or "", ""),
@@ -145,6 +145,16 @@ def _facts(visit: RequestContext, job: Job, record: views.Job, reading: Reading)
         ("Copy", record.successor or "", visit.url(f"jobs/{record.successor}") if record.successor else ""),
     ]
     return [(name, text, link) for name, text, link in found if text]
+
+
+def _key(job: Job, now: Instant) -> str | Markup:
+    """Its unique key; of one that its success keeps also until when."""
+    if job.unique is None:
+        return ""
+    kept = job.unique.kept_until(job.created_at) if job.status is Status.DONE else None
+    if kept is None or kept <= now:
+        return job.unique.key
+    return Markup("{}, kept until {}").format(job.unique.key, time(kept))
 
 
 def _due(at: Instant, now: Instant) -> Markup:
