@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from stoker import GroupClosed, GroupFailed, InvalidInput, NotFound, Stoker, StokerError, chain, current
@@ -13,10 +14,10 @@ from stoker.engines.memory import MemoryEngine
 from stoker.model import ids
 from stoker.model.errors import EngineUnavailable
 from stoker.model.events import EventType, Transition, Window
-from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN, Swept
-from stoker.model.job import Status
-from stoker.model.lifecycle import KEEP_DONE
-from stoker.model.outcome import Reject
+from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN, Swept, into_group, new_group
+from stoker.model.job import Demand, Draft, Status
+from stoker.model.lifecycle import KEEP_DONE, conclude
+from stoker.model.outcome import Done, Reject
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.services import ServiceContext
 from stoker.testing.clock import VirtualClock
@@ -435,7 +436,7 @@ async def test_an_operator_and_a_maker_who_close_a_group_emit_it_with_its_callba
     seen: list[Transition] = []
     jobs.listener(seen.append)
     tasks = Tasks(jobs)
-    callbacks = {"then": tasks.report.draft(), "on_failure": tasks.report.draft("failure")}
+    callbacks: dict[str, Any] = {"then": tasks.report.draft(), "on_failure": tasks.report.draft("failure")}
     if by == "cancel":
         await (await jobs.group([tasks.work.draft()], **callbacks)).cancel()
     else:
@@ -449,3 +450,83 @@ async def test_an_operator_and_a_maker_who_close_a_group_emit_it_with_its_callba
     assert [event.type for event in found].count(EventType.GROUP_CLOSED) == 1
     assert [ids.text(event.job) for event in found if event.kind == "report"] == [stored.job]
     await engine.close()
+
+
+# --- in steps -------------------------------------------------------------------------------------------------------
+
+FAN_OUT = "0193b0f0-0000-7000-8000-000000000038"
+
+
+def fan_out(tasks: Tasks, n: int = 2_500) -> list[Draft]:
+    return [tasks.work.using(keep=0).draft(number) for number in range(n)]
+
+
+@pytest.mark.spec("GROUP-38")
+async def test_a_fan_out_that_was_interrupted_goes_on(jobs: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = Tasks(jobs)
+    insert, steps = jobs.insert_drafts, []
+
+    async def failing(drafts: Any, tx: Any = None, group: Any = None) -> Any:
+        steps.append(len(drafts))
+        if len(steps) in (2, 5):
+            raise EngineUnavailable("the store is away")
+        return await insert(drafts, tx, group)
+
+    monkeypatch.setattr(jobs, "insert_drafts", failing)
+    then = tasks.report.draft("all of it")
+    with pytest.raises(EngineUnavailable) as failed:
+        await jobs.group(fan_out(tasks), then=then, id=FAN_OUT)
+    assert any("the same call with the same id goes on" in note for note in failed.value.__notes__)
+    handle = jobs.group_handle(FAN_OUT)
+    assert (await handle.progress()).total == 1_000
+    engine = await jobs.engine()
+    await engine.jobs.renew("w", [], first=True)
+    claims = await engine.jobs.claim(Demand("w", (("default", 400),), 400))
+    await engine.jobs.settle([conclude(claim, Done()) for claim in claims])
+    await engine.jobs.renew("w", [], lease=0)
+    group = await jobs.group(fan_out(tasks), then=tasks.report.draft("another"), id=FAN_OUT)
+    assert steps == [1_000, 1_000, 1_000, 500]
+    assert group.id == FAN_OUT
+    assert await group.progress() == Progress(total=2_500, done=400, dead=0, canceled=0, waiting=2_100)
+    again = await jobs.group(fan_out(tasks), id=FAN_OUT)
+    assert (again.id, len(steps), (await again.progress()).total) == (FAN_OUT, 4, 2_500)
+    [found] = await engine.groups.get([ids.parse(FAN_OUT)])
+    assert found is not None and found.sealed and found.then is not None
+    assert found.then.job_id == then.job_id, "callbacks are those of the first call"
+
+
+@pytest.mark.spec("GROUP-38")
+async def test_calls_with_one_id_at_the_same_moment_store_each_draft_once(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    await asyncio.gather(*(jobs.group(fan_out(tasks, 1_200), id=FAN_OUT) for _ in range(3)))
+    assert (await jobs.group_handle(FAN_OUT).progress()).total == 1_200
+    empty = await jobs.group([], then=tasks.report.draft("none"), id=FAN_OUT.replace("38", "39"))
+    assert (await empty.wait(timeout=10)).total == 0
+    assert await jobs.group([], id=empty.id) == empty
+
+
+@pytest.mark.spec("GROUP-39")
+async def test_an_id_that_cannot_go_on_is_refused(jobs: Stoker) -> None:
+    tasks = Tasks(jobs)
+    group = await jobs.group(fan_out(tasks, 3), id=FAN_OUT)
+    for n in (2, 4):
+        with pytest.raises(InvalidInput, match=f"is a group of 3 drafts, and {n} are given"):
+            await jobs.group(fan_out(tasks, n), id=group.id)
+    other = await jobs.group(fan_out(tasks, 2))
+    with pytest.raises(InvalidInput, match="made without an id"):
+        await jobs.group(fan_out(tasks, 2), id=other.id)
+    with pytest.raises(InvalidInput, match="goes with drafts"):
+        async with jobs.group(id=FAN_OUT):
+            pass
+    with pytest.raises(InvalidInput, match="in a transaction one commit stores all"):
+        await jobs.group(fan_out(tasks, 2), id=FAN_OUT, tx=object())
+    with pytest.raises(InvalidInput, match="group id"):
+        jobs.group([], id="import 7")
+    with pytest.raises(InvalidInput, match="needs its drafts"):
+        await jobs.group(id=FAN_OUT)
+    late = new_group(ids.parse(FAN_OUT.replace("38", "40")))
+    engine = await jobs.engine()
+    await engine.jobs.insert(into_group(late.id, fan_out(tasks, 1)), group=msgspec.structs.replace(late, placed=1))
+    assert await engine.groups.seal(late.id, abandoned=True)
+    with pytest.raises(InvalidInput, match="was abandoned, because no call went on with it for an hour"):
+        await jobs.group(fan_out(tasks, 2), id=ids.text(late.id))

@@ -483,6 +483,7 @@ class Stoker(Registry):
         then: Draft | None = None,
         on_failure: Draft | None = None,
         on_finish: Draft | None = None,
+        id: str | None = None,  # noqa: A002 - what callers know it by
         tx: Transaction | None = None,
     ) -> NewGroup:
         """Count jobs together, and store another one when all of them are finished.
@@ -490,15 +491,24 @@ class Stoker(Registry):
         `await jobs.group([...])` stores all of it and gives a handle; `async with jobs.group() as group` takes jobs as
         they come (`await group.add(...)`). When every member is finished, `then` is stored if all are done, else
         `on_failure`; `on_finish` in both cases.
+
+        More than 1,000 members are stored in steps. With an `id` of yours, a UUID such as `current().id`, the same call
+        goes on where one before it was interrupted, and changes nothing when all is stored.
         """
         keep = self.defaults.keep
-        group = new_group(self.mint(), then=then, on_failure=on_failure, on_finish=on_finish, keep=keep)
+        group = new_group(
+            self.mint() if id is None else _id(id, "group id"),
+            then=then,
+            on_failure=on_failure,
+            on_finish=on_finish,
+            keep=keep,
+        )
         callbacks = [
             (draft, draft is not then) for draft in (then, on_failure, on_finish) if isinstance(draft, MarkedDraft)
         ]
         for draft, may_fail in callbacks:
             draft.check(None, may_fail=may_fail)
-        return NewGroup(self, drafts, tx, group, callbacks)
+        return NewGroup(self, drafts, tx, group, callbacks, again=id is not None)
 
     def group_handle(self, group: str | JobId) -> GroupHandle:
         """The handle of a group by its id."""

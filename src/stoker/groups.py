@@ -328,7 +328,7 @@ class GroupHandle:
 class NewGroup:
     """What `jobs.group(...)` returns: a group that is stored by `await`, or for a block by `async with` or `with`."""
 
-    __slots__ = ("_app", "_drafts", "_group", "_handle", "_tx", "_used")
+    __slots__ = ("_again", "_app", "_drafts", "_group", "_handle", "_tx", "_used")
 
     def __init__(
         self,
@@ -337,8 +337,11 @@ class NewGroup:
         tx: Transaction | None,
         group: Group,
         callbacks: Callbacks = (),
+        *,
+        again: bool = False,
     ) -> None:
         self._used = False
+        self._again = again
         self._app = app
         self._drafts = drafts
         self._tx = tx
@@ -365,6 +368,8 @@ class NewGroup:
             raise InvalidInput("group", None, "needs its drafts, or a block: async with jobs.group(...) as group")
         engine = await self._app.engine()
         members = self._handle.taken_in(_drafts((self._drafts,)))
+        if self._again:
+            return await self._go_on(engine, members)
         first, *rest = list(portions(members, engine.most_bytes)) or [range(0)]
         group = self._group if rest and not self._joins else self._group.seal(abandoned=False)
         await self._app.insert_drafts(members[: first.stop], self._tx, group)
@@ -377,6 +382,44 @@ class NewGroup:
         if not group.sealed:
             await self._end(abandoned=False)
         return GroupHandle(self._app, group.id)
+
+    async def _go_on(self, engine: Engine, members: Sequence[Draft]) -> GroupHandle:
+        """Store what no call with this id has stored before, in steps that each say how far they came.
+
+        A call that is interrupted leaves the group open for the next one; after an hour it is abandoned.
+        """
+        self._check_steps()
+        [stored] = await engine.groups.get([self._group.id])
+        placed = 0 if stored is None else self._placed(stored, len(members))
+        try:
+            for portion in portions(members[placed:], engine.most_bytes):
+                start, stop = placed + portion.start, placed + portion.stop
+                await self._app.insert_drafts(members[start:stop], None, replace(self._group, placed=stop))
+        except Exception as error:
+            error.add_note(f"group {self._handle.id} is not complete: the same call with the same id goes on")
+            raise
+        if stored is None or not stored.sealed:
+            await self._end(abandoned=False)
+        return GroupHandle(self._app, self._group.id)
+
+    def _check_steps(self) -> None:
+        if self._joins:
+            why = (
+                "goes with a group that is stored in steps; in a transaction one commit stores all of it: leave it out"
+            )
+            raise InvalidInput("id", self._handle.id, why)
+
+    def _placed(self, stored: Group, given: int) -> int:
+        """How many drafts of a stored group were placed by calls before. Raises if this is not their call again."""
+        if stored.abandoned:
+            why = "is a group that was abandoned, because no call went on with it for an hour; use another id"
+        elif stored.total and not stored.placed:
+            why = "is a group that was made without an id; use another one"
+        elif stored.placed > given or (stored.sealed and stored.placed < given):
+            why = f"is a group of {count(stored.placed, 'draft')}, and {given} are given; give the same ones, in order"
+        else:
+            return stored.placed
+        raise InvalidInput("id", self._handle.id, why)
 
     @property
     def _joins(self) -> bool:
@@ -393,6 +436,8 @@ class NewGroup:
 
     async def __aenter__(self) -> GroupHandle:
         self._use()
+        if self._again:
+            raise InvalidInput("id", self._handle.id, "goes with drafts; write `await jobs.group([...], id=...)`")
         if self._joins:
             raise InvalidInput("tx", self._tx, "cannot hold a block; write `await jobs.group([...], tx=tx)`")
         if self._drafts is not None:

@@ -20,10 +20,12 @@ from stoker.model.groups import (
     changes,
     in_order,
     into_group,
+    is_placed,
     kept_until,
     new_group,
     pack_callbacks,
     pack_members,
+    placing,
     standing,
     unpack_callbacks,
     unpack_members,
@@ -322,3 +324,16 @@ def test_members_stand_as_they_were_given() -> None:
     members = [n.to_bytes(16) for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)]
     found = in_order(members, {one.id: one for one in jobs})
     assert [int.from_bytes(one) for one in found] == [1, 5, 6, 7, 2, 4, 3, 9, 10, 11]
+
+
+@pytest.mark.spec("GROUP-38")
+def test_drafts_are_placed_in_a_group_once_and_in_their_order() -> None:
+    stored, given = Group(id=b"g" * 16, placed=1_000), Group(id=b"g" * 16, placed=1_500)
+    assert placing(stored, given, 500) == msgspec.structs.replace(stored, placed=1_500)
+    for nothing in ((None, given, 500), (stored, None, 500), (stored, Group(id=b"g" * 16), 500)):
+        assert placing(*nothing) is None
+        assert not is_placed(*nothing[:2])
+    assert is_placed(given, stored) and is_placed(stored, stored) and not is_placed(stored, given)
+    assert placing(given, stored, 1_000) is None
+    with pytest.raises(InvalidInput, match="has 1000 drafts stored, and these begin at 900"):
+        placing(stored, given, 600)

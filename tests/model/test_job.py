@@ -423,3 +423,11 @@ def test_a_plain_settlement_is_a_success_that_stores_nothing_beside_its_result()
         {"throttled": True},
     ]
     assert not any(msgspec.structs.replace(done, **change).plain for change in changes)
+
+
+@pytest.mark.spec("FIND-30")
+@given(st.binary(min_size=16, max_size=16))
+def test_options_hold_a_group_in_the_text_by_which_stores_find_it(group: bytes) -> None:
+    packed = job_module.pack(Options(group=group))
+    assert packed is not None
+    assert f'"group":"{job_module.group_text(group)}"'.encode() in packed

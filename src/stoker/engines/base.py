@@ -110,10 +110,12 @@ class Jobs(Protocol):
         call; mode `raise` raises `Duplicate` and nothing of the call is stored. A superseded holder ends dead in the
         same step, and the receipt names it. With `tx` the jobs exist if and only if that transaction commits. After the
         commit one waiter per queue that received a new job that is due, or will be within `next_due.SOON`, is woken.
-        A new `group` is stored in the same step; repeated, it stays as it is. A draft that names a group joins it: one
-        that is closed raises `GroupClosed`, one that is not stored `NotFound`, and a draft that is stored already and
-        is no member `InvalidInput`; then nothing of the call is stored. A draft that met the holder of its key joins
-        nothing. Empty: `[]`.
+        A new `group` is stored in the same step; repeated, it stays as it is. One with `placed` says how many drafts of
+        its maker are stored after this step: if so many are already, all receipts are `existing` and nothing is stored,
+        whatever became of the jobs; if these are not the next ones, `InvalidInput` (`groups.placing`). A draft that
+        names a group joins it: one that is closed raises `GroupClosed`, one that is not stored `NotFound`, and a draft
+        that is stored already and is no member `InvalidInput`; then nothing of the call is stored. A draft that met the
+        holder of its key joins nothing. Empty: `[]`.
         """
         ...
 

@@ -81,7 +81,9 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     `abandoned`: its maker raised or died before it was sealed. `keep` is how long its app keeps
     what is done. `members` are the ids of all that joined, empty when they are more than `MOST_KNOWN`. `queue` is that
-    of its first member. `touched_at` is when the last member joined. A sweep may put `expires_at` off (`kept_until`).
+    of its first member. `placed` is how many drafts of its maker are stored, of one that is stored in steps and goes
+    on after a crash (`placing`); else 0. `touched_at` is when the last member joined. A sweep may put `expires_at` off
+    (`kept_until`).
     """
 
     id: JobId
@@ -97,6 +99,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     canceled: int = 0
     members: tuple[JobId, ...] = ()
     queue: str | None = None
+    placed: int = 0
     created_at: Instant = 0
     touched_at: Instant = 0
     closed_at: Instant | None = None
@@ -160,6 +163,25 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         if queue is not None and self.total > MOST_KNOWN and not self.succeeded:
             keep = max(keep, queue.keep_dead)
         return replace(self, closed_at=now, expires_at=now + max(keep, LEAST_KEPT))
+
+
+def placing(stored: Group | None, given: Group | None, n: int) -> Group | None:
+    """The stored group when the next `n` drafts of its maker are placed in it; None: nothing is placed.
+
+    `given` has the number of drafts that are placed afterwards. Raises `InvalidInput` where the drafts are not the next
+    ones: another call stores them in other steps.
+    """
+    if stored is None or given is None or not given.placed or is_placed(stored, given):
+        return None
+    if stored.placed != given.placed - n:
+        why = f"has {stored.placed} drafts stored, and these begin at {given.placed - n}: another call makes it, too"
+        raise InvalidInput("group", text(given.id), why)
+    return replace(stored, placed=given.placed)
+
+
+def is_placed(stored: Group | None, given: Group | None) -> bool:
+    """Were these drafts of a group's maker stored before, by a call that is repeated now?"""
+    return stored is not None and given is not None and 0 < given.placed <= stored.placed
 
 
 class Closing(msgspec.Struct, frozen=True):

@@ -211,6 +211,19 @@ class LockStep(Laws):
         self.insert_both(into_group(self.pick_group(place), [self.draft(option) for option in options]))
 
     @precondition(lambda self: self.group_ids)
+    @rule(
+        place=values.picks,
+        options=st.lists(values.drafts, min_size=1, max_size=3),
+        step=st.sampled_from(["next", "next", "again", "beyond"]),
+    )
+    def place(self, place: int, options: list[dict[str, Any]], step: str) -> None:
+        """A step of a group that is stored in steps: the next one, one that is stored already, one out of turn."""
+        id_, drafts = self.pick_group(place), [self.draft(option) for option in options]
+        placed = self.groups[id_].placed if id_ in self.groups else 0
+        placed += {"next": len(drafts), "again": 0, "beyond": len(drafts) + 1}[step]
+        self.insert_both(into_group(id_, drafts), msgspec.structs.replace(new_group(id_), placed=placed))
+
+    @precondition(lambda self: self.group_ids)
     @rule(place=values.picks, abandoned=st.sampled_from([False, False, True]))
     def seal(self, place: int, abandoned: bool) -> None:
         self.same(lambda engine: engine.groups.seal(self.pick_group(place), abandoned=abandoned))

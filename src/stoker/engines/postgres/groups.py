@@ -74,8 +74,9 @@ _KEPT, _DROP_CHANGES = sql("group_kept"), sql("group_changes_drop")
 LAST = b"\xff" * 16
 """Not before any id."""
 
-_WIDTH = 13
+_WIDTH = 14
 """Columns of a group without its members; those and a change stand behind them."""
+_CALLBACKS = 12
 
 
 class Groups(Facet):
@@ -138,7 +139,7 @@ def _with_changes(rows: Iterable[Row]) -> dict[JobId, Group]:
 def _read(row: Row) -> Group:
     """Make a group of its columns, without its members; callbacks that cannot be read count as none."""
     id_, created, touched, closed, expires, *more = row[:_WIDTH]
-    total, done, dead, canceled, sealed, abandoned, queue, stored = more
+    total, done, dead, canceled, sealed, abandoned, queue, stored, placed = more
     callbacks: dict[str, Any] = {}
     with suppress(CorruptRecord):
         callbacks = damage.callbacks(stored)
@@ -155,6 +156,7 @@ def _read(row: Row) -> Group:
         sealed=sealed,
         abandoned=abandoned,
         queue=queue,
+        placed=placed,
         **callbacks,
     )
 
@@ -259,7 +261,7 @@ def _fold(unit: Unit, groups: Sequence[JobId]) -> Exchange[tuple[Swept, list[Clo
             late += locked[id_].sealed
         if group != locked[id_]:
             yield _WRITE, _row(group)
-    _warn(closed, {row[0]: row[_WIDTH - 1] for row in rows})
+    _warn(closed, {row[0]: row[_CALLBACKS] for row in rows})
     callbacks = callbacks_of(closed)
     if callbacks:
         closings = yield from decided(

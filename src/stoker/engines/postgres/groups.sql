@@ -2,7 +2,7 @@
 -- Groups, and what became of their members since they were folded.
 SELECT
     g.id, g.created, g.touched, g.closed, g.expires, g.total, g.done, g.dead, g.canceled, g.sealed, g.abandoned,
-    g.queue, g.callbacks, g.members, c.total, c.done, c.dead, c.canceled, c.queue, c.members, c.at
+    g.queue, g.callbacks, g.placed, g.members, c.total, c.done, c.dead, c.canceled, c.queue, c.members, c.at
 FROM stoker.job_group AS g
 LEFT JOIN stoker.group_change AS c ON c.id = g.id AND g.closed IS NULL
 WHERE g.id = ANY($1::uuid[])
@@ -18,7 +18,7 @@ WITH p AS MATERIALIZED (
 
 SELECT
     g.id, g.created, g.touched, g.closed, g.expires, g.total, g.done, g.dead, g.canceled, g.sealed, g.abandoned,
-    g.queue, g.callbacks, '{}'::uuid[], c.total, c.done, c.dead, c.canceled, c.queue, c.members, c.at
+    g.queue, g.callbacks, g.placed, '{}'::uuid[], c.total, c.done, c.dead, c.canceled, c.queue, c.members, c.at
 FROM p
 CROSS JOIN LATERAL (SELECT * FROM stoker.job_group WHERE id = p.id OFFSET 0) AS g
 LEFT JOIN LATERAL (SELECT * FROM stoker.group_change WHERE id = p.id OFFSET 0) AS c ON true
@@ -27,7 +27,7 @@ ORDER BY g.created DESC, g.id DESC, c.n
 -- name: groups_closed
 -- Closed groups behind a place ($1, $2), the latest first, at most $3.
 SELECT
-    id, created, touched, closed, expires, total, done, dead, canceled, sealed, abandoned, queue, callbacks,
+    id, created, touched, closed, expires, total, done, dead, canceled, sealed, abandoned, queue, callbacks, placed,
     '{}'::uuid[], NULL::int, NULL::int, NULL::int, NULL::int, NULL, NULL::uuid[], NULL::bigint
 FROM stoker.job_group
 WHERE closed IS NOT NULL AND (created, id) < ($1::bigint, $2::uuid)
@@ -35,7 +35,7 @@ ORDER BY created DESC, id DESC LIMIT $3::int
 
 -- name: group_lock
 -- Open groups, each by one transaction at a time; one that jobs are joining now is left to a later sweep.
-SELECT id, created, touched, closed, expires, total, done, dead, canceled, sealed, abandoned, queue, callbacks
+SELECT id, created, touched, closed, expires, total, done, dead, canceled, sealed, abandoned, queue, callbacks, placed
 FROM stoker.job_group
 WHERE id = ANY($1::uuid[]) AND closed IS NULL
 ORDER BY id
@@ -101,7 +101,8 @@ UNION ALL (
 -- name: groups_expired
 -- Groups past their retention, with their members; one that another sweep looks at is left to it.
 SELECT
-    id, created, touched, closed, expires, total, done, dead, canceled, sealed, abandoned, queue, callbacks, members
+    id, created, touched, closed, expires, total, done, dead, canceled, sealed, abandoned, queue, callbacks, placed,
+    members
 FROM stoker.job_group
 WHERE id = ANY($1::uuid[]) AND expires < $2::bigint
 ORDER BY id

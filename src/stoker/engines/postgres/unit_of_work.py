@@ -67,6 +67,7 @@ _ERASE = sql("erase_job"), sql("erase_past"), sql("erase_failure")
 _REMOVE_EVENTS = sql("remove_events")
 _PLACELESS = sql("placeless")
 _GROUP_SHARE, _KNOWN_OPTIONS = sql("group_share"), sql("known_options")
+_GROUP_OWN, _GROUP_PLACE = sql("group_own"), sql("group_place")
 _GROUP_MAKE, _GROUP_JOIN, _GROUP_CHANGE = sql("group_make"), sql("group_join"), sql("group_change")
 
 
@@ -201,6 +202,8 @@ class Unit(SqlUnit):
 
         Groups that drafts join are kept from closing; without `joins` they are not read.
         """
+        if joins and group is not None and group.placed:
+            yield from self._own_group(group)
         if joins:
             yield from self._load_groups(wanted_by_drafts(drafts, group).groups)
             yield from self._load_members([draft.job_id for draft in drafts if draft.options.group is not None])
@@ -215,14 +218,20 @@ class Unit(SqlUnit):
                 contest.setdefault(draft.unique.slot(draft.kind), []).append((draft.job_id, draft.unique))
         yield from self._load_keys(contest)
 
+    def _own_group(self, group: Group) -> Exchange[None]:
+        """Lock a group in which its maker places drafts, and make it if it is new: of two calls one comes first."""
+        callbacks = pack_callbacks(group).decode()
+        yield _GROUP_MAKE, (group.id, self.now, 0, group.sealed, group.abandoned, None, callbacks, [])
+        yield _GROUP_OWN, (group.id,)
+
     def _load_groups(self, ids: Iterable[JobId]) -> Exchange[None]:
         missing = sorted(self.missing(Wanted(groups=frozenset(ids))).groups)
         if not missing:
             return
         rows = yield _GROUP_SHARE, (missing,)
         found = {
-            id_: Group(id=id_, sealed=sealed, abandoned=abandoned, closed_at=closed)
-            for id_, sealed, abandoned, closed in rows
+            id_: Group(id=id_, sealed=sealed, abandoned=abandoned, closed_at=closed, placed=placed)
+            for id_, sealed, abandoned, closed, placed in rows
         }
         for id_ in missing:
             self.add_group(id_, found.get(id_))
@@ -335,6 +344,8 @@ class Unit(SqlUnit):
         for queue in self.changed_queues.values():
             difference.add((_QUEUE_WRITE, pack_queue(queue)))
         yield from self._make_groups()
+        for id_, placed in self.placed.items():
+            difference.add((_GROUP_PLACE, (id_, placed)))
         self._change_groups(difference)
         self._write_log(difference, changes)
         yield from difference.send()

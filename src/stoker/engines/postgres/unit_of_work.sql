@@ -164,18 +164,26 @@ WHERE
 
 -- name: group_share
 -- Groups that jobs are going to join: they cannot be closed before the commit.
-SELECT id, sealed, abandoned, closed FROM stoker.job_group WHERE id = ANY($1::uuid[]) ORDER BY id FOR SHARE
+SELECT id, sealed, abandoned, closed, placed FROM stoker.job_group WHERE id = ANY($1::uuid[]) ORDER BY id FOR SHARE
+
+-- name: group_own
+-- The same for a group whose maker places drafts in it: one call at a time.
+SELECT id FROM stoker.job_group WHERE id = $1::uuid FOR NO KEY UPDATE
+
+-- name: group_place
+UPDATE stoker.job_group SET placed = $2::int WHERE id = $1::uuid
 
 -- name: known_options
 SELECT id, options FROM stoker.job WHERE id = ANY($1::uuid[])
 
 -- name: group_make
 INSERT INTO stoker.job_group (
-    id, created, touched, closed, expires, total, done, dead, canceled, sealed, abandoned, queue, callbacks, members
+    id, created, touched, closed, expires, total, done, dead, canceled, sealed, abandoned, queue, callbacks, members,
+    placed
 )
 VALUES (
     $1::uuid, $2::bigint, $2::bigint, NULL, NULL, $3::int, 0, 0, 0, $4::boolean, $5::boolean, $6::text, $7::text,
-    $8::uuid[]
+    $8::uuid[], 0
 )
 ON CONFLICT (id) DO NOTHING
 RETURNING id

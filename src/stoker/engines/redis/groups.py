@@ -49,7 +49,7 @@ LOOKED_AT_ONCE = 250
 
 _KEPT = script("kept")
 
-FIELDS = (b"s", b"f", b"at", b"touched", b"closed", b"expires", b"q", b"t", b"d", b"x", b"c")
+FIELDS = (b"s", b"f", b"at", b"touched", b"closed", b"expires", b"q", b"n", b"t", b"d", b"x", b"c")
 """What a list shows of a group: all but the ids of its members."""
 
 GROUPED = "grouped"
@@ -123,7 +123,7 @@ async def read(store: Store, key: str, *, members: bool = True) -> Group | None:
     expires = stored.get(b"expires")
     try:
         return msgspec.structs.replace(
-            _light(_id_of(key), stored[b"s"], stored.get(b"closed")),
+            _light(_id_of(key), stored[b"s"], stored.get(b"closed"), stored.get(b"n")),
             total=int(stored[b"t"]),
             done=int(stored[b"d"]),
             dead=int(stored[b"x"]),
@@ -170,8 +170,8 @@ async def _sound(store: Store, shard: Shard, group: JobId, *, members: bool) -> 
 async def find(store: Store, shard: Shard, group: JobId) -> Group | None:
     """Whether a group is sealed and whether it is closed, without the rest; None also where it cannot be read."""
     try:
-        state, closed = await store.connection.call("HMGET", shard.group(group), "s", "closed")
-        return None if state is None else _light(group, state, closed)
+        state, closed, placed = await store.connection.call("HMGET", shard.group(group), "s", "closed", "n")
+        return None if state is None else _light(group, state, closed, placed)
     except (CorruptRecord, ValueError) as error:
         await _set_aside(store, shard, shard.group(group), error)
         return None
@@ -188,9 +188,9 @@ async def _set_aside(store: Store, shard: Shard, key: str, error: Exception) -> 
         log.warning("%s", why)
 
 
-def _light(group: JobId, state: bytes, closed: bytes | None) -> Group:
+def _light(group: JobId, state: bytes, closed: bytes | None, placed: bytes | None) -> Group:
     at = None if closed is None else int(closed)
-    return Group(id=group, sealed=state != b"u", abandoned=state == b"a", closed_at=at)
+    return Group(id=group, sealed=state != b"u", abandoned=state == b"a", closed_at=at, placed=int(placed or 0))
 
 
 def _id_of(key: str) -> JobId:
@@ -210,7 +210,9 @@ def writes(shard: Shard, before: Group | None, after: Group) -> Iterable[tuple[A
     key, agenda = shard.group(after.id), shard.key(GROUPS)
     if before is not None:
         return (("HSET", key, "s", state_of(after)), ("ZREM", agenda, key))
-    numbers = ("t", 0, "d", 0, "x", 0, "c", 0)
+    numbers: tuple[str | int, ...] = ("t", 0, "d", 0, "x", 0, "c", 0)
+    if after.placed:
+        numbers += ("n", after.placed)
     made = ("HSET", key, "s", state_of(after), "f", pack_callbacks(after), "at", after.created_at, *numbers)
     listed = ("ZADD", shard.key(OPEN_GROUPS), after.created_at, after.id)
     return (made, listed) if after.sealed else (made, listed, ("ZADD", agenda, after.created_at + ABANDONED_AFTER, key))

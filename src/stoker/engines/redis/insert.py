@@ -113,7 +113,7 @@ async def _into(store: Store, shard: Shard, drafts: Sequence[Draft], group: Grou
     await store.introduce({draft.queue for draft in drafts})
     firsts = {draft.job_id: place for place, draft in reversed(list(enumerate(drafts)))}
     slots = [draft.unique.slot(draft.kind) for draft in drafts if draft.unique is not None]
-    if len(set(slots)) == len(slots):
+    if len(set(slots)) == len(slots) and (group is None or not group.placed):
         fresh = drafts if len(firsts) == len(drafts) else [drafts[place] for place in sorted(firsts.values())]
         try:
             now, letters = await _send(store, shard, fresh, group)

@@ -336,6 +336,11 @@ class Unit(UnitOfWork):
             self.expect_group(group.id)
             for command in groups.writes(self.shard, self._stored_groups[group.id], group):
                 self.write(*command)
+        for id_, placed in self.placed.items():
+            before = self._stored_groups[id_]
+            assert before is not None, "only a stored group goes on"
+            self.expect_hash(self.shard.group(id_), "n", str(before.placed).encode() if before.placed else None)
+            self.write("HSET", self.shard.group(id_), "n", placed)
         for id_, change in self.group_changes.items():
             numbers = (change.total, change.done, change.dead, change.canceled)
             members = pack_members(change.members)

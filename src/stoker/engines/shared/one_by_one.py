@@ -17,7 +17,7 @@ from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.actions import allows
 from stoker.model.control import Queue
 from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, NotFound
-from stoker.model.groups import Closing, Group
+from stoker.model.groups import Closing, Group, is_placed, placing
 from stoker.model.ids import JobId, text
 from stoker.model.job import Draft, Note, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import accepts
@@ -66,6 +66,8 @@ def insert(unit: UnitOfWork, drafts: Iterable[Draft], group: Group | None = None
     A new `group` is stored with them; one that is stored already, by the same call before, stays as it is.
     """
     drafts = tuple(drafts)
+    if group is not None and is_placed(unit.group(group.id), group):
+        return [Receipt(draft.job_id, Stored.EXISTING) for draft in drafts]
     admit(unit, drafts, group)
     for draft in drafts:
         stored = unit.get(draft.job_id)
@@ -74,10 +76,12 @@ def insert(unit: UnitOfWork, drafts: Iterable[Draft], group: Group | None = None
     return [insert_one(unit, draft) for draft in drafts]
 
 
-def admit(unit: UnitOfWork, drafts: Iterable[Draft], group: Group | None = None) -> None:
-    """Make a new group; refuse drafts for groups that are missing or closed."""
-    if group is not None and unit.group(group.id) is None:
+def admit(unit: UnitOfWork, drafts: Sequence[Draft], group: Group | None = None) -> None:
+    """Make a new group, or place drafts in a stored one; refuse drafts for groups that are missing or closed."""
+    if group is not None and (known := unit.group(group.id)) is None:
         unit.put_group(group.made(unit.now))
+    elif group is not None and (after := placing(known, group, len(drafts))) is not None:
+        unit.place_group(after)
     for joined in {draft.options.group for draft in drafts}:
         if joined is None:
             continue

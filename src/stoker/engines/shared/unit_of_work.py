@@ -78,6 +78,8 @@ class UnitOfWork:
         self.changed_queues: dict[str, Queue] = {}
         self.group_changes: dict[JobId, GroupChange] = {}
         """By group: what the changed jobs change about it; the engine counts it in the same write."""
+        self.placed: dict[JobId, int] = {}
+        """By group that is stored: how many drafts of its maker are placed in it now."""
         self.changed_groups: dict[JobId, Group] = {}
         self.forgotten: set[JobId] = set()
         """Removed jobs whose events are hidden."""
@@ -151,6 +153,12 @@ class UnitOfWork:
     def put_group(self, group: Group) -> None:
         """Store a group that is new or was sealed; whether it is complete is found out when it is counted."""
         self.store_group(group)
+        self.count_group(group.id, GroupChange())
+
+    def place_group(self, group: Group) -> None:
+        """Store how many drafts of its maker are placed in a stored group."""
+        self._groups[group.id] = group
+        self.placed[group.id] = group.placed
         self.count_group(group.id, GroupChange())
 
     def store_group(self, group: Group) -> None:

@@ -27,6 +27,7 @@ from stoker.model.groups import (
     Group,
     GroupChange,
     Swept,
+    is_placed,
     kept_until,
     known_members,
     pack_callbacks,
@@ -49,7 +50,7 @@ MOST_LOOKED = 10_000
 
 _GROUP = sql("group")
 _OPEN, _CLOSED = sql("groups_open"), sql("groups_closed")
-_MAKE = sql("group_make")
+_MAKE, _PLACE = sql("group_make"), sql("group_place")
 _JOBS_MAKE = sql("group_jobs_make")
 _JOBS = sql("group_jobs")
 _MEMBERS = sql("group_members")
@@ -118,7 +119,7 @@ def find(group: JobId) -> Exchange[Group | None]:
 
 
 def _read(row: Row) -> Exchange[Group]:
-    id_, sealed, abandoned, total, done, dead, canceled, qid, created, touched, closed, expires = row
+    id_, sealed, abandoned, total, done, dead, canceled, qid, created, touched, closed, expires, placed = row
     queue = None
     if qid is not None:
         [named] = yield _QUEUE_NAME, (qid,)
@@ -132,6 +133,7 @@ def _read(row: Row) -> Exchange[Group]:
         dead=dead,
         canceled=canceled,
         queue=queue,
+        placed=placed,
         created_at=created,
         touched_at=touched,
         closed_at=closed,
@@ -148,10 +150,14 @@ def seal(unit: Unit, group: JobId, *, abandoned: bool) -> Exchange[bool]:
     return True
 
 
-def write(unit: Unit, made: Sequence[Group], changes: Mapping[JobId, GroupChange]) -> Exchange[None]:
+def write(
+    unit: Unit, made: Sequence[Group], placed: Mapping[JobId, int], changes: Mapping[JobId, GroupChange]
+) -> Exchange[None]:
     """Insert new groups and count what became of members; what is complete closes and stores its callbacks."""
+    for id_, n in placed.items():
+        yield _PLACE, (id_, n)
     for group in made:
-        yield _MAKE, (group.id, group.sealed, group.abandoned, group.created_at)
+        yield _MAKE, (group.id, group.sealed, group.abandoned, group.created_at, group.placed)
         yield _JOBS_MAKE, (group.id, pack_callbacks(group), b"")
     closed: list[Group] = []
     for id_, change in changes.items():
@@ -196,11 +202,17 @@ def _jobs(group: JobId) -> Exchange[tuple[bytes | None, bytes]]:
     return (rows[0][0], rows[0][1]) if rows else (None, b"")
 
 
-def admit(unit: Unit, drafts: Sequence[Draft], group: Group | None) -> Exchange[None]:
-    """Refuse drafts of groups that are closed or missing; a new group is inserted with the next write."""
+def admit(unit: Unit, drafts: Sequence[Draft], group: Group | None) -> Exchange[bool]:
+    """Refuse drafts of groups that are closed or missing; a new group is inserted with the next write.
+
+    False, with nothing to write: the drafts were placed before.
+    """
     wanted = one_by_one.wanted_by_drafts(drafts, group)
     yield from unit.load(Wanted(groups=wanted.groups))
+    if group is not None and is_placed(unit.group(group.id), group):
+        return False
     one_by_one.admit(unit, drafts, group)
+    return True
 
 
 def closed_by(closings: Iterable[Closing]) -> Exchange[list[Closing]]:

@@ -1,5 +1,5 @@
 -- name: group
-SELECT id, sealed, abandoned, total, done, dead, canceled, qid, created, touched, closed, expires
+SELECT id, sealed, abandoned, total, done, dead, canceled, qid, created, touched, closed, expires, placed
 FROM stoker_groups WHERE id = ?1
 
 -- name: groups_open
@@ -11,8 +11,13 @@ SELECT id FROM stoker_groups
 WHERE closed IS NOT NULL AND (created, id) < (?1, ?2) ORDER BY created DESC, id DESC LIMIT ?3
 
 -- name: group_make
-INSERT INTO stoker_groups (id, sealed, abandoned, total, done, dead, canceled, qid, created, touched, closed, expires)
-VALUES (?1, ?2, ?3, 0, 0, 0, 0, NULL, ?4, ?4, NULL, NULL)
+INSERT INTO stoker_groups (
+    id, sealed, abandoned, total, done, dead, canceled, qid, created, touched, closed, expires, placed
+)
+VALUES (?1, ?2, ?3, 0, 0, 0, 0, NULL, ?4, ?4, NULL, NULL, ?5)
+
+-- name: group_place
+UPDATE stoker_groups SET placed = ?2 WHERE id = ?1
 
 -- name: group_jobs_make
 INSERT INTO stoker_group_jobs (id, callbacks, members) VALUES (?1, ?2, ?3)
@@ -33,7 +38,7 @@ UPDATE stoker_groups SET
     qid = coalesce(qid, ?6),
     touched = coalesce(?7, touched)
 WHERE id = ?1 AND closed IS NULL
-RETURNING id, sealed, abandoned, total, done, dead, canceled, qid, created, touched, closed, expires
+RETURNING id, sealed, abandoned, total, done, dead, canceled, qid, created, touched, closed, expires, placed
 
 -- name: group_seal
 UPDATE stoker_groups SET sealed = 1, abandoned = ?2 WHERE id = ?1 AND sealed = 0 RETURNING id

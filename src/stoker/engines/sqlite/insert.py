@@ -46,15 +46,15 @@ class Inserter(Facet):
 def insert(unit: Unit, drafts: Sequence[Draft], group: Group | None = None) -> Exchange[list[Receipt]]:
     """Insert drafts, and a new group; returns receipts in their order. After an error the caller rolls back."""
     grouped = group is not None or any(draft.options.group is not None for draft in drafts)
-    if grouped:
-        yield from groups.admit(unit, drafts, group)
+    if grouped and not (yield from groups.admit(unit, drafts, group)):
+        return [Receipt(draft.job_id, Stored.EXISTING) for draft in drafts]
     if all(draft.unique is None for draft in drafts) and (yield from _together(unit, drafts)):
         if grouped:
             for draft in drafts:
                 unit.joined(draft)
             yield from unit.write()
         return [Receipt(draft.job_id, _INSERTED) for draft in drafts]
-    return (yield from one_by_one.insert(unit, drafts, group))
+    return (yield from one_by_one.insert(unit, drafts))  # the group is admitted
 
 
 def _together(unit: Unit, drafts: Sequence[Draft]) -> Exchange[bool]:

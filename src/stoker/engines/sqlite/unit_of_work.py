@@ -339,11 +339,11 @@ class Unit(SqlUnit):
         yield from self._write_counts()
         for queue in self.changed_queues.values():
             yield from self.write_queue(queue)
-        made, changes = list(self.changed_groups.values()), self.group_changes
+        made, placed, changes = list(self.changed_groups.values()), self.placed, self.group_changes
         self._stored.clear()
         self.clear()
         if changes:
-            yield from groups.write(self, made, changes)
+            yield from groups.write(self, made, placed, changes)
         return True
 
     def _create(self, record: Record) -> Exchange[int]:

@@ -315,7 +315,8 @@ CREATE TABLE stoker.job_group (
     abandoned boolean NOT NULL,
     queue text COLLATE "C",
     callbacks text NOT NULL,
-    members uuid[] NOT NULL
+    members uuid[] NOT NULL,
+    placed integer NOT NULL
 ) WITH (fillfactor = 50);
 CREATE INDEX job_group_unsealed ON stoker.job_group (touched) WHERE NOT sealed;
 CREATE INDEX job_group_complete ON stoker.job_group (id)

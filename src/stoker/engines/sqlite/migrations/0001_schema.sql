@@ -314,7 +314,8 @@ CREATE TABLE stoker_groups (
     created INTEGER NOT NULL,
     touched INTEGER NOT NULL,
     closed INTEGER,
-    expires INTEGER
+    expires INTEGER,
+    placed INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX stoker_groups_unsealed ON stoker_groups (touched) WHERE sealed = 0;
 CREATE INDEX stoker_groups_expires ON stoker_groups (expires) WHERE expires IS NOT NULL;
