@@ -447,8 +447,9 @@ class Context:
             if self.group is not None:
                 raise GroupClosed(ids.parse(self.group.id))
             raise StokerError(f"job {self.id} is a member of no group; nothing was added. Use follow_up(...) instead.")
+        awaited = self.claim.options.awaited
         for draft in drafts:
-            self._follow(into_group(group, [draft] if isinstance(draft, Draft) else draft))
+            self._follow(into_group(group, [draft] if isinstance(draft, Draft) else draft, awaited=awaited))
 
     def _follow(self, drafts: list[Draft]) -> None:
         check_drafts("drafts", drafts)

@@ -136,17 +136,18 @@ class GroupHandle:
         this store; then nothing of that step is stored.
         """
         engine = await self._app.engine()
+        group = self._new or await self._find()
         waiting = _drafts(drafts)
         receipts: list[Receipt] = []
-        while members := self.taken_in(islice(waiting, LARGEST_BATCH)):
+        while members := self.taken_in(group, islice(waiting, LARGEST_BATCH)):
             for portion in portions(members, engine.most_bytes):
                 stored = await self._app.insert_drafts(members[portion.start : portion.stop], None, self._new)
                 receipts += views.receipts(stored)
         return receipts
 
-    def taken_in(self, drafts: Iterable[Draft]) -> list[Draft]:
+    def taken_in(self, group: Group, drafts: Iterable[Draft]) -> list[Draft]:
         """Drafts as members; raises if a callback's `RESULTS` cannot take what they return."""
-        members = into_group(self._id, drafts)
+        members = into_group(self._id, drafts, awaited=group.calls_back)
         if self._callbacks:
             for kind in {one.kind for member in members for one in (member, *links(member.options))}:
                 for callback, may_fail in self._callbacks:
@@ -367,7 +368,7 @@ class NewGroup:
         if self._drafts is None:
             raise InvalidInput("group", None, "needs its drafts, or a block: async with jobs.group(...) as group")
         engine = await self._app.engine()
-        members = self._handle.taken_in(_drafts((self._drafts,)))
+        members = self._handle.taken_in(self._group, _drafts((self._drafts,)))
         if self._again:
             return await self._go_on(engine, members)
         first, *rest = list(portions(members, engine.most_bytes)) or [range(0)]

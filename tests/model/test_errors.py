@@ -217,3 +217,9 @@ def test_an_error_names_its_thing_and_what_became_of_it() -> None:
 )
 def test_a_line_of_the_log_can_go_on_after_an_error(text: str, told: str) -> None:
     assert sentence(EngineError(text)) == told
+
+
+@pytest.mark.spec("PASS-11")
+def test_a_job_that_is_not_stored_yet_names_the_one_before_it() -> None:
+    error = NotFound.behind("b", "a", "send", "pending")
+    assert (str(error), error.job_id) == ("job b is waiting behind job a (send, pending): its success stores it", "b")

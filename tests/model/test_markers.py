@@ -5,13 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stoker.model.errors import InvalidInput
-from stoker.model.groups import new_group
-from stoker.model.job import LARGEST_PAYLOAD, PARENT, Claim, Draft, MarkedDraft, Options, Status, chain, check_markers
-from stoker.model.lifecycle import conclude
+from stoker.model.groups import LOOKED_AGAIN, into_group, is_held, kept_until, let_go, new_group
+from stoker.model.job import (
+    LARGEST_PAYLOAD,
+    PARENT,
+    Claim,
+    Draft,
+    MarkedDraft,
+    Options,
+    Status,
+    chain,
+    check_markers,
+    group_text,
+    pack,
+)
+from stoker.model.lifecycle import HELD, conclude
 from stoker.model.markers import PREVIOUS, RESULTS, fill, is_marked, places, positions, stands, unmarked
 from stoker.model.outcome import Done
+from stoker.model.record import Record
+from stoker.model.time import DAY, HOUR, MINUTE
 
 
 def draft(number: int = 0, payload: bytes = b"{}", **options: Any) -> Draft:
@@ -62,6 +77,7 @@ def test_no_text_can_be_made_of_a_marker() -> None:
     for make in (str, "{}".format):
         with pytest.raises(InvalidInput, match="RESULTS: stands for the results of a group's members, which is not"):
             make(RESULTS)
+    assert PREVIOUS.misplaced == "PREVIOUS stands for a whole argument; it cannot be inside another value"
 
 
 @pytest.mark.spec("PASS-01", "PASS-02")
@@ -107,6 +123,31 @@ def test_a_marker_needs_a_job_before_it_or_a_group() -> None:
     assert new_group(bytes(16), then=results).then is not None
     with pytest.raises(InvalidInput, match=r"PREVIOUS: .*on_finish= has none; use RESULTS"):
         new_group(bytes(16), on_finish=previous)
+
+
+@pytest.mark.spec("PASS-13")
+def test_a_job_without_a_marker_stores_the_bytes_of_before() -> None:
+    assert pack(Options()) is None
+    assert pack(Options(keep=1, group=bytes(16))) == b'{"keep":1,"group":"%s"}' % group_text(bytes(16)).encode()
+    settled = conclude(claim(draft(1, timeout=5).then(draft(2, b'{"a": 1}'))), Done(b"5"))
+    assert [link.payload for link in settled.followups] == [b'{"a": 1}']
+
+
+@pytest.mark.spec("PASS-12")
+def test_an_awaited_member_is_held_and_let_go() -> None:
+    """Its own `keep` counts when the group lets it go, else that of the group."""
+    for keep, kept in ((0, 0), (HOUR, HOUR), (None, DAY)):
+        [member] = into_group(bytes(16), [draft(1, keep=keep).then(draft(2))], awaited=True)
+        assert member.options.then[0].options.awaited is True
+        settled = conclude(claim(member), Done(b"5"))
+        assert settled.keep == HELD
+        record = replace(Record.drafted(member, 0), status=Status.DONE, finished_at=MINUTE, expires_at=MINUTE + HELD)
+        assert is_held(record)
+        group = replace(new_group(bytes(16), then=draft(3)), closed_at=HOUR, expires_at=HOUR + DAY)
+        assert let_go(record, group).expires_at == MINUTE + kept
+        assert kept_until([record.expires_at], DAY) == DAY + LOOKED_AGAIN
+        assert group.calls_back
+    assert not new_group(bytes(16)).calls_back
 
 
 @pytest.mark.spec("PASS-05")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -18,9 +19,10 @@ from stoker.model.control import Queue
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import JobId, text
 from stoker.model.job import ACTIVE, LARGEST_BATCH, PARENT, Draft, Job, Status
+from stoker.model.lifecycle import HELD
 from stoker.model.markers import PREVIOUS
 from stoker.model.record import Record
-from stoker.model.time import HOUR, MINUTE, Instant, Span
+from stoker.model.time import HOUR, LONGEST, MINUTE, Instant, Span
 
 ABANDONED_AFTER: Span = HOUR
 """How long a group may stay unsealed after its last member was added; then the janitor abandons it."""
@@ -40,6 +42,9 @@ GROUP = "stoker.group"
 
 CALLBACKS = ("then", "on_failure", "on_finish")
 """The callbacks of a group, by their names."""
+
+
+R = TypeVar("R", bound=Record)
 
 
 class Standing(enum.StrEnum):
@@ -126,10 +131,20 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         return self.sealed and self.closed_at is None and self.waiting <= 0
 
     @property
+    def calls_back(self) -> bool:
+        """May its closing store anything?"""
+        return not (self.then is self.on_failure is self.on_finish is None)
+
+    @property
     def callbacks(self) -> tuple[Draft, ...]:
         """What its closing stores."""
         chosen = self.then if self.succeeded else self.on_failure
         return tuple(draft for draft in (chosen, self.on_finish) if draft is not None)
+
+    @property
+    def kept(self) -> Span:
+        """How long it is kept, as far as that is known."""
+        return (self.expires_at or 0) - (self.closed_at or 0)
 
     def made(self, now: Instant) -> Group:
         """As it is stored first."""
@@ -234,10 +249,25 @@ def known_members(before: tuple[JobId, ...], total: int, joined: Sequence[JobId]
 def kept_until(expiries: Iterable[Instant | None], now: Instant) -> Instant | None:
     """Until when a closed group stays for the sake of its members and callbacks; None: it can be removed.
 
-    `expiries` are those of the jobs that are stored, None for one that has not ended.
+    `expiries` are those of the jobs that are stored, None for one that has not ended. A group that holds a member for
+    its callbacks is looked at again.
     """
-    latest = max((now + LOOKED_AGAIN if one is None else one for one in expiries), default=None)
+    looked_again = now + LOOKED_AGAIN
+    ends = (looked_again if one is None or one > now + LONGEST else one for one in expiries)
+    latest = max(ends, default=None)
     return None if latest is None or latest < now else latest
+
+
+def let_go(record: R, group: Group) -> R:
+    """A done member that its group holds no more: kept as it asked for, else as long as the group."""
+    assert record.finished_at is not None
+    keep = group.kept if record.options.keep is None else record.options.keep
+    return replace(record, expires_at=record.finished_at + keep)
+
+
+def is_held(record: Record) -> bool:
+    """Is it a done member that its group holds?"""
+    return (record.expires_at or 0) - (record.finished_at or 0) == HELD
 
 
 def in_order(members: Sequence[JobId], jobs: Mapping[JobId, Job]) -> list[JobId]:
@@ -352,16 +382,17 @@ def moved(before: Standing | None, after: Standing | None) -> GroupChange:
     return GroupChange(total, turn(Standing.DONE), turn(Standing.DEAD), turn(Standing.CANCELED))
 
 
-def into_group(group: JobId, drafts: Iterable[Draft]) -> list[Draft]:
-    """Drafts, and all behind them, as members of a group."""
-    return [_member(group, draft) for draft in drafts]
+def into_group(group: JobId, drafts: Iterable[Draft], *, awaited: bool = False) -> list[Draft]:
+    """Drafts, and all behind them, as members of a group; `awaited` by its callbacks."""
+    return [_member(group, draft, awaited) for draft in drafts]
 
 
-def _member(group: JobId, draft: Draft) -> Draft:
+def _member(group: JobId, draft: Draft, awaited: bool) -> Draft:
     if not isinstance(draft, Draft):
         raise InvalidInput("group", draft, "must be made of drafts, such as task.draft(...)")
     _check_free("group", draft)
-    options = replace(draft.options, group=group, then=tuple(into_group(group, draft.options.then)))
+    then = tuple(into_group(group, draft.options.then, awaited=awaited))
+    options = replace(draft.options, group=group, then=then, awaited=awaited)
     return replace(draft, options=options)
 
 

@@ -133,7 +133,8 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     leaves it to the queue, 0 deletes the job on success. `then` are the drafts that the job's success stores;
     `group` is the group it is a member of. `limit` says how many jobs of its key run at once. `untold`: it was enqueued
     in a transaction of the user's, whose end Stoker does not see, so its first claim puts the enqueue on the timeline.
-    `previous` and `results` are the places in the payload where a marker stands (`markers`).
+    `previous` and `results` are the places in the payload where a marker stands (`markers`). `awaited`: it is a member
+    of a group with callbacks, which may read its result; done, it is kept as long as the group, whatever its `keep`.
     """
 
     backoff: Backoff | None = None
@@ -148,6 +149,7 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     untold: bool = False
     previous: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
+    awaited: bool = False
 
     def __post_init__(self) -> None:
         for field in ("timeout", "expires", "keep"):

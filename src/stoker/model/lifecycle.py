@@ -33,7 +33,7 @@ from stoker.model.outcome import (
     Unfit,
 )
 from stoker.model.retry import Backoff
-from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant, Span, rfc3339
+from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND, Instant, Span, rfc3339
 
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.PENDING: frozenset({Status.PENDING, Status.RUNNING, Status.DEAD, Status.CANCELED}),
@@ -55,6 +55,9 @@ TOLD = "stoker.told"
 
 SETTLED = frozenset({Status.PENDING, Status.RETRYING, Status.DONE, Status.DEAD, Status.CANCELED})
 """The statuses a settlement may ask for."""
+
+HELD: Span = 2 * LONGEST
+"""How long a done member of a group with callbacks is kept, unless the group lets it go; nobody can ask for so long."""
 
 KEEP_DONE: Span = 7 * DAY
 KEEP_DEAD: Span = 30 * DAY
@@ -171,7 +174,12 @@ def due_again(settlement: Settlement, now: Instant) -> Instant:
 
 
 def kept_as_done(claim: Claim, rules: Rules) -> Span | None:
-    """How long a job stays when it is done: its own wish, else its task's, else the app's; None: as its queue says."""
+    """How long a job stays when it is done: its own wish, else its task's, else the app's; None: as its queue says.
+
+    A member of a group whose callbacks may read its result is held until the group lets it go.
+    """
+    if claim.options.awaited:
+        return HELD
     if claim.options.keep is not None:
         return claim.options.keep
     return rules.keeps.get(claim.queue) if rules.keep is None else rules.keep

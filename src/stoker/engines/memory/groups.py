@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from stoker.engines.memory.access import Facet
 from stoker.engines.memory.store import Store
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
-from stoker.model.groups import ABANDONED_AFTER, Closing, Group, Swept
+from stoker.model.groups import ABANDONED_AFTER, Closing, Group, Swept, is_held, let_go
 from stoker.model.ids import JobId
+from stoker.model.job import FINISHED
 from stoker.model.query import Place
 
 
@@ -58,6 +59,11 @@ def _sweep(store: Store, unit: UnitOfWork, limit: int) -> Swept:
         _seal(store, unit, group, abandoned=True)
     removed = 0
     for one in old[:limit]:
+        if all(store.jobs[draft.job_id].status in FINISHED for draft in one.callbacks if draft.job_id in store.jobs):
+            held = [job for job in store.jobs.values() if job.options.group == one.id and is_held(job)]
+            store.load(unit, Wanted(frozenset(job.id for job in held)))
+            for job in held:
+                unit.put(let_go(job, one))
         until = store.group_kept_until(one, now)
         if until is None:
             del store.groups[one.id]

@@ -41,8 +41,8 @@ from stoker.model.groups import (
 )
 from stoker.model.humanize import count
 from stoker.model.ids import JobId
-from stoker.model.job import Draft
-from stoker.model.lifecycle import KEEP_DONE
+from stoker.model.job import Draft, group_text
+from stoker.model.lifecycle import HELD, KEEP_DONE
 from stoker.model.query import LATEST, Place
 from stoker.model.time import SECOND, Instant, Span
 
@@ -69,7 +69,7 @@ _WRITE, _KNOWN, _SEAL = sql("group_write"), sql("group_known"), sql("group_seal"
 _COMPLETE, _TO_SWEEP = sql("groups_complete"), sql("groups_to_sweep")
 _EXPIRED, _EXPIRE, _PUT_OFF = sql("groups_expired"), sql("groups_expire"), sql("groups_put_off")
 _OPEN, _CLOSED = sql("groups_open"), sql("groups_closed")
-_KEPT, _DROP_CHANGES = sql("group_kept"), sql("group_changes_drop")
+_KEPT, _LET_GO, _DROP_CHANGES = sql("group_kept"), sql("group_let_go"), sql("group_changes_drop")
 
 LAST = b"\xff" * 16
 """Not before any id."""
@@ -308,7 +308,16 @@ def _row(group: Group) -> Row:
 def _expire(unit: Unit, groups: Sequence[JobId]) -> Exchange[int]:
     """Remove groups past their retention, but put that off for those with a job that is kept; returns how many went."""
     rows: list[Row] = yield _EXPIRED, (list(groups), unit.now)
-    jobs = {row[0]: {*row[_WIDTH], *(draft.job_id for draft in _read(row).callbacks)} for row in rows}
+    found = [_read(row) for row in rows]
+    callbacks = {group.id: {draft.job_id for draft in group.callbacks} for group in found}
+    jobs = {row[0]: {*row[_WIDTH], *callbacks[row[0]]} for row in rows}
+    if calling := [group for group in found if group.calls_back]:
+        waiting = {
+            job for job, expires in (yield _KEPT, (sorted(set().union(*callbacks.values())),)) if expires is None
+        }
+        for group in calling:
+            if waiting.isdisjoint(callbacks[group.id]):
+                yield _LET_GO, (group_text(group.id), group.kept, HELD)
     stored: list[Row] = yield _KEPT, (sorted(set().union(*jobs.values())),)
     expiries: dict[JobId, Instant | None] = dict(stored)
     until = {id_: kept_until((expiries[job] for job in of & expiries.keys()), unit.now) for id_, of in jobs.items()}

@@ -123,6 +123,18 @@ FROM unnest($1::uuid[]) AS x (id)
 CROSS JOIN LATERAL (SELECT 1 AS one FROM stoker.job AS f WHERE f.id = x.id LIMIT 1) AS j
 LEFT JOIN LATERAL (SELECT f.expires FROM stoker.done AS f WHERE f.id = x.id LIMIT 1) AS d ON true
 
+-- name: group_let_go
+-- Done members of a group ($1) that it held ($3) are kept as they asked for, else for $2 (groups.let_go).
+UPDATE stoker.done AS d SET expires = d.finished + coalesce(
+    (SELECT (stoker.as_json(j.options) ->> 'keep')::bigint FROM stoker.job AS j WHERE j.id = d.id), $2::bigint
+)
+WHERE
+    d.id = ANY(ARRAY(
+        SELECT f.id FROM stoker.job AS f
+        WHERE substring(f.options FROM '.*"group":"([A-Za-z0-9+/]{22}==)"') COLLATE "C" = $1::text
+    ))
+    AND d.status = 3 AND d.expires - d.finished = $3::bigint
+
 -- name: group_changes_drop
 -- Changes of groups that are closed or gone count nothing.
 DELETE FROM stoker.group_change AS c

@@ -28,7 +28,9 @@ from stoker.model.groups import (
     Closing,
     Group,
     Swept,
+    is_held,
     kept_until,
+    let_go,
     pack_callbacks,
     unpack_callbacks,
     unpack_members,
@@ -316,7 +318,10 @@ async def _expire(store: Store, shard: Shard, key: str, expires: bytes, now: Ins
         group = await read(store, key)
     except CorruptRecord:
         group = None
-    jobs = [] if group is None else [*group.members, *(draft.job_id for draft in group.callbacks)]
+    callbacks = [] if group is None else [draft.job_id for draft in group.callbacks]
+    if group is not None and group.calls_back and None not in await _expiries(store, callbacks):
+        await _let_go(store, shard, group)
+    jobs = callbacks if group is None else [*group.members, *callbacks]
     until = kept_until(await _expiries(store, jobs), now)
     if until is None:
         return await _remove(store, shard, key)
@@ -329,6 +334,22 @@ async def _expire(store: Store, shard: Shard, key: str, expires: bytes, now: Ins
 
     await store.work(shard, put_off, repeat=True)
     return 0
+
+
+async def _let_go(store: Store, shard: Shard, group: Group) -> None:
+    """Let done members go that the group held for its callbacks."""
+    members: list[JobId] = await store.connection.call("ZRANGE", shard.members(group.id), 0, -1)
+    for start in range(0, len(members), LOOKED_AT_ONCE):
+        part = members[start : start + LOOKED_AT_ONCE]
+
+        async def change(unit: Unit, part: list[JobId] = part) -> None:
+            await unit.load(Wanted(frozenset(part)))
+            for job in part:
+                record = unit.get(job)
+                if record is not None and is_held(record):
+                    unit.put(let_go(record, group))
+
+        await store.work(shard, change, repeat=True)
 
 
 async def _expiries(store: Store, jobs: Sequence[JobId]) -> list[Instant | None]:

@@ -35,8 +35,8 @@ from stoker.model.groups import (
     unpack_members,
 )
 from stoker.model.ids import JobId
-from stoker.model.job import Draft
-from stoker.model.lifecycle import KEEP_DONE
+from stoker.model.job import Draft, group_text
+from stoker.model.lifecycle import HELD, KEEP_DONE
 from stoker.model.query import LAST_ID, LATEST, Place
 from stoker.model.time import Instant
 
@@ -60,6 +60,7 @@ _CLOSE = sql("group_close")
 _UNSEALED = sql("groups_unsealed")
 _EXPIRED = sql("groups_expired")
 _KEPT = sql("group_kept")
+_LET_GO = sql("group_let_go")
 _ERASE = (sql("delete_group"), sql("delete_group_jobs"))
 _QUEUE_NAME = sql("queue_by_qid")
 
@@ -243,7 +244,12 @@ def sweep(unit: Unit, limit: int) -> Exchange[Swept]:
     for (group,) in (yield _EXPIRED, (unit.now, limit)):
         [found] = yield from groups((group,))
         assert found is not None
-        jobs = (*found.members, *(draft.job_id for draft in found.callbacks))
+        callbacks = [draft.job_id for draft in found.callbacks]
+        jobs = (*found.members, *callbacks)
+        if found.calls_back:
+            ended: list[Row] = yield _KEPT, (pack_members(callbacks),)
+            if all(expires is not None for (expires,) in ended):
+                yield _LET_GO, (group_text(group), found.kept, HELD)
         expiries: list[Row] = yield _KEPT, (pack_members(jobs),)
         until = kept_until((expires for (expires,) in expiries), unit.now)
         if until is None:

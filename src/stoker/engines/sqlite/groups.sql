@@ -64,6 +64,21 @@ FROM place
 CROSS JOIN stoker_body AS b ON b.id = substr(?1, i, 16)
 LEFT JOIN stoker_done AS d ON d.id = b.id
 
+-- name: group_let_go
+-- Done members of a group (?1) that it held (?3) are kept as they asked for, else for ?2 (groups.let_go).
+UPDATE stoker_done SET expires = finished + coalesce(
+    (SELECT json_extract(CAST(b.options AS TEXT), '$.keep') FROM stoker_body AS b WHERE b.id = stoker_done.id), ?2
+)
+WHERE
+    id IN (
+        SELECT x.id FROM stoker_body AS x
+        WHERE
+            CASE
+                WHEN json_valid(CAST(x.options AS TEXT)) THEN json_extract(CAST(x.options AS TEXT), '$.group')
+            END = ?1
+    )
+    AND +status = 3 AND expires - finished = ?3
+
 -- name: delete_group
 DELETE FROM stoker_groups WHERE id = ?1
 

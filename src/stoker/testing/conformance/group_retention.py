@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from stoker.engines.base import Feature
 from stoker.model.control import Tuning
 from stoker.model.groups import LEAST_KEPT, LOOKED_AGAIN, MOST_KNOWN, Swept, into_group, new_group
 from stoker.model.ids import JobId
@@ -15,7 +16,7 @@ from stoker.model.outcome import Done, Rejected
 from stoker.model.query import Cancel, Discard, Requeue, Retention, Selection
 from stoker.model.time import DAY, HOUR, MINUTE, Span
 from stoker.testing.conformance.group_helpers import AFTER, close, look
-from stoker.testing.conformance.harness import QUEUE, Store
+from stoker.testing.conformance.harness import QUEUE, Store, needs
 
 BRIEF = Options(keep=0)
 
@@ -224,3 +225,82 @@ async def test_a_large_group_stays_as_long_as_dead_jobs_of_its_queue(store: Stor
     await succeed(store)
     assert await store.engine.groups.seal(group)
     await Kept(store, group).stays(9 * DAY if dead else HOUR)
+
+
+# --- members that callbacks may read ----------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("PASS-12")
+@pytest.mark.parametrize("keep", [0, MINUTE, 3 * DAY, None])
+async def test_members_stay_until_the_callbacks_have_ended(store: Store, keep: Span | None) -> None:
+    """Whatever their `keep`: while the group is open, while a callback waits and runs; then they go by their `keep`."""
+    group, then = store.mint(), store.draft("then", queue=AFTER, options=BRIEF)
+    options = Options(keep=keep)
+    early, late = into_group(group, [store.draft(options=options, delay=n) for n in (0, 1)], awaited=True)
+    await store.engine.jobs.insert([early, late], group=new_group(group, then=then, keep=HOUR, sealed=True))
+    await store.finish(await store.take(), Done(b"1"))
+    store.pass_time(100 * DAY)
+    await _sweep(store)
+    assert (await store.job(early.job_id)).result == b"1"
+    await store.finish(await store.take(), Done(b"2"))
+    await close(store)
+    for _ in range(2):
+        store.pass_time(90 * DAY)
+        await _sweep(store)
+    claim = await store.take(queue=AFTER)
+    store.pass_time(MINUTE)
+    await _sweep(store)
+    assert [(await store.job(job.job_id)).result for job in (early, late)] == [b"1", b"2"]
+    await store.finish(claim, Done())
+    for _ in range(3):
+        store.pass_time(LOOKED_AGAIN + 1)
+        await _sweep(store)
+    assert await store.gone(early.job_id)
+    assert await store.gone(late.job_id)
+    assert await store.engine.groups.get([group]) == [None]
+
+
+@pytest.mark.spec("PASS-12")
+async def test_a_member_that_was_let_go_is_kept_as_it_asked_for(store: Store) -> None:
+    """Counted from its end."""
+    group = store.mint()
+    drafts = [store.draft(options=Options(keep=keep)) for keep in (HOUR, 5 * DAY)]
+    members = into_group(group, drafts, awaited=True)
+    made = new_group(group, on_failure=store.draft("other", queue=AFTER), keep=HOUR, sealed=True)
+    await store.engine.jobs.insert(members, group=made)
+    await succeed(store)
+    await close(store)
+    for _ in range(3):
+        store.pass_time(HOUR + 1)
+        await _sweep(store)
+    assert await store.gone(members[0].job_id)
+    assert not await store.gone(members[1].job_id)
+    store.pass_time(5 * DAY)
+    await _sweep(store)
+    assert await store.gone(members[1].job_id)
+
+
+@pytest.mark.spec("PASS-12")
+async def test_members_of_a_large_group_are_let_go_too(store: Store) -> None:
+    """Their ids are not kept."""
+    needs(store, Feature.DURABLE)  # a store in memory keeps fewer finished jobs than that
+    group = store.mint()
+    members = into_group(group, [store.draft(options=BRIEF) for _ in range(MOST_KNOWN + 1)], awaited=True)
+    made = new_group(group, on_failure=store.draft("other", queue=AFTER), keep=HOUR)
+    await store.engine.jobs.insert(members[:MOST_KNOWN], group=made)
+    await store.engine.jobs.insert(members[MOST_KNOWN:])
+    await store.engine.groups.seal(group)
+    await succeed(store)
+    await close(store)
+    assert not await store.gone(members[0].job_id)
+    for _ in range(3):
+        store.pass_time(HOUR + 1)
+        await _sweep(store)
+    assert await store.counts() == {}
+
+
+async def _sweep(store: Store) -> None:
+    await store.engine.groups.sweep()
+    for _ in range(3):
+        await store.engine.operator.expire(Retention(limit=2 * MOST_KNOWN))

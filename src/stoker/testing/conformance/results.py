@@ -111,6 +111,27 @@ async def test_results_of_a_group_come_in_the_order_of_its_members(store: Store)
 
 
 @pytest.mark.core
+@pytest.mark.spec("PASS-12")
+async def test_members_that_keep_nothing_give_their_results(store: Store) -> None:
+    """Whatever door they came by: with the group, added by its id, or by a member."""
+    app = Adding(store)
+    app.double = app.double.using(keep=0)
+
+    @app.jobs.task(keep=0)
+    async def split() -> int:
+        current().join(app.double.draft(4))
+        return 1
+
+    then, seen = app.total.draft(RESULTS), app.look.draft()
+    async with app.jobs.group([split.draft()], then=then, on_finish=seen) as group:
+        await group.add(app.double.draft(2))
+        await app.jobs.group_handle(group.id).add(app.double.draft(3))
+    await app.drain()
+    assert await app.result(then) == 1 + 4 + 6 + 8
+    assert sorted((await app.result(seen))[0]) == [1, 4, 6, 8]
+
+
+@pytest.mark.core
 @pytest.mark.spec("PASS-06", "PASS-07", "PASS-08")
 async def test_a_member_that_failed_is_none_for_a_callback(store: Store) -> None:
     """Who waits for the group gets `GroupFailed`; the callback also reads who failed."""
