@@ -70,7 +70,7 @@ def test_all_members_are_canceled_and_retried(made: Made, monkeypatch: pytest.Mo
     )
     monkeypatch.setattr("stoker.cli.jobs.ASKS_ABOVE", 2)
     refused = " ".join(call("groups", "cancel", made.waits, code=2).output.replace("│", " ").split())
-    assert f"this would cancel 3 jobs of is:active group:{made.waits}, and there is no terminal" in refused
+    assert f"cancel 3 jobs of is:active group:{made.waits}? Nothing was changed: there is no terminal" in refused
     assert call("groups", "cancel", made.waits, "--reason", "enough", "--yes").stdout == "cancel: 3 jobs\n"
     assert {one["last_error"] for one in rows("jobs", "list", f"group:{made.waits}")} == {"enough"}
     assert call("groups", "retry", made.failed).stdout == "retry: 2 jobs\n"

@@ -99,13 +99,13 @@ def no_yes(*words: str) -> str:
 @pytest.mark.spec("CLI-70")
 def test_an_action_asks_above_a_hundred_jobs_and_a_deletion_always(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job = json.loads(call("jobs", "list", "is:dead", "--json").stdout.splitlines()[0])["id"]
-    assert f"this would delete job {job}, and there is no terminal to ask on; say --yes" in no_yes("delete", job)
+    assert f"delete job {job}? Nothing was changed: there is no terminal to ask on; say --yes" in no_yes("delete", job)
     assert call("jobs", "show", job).stdout
     assert call("jobs", "delete", job, "--yes").stdout == "delete: 1 job\n"
     assert call("jobs", "discard", "is:dead").stdout == "discard: 1 job\n"  # one needs no question
     monkeypatch.setattr("stoker.cli.jobs.ASKS_ABOVE", 0)
     for words in (("requeue", "is:discarded"), ("cancel", "is:scheduled"), ("run-now", "is:scheduled")):
-        assert f"this would {words[0]} 1 job of {words[1]}, and" in no_yes(*words)
+        assert f"{words[0]} 1 job of {words[1]}? Nothing was changed" in no_yes(*words)
     assert call("jobs", "requeue", "is:discarded", "--yes").stdout == "requeue: 1 job\n"
 
 
@@ -120,7 +120,9 @@ def test_one_job_is_run_first_by_a_command(url: str) -> None:
 @pytest.mark.spec("CLI-13")
 def test_an_action_over_a_filter_counts_first(url: str) -> None:
     assert call("jobs", "requeue", "is:dead", "--dry-run").stdout == "2 jobs match is:dead. Nothing was changed.\n"
-    assert "delete 2 jobs of is:dead, and there is no terminal to ask on; say --yes" in no_yes("delete", "is:dead")
+    assert "delete 2 jobs of is:dead? Nothing was changed: there is no terminal to ask on; say --yes" in no_yes(
+        "delete", "is:dead"
+    )
     counted = json.loads(call("jobs", "delete", "is:dead", "--dry-run", "--json").stdout)
     done = json.loads(call("jobs", "delete", "is:dead", "--yes", "--json").stdout)
     assert (counted["matching"], done["changed"], done["counted"], done["later"]) == (2, 2, 2, 0)

@@ -109,7 +109,7 @@ def test_letters_are_listed_replayed_and_discarded(url: str) -> None:
     assert call("replay", "orders", letter["id"]).stdout == "replay: 1 letter\n"
     assert rows("replay", "orders", "--all") == [{"action": "replay", "changed": 0}]
     assert rows("letters", "orders")[0]["due"]
-    assert "Say --yes" in call("discard", "orders", "--consumer", "bill", code=2).output
+    assert "say --yes" in call("discard", "orders", "--consumer", "bill", code=2).output
     assert call("discard", "orders", "--consumer", "bill", "--yes").stdout == "discard: 3 letters\n"
     assert call("discard", "orders", letter["id"]).stdout == "discard: 1 letter\n"
     assert rows("letters", "orders") == []
@@ -119,7 +119,7 @@ def test_letters_are_listed_replayed_and_discarded(url: str) -> None:
 def test_letters_that_fail_while_a_person_answers_are_left(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def answered(question: str) -> None:
+    def answered(question: str, *, yes: bool) -> None:
         asked.append(question)
         with ThreadPoolExecutor(1) as threads:
             threads.submit(asyncio.run, more_letters(url, 2, at=9)).result()
@@ -146,14 +146,14 @@ def test_consumers_are_steered(url: str) -> None:
     assert call("pause", "orders", "stuck").stdout == "consumer stuck of stream orders is paused\n"
     assert rows("show", "orders")[0]["consumers"][2]["paused"]
     call("resume", "orders", "stuck")
-    assert "Say --yes" in call("seek", "orders", "stuck", "end", code=2).output
+    assert "say --yes" in call("seek", "orders", "stuck", "end", code=2).output
     call("seek", "orders", "stuck", "0=2", "--yes")
     assert rows("lag", "orders")[0]["waiting"] == 1
     call("seek", "orders", "stuck", "2020-01-01T00:00", "--yes")
     assert rows("lag", "orders")[0]["waiting"] == 3
     call("seek", "orders", "stuck", "end", "--yes")
     assert "is neither beginning nor end" in call("seek", "orders", "stuck", "middle", "--yes", code=2).output
-    assert "Say --yes" in call("drop", "orders", "stuck", code=2).output
+    assert "say --yes" in call("drop", "orders", "stuck", code=2).output
     call("drop", "orders", "stuck", "--yes")
     assert [one["name"] for one in rows("show", "orders")[0]["consumers"]] == ["bill", "publish"]
     assert "is released" in call("release", "orders", "k\x1b").stdout
@@ -198,7 +198,11 @@ def test_run_delivers_without_running_jobs(url: str, tmp_path: Path) -> None:
         (["replay", "orders", UNKNOWN], 3, "can be replayed"),
         (["discard", "orders", "seven"], 2, "letter id: must be a UUID"),
         (["seek", "orders", "bill", "7=1", "--yes"], 2, "it has 0 to 0"),
-        (["seek", "orders", "bill", "beginning"], 2, "to beginning? Say --yes"),
+        (
+            ["seek", "orders", "bill", "beginning"],
+            2,
+            "to beginning? Nothing was changed: there is no terminal to ask on; say --yes",
+        ),
         (["shwo", "orders"], 2, "Did you mean 'show'?"),
     ],
 )
@@ -216,7 +220,7 @@ def test_steering_answers_with_an_object(url: str) -> None:
 @pytest.mark.spec("CLI-41")
 def test_ended_letters_are_cleaned(url: str) -> None:
     assert call("discard", "orders", "--consumer", "publish", "--yes").stdout == "discard: 1 letter\n"
-    assert "Say --yes" in call("clean", "orders", "--older-than", "0s", code=2).output
+    assert "say --yes" in call("clean", "orders", "--older-than", "0s", code=2).output
     assert rows("clean", "orders", "--older-than", "1h", "--yes")[0]["changed"] == 0
     assert call("clean", "orders", "--older-than", "0s", "--yes").stdout == "clean: 1 letter\n"
     assert not rows("letters", "orders", "--consumer", "publish", "--status", "all")

@@ -14,9 +14,7 @@ from stoker.model.operator_metrics import (
     Flow,
     deliveries,
     error_groups,
-    error_line,
     keys_taken,
-    normalized_error,
     per_second,
     runs_long,
     scheduled_of,
@@ -26,6 +24,7 @@ from stoker.model.outbox.consumers import CursorState, StreamState
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.stream import Stream
 from stoker.model.query import Census, Count
+from stoker.model.same_error import error_line, normalized_error
 from stoker.model.time import HOUR, MINUTE, SECOND, moment
 from stoker.model.unique import Unique
 

@@ -14,7 +14,6 @@ from stoker.model.retry import (
     DEFAULT_BACKOFF,
     FALLBACK_DELAY,
     OFF,
-    PATIENT,
     Backoff,
     Curve,
     DelayList,
@@ -87,12 +86,6 @@ def test_a_list_of_delays_is_waited_in_turn_and_its_last_repeats() -> None:
 def test_the_default_doubles_from_a_second_to_a_quarter_of_an_hour() -> None:
     assert delays(DEFAULT_BACKOFF, 5) == [1, 2, 4, 8, 16]
     assert delays(DEFAULT_BACKOFF, 12)[-1] == 900
-
-
-@pytest.mark.spec("RETRY-01")
-def test_the_patient_one_covers_weeks() -> None:
-    waits = [backoff_delay(PATIENT, n, 0.5) for n in range(1, 25)]
-    assert sum(wait or 0 for wait in waits) > 14 * DAY
 
 
 @pytest.mark.spec("RETRY-02")

@@ -68,6 +68,11 @@ class OperationView(msgspec.Struct, frozen=True, kw_only=True):
         return self.state not in {"running", "stopping"}
 
     @property
+    def seen(self) -> int:
+        """How many it has looked at."""
+        return self.changed + self.cancel_requested + self.missing + self.blocked + sum(self.refused.values())
+
+    @property
     def noun(self) -> str:
         """What it acts on: job or letter."""
         return "letter" if self.action in LETTER_ACTIONS else "job"

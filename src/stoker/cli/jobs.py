@@ -17,7 +17,7 @@ from stoker.admin.details import EventView, JobDetail, why
 from stoker.admin.jobs import JobPage
 from stoker.admin.operations import OperationView
 from stoker.cli.command import NearestGroup
-from stoker.cli.operations import check_failed, finished, seen, tally
+from stoker.cli.operations import check_failed, finished, tally
 from stoker.cli.store import (
     EXIT_CODES,
     Columns,
@@ -25,6 +25,7 @@ from stoker.cli.store import (
     as_lines_option,
     ask,
     columns,
+    confirm,
     create_option,
     hinted,
     on_store,
@@ -42,7 +43,7 @@ from stoker.model.filter import WORDS, InvalidFilter
 from stoker.model.humanize import count as count_of
 from stoker.model.humanize import in_words
 from stoker.model.ids import LEAST_DIGITS, parse, shortened
-from stoker.model.operator_metrics import error_line
+from stoker.model.same_error import error_line
 from stoker.model.time import SECOND
 from stoker.views import Job
 
@@ -382,15 +383,6 @@ async def _still(admin: Operators, job: str, done: Bulk) -> str:
     return (await admin.jobs.explain(done.created[0] if done.created else job)).still
 
 
-def _ask(name: str, jobs: str, *, yes: bool) -> None:
-    """Go on only with a yes; without a terminal no user can say it."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"this would {name} {jobs}, and there is no terminal to ask on; say --yes")
-    click.confirm(f"{name} {jobs}?", abort=True)
-
-
 async def act_on_many(
     admin: Operators,
     action: Action,
@@ -419,7 +411,7 @@ async def act_on_many(
         )
         return None
     if action.destroys or found.count > ASKS_ABOVE or not found.complete:
-        _ask(action.name, f"{shown} of {filter_}", yes=yes)
+        confirm(f"{action.name} {shown} of {filter_}?", yes=yes)
     if action.readies:
         for note in await admin.queues.notes(found.queues):
             say(f"note: {safe(note)}", err=True)
@@ -457,7 +449,7 @@ def _add_command(action: Action) -> None:
                     await admin.jobs.get(filter_.id)
                 if not dry_run:
                     if action.destroys:
-                        _ask(name, f"job {filter_.id}", yes=yes)
+                        confirm(f"{name} job {filter_.id}?", yes=yes)
                     done = await admin.jobs.act(name, filter_.id, wanted)
                     if action.readies and done and (still := await _still(admin, filter_.id, done)):
                         say(f"note: {safe(still)}", err=True)
@@ -495,14 +487,14 @@ async def _shown_progress(admin: Operators, started: OperationView, count: int) 
         task = bar.add_task("jobs", total=count)
 
         def progress(one: OperationView) -> None:
-            bar.update(task, completed=seen(one))
+            bar.update(task, completed=one.seen)
 
         return await finished(admin, started.id, progress)
 
 
 def report_operation(one: OperationView, counted: int, as_json: bool) -> None:
     """Say what was done, and what of the counted jobs was left because it had changed before its turn."""
-    gone = max(0, counted - seen(one)) if one.state == "done" else 0
+    gone = max(0, counted - one.seen) if one.state == "done" else 0
     if as_json:
         say(json.dumps({**plain(one), "operation": one.id, "counted": counted, "changed_before": gone}))
     else:

@@ -103,11 +103,6 @@ def _print(one: OperationView, as_json: bool) -> None:
         say(one.error)
 
 
-def seen(one: OperationView) -> int:
-    """How many jobs an operation has looked at."""
-    return one.changed + one.cancel_requested + one.missing + one.blocked + sum(one.refused.values())
-
-
 def tally(one: OperationView) -> str:
     """What an operation did, in a sentence."""
     parts = [f"{one.action}: {count(one.changed, one.noun)}"]

@@ -167,8 +167,8 @@ def _on_letters(name: Literal["replay", "discard"], text: str, *, asks: bool) ->
             _check_chosen(await handle.state(), given)
             if not ids:
                 found = await admin.outbox.preview(name, stream=stream, **given)
-                if asks and not yes:
-                    confirm(f"{name} {count(found.count, 'letter')} of stream {stream}?")
+                if asks:
+                    confirm(f"{name} {count(found.count, 'letter')} of stream {stream}?", yes=yes)
                 started = await admin.operations.start_on_letters(
                     name, stream=stream, counted_at=found.counted_at, **given
                 )
@@ -219,8 +219,7 @@ def clean(stream: str, older_than: str, yes: bool, as_json: bool, path: str | No
     async def call(admin: Operators) -> int:
         handle = admin.outbox.stream(stream)
         await handle.state()
-        if not yes:
-            confirm(f"delete letters of stream {stream} that ended over {older_than} ago?")
+        confirm(f"delete letters of stream {stream} that ended over {older_than} ago?", yes=yes)
         return await handle.clean(age)
 
     removed = ask(path, url, call)
@@ -278,8 +277,8 @@ def seek(stream: str, consumer: str, to: str, yes: bool, as_json: bool, path: st
     A time is UTC unless it says otherwise: 2026-11-16T14:00. A number is that of the last message that is passed.
     """
     target = _target(to)
-    if not yes:
-        confirm(f"messages may come again or be passed over: move consumer {consumer} of stream {stream} to {to}?")
+    question = f"messages may come again or be passed over: move consumer {consumer} of stream {stream} to {to}?"
+    confirm(question, yes=yes)
     ask(path, url, lambda admin: admin.outbox.stream(stream).seek(consumer, target))
     text = f"consumer {consumer} of stream {stream} goes on at {to}"
     said(text, as_json, stream=stream, consumer=consumer, to=to)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +22,7 @@ from stoker.cli.store import (
     ask,
     cells,
     columns,
+    confirm,
     create_option,
     length,
     on_store,
@@ -234,15 +234,12 @@ def purge(
     async def call(admin: Operators) -> int | None:
         now = await (await admin.app.engine()).now()
         found = await admin.jobs.preview(purged(queue, status, age, now), counted_at=moment(now))
-        number = f"{'' if found.complete else 'more than '}{found.count:,}"
-        shown = f"{number} {status} jobs of {where} ended over {older_than} ago"
+        jobs = humanize.count(found.count, f"{status} job")
+        shown = f"{'' if found.complete else 'more than '}{jobs} of {where} ended over {older_than} ago"
         if dry_run or not found.count:
             said(f"{shown}. Nothing was removed.", as_json, matching=found.count, removed=0)
             return None
-        if not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError(f"{shown}; say --yes to remove them")
-            click.confirm(f"{shown}. Remove them?", abort=True)
+        confirm(f"{shown}. Remove them?", yes=yes)
         done = await admin.queues.purge(queue, status=status, older_than=age / SECOND, counted_at=found.counted_at)
         return done.changed
 

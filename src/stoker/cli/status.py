@@ -20,7 +20,7 @@ from stoker.engines.base import Description
 from stoker.model import humanize
 from stoker.model.errors import NotFound, shown
 from stoker.model.humanize import count
-from stoker.model.operator_metrics import error_line
+from stoker.model.same_error import error_line
 
 MARKS = {"bad": "wrong", "warn": "attention", "plain": "note"}
 GROUPS = 10

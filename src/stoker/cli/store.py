@@ -285,8 +285,8 @@ def act_on(
 
     def command(as_json: bool, path: str | None, url: str | None, yes: bool = False, **given: str) -> None:
         named = {one: given[one] for one in arguments}
-        if asks and not yes:
-            confirm(asks.format(**named))
+        if asks:
+            confirm(asks.format(**named), yes=yes)
         do = call or (lambda admin, *values: getattr(getattr(admin, noun), name)(*values))
         ask(path, url, lambda admin: do(admin, *named.values()))
         said(done.format(**named), as_json, **named, **facts)
@@ -299,11 +299,13 @@ def act_on(
     group.command(name, help=text, epilog=EXIT_CODES)(decorated)
 
 
-def confirm(question: str) -> None:
+def confirm(question: str, *, yes: bool) -> None:
     """Go on only with a yes; without a terminal no user can say it."""
+    if yes:
+        return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Say --yes")
-    click.confirm(question, abort=True)
+        raise click.UsageError(f"{safe(question)} Nothing was changed: there is no terminal to ask on; say --yes")
+    click.confirm(safe(question), abort=True)
 
 
 def read(what: Callable[[], T]) -> T:

@@ -312,7 +312,7 @@ def _unserved(given: Situation) -> Iterator[Finding]:
             continue
         serving = given.serving(name)
         if not serving:
-            yield _nobody(given, name, ready, pending[name])
+            yield _without_worker(given, name, ready, pending[name])
             continue
         known = {kind for one in serving for kind in one.kinds}
         waiting = {kind: n for kind, n in pending[name].items() if kind not in known}
@@ -322,7 +322,7 @@ def _unserved(given: Situation) -> Iterator[Finding]:
             yield Finding("bad", "kind", kind, text, detail, f"Deploy the task to the workers of {name}")
 
 
-def _nobody(given: Situation, name: str, ready: int, kinds: Mapping[str, int]) -> Finding:
+def _without_worker(given: Situation, name: str, ready: int, kinds: Mapping[str, int]) -> Finding:
     """A queue with due jobs that none of the live workers serves; a misspelt one is told what was meant."""
     text, start = f"has {count(ready, 'ready job')} and no worker", to_serve(name, given.app)
     found = {meant_queue(name, kind, given.homes.get(kind), given.presences, given.now) for kind in kinds}

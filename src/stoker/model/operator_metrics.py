@@ -17,9 +17,7 @@ from stoker.model.findings import Delivery
 from stoker.model.job import Job, Status
 from stoker.model.outbox.consumers import StreamState
 from stoker.model.query import Census
-from stoker.model.same_error import ELLIPSIS as ELLIPSIS  # noqa: PLC0414 - skins take them from here
-from stoker.model.same_error import error_line as error_line  # noqa: PLC0414
-from stoker.model.same_error import normalized_error as normalized_error  # noqa: PLC0414
+from stoker.model.same_error import error_line, normalized_error
 from stoker.model.time import MINUTE, Instant, Span, instant, moment
 
 K = TypeVar("K")

@@ -15,7 +15,6 @@ Randomness comes in as `roll`, a number in [0, 1).
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -114,9 +113,6 @@ Backoff: TypeAlias = Never | Fixed | Linear | Exponential | DelayList
 
 DEFAULT_BACKOFF = Exponential()
 """1, 2, 4 … s up to 15 min, give or take a quarter."""
-
-PATIENT = Exponential(base=15, factor=2.4, max=timedelta(days=2), jitter="some")
-"""For outages of days: with `attempts=25` the last retry comes weeks after the first failure."""
 
 
 def backoff_delay(strategy: Backoff, n: int, roll: float) -> Span | None:

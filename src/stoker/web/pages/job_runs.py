@@ -13,8 +13,8 @@ from stoker.model.events import Event
 from stoker.model.humanize import clock, count, share, span, until
 from stoker.model.job import Job, Status
 from stoker.model.lifetime_bar import Part, sums
-from stoker.model.operator_metrics import error_line, normalized_error
 from stoker.model.query import Page
+from stoker.model.same_error import error_line, normalized_error
 from stoker.model.time import SECOND, Instant, instant
 from stoker.web import svg
 from stoker.web.hub import Reading

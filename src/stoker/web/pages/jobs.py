@@ -16,8 +16,9 @@ from stoker.model.errors import Forbidden, InvalidInput
 from stoker.model.humanize import ago, clock, span, until
 from stoker.model.job import Status
 from stoker.model.names import in_use
-from stoker.model.operator_metrics import error_line, scheduled_of
+from stoker.model.operator_metrics import scheduled_of
 from stoker.model.query import Census, Query, cursor_time, read_cursor
+from stoker.model.same_error import error_line
 from stoker.model.time import SECOND, Instant, instant
 from stoker.views import Job
 from stoker.web import view

@@ -15,8 +15,9 @@ from stoker.model.control import STOPPED, Presence, is_silent, live
 from stoker.model.findings import fate
 from stoker.model.humanize import count, share, span
 from stoker.model.job import Job, Status
-from stoker.model.operator_metrics import error_line, runs_long, scheduled_of
+from stoker.model.operator_metrics import runs_long, scheduled_of
 from stoker.model.query import Census, Query
+from stoker.model.same_error import error_line
 from stoker.model.time import SECOND, Instant
 from stoker.web import view
 from stoker.web.hub import Reading, Want

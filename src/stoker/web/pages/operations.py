@@ -335,7 +335,7 @@ def live_context(visit: RequestContext, reading: Reading, found: OperationView) 
     return view.common(visit, page, f"{label} {STATES[found.state]}", shared.found(visit, reading)) | {
         "now": reading.census.at,
         "w": found,
-        "seen": _seen(found),
+        "seen": found.seen,
         "tally": _tally(found),
         "back": back,
         "may": visit.may("operate") and visit.who.reaches_all,
@@ -370,11 +370,6 @@ def in_words(action: Action, done: Bulk) -> str:
         parts.append(f"{done.missing:,} gone meanwhile")
     parts += [f"{n:,} left: {status.value}" for status, n in sorted(done.refused.items())]
     return "; ".join(parts) + "."
-
-
-def _seen(found: OperationView) -> int:
-    refused = sum(found.refused.values())
-    return found.changed + found.cancel_requested + found.missing + found.blocked + refused
 
 
 def _tally_of(found: OperationView) -> Bulk:

@@ -13,7 +13,7 @@ from stoker.engines.base import Engine, Feature
 from stoker.model.errors import NotFound
 from stoker.model.findings import DELIVERED_WITHIN
 from stoker.model.humanize import count, pace, span
-from stoker.model.operator_metrics import error_line
+from stoker.model.same_error import error_line
 from stoker.model.time import Instant, instant
 from stoker.outbox.consumers import ConsumerState, StreamState
 from stoker.web import view
