@@ -15,7 +15,7 @@ from stoker.model.events import Transition, Window
 from stoker.model.job import Status
 from stoker.model.outcome import Reject
 from stoker.model.query import Delete, Selection
-from tests.harness.apps import drain, working
+from tests.harness.apps import PATIENCE, drain, working
 
 
 @dataclasses.dataclass
@@ -35,8 +35,8 @@ async def test_a_result_comes_back_with_its_type(jobs: Stoker) -> None:
 
     job, other = await locate.enqueue(3), await nothing.enqueue()
     async with working(jobs):
-        assert await job.result(timeout=5) == [Point(3, 1.5)]
-        nothing_at_all: object = await other.result(timedelta(seconds=5))  # type: ignore[func-returns-value]
+        assert await job.result(timeout=PATIENCE) == [Point(3, 1.5)]
+        nothing_at_all: object = await other.result(timedelta(seconds=PATIENCE))  # type: ignore[func-returns-value]
         assert nothing_at_all is None
     assert await job.result(0) == [Point(3, 1.5)]
     assert await jobs.handle(job.id).result(0) == [Point(3, 1.5)]
@@ -172,5 +172,5 @@ def test_code_without_a_loop_waits_reads_and_cancels(tmp_path: Path) -> None:
     with pytest.raises(JobCanceled, match="not needed"):
         late.result_sync()
     app.run(drain(app))
-    assert job.result_sync(timeout=5) == 8
+    assert job.result_sync(timeout=PATIENCE) == 8
     app.run(app.close())

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.engine("postgres")
 
 mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 ORDERS = Stream("orders")
-WISH = LeaseRequest("orders", "publish", "w1", 100)
+REQUEST = LeaseRequest("orders", "publish", "w1", 100)
 
 
 def made(key: str, payload: bytes = b"{}", stream: Stream = ORDERS) -> Entry:
@@ -46,7 +46,7 @@ async def begun(engine: PostgresEngine, stream: Stream = ORDERS) -> None:
 
 
 async def leased(engine: PostgresEngine) -> Lease:
-    found = await engine.outbox.lease(WISH)
+    found = await engine.outbox.lease(REQUEST)
     assert isinstance(found, Lease), found
     return found
 
@@ -82,7 +82,7 @@ async def test_every_call_of_a_stream_joins_the_users_transaction(make: Make, po
         await maybe(opened.commit())
     found = (await engine.outbox.letters(LetterFilter())).letters
     assert {one.id: one.payload for one in found} == {one.id: one.payload for one in entries}
-    assert await engine.outbox.lease(WISH) == NothingDue()
+    assert await engine.outbox.lease(REQUEST) == NothingDue()
 
 
 @pytest.mark.spec("OUTBOX-42")
@@ -114,7 +114,7 @@ async def test_a_trigger_appends_by_the_sql_function(make: Make, postgres_url: s
             with pytest.raises(psycopg.errors.InvalidParameterValue, match="Nothing was stored"):
                 connection.execute(append, wrong)
     found: dict[str, Message] = {}
-    while isinstance(lease := await engine.outbox.lease(WISH), Lease):
+    while isinstance(lease := await engine.outbox.lease(REQUEST), Lease):
         found |= {one.key: one for one in lease.messages}
     assert {key: one.partition for key, one in found.items()} == {key: partition_of(key, 8) for key in keys}
     assert all((one.payload, one.headers) == (b"x" * 2_000, {"h": "1"}) for one in found.values())
@@ -128,7 +128,7 @@ async def test_a_new_consumer_in_an_open_transaction_does_not_stop_the_others(ma
     with psycopg.connect(postgres_url) as theirs:
         await engine.outbox.register(ORDERS, [Consumer("late", "end")], tx=theirs)
         await engine.outbox.append(ORDERS, [made("a")])
-        assert await engine.outbox.lease(WISH) == NothingDue(numbering=True)
+        assert await engine.outbox.lease(REQUEST) == NothingDue(numbering=True)
         [state] = await engine.outbox.streams()
         assert (state.last, [one.waiting for one in state.cursors]) == ((1,), [1])
         assert state.cursors[0].oldest is not None
@@ -189,7 +189,7 @@ async def test_late_commits_neither_skip_nor_invert(make: Make, postgres_url: st
     async def read(one: PostgresEngine) -> None:
         while True:
             ended = over.is_set()
-            lease = await one.outbox.lease(WISH)
+            lease = await one.outbox.lease(REQUEST)
             if isinstance(lease, Lease):
                 got[lease.cursor.partition] += lease.messages
                 assert (await one.outbox.advance(conclude_batch(lease, Delivered(), 0))).applied

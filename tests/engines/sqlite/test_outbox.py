@@ -31,7 +31,7 @@ pytestmark = pytest.mark.engine("sqlite")
 
 mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 ORDERS = Stream("orders", 2)
-WISH = LeaseRequest("orders", "publish", "w1", 10)
+REQUEST = LeaseRequest("orders", "publish", "w1", 10)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def order(key: str = "a", **options: Any) -> Entry:
 
 
 async def leased(engine: SqliteEngine) -> Lease:
-    found = await engine.outbox.lease(WISH)
+    found = await engine.outbox.lease(REQUEST)
     assert isinstance(found, Lease)
     return found
 
@@ -78,11 +78,11 @@ async def test_messages_exist_once_the_user_commits(engine: SqliteEngine, path: 
             await engine.outbox.append(ORDERS, [order("a"), order("b", headers={"trace": "ü"})], tx=handle)
             await engine.outbox.append(ORDERS, [order("c")], tx=handle)
             await engine.outbox.append(bills, [order()], tx=handle)
-            assert await engine.outbox.lease(WISH) == NothingDue()
+            assert await engine.outbox.lease(REQUEST) == NothingDue()
             await maybe(getattr(handle, ending)())
 
     await write("rollback")
-    assert await engine.outbox.lease(WISH) == NothingDue()
+    assert await engine.outbox.lease(REQUEST) == NothingDue()
     assert [one.stream for one in await engine.outbox.streams()] == [ORDERS]
     await write("commit")
     found = (await leased(engine)).messages
@@ -218,11 +218,11 @@ async def test_an_append_wakes_waiters_of_other_engines(engine: SqliteEngine) ->
 async def test_idle_calls_write_nothing(engine: SqliteEngine, path: Path) -> None:
     """Neither a lease without messages nor a vacuum with nothing to delete begins a write."""
     await engine.outbox.append(ORDERS, [order()])
-    await engine.outbox.lease(WISH)
+    await engine.outbox.lease(REQUEST)
     log = path.with_name(f"{path.name}-wal")
     before = (log.stat().st_size, log.stat().st_mtime_ns)
     for _ in range(5):
-        assert isinstance(await engine.outbox.lease(WISH), NothingDue)
+        assert isinstance(await engine.outbox.lease(REQUEST), NothingDue)
         assert (await engine.outbox.vacuum("orders", 100)).deleted == 0
     assert (log.stat().st_size, log.stat().st_mtime_ns) == before
 
@@ -234,7 +234,7 @@ async def test_a_read_error_takes_no_lease(engine: SqliteEngine, path: Path) -> 
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("ALTER TABLE stoker_letters RENAME TO mislaid")
         with pytest.raises(SchemaMismatch):
-            await engine.outbox.lease(WISH)
+            await engine.outbox.lease(REQUEST)
         connection.execute("ALTER TABLE mislaid RENAME TO stoker_letters")
     assert (await leased(engine)).cursor.attempts == 1
 

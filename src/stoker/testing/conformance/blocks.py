@@ -28,7 +28,7 @@ from stoker.model.query import Cancel, Query, Selection
 from stoker.model.retry import Fixed
 from stoker.model.time import HOUR
 from stoker.task import Task
-from stoker.testing.conformance.harness import Store, needs
+from stoker.testing.conformance.harness import Store, heard_of_waiter, needs
 from stoker.worker import Worker
 
 Handler: TypeAlias = Callable[[], Any]
@@ -562,7 +562,8 @@ async def test_the_commit_wakes_who_waits_for_the_result(
     store: Store, monkeypatch: pytest.MonkeyPatch, *, plain: bool
 ) -> None:
     """In this engine and in another one, while the handler goes on; no waiter finds it by a query."""
-    monkeypatch.setattr(job_end_waiters, "FIRST_PAUSE", 60.0)
+    monkeypatch.setattr(job_end_waiters, "FIRST_PAUSE", 2 * PATIENCE)
+    known = heard_of_waiter(monkeypatch)
     shop = await _shop(store)
     heard, leave = asyncio.Event(), threading.Event()
 
@@ -585,10 +586,11 @@ async def test_the_commit_wakes_who_waits_for_the_result(
     await twin.open()
     try:
         async with Worker(shop.jobs, {"default": 1}, poll=0.05):
-            waiters = [asyncio.create_task(each.jobs.ended(job, PATIENCE)) for each in (store.engine, twin)]
-            await asyncio.sleep(0.25)  # long enough for the worker's engine to learn of the waiter
+            waiters = [asyncio.create_task(twin.jobs.ended(job, PATIENCE))]
+            await asyncio.wait_for(known.wait(), PATIENCE)
+            waiters.append(asyncio.create_task(store.engine.jobs.ended(job, PATIENCE)))
             heard.set()
-            assert await asyncio.wait_for(asyncio.gather(*waiters), 10) == [True] * 2
+            assert await asyncio.wait_for(asyncio.gather(*waiters), PATIENCE) == [True] * 2
             assert (await shop.record(handle)).result == b"7"
             leave.set()
     finally:

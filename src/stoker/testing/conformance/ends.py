@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from stoker.engines.base import CONTROL, Engine
 from stoker.engines.shared import job_end_waiters
-from stoker.model.ids import JobId
 from stoker.model.job import Status
 from stoker.model.outcome import Done, Failed, Outcome, Rejected, Snoozed
 from stoker.model.query import Cancel, Delete, Selection
 from stoker.model.time import HOUR
-from stoker.testing.conformance.harness import ARRIVES, Store
+from stoker.testing.conformance.harness import ARRIVES, Store, heard_of_waiter
 
 _NEVER = 0.04
 
@@ -79,20 +78,14 @@ async def test_every_engine_that_waits_is_woken_by_the_end(store: Store, outcome
 async def test_an_end_is_told_and_not_found_by_looking(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where waiters look only once a minute, the settlement wakes them all the same, across engines."""
     monkeypatch.setattr(job_end_waiters, "FIRST_PAUSE", 2 * ARRIVES)
+    known = heard_of_waiter(monkeypatch)
     job = await store.add()
     claim = await store.take()
-    known, loop, note = asyncio.Event(), asyncio.get_running_loop(), job_end_waiters.Interest.note
-
-    def noted(interest: job_end_waiters.Interest, jobs: Iterable[JobId]) -> None:
-        note(interest, jobs)
-        loop.call_soon_threadsafe(known.set)
-
-    monkeypatch.setattr(job_end_waiters.Interest, "note", noted)
     await store.engine.jobs.wait([CONTROL, "mail"], 0.01)  # as the engines of a worker do
     async with _twin(store) as twin:
-        waiters = [asyncio.create_task(each.jobs.ended(job, ARRIVES)) for each in (twin, store.engine)]
+        waiters = [asyncio.create_task(twin.jobs.ended(job, ARRIVES))]
         await asyncio.wait_for(known.wait(), ARRIVES)
-        await asyncio.sleep(0.1)  # an engine may hear of its own waiter a moment before it hears of the other's
+        waiters.append(asyncio.create_task(store.engine.jobs.ended(job, ARRIVES)))
         await store.finish(claim, Done())
         assert await asyncio.wait_for(asyncio.gather(*waiters), ARRIVES) == [True] * 2
 

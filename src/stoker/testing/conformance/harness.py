@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar
 
 import pytest
 
 from stoker.engines.base import LEASE, Clock, Engine, Feature
+from stoker.engines.shared import job_end_waiters
 from stoker.model.control import Queue
 from stoker.model.ids import JobId, Mint
 from stoker.model.job import Claim, Demand, Draft, Job, Settlement, Status, Verdict
@@ -167,6 +168,18 @@ def needs(store: Store, feature: Feature) -> None:
     """Skip the case on an engine without this feature, naming it."""
     if feature not in store.engine.features:
         pytest.skip(f"{store.engine.name} gives up: {feature.value}")
+
+
+def heard_of_waiter(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Return what is set when an engine hears that another one waits for the end of a job."""
+    known, loop, note = asyncio.Event(), asyncio.get_running_loop(), job_end_waiters.Interest.note
+
+    def noted(interest: job_end_waiters.Interest, jobs: Iterable[JobId]) -> None:
+        note(interest, jobs)
+        loop.call_soon_threadsafe(known.set)
+
+    monkeypatch.setattr(job_end_waiters.Interest, "note", noted)
+    return known
 
 
 async def at_once(store: Store, works: Sequence[Work[T]]) -> list[T]:

@@ -151,8 +151,9 @@ async def test_wake_of_control_reaches_every_engine(store: Store) -> None:
         job = await store.add()
         await store.take()
         engines = [store.engine, *twins]
+        for engine in engines:
+            await engine.jobs.wait([CONTROL], 0.01)  # from now on it listens, and remembers what comes in between
         sleepers = [asyncio.create_task(engine.jobs.wait([CONTROL], ARRIVES)) for engine in engines]
-        await asyncio.sleep(0.05)
         await store.engine.operator.alter(Selection((job,)), Cancel())
         assert await asyncio.wait_for(asyncio.gather(*sleepers), ARRIVES - 1) == [{CONTROL}] * 3
     finally:
