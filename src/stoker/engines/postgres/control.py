@@ -39,8 +39,8 @@ class Control(control.Control[Unit]):
             after = change(before)
         if after != before:
             yield from unit.write_queue(after)
-            if after.limits != before.limits:
-                yield _REPIN, (name,)
+            if changed := {limit for limit, _ in {*before.limits} ^ {*after.limits}}:
+                yield _REPIN, (name, sorted(changed))
         return before, after
 
     def _subqueues(

@@ -28,8 +28,15 @@ SELECT
 FROM stoker.queue WHERE name = $1 FOR UPDATE
 
 -- name: subqueue_repin
+-- The subqueues of the limits $2, also those that so far only the log knows, are to be looked at.
 INSERT INTO stoker.subqueue_log (queue, name, look)
-SELECT s.queue, s.name, 0 FROM stoker.subqueue AS s WHERE s.queue = $1
+SELECT $1, s.name, 0
+FROM (
+    SELECT name FROM stoker.subqueue WHERE queue = $1
+    UNION
+    SELECT name FROM stoker.subqueue_log WHERE queue = $1
+) AS s
+WHERE split_part(s.name, '/', 1) = ANY($2::text[])
 
 -- name: queue_lock
 -- A queue's row, held until the transaction ends; made when it is not there yet.

@@ -215,3 +215,19 @@ async def test_rate_and_number_hold_together(store: Store) -> None:
         for claim in claims:
             await store.finish(claim, Done())
     assert started == 10
+
+
+@pytest.mark.core
+@pytest.mark.spec("FAIR-12")
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_new_number_of_one_limit_leaves_the_turns_of_others(store: Store, known: bool) -> None:
+    """`known`: a claim has looked at what waits."""
+    await fair(store)
+    other = Options(limit=Slot("calls", key="a", n=1))
+    await store.insert(*of(store, "b", delay=SECOND), *of(store, "x", delay=SECOND, options=other))
+    if known:
+        assert await store.claim() == []
+    await store.engine.control.tune(QUEUE, Tuning(limits=(("api", 3),)))
+    store.pass_time(2 * SECOND)
+    await store.insert(*of(store, "a"))
+    assert await turns(store, 3) == ["b", "x", "a"]
