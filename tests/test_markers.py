@@ -26,7 +26,7 @@ from stoker.model.job import Demand, Draft, Status
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done
 from stoker.model.query import Requeue, Selection
-from stoker.testing import TestKit
+from stoker.testing import TestKit, assert_enqueued
 from tests.harness.apps import drain
 
 
@@ -340,3 +340,29 @@ async def test_members_of_a_kind_without_code_are_shown_as_json(jobs: Stoker) ->
     [claim] = await engine.jobs.claim(Demand("w", (("default", 1),)))
     await engine.jobs.settle([conclude(claim, Done(b'{"a":1}'))])
     assert await group.results() == [{"a": 1}]
+
+
+@pytest.mark.spec("PASS-01", "PASS-08")
+def test_a_kit_passes_results_on_without_a_loop() -> None:
+    """Drained, at the enqueue with `inline`, and in time."""
+    jobs = Stoker("memory://")
+    tasks = Tasks(jobs)
+
+    @jobs.task
+    def add_up(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    with TestKit(jobs) as kit:
+        last, then = tasks.double.draft(PREVIOUS), add_up.using(delay=60).draft(RESULTS)
+        jobs.enqueue_sync(chain(tasks.add.draft(2, 3), last))
+        jobs.run(jobs.group([tasks.double.draft(n) for n in range(3)], then=then))
+        kit.drain_sync()
+        assert jobs.handle(last.id).result_sync() == 10
+        assert_enqueued(tasks.double, n=5)
+        assert kit.enqueued(add_up)[0].arguments == {"numbers": "RESULTS"}
+        kit.advance_sync(60)
+        assert jobs.handle(then.id).result_sync() == 6
+        with kit.inline():
+            again = tasks.double.draft(PREVIOUS)
+            jobs.enqueue_sync(chain(tasks.add.draft(4, 5), again))
+            assert jobs.handle(again.id).result_sync() == 18

@@ -554,6 +554,29 @@ async def test_a_queue_without_keys_runs_the_same_statements_beside_queues_with_
     assert {text for text, _ in rows} <= alone
 
 
+@pytest.mark.spec("PASS-13")
+@on("sqlite", "postgres")
+async def test_a_link_with_a_marker_runs_the_statements_of_one_without(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other: the result travels in the write that ends the job before."""
+
+    async def life(options: Options) -> None:
+        link = Draft(_mint(), "link", b'{"n":"PREVIOUS"}', queue="plain", options=options)
+        await engine.jobs.insert([Draft(_mint(), "first", queue="plain").then(link)])
+        for _ in range(2):
+            await end(engine, *await engine.jobs.claim(Demand("w1", (("plain", 1),))))
+
+    for _ in range(2):  # until the engine knows the queue
+        await life(Options())
+    rows = watched(engine, monkeypatch)
+    await life(Options())
+    without = list(rows)
+    rows.clear()
+    await life(Options(previous=("n",)))
+    assert rows == without
+
+
 @pytest.mark.spec("LIMIT-46")
 @on("sqlite", "postgres")
 @pytest.mark.parametrize("fair", [False, True], ids=["in order", "fair"])

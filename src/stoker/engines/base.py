@@ -314,7 +314,8 @@ class Groups(Protocol):
         Abandon groups that stayed unsealed for `ABANDONED_AFTER` since the last member joined, close those whose last
         end was written by a process that died before it closed them, and remove those past their retention. One that
         has a known member or a stored callback which is kept for longer stays: its `expires_at` becomes what
-        `groups.kept_until` says.
+        `groups.kept_until` says. When its callbacks have ended, it lets go of members that it held for them
+        (`groups.let_go`).
         """
         ...
 
