@@ -35,7 +35,7 @@ logger = logging.getLogger("stoker.audit")
 
 
 async def search(context: OperatorContext, query: Query) -> Page:
-    """A page of the jobs that a query means and the asker may find; it reads as far as an engine's page does."""
+    """A page of the jobs that match a query and that the operator may find; reads one page of the engine."""
     engine = await context.engine()
     if not query.has_texts or context.searches_as == "admin":
         return await engine.operator.find(query)

@@ -503,7 +503,7 @@ def report_operation(one: OperationView, counted: int, as_json: bool) -> None:
 
 
 def _report(action: str, bulk: Bulk, *, as_json: bool) -> None:
-    """One job was changed; what hinders it is an error."""
+    """Say what was done to one job."""
     text = (
         f"{action}: {count_of(bulk.changed, 'job')}"
         if bulk
@@ -537,7 +537,7 @@ def detail_object(detail: JobDetail) -> dict[str, Any]:
 
 
 def _shown(raw: bytes | None) -> Any:
-    """JSON as a value; what is none as text."""
+    """The value of a JSON text; the text itself where it is no JSON."""
     if raw is None:
         return None
     value = display(raw)

@@ -309,7 +309,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def read(what: Callable[[], T]) -> T:
-    """Read what was typed; what Stoker refuses is wrong usage."""
+    """Read what was typed; a refusal by Stoker is wrong usage."""
     try:
         return what()
     except StokerError as error:

@@ -177,7 +177,7 @@ class Top(App[None]):
 
     @work(exclusive=True, group="look")
     async def look(self) -> None:
-        """Read the store and draw; one that does not answer leaves the picture as it was."""
+        """Read the store and draw; keep the last picture if the store does not answer."""
         try:
             self._overview = await self._admin.overview(RECENT * 60)
             if self.looking_at == "failures":
@@ -460,7 +460,7 @@ class Top(App[None]):
         await self._tried(changed())
 
     async def _tried(self, call: Coroutine[Any, Any, None]) -> None:
-        """Await a call; what Stoker refuses is said below the table."""
+        """Await a call; show a refusal below the table."""
         try:
             await call
         except StokerError as error:

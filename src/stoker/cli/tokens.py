@@ -67,7 +67,7 @@ def create(
 @click.option("--json", "as_json", is_flag=True, help="One object per line.")
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
-    """List tokens; what they are is not stored."""
+    """List tokens, without their secrets: those are not stored."""
     table(ask(path, url, lambda admin: admin.tokens.list()), COLUMNS, as_json)
 
 

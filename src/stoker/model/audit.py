@@ -182,7 +182,7 @@ _PAST: Final = {
 
 
 def in_words(action: str, before: dict[str, Any], after: dict[str, Any]) -> str:
-    """The action as a verb phrase, as in `Paused`; one that is not known by its stored name."""
+    """The action as a verb phrase, as in `Paused`; falls back to its stored name."""
     if action == "queues.tune" and "pause" in {*before, *after}:
         return "Paused" if after.get("pause") else "Resumed"
     if action == "schedules.put" and not before:
@@ -306,6 +306,6 @@ def _without_secrets(value: Any) -> Any:
 
 
 def latest(entries: Sequence[AuditEntry], query: AuditQuery) -> list[AuditEntry]:
-    """Those that a question asks for, latest first."""
+    """The entries that a query matches, latest first."""
     found = sorted((entry for entry in entries if query.matches(entry)), key=lambda entry: entry.at, reverse=True)
     return found[: max(query.limit, 0)]

@@ -378,7 +378,7 @@ class Clash(msgspec.Struct, frozen=True):
 
 
 def clashes(kinds: Mapping[str, str], presences: Sequence[Presence]) -> list[Clash]:
-    """What live workers run under a kind of these, but from another place; one for each kind and place."""
+    """Functions that live workers run under one of these kinds, from another place; one entry per kind and place."""
     found: dict[tuple[str, str], Clash] = {}
     for other in live(presences):
         for kind, there in other.kinds.items():

@@ -266,7 +266,7 @@ def _workers(given: Situation, alone: Standstill | None) -> Iterator[Finding]:
 
 
 def _held(given: Situation) -> dict[str, int]:
-    """How many jobs each silent worker holds; one whose jobs were taken over is history."""
+    """How many jobs each silent worker holds, without workers whose jobs were taken over."""
     quiet = [one for one in given.presences if is_silent(one, given.now)]
     found = {one.worker: one.running if given.held is None else given.held.get(one.worker, 0) for one in quiet}
     return {worker: n for worker, n in found.items() if n}

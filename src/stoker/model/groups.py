@@ -122,7 +122,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> str:
-        """How it stands: open, and once it is closed done (every member is) or failed."""
+        """Its state: open, or once it is closed done (every member is) or failed."""
         return "open" if self.closed_at is None else "done" if self.succeeded else "failed"
 
     @property

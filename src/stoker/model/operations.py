@@ -63,7 +63,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def shown_filter(self) -> str:
-        """Its filter as others may read it; that of letters is another one, and has no payloads."""
+        """Its filter as other users may read it; a filter of letters never has payloads."""
         try:
             return str(Filter.parse(self.filter).without_payload)
         except InvalidFilter:

@@ -84,7 +84,7 @@ def deliveries(streams: Iterable[StreamState], now: Instant) -> list[Delivery]:
 
 
 def per_second(before: Mapping[K, int], now: Mapping[K, int], seconds: float) -> dict[K, float]:
-    """How fast each counter grew that both readings have; one that went back, as a cursor may, stands still."""
+    """Growth per second of each counter in both readings; 0 for one that was set back, as a cursor may be."""
     return {key: max(now[key] - before[key], 0) / seconds for key in now if key in before}
 
 

@@ -204,7 +204,7 @@ def read_cursor(text: str) -> bytes:
 
 
 class Placed(Protocol):
-    """What of a job an order asks about."""
+    """The fields of a job that an order sorts by."""
 
     @property
     def id(self) -> JobId: ...

@@ -171,7 +171,7 @@ class Redaction(msgspec.Struct, frozen=True):
         return "".join([*pieces, text[behind:]]).encode(errors="surrogateescape")
 
     def _masked(self, text: str) -> Iterator[tuple[int, int, str]]:
-        """What is masked in a JSON text, from left to right: where it is, and what stands there instead."""
+        """The masked parts of a JSON text, from left to right: position and replacement."""
         inside: list[str] = []  # the brackets around a token
         last = name = ""
         hidden: tuple[int, int] | None = None  # where a masked object or list began, and how deep it is

@@ -51,12 +51,12 @@ class AccessToken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def identity(self) -> Identity:
-        """Who it stands for."""
+        """The identity that its holder gets."""
         return Identity(self.name, self.role, frozenset(self.queues))
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A browser that signed in with a token, as stored under its hash; it has the rights that the token has by then."""
+    """A signed-in browser, stored under its hash, with the rights that its token has now."""
 
     sha256: str
     token: str

@@ -75,7 +75,7 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
         return None if self.for_ is None else enqueued + span(self.for_)
 
     def latest(self, due: Instant, first: Instant, now: Instant) -> Instant:
-        """When a job is due at the latest that a draft replaces which asks for `due`; it was stored at `first`."""
+        """Latest due time of a job stored at `first` after a draft that asks for `due` replaces it."""
         return due if self.longest is None else min(due, max(now, first + span(self.longest)))
 
 

@@ -234,7 +234,7 @@ class Dashboard:
         self.recent = await engine.timeline.points(since, until, MEASURED, width=RECENT * MINUTE)
 
     def sparks(self, drawn: charts.Range) -> Mapping[str, Sequence[float]]:
-        """The bars of queues over a range, as they were read last; those of a queue that is not in it were not."""
+        """The bars of queues over a range, as they were read last; a queue without an entry was not read."""
         return self._sparks.get(drawn.place, {})
 
     def _keep_sparks(self, drawn: charts.Range, queues: frozenset[str], points: Sequence[Point]) -> None:

@@ -58,7 +58,7 @@ class Recent(Generic[T]):
         return self._value
 
     async def seek(self, engine: Engine, pick: Callable[[T], R | None]) -> R | None:
-        """Pick from it; what is not in it may be there since just now, so it is read again, but not too often."""
+        """Pick a token from the cache; an unknown one makes it read the store again, but not too often."""
         found = pick(await self.get(engine))
         if found is None and self._clock() - self._sought_at > SOUGHT:
             self._sought_at = self._clock()

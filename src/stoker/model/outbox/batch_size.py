@@ -26,7 +26,7 @@ Profile: TypeAlias = Literal["default", "low_latency", "high_throughput", "relax
 
 
 class Ending(enum.StrEnum):
-    """What a turn on a partition came to, for pacing and reports."""
+    """The result of a delivery on a partition, for the batch size and reports."""
 
     DELIVERED = "delivered"
     RETRY = "retry"

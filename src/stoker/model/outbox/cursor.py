@@ -84,7 +84,7 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class LeaseRequest(msgspec.Struct, frozen=True):
-    """What a worker asks for: a partition of a consumer, and at most so many messages and bytes."""
+    """A request for a partition of a consumer, with the most messages and bytes."""
 
     stream: str
     consumer: str

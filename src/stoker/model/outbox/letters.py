@@ -146,7 +146,7 @@ def merge(stored: Letter | None, new: Letter) -> Letter:
 
 
 def redelivered(letter: Letter, now: Instant) -> Letter:
-    """Delivered after all, by a turn over letters; one that a user ended meanwhile stays as it is."""
+    """A turn over letters delivered it. A letter that a user ended meanwhile stays as it is."""
     return letter if letter.status not in _IN_TURN else _ended(letter, LetterStatus.RESOLVED, now)
 
 

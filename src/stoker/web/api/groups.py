@@ -47,7 +47,7 @@ async def read(visit: RequestContext) -> GroupDetail:
 
 
 def _id(visit: RequestContext) -> str:
-    """The id of the group that the address names; what is no id names none."""
+    """The id of the group in the address. Raises `NotFound` where it is no id."""
     try:
         return ids.text(ids.parse(place(visit, "id")))
     except InvalidInput:

@@ -1,4 +1,4 @@
-"""Groups: which there are and how far; one with its members by status, its callbacks, and what may be done to all."""
+"""Pages of groups: the list, and one group with members by status, callbacks and actions."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _title(found: GroupDetail) -> str:
 
 
 def _note(found: GroupDetail) -> str:
-    """How it stands, in a sentence."""
+    """Its state, in a sentence."""
     if found.abandoned:
         return "Its maker raised or died before it was sealed, so it fails whatever its members do."
     if not found.sealed:

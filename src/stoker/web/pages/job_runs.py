@@ -46,7 +46,7 @@ def legend(parts: Sequence[Part]) -> list[tuple[str, str, int]]:
 
 
 def ends(job: views.Job, status: str, now: Instant) -> str | Markup:
-    """What stands at the right end of the life bar."""
+    """The text at the right end of the lifetime bar."""
     if status == "running":
         started = instant(job.started_at) if job.started_at else now
         return f"now {clock(now, now)}, running for {span((now - started) // SECOND * SECOND)}"

@@ -1,4 +1,4 @@
-"""Acting on many jobs: see first how many, then do it; what takes long runs on while its page shows how far it is."""
+"""Bulk actions: preview the number of jobs, start the operation, follow its progress."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def live_context(visit: RequestContext, reading: Reading, seen: Seen) -> dict[st
 
 
 def _verdict(streams: list[dict[str, Any]]) -> str:
-    """What stands above the streams: that every consumer keeps up only where nothing waits for a person either."""
+    """The line above the streams; `keeps up` only where no letter waits for a person either."""
     every = [(f"{stream['name']} for {one['name']}", one) for stream in streams for one in stream["consumers"]]
     said = [
         f"{label}: {', '.join(names)}."

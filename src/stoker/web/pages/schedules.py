@@ -190,7 +190,7 @@ def _fields(form: Form) -> dict[str, str]:
 
 
 def _typed(found: Schedule | None) -> dict[str, str]:
-    """What the form of a schedule begins with; that of a new one with None."""
+    """Initial values of the form of a schedule; None for a new one."""
     fields = dict.fromkeys(FIELDS, "") | {
         "tz": "UTC",
         "misfire": "once",
