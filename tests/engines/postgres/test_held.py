@@ -119,7 +119,7 @@ async def test_a_holder_that_is_being_replaced_holds_too(make: Make, postgres_ur
 @pytest.mark.spec("PGTX-08")
 async def test_inserts_that_wait_for_a_key_leave_the_way_free(make: Make, postgres_url: str) -> None:
     """However many wait: settlements, plain inserts and notes have connections of their own."""
-    engine = await make()
+    engine = await make(timeout=PATIENCE)
     [claim] = await claims(engine, 1)
     with psycopg.connect(postgres_url) as theirs:
         await engine.jobs.insert([keyed("k")], tx=theirs)
