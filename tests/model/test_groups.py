@@ -330,10 +330,12 @@ def test_members_stand_as_they_were_given() -> None:
 def test_drafts_are_placed_in_a_group_once_and_in_their_order() -> None:
     stored, given = Group(id=b"g" * 16, placed=1_000), Group(id=b"g" * 16, placed=1_500)
     assert placing(stored, given, 500) == msgspec.structs.replace(stored, placed=1_500)
-    for nothing in ((None, given, 500), (stored, None, 500), (stored, Group(id=b"g" * 16), 500)):
+    for nothing in ((None, given, 1_500), (stored, None, 500), (stored, Group(id=b"g" * 16), 500)):
         assert placing(*nothing) is None
         assert not is_placed(*nothing[:2])
     assert is_placed(given, stored) and is_placed(stored, stored) and not is_placed(stored, given)
     assert placing(given, stored, 1_000) is None
     with pytest.raises(InvalidInput, match="has 1000 drafts stored, and these begin at 900"):
         placing(stored, given, 600)
+    with pytest.raises(InvalidInput, match="has 0 drafts stored, and these begin at 1000"):
+        placing(None, given, 500)

@@ -181,17 +181,18 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def placing(stored: Group | None, given: Group | None, n: int) -> Group | None:
-    """The stored group when the next `n` drafts of its maker are placed in it; None: nothing is placed.
+    """The stored group when the next `n` drafts of its maker are placed in it; None: nothing is placed in one.
 
     `given` has the number of drafts that are placed afterwards. Raises `InvalidInput` where the drafts are not the next
-    ones: another call stores them in other steps.
+    ones, or not the first ones of a group that is not stored: another call stores them in other steps.
     """
-    if stored is None or given is None or not given.placed or is_placed(stored, given):
+    if given is None or not given.placed or is_placed(stored, given):
         return None
-    if stored.placed != given.placed - n:
-        why = f"has {stored.placed} drafts stored, and these begin at {given.placed - n}: another call makes it, too"
+    before = 0 if stored is None else stored.placed
+    if before != given.placed - n:
+        why = f"has {before} drafts stored, and these begin at {given.placed - n}: another call makes it, too"
         raise InvalidInput("group", text(given.id), why)
-    return replace(stored, placed=given.placed)
+    return None if stored is None else replace(stored, placed=given.placed)
 
 
 def is_placed(stored: Group | None, given: Group | None) -> bool:

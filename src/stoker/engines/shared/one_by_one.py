@@ -78,10 +78,13 @@ def insert(unit: UnitOfWork, drafts: Iterable[Draft], group: Group | None = None
 
 def admit(unit: UnitOfWork, drafts: Sequence[Draft], group: Group | None = None) -> None:
     """Make a new group, or place drafts in a stored one; refuse drafts for groups that are missing or closed."""
-    if group is not None and (known := unit.group(group.id)) is None:
-        unit.put_group(group.made(unit.now))
-    elif group is not None and (after := placing(known, group, len(drafts))) is not None:
-        unit.place_group(after)
+    if group is not None:
+        known = unit.group(group.id)
+        after = placing(known, group, len(drafts))
+        if known is None:
+            unit.put_group(group.made(unit.now))
+        elif after is not None:
+            unit.place_group(after)
     for joined in {draft.options.group for draft in drafts}:
         if joined is None:
             continue

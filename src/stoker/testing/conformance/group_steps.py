@@ -62,6 +62,17 @@ async def test_a_step_that_is_not_the_next_one_is_refused(store: Store) -> None:
 
 
 @pytest.mark.spec("GROUP-38")
+async def test_a_later_step_of_a_group_that_is_not_stored_is_refused(store: Store) -> None:
+    """Its first drafts would be missing, and counted as placed."""
+    group = new_group(store.mint())
+    with pytest.raises(InvalidInput, match="has 0 drafts stored, and these begin at 2"):
+        await place(store, group, fresh(store, 1), 3)
+    assert await store.engine.groups.get([group.id]) == [None]
+    await place(store, group, fresh(store, 2), 2)
+    assert await counts_of(store, group.id) == (2, 0, 0, 0, 2)
+
+
+@pytest.mark.spec("GROUP-38")
 async def test_drafts_that_join_nothing_count_as_placed(store: Store) -> None:
     """A draft whose key is held is no member; the step of such drafts alone is a step all the same."""
     await store.add(unique=Unique("k"))
