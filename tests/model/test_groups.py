@@ -252,6 +252,7 @@ def test_members_carry_the_group_with_all_behind_them() -> None:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
+        (lambda: into_group(ONE, [draft(1), draft(2), draft(1)]), "the same draft twice"),
         (lambda: into_group(ONE, [7]), "drafts"),  # type: ignore[list-item]
         (lambda: into_group(ONE, into_group(TWO, [draft()])), "member of group 32323232"),
         (lambda: into_group(ONE, [draft().then(*into_group(TWO, [draft(1)]))]), "member of group 32323232"),

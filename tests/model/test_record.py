@@ -311,10 +311,12 @@ def test_a_replaced_job_waits_no_longer_than_its_draft_allows() -> None:
     draft = Draft(compose(5, 5), "send", delay=40 * SECOND, unique=unique)
     first = Record.drafted(draft, NOW)
     assert (first.scheduled_at, first.unique) == (NOW + 40 * SECOND, Unique("k", mode="replace"))
-    for after, due in ((10, 50), (20, 60), (50, 60), (90, 90)):
+    for after, due in ((10, 50), (20, 60), (50, 60), (90, 60)):  # the last one is overdue and keeps its place
         again = first.replace(draft, NOW + after * SECOND)
         assert again.scheduled_at == NOW + due * SECOND
         assert again.unique == first.unique
+    later = msgspec.structs.replace(first, scheduled_at=NOW + 200 * SECOND)
+    assert later.replace(draft, NOW + 90 * SECOND).scheduled_at == NOW + 90 * SECOND
 
 
 @pytest.mark.spec("KEY-18")

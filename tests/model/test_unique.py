@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Draft, Options, pack, unpack
+from stoker.model.time import SECOND
 from stoker.model.unique import LONGEST_KEY, Holder, Meeting, Mode, Unique, check_text, meet
 
 NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,20}", fullmatch=True)
@@ -69,6 +70,8 @@ def test_durations_of_a_key_are_refused_by_field() -> None:
         assert refused.value.field == "Unique.for_"
     with pytest.raises(InvalidInput, match='needs mode="replace"'):
         Unique("k", longest=60)
+    with pytest.raises(InvalidInput, match="must be at least the delay, 61 s"):
+        Draft(b"j" * 16, "send", delay=61 * SECOND, unique=Unique("k", mode="replace", longest=60))
     assert Unique("k", for_=60) == Unique("k", for_=timedelta(minutes=1)) != Unique("k")
     assert Unique("k", mode="replace", longest=60) == Unique("k", mode="replace", longest=timedelta(minutes=1))
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from stoker.model.control import Queue
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import JobId, text
-from stoker.model.job import ACTIVE, LARGEST_BATCH, PARENT, Draft, Job, Status
+from stoker.model.job import ACTIVE, LARGEST_BATCH, PARENT, Draft, Job, Status, check_once
 from stoker.model.lifecycle import HELD
 from stoker.model.markers import PREVIOUS
 from stoker.model.record import Record
@@ -385,7 +385,9 @@ def moved(before: Standing | None, after: Standing | None) -> GroupChange:
 
 def into_group(group: JobId, drafts: Iterable[Draft], *, awaited: bool = False) -> list[Draft]:
     """Drafts, and all behind them, as members of a group; `awaited` by its callbacks."""
-    return [_member(group, draft, awaited) for draft in drafts]
+    members = [_member(group, draft, awaited) for draft in drafts]
+    check_once("group", members)
+    return members
 
 
 def _member(group: JobId, draft: Draft, awaited: bool) -> Draft:

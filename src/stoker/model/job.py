@@ -24,7 +24,7 @@ from stoker.model.limit import Slot
 from stoker.model.markers import PREVIOUS, RESULTS
 from stoker.model.retry import OFF, Backoff, Curve
 from stoker.model.throttle import Cool
-from stoker.model.time import LATEST, LONGEST, SECOND, Instant, Span
+from stoker.model.time import LATEST, LONGEST, SECOND, Instant, Span, span
 from stoker.model.unique import Unique, check_text, keep_plain, plain
 
 LARGEST_PAYLOAD = 1 << 20
@@ -219,6 +219,9 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             raise InvalidInput("attempts", self.attempts, f"must be 1 to {MOST_ATTEMPTS:,} (the total number of runs)")
         if self.tenant is not None:
             keep_plain(self, tenant=check_text("tenant", self.tenant))
+        longest = None if self.unique is None else self.unique.longest
+        if longest is not None and self.delay > span(longest):
+            raise InvalidInput("Unique.longest", longest, f"must be at least the delay, {self.delay / SECOND:g} s")
         if self.at is not None and (self.delay or not isinstance(self.at, int) or not 0 <= self.at <= LATEST):
             raise InvalidInput("at", self.at, "must be between 1970 and 2255 and cannot be combined with a delay")
 
@@ -241,8 +244,10 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             check_link(self, draft)
         behind = (*self.options.then, *(after(draft, self.job_id) for draft in drafts))
         linked = replace(self.options, then=behind)
-        if (count := 1 + len(links(linked))) > MOST_LINKS:
+        behind_it = links(linked)
+        if (count := 1 + len(behind_it)) > MOST_LINKS:
             raise InvalidInput("then", f"a chain of {count} drafts", f"must be at most {MOST_LINKS} drafts in all")
+        check_once("then", [self, *behind_it])
         if (size := len(_pack(behind))) > LARGEST_CHAIN:
             why = f"must be at most {LARGEST_CHAIN} bytes of drafts behind a job; store the data elsewhere"
             raise InvalidInput("then", f"{size} bytes", why)
@@ -409,6 +414,15 @@ def _check_drafts(field: str, drafts: tuple[Draft, ...]) -> None:
     if not drafts:
         raise InvalidInput(field, drafts, "must be at least one draft")
     check_drafts(field, drafts)
+
+
+def check_once(field: str, drafts: Sequence[Draft]) -> None:
+    """Refuse a draft that stands there twice: a draft is one job, and the second would be taken for the first."""
+    seen = set[JobId]()
+    for draft in drafts:
+        if draft.job_id in seen:
+            raise InvalidInput(field, draft.kind, "has the same draft twice; a draft is one job, so make one for each")
+        seen.add(draft.job_id)
 
 
 def check_drafts(field: str, drafts: Sequence[Draft]) -> None:

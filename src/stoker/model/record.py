@@ -343,7 +343,7 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
             payload=draft.payload,
             priority=draft.priority,
             budget=draft.attempts,
-            scheduled_at=unique.latest(due, self.created_at, now),
+            scheduled_at=unique.latest(due, self.created_at, self.scheduled_at, now),
             options=draft.options,
             unique=unique.stored,
             tenant=draft.tenant,

@@ -74,9 +74,12 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
         """Until when the success of a job keeps the key; None: no longer than the job is active."""
         return None if self.for_ is None else enqueued + span(self.for_)
 
-    def latest(self, due: Instant, first: Instant, now: Instant) -> Instant:
-        """Latest due time of a job stored at `first` after a draft that asks for `due` replaces it."""
-        return due if self.longest is None else min(due, max(now, first + span(self.longest)))
+    def latest(self, due: Instant, first: Instant, before: Instant, now: Instant) -> Instant:
+        """Due time of a job, stored at `first` and due at `before`, after a draft that asks for `due` replaces it.
+
+        An overdue job keeps its place; no other one is moved into the past.
+        """
+        return due if self.longest is None else min(due, max(first + span(self.longest), min(before, now)))
 
 
 def _positive(field: str, value: Seconds) -> float:
