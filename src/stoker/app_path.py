@@ -8,15 +8,13 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from stoker.app import Stoker
 from stoker.model.errors import StokerError
 from stoker.model.names import AN_APP
-
-if TYPE_CHECKING:
-    from stoker.task import Task
+from stoker.task import Task
 
 _known: WeakKeyDictionary[Stoker, str] = WeakKeyDictionary()
 
@@ -54,7 +52,7 @@ def load_any(path: str) -> Any:
         if not hasattr(found, step):
             raise NotImportable(f"{path}: {module_name} has no {attribute!r}; it holds {_apps_in(module)}")
         found = getattr(found, step)
-    if callable(found) and not isinstance(found, Stoker):
+    if callable(found) and not isinstance(found, Stoker | Task):
         found = found()
     if isinstance(found, Stoker):
         remember(found, path)

@@ -926,6 +926,11 @@ def test_bad_input_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -
         (lambda: TestKit("jobs"), "jobs: must be the Stoker object"),  # type: ignore[arg-type]
         (lambda: TestKit(jobs, 7).__enter__(), 'store: must be "memory", "sqlite", or the URL'),  # type: ignore[arg-type]
         (lambda: TestKit(jobs, "postgres").__enter__(), "store: needs a server: set $STOKER_TEST_POSTGRES_URL"),
+        (lambda: TestKit(jobs, "mysql").__enter__(), 'store: must be "memory", "sqlite", or the URL'),
+        (
+            lambda: TestKit(jobs, "sqlite:////no/such/x.db").__enter__(),
+            "store: must be in a folder that exists",
+        ),
         (lambda: TestKit(jobs, "mysql://x").__enter__(), "url: "),
     ):
         with pytest.raises(InvalidInput) as refused:

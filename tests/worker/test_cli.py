@@ -54,6 +54,10 @@ def test_every_command_exists_and_explains_itself() -> None:
         ("tests.worker.apps.risky:nothing", "tests.worker.apps.risky:jobs"),
         ("tests.worker.apps.risky:HOME", "has no 'HOME'"),
         ("tests.worker.apps.risky:Point.x", "holds tests.worker.apps.risky:jobs"),
+        (
+            "tests.worker.apps.risky:surrounded",
+            "not a Stoker; tests.worker.apps.risky holds tests.worker.apps.risky:jobs",
+        ),
         ("tests.worker.shell", "holds no Stoker at all"),
         (":jobs", "app:jobs"),
         ("tests.worker.apps.risky:", "app:jobs"),

@@ -61,6 +61,8 @@ class OwnStore:
     def _file(self, url: str | None, clock: Clock) -> Engine:
         """Make an engine on a file in a folder of its own, beside the file that the URL names."""
         given = None if url is None else Path(engine_from_url(url).where)
+        if given is not None and not given.parent.is_dir():
+            raise InvalidInput("store", url, f"must be in a folder that exists; {given.parent} does not")
         self._folder = Path(tempfile.mkdtemp(prefix="stoker-kit-", dir=None if given is None else given.parent))
         own = quote(str(self._folder / ("jobs.db" if given is None else given.name)))
         query = "" if url is None else urlsplit(url).query
@@ -98,7 +100,7 @@ class OwnStore:
 
 def _url(where: object) -> str:
     """The URL that a user means: one of the names of engines, or a URL."""
-    if not isinstance(where, str):
+    if not isinstance(where, str) or ("://" not in where and where not in ("memory", "sqlite", *ADDRESSES)):
         raise InvalidInput("store", where, 'must be "memory", "sqlite", or the URL of a store')
     if where == "memory":
         return "memory://"
