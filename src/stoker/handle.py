@@ -37,6 +37,9 @@ ONE_LOOK = 1.0
 STORED_WITHIN = 5.0
 """Seconds in which the job behind one that is done is stored, also where that is on another server."""
 
+LOOKS = 3
+"""How often a caller looks for the chain before a job until it is taken for unknown."""
+
 LONGEST_WAIT = 3600.0
 """Seconds after which a caller without a timeout reads the record again."""
 
@@ -129,9 +132,9 @@ class JobHandle(Generic[R_co]):
         if awaited is not None:
             awaited = await successor_of(engine, awaited)
         if awaited is None or (awaited.status is Status.DONE and not path_to(awaited.options, self._id)):
-            awaited = await job_before(engine, self._id)
-        if awaited is None:
-            raise NotFound.job(self.id)
+            awaited = await self._look_before(engine)
+            if awaited.id == self._id:
+                return awaited
         until = time.monotonic() + STORED_WITHIN
         while awaited.status is Status.DONE:
             path = path_to(awaited.options, self._id)
@@ -148,6 +151,19 @@ class JobHandle(Generic[R_co]):
                     f"which is done; the unique key of {path[0].kind} behind it was held, or that job is gone"
                 )
         return awaited
+
+    async def _look_before(self, engine: Engine) -> stored.Job:
+        """The job before this one, or this one if it is stored meanwhile.
+
+        A look passes over a link that succeeds during it, and perhaps over the next one too: so it looks again.
+        """
+        for _ in range(LOOKS):
+            found = await job_before(engine, self._id)
+            if found is None:
+                [found] = await engine.operator.get([self._id])
+            if found is not None:
+                return found
+        raise NotFound.job(self.id)
 
     def _value(self, job: stored.Job) -> R_co:
         if job.result is None and (why := job.metadata.get(RESULT_WARNING)) is not None:

@@ -236,11 +236,13 @@ async def test_a_debounce_ends_after_its_longest_wait(store: Store) -> None:
         assert await _put(store, unique=unique, delay=40 * SECOND) == Receipt(job, Stored.REPLACED)
         stored = await store.job(job)
         assert (stored.scheduled_at, stored.unique) == (start + due * SECOND, Unique("k", mode="replace"))
-    store.pass_time(30 * SECOND)
+    store.pass_time(30 * SECOND)  # overdue by now: it keeps its place before newer jobs
+    newer = await store.add(unique=None)
     assert await _put(store, unique=unique, delay=40 * SECOND, payload=b"9") == Receipt(job, Stored.REPLACED)
-    assert (await store.job(job)).scheduled_at == store.now()
+    assert (await store.job(job)).scheduled_at == start + 60 * SECOND
     claim = await store.take()
     assert (claim.id, claim.payload) == (job, b"9")
+    assert (await store.take()).id == newer
 
 
 @pytest.mark.spec("KEY-04")
