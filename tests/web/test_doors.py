@@ -39,7 +39,7 @@ async def made(app: Stoker) -> AsyncIterator[Any]:
 @pytest.mark.spec("WEBSEC-01")
 async def test_every_answer_carries_the_policy(app: Stoker, client: Client) -> None:
     id_ = await enqueue(app)
-    for way in client.board.ways:
+    for way in client.board.routes:
         path = way.path.replace("{version}", "x").replace("{name:path}", "stoker.css").replace("{id}", id_)
         path = path.replace("{name}", "default").replace("{verb}", "pause")
         path += "?page=none" if path == "/live" else ""
@@ -238,7 +238,7 @@ async def test_roles_open_exactly_their_routes(app: Stoker, made: Any) -> None:
     id_ = await enqueue(app)
     for role, refused in (("read", {"operate", "admin"}), ("operate", {"admin"}), ("admin", set[str]())):
         client = made(auth=lambda _, role=role: Identity("ann", role))
-        for way in client.board.ways:
+        for way in client.board.routes:
             if way.kind == "open" or way.path == "/live":
                 continue
             path = way.path.replace("{id}", id_).replace("{name}", "default").replace("{verb}", "none")
@@ -290,7 +290,7 @@ async def test_another_sites_form_changes_nothing(app: Stoker, client: Client) -
 @pytest.mark.spec("WEBSEC-09")
 async def test_reading_changes_nothing(app: Stoker, client: Client) -> None:
     id_ = await enqueue(app)
-    for way in client.board.ways:
+    for way in client.board.routes:
         if way.changes:
             path = way.path.replace("{id}", id_).replace("{name}", "default").replace("{verb}", "cancel")
             assert (await client.get(path)).status_code in {200, 303, 404, 405, 422}, way
@@ -301,14 +301,14 @@ async def test_reading_changes_nothing(app: Stoker, client: Client) -> None:
 async def test_read_only_is_kept_by_the_server(app: Stoker, made: Any) -> None:
     id_ = await enqueue(app)
     client = made(auth=Open(), read_only=True)
-    for way in client.board.ways:
+    for way in client.board.routes:
         if way.changes and way.kind != "open" and not way.harmless:
             path = way.path.replace("{id}", id_).replace("{name}", "default").replace("{verb}", "cancel")
             assert (await client.http.request(way.method, path)).status_code == 405, way
     page = await client.get(f"/jobs/{id_}")
     assert "Cancel" not in text(page)
     assert "You can look, not change." in text(await client.get("/jobs"))
-    assert [way.path for way in client.board.ways if way.harmless] == ["/health/check", "/api/v1/health/check"]
+    assert [way.path for way in client.board.routes if way.harmless] == ["/health/check", "/api/v1/health/check"]
     assert (await client.post("/health/check")).status_code == 303
 
 

@@ -159,7 +159,7 @@ async def test_every_route_opens_to_exactly_those_who_may(
 ) -> None:
     await fill(app)
     wrong = []
-    for way in client.board.ways:
+    for way in client.board.routes:
         if way.kind == "open" or way.path == "/live":
             continue
         asked = Asked(way, role, limit)
@@ -181,7 +181,7 @@ async def test_what_is_sent_in_the_matrix_is_done_for_those_who_may(app: Stoker,
     """Else a route could be refused for its body, and the matrix would prove nothing."""
     await fill(app)
     failed = []
-    for way in client.board.ways:
+    for way in client.board.routes:
         if way.kind == "open" or not way.changes or way.path.startswith(("/outbox", "/api/v1/streams")):
             continue
         answer = await ask(app, client, Asked(way, "admin", "none"))

@@ -195,8 +195,8 @@ def place(path: str, places: dict[str, str]) -> str:
 
 @pytest.mark.spec("WEBACT-19")
 def test_the_tables_name_every_form_and_every_page(board: Dashboard) -> None:
-    forms = {way.path for way in board.ways if way.method == "POST" and way.kind != "api"}
-    pages = {way.path for way in board.ways if way.method == "GET" and way.kind == "page"}
+    forms = {way.path for way in board.routes if way.method == "POST" and way.kind != "api"}
+    pages = {way.path for way in board.routes if way.method == "GET" and way.kind == "page"}
     assert forms - SIGNING == FORMS.keys()
     assert pages - {"/live"} == PAGES.keys()
 

@@ -9,7 +9,7 @@ import pytest
 from stoker.model.actions import MANY
 from stoker.web.api.endpoints import ENDPOINTS
 from stoker.web.api.jobs import BulkBody
-from stoker.web.routes import ways
+from stoker.web.routes import routes
 
 JOB, QUEUE, SCHEDULE = "/jobs/{id}", "/queues/{name}", "/schedules/{name}"
 CONSUMER, LETTERS = "/streams/{stream}/consumers/{consumer}", "/streams/{stream}/letters"
@@ -39,7 +39,7 @@ def as_api(path: str) -> tuple[str, str]:
 @pytest.mark.spec("REST-12")
 def test_every_action_of_a_page_is_a_call_of_the_api() -> None:
     calls = {(one.method, one.path): one.role for one in ENDPOINTS}
-    acts = {way.path: way.role for way in ways() if way.kind == "action"}
+    acts = {way.path: way.role for way in routes() if way.kind == "action"}
     assert len(acts) > 30
     missing = {path: as_api(path) for path in acts if as_api(path) not in calls}
     assert missing == {}
@@ -56,7 +56,7 @@ def test_what_pages_do_to_many_jobs_the_api_does_to_many() -> None:
 @pytest.mark.spec("REST-12")
 def test_every_page_that_can_be_read_has_a_call_that_reads_the_same() -> None:
     calls = {one.path for one in ENDPOINTS if one.method == "GET"}
-    pages = {way.path for way in ways() if way.kind == "page" and way.method == "GET"}
+    pages = {way.path for way in routes() if way.kind == "page" and way.method == "GET"}
     assert pages == READ.keys() | FORMS
     assert {path: call for path, call in READ.items() if call not in calls} == {}
 

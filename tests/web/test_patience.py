@@ -74,7 +74,7 @@ class Slow:
 async def test_a_body_that_does_not_come_is_given_up_on_every_route(app: Stoker) -> None:
     assert Limits().body_seconds == 10
     board = dashboard(app, auth=Key(SECRET), limits=Limits(seconds=30, body_seconds=0.005))
-    changing = [way for way in board.ways if way.changes]
+    changing = [way for way in board.routes if way.changes]
     assert len(changing) > 70
     for way in changing:
         slow = Slow(board, way.method, re.sub(r"{\w+}", "x", way.path))

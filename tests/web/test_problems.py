@@ -215,7 +215,7 @@ async def test_405_for_another_method_and_in_read_only_mode(app: Stoker, made: M
     problem(answer, 405, "method")
     assert answer.headers["allow"] == "GET, POST"
     reader = made(read_only=True)
-    for way in reader.board.ways:
+    for way in reader.board.routes:
         if way.kind == "api" and way.changes and not way.harmless:
             path = way.path.removeprefix("/api/v1").replace("{id}", id_)
             path = path.format(name="default", stream="s", consumer="c", limit="l", worker="w")

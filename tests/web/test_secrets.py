@@ -28,7 +28,7 @@ async def everything(client: Client, id_: str) -> dict[str, str]:
     """Every page, every live part and every answer of the API to a question, by path."""
     places = {"id": id_, "stream": "none", "consumer": "none"}
     paths = ["/jobs?q=is:dead&group=error", "/operations/new?q=is:dead"]
-    for way in client.board.ways:
+    for way in client.board.routes:
         if way.method == "GET" and way.kind != "open" and way.path not in {"/live", "/pieces"}:
             name = SCHEDULE if "/schedules/" in way.path else "default"
             paths.append(way.path.format(**places, name=name))

@@ -88,7 +88,7 @@ class GroupsAdmin(Noun):
     def under(self, context: OperatorContext) -> Self:
         """The same for another one who asks; so are the operations that it starts."""
         twin = super().under(context)
-        twin._operations = self._operations.under(context)  # noqa: SLF001 - it is one of us
+        twin._operations = self._operations.under(context)  # noqa: SLF001 - of the same class
         return twin
 
     async def get(self, group: str) -> GroupDetail:

@@ -219,9 +219,9 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             raise InvalidInput("attempts", self.attempts, f"must be 1 to {MOST_ATTEMPTS:,} (the total number of runs)")
         if self.tenant is not None:
             keep_plain(self, tenant=check_text("tenant", self.tenant))
-        longest = None if self.unique is None else self.unique.longest
-        if longest is not None and self.delay > span(longest):
-            raise InvalidInput("Unique.longest", longest, f"must be at least the delay, {self.delay / SECOND:g} s")
+        if self.unique is not None and self.unique.longest is not None and self.delay > span(self.unique.longest):
+            why = f"must be at least the delay, {self.delay / SECOND:g} s"
+            raise InvalidInput("Unique.longest", self.unique.longest, why)
         if self.at is not None and (self.delay or not isinstance(self.at, int) or not 0 <= self.at <= LATEST):
             raise InvalidInput("at", self.at, "must be between 1970 and 2255 and cannot be combined with a delay")
 

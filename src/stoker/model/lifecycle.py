@@ -57,7 +57,7 @@ SETTLED = frozenset({Status.PENDING, Status.RETRYING, Status.DONE, Status.DEAD, 
 """The statuses a settlement may ask for."""
 
 HELD: Span = 2 * LONGEST
-"""How long a done member of a group with callbacks is kept, unless the group lets it go; nobody can ask for so long."""
+"""How long a done member of a group with callbacks is kept, unless its group lets it go: longer than any `keep`."""
 
 KEEP_DONE: Span = 7 * DAY
 KEEP_DEAD: Span = 30 * DAY

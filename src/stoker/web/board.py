@@ -188,10 +188,10 @@ class Dashboard:
         self.check_ups = CheckUps()
         self.pace = Pace[tuple[str, str]]()
         self.door = sign_in.door(self.auth)
-        from stoker.web.routes import ways
+        from stoker.web.routes import routes
 
-        self.ways = ways()
-        self._compiled = [(way.pattern(), way) for way in self.ways]
+        self.routes = routes()
+        self._compiled = [(route.pattern(), route) for route in self.routes]
 
     def __repr__(self) -> str:
         return f"<Dashboard {self.store.root().name}>"
@@ -344,44 +344,44 @@ class Dashboard:
         request = visit.request
         path = get_route_path(request.scope) or "/"
         _refuse_nul(path, *itertools.chain.from_iterable(request.query_params.multi_items()))
-        ways = [(found, way) for pattern, way in self._compiled if (found := pattern.match(path)) is not None]
+        routes = [(found, route) for pattern, route in self._compiled if (found := pattern.match(path)) is not None]
         asked = "GET" if request.method == "HEAD" else request.method
-        found, way = next(((found, way) for found, way in ways if way.method == asked), (None, None))
-        self._count(visit, "open" if way is not None and way.kind == "open" else "known")
+        found, route = next(((found, route) for found, route in routes if route.method == asked), (None, None))
+        self._count(visit, "open" if route is not None and route.kind == "open" else "known")
         self._check_host(request)
-        if way is not None and way.kind == "open":
+        if route is not None and route.kind == "open":
             assert found is not None
             request.scope["path_params"] = found.groupdict()
             visit.identity = await self._identify(visit)
-            if way.changes:
+            if route.changes:
                 self._check_csrf(visit)
                 await self.body(visit)
             async with asyncio.timeout(ACTION_LIMIT):
-                return await way.call(visit)
+                return await route.call(visit)
         visit.identity = await self._identify(visit)
-        if way is not None and way.kind == "page" and (entered := await sign_in.bring_key(visit)) is not None:
+        if route is not None and route.kind == "page" and (entered := await sign_in.bring_key(visit)) is not None:
             return entered
         if visit.identity is None:
             return self._sign_in(visit, path)
-        if way is None or found is None:
-            raise self._nowhere(ways, path)
+        if route is None or found is None:
+            raise self._nowhere(routes, path)
         request.scope["path_params"] = found.groupdict()
         if _is_foreign(request):
             raise Problem(403, "origin", "A page of another site sent this request. Nothing was read or changed.")
-        if way.changes:
-            if self.read_only and not way.harmless:
+        if route.changes:
+            if self.read_only and not route.harmless:
                 raise Problem(405, "read_only", "This dashboard is read-only. Nothing was changed.")
             self._check_csrf(visit)
-        visit.needs(way.role)
-        if way.changes:
+        visit.needs(route.role)
+        if route.changes:
             await self.body(visit)
-        async with asyncio.timeout(ACTION_LIMIT if way.changes else self.limits.seconds):
-            return await way.call(visit)
+        async with asyncio.timeout(ACTION_LIMIT if route.changes else self.limits.seconds):
+            return await route.call(visit)
 
-    def _nowhere(self, ways: list[tuple[re.Match[str], Route]], path: str) -> Problem:
-        if ways:
+    def _nowhere(self, routes: list[tuple[re.Match[str], Route]], path: str) -> Problem:
+        if routes:
             problem = Problem(405, "method", "This address is there, but not for this method.")
-            problem.headers["allow"] = ", ".join(sorted({way.method for _, way in ways}))
+            problem.headers["allow"] = ", ".join(sorted({route.method for _, route in routes}))
             return problem
         return Problem(404, "not_found", f"There is no page at {path[:200]}.")
 

@@ -44,7 +44,7 @@ AGAIN = 5
 """Seconds after which the page of a store that is away asks again."""
 
 
-def ways() -> list[Route]:
+def routes() -> list[Route]:
     """All of them. What is not here does not exist; a role that is too low is refused."""
     return [
         Route("GET", "/static/{version}/{name:path}", "read", _static, "open"),
@@ -97,7 +97,7 @@ def ways() -> list[Route]:
         Route("POST", "/health/check", "read", health_actions.check, "action", harmless=True),
         Route("GET", "/audit", "read", audit.show),
         Route("GET", f"{ROOT}/openapi.json", "read", document.serve, "api"),
-        *(one.way() for one in ENDPOINTS),
+        *(one.route() for one in ENDPOINTS),
     ]
 
 

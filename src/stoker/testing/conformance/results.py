@@ -99,7 +99,7 @@ class Adding:
 @pytest.mark.core
 @pytest.mark.spec("PASS-06", "PASS-08")
 async def test_results_of_a_group_come_in_the_order_of_its_members(store: Store) -> None:
-    """To whoever waits for the group, and to its callback, in place of `RESULTS`."""
+    """To a caller that waits for the group, and to its callback, in place of `RESULTS`."""
     app = Adding(store)
     then, seen = app.total.draft(RESULTS), app.look.draft()
     group = await app.jobs.group(app.doubles(5), then=then, on_finish=seen)
@@ -199,7 +199,7 @@ async def test_results_are_read_anew_when_a_callback_runs_again(store: Store) ->
 
 @pytest.mark.spec("PASS-08")
 async def test_results_that_are_gone_are_an_error(store: Store) -> None:
-    """Nobody adds up what is not there; a callback runs with what an operator wrote in place of the marker."""
+    """A callback whose results are gone dies; an operator may write them in place of the marker."""
     app = Adding(store)
     then, members = app.total.using(attempts=1, delay=60).draft(RESULTS), app.doubles(3)
     group = await app.jobs.group(members, then=then)

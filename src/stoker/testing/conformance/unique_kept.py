@@ -98,7 +98,7 @@ async def test_only_a_success_keeps_the_key(store: Store, end: str) -> None:
 @pytest.mark.core
 @pytest.mark.spec("KEY-19")
 async def test_a_kept_key_outlives_its_job_unless_an_operator_deletes_that(store: Store) -> None:
-    """Retention removes the job and not the key; whoever deletes the job frees the key."""
+    """Retention removes the job and not the key; an operator who deletes the job frees the key."""
     job = await _kept(store, options=Options(keep=SECOND))
     store.pass_time(2 * SECOND)
     await store.engine.operator.expire(Retention())
@@ -115,7 +115,7 @@ async def test_a_kept_key_outlives_its_job_unless_an_operator_deletes_that(store
 
 @pytest.mark.spec("KEY-19")
 async def test_deleting_an_earlier_job_leaves_the_key_to_its_holder(store: Store) -> None:
-    """A done job whose time is over has no key any more, whoever has it now."""
+    """A done job whose time is over has no key any more, also when another job has it now."""
     first = await _kept(store)
     store.pass_time(HOUR)
     newer = await _kept(store)

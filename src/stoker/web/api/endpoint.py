@@ -41,8 +41,8 @@ class Endpoint:
     tag: str
     harmless: bool = False
 
-    def way(self) -> Route:
-        """The route."""
+    def route(self) -> Route:
+        """The route of this call."""
         return Route(self.method, f"{ROOT}{self.path}", self.role, self._call(), "api", self.harmless)
 
     def _call(self) -> Call:
