@@ -8,7 +8,16 @@ import msgspec
 import pytest
 
 from stoker.model.control import Pause, Presence, Queue
-from stoker.model.findings import Deaths, Delivery, Situation, badges, findings, verdict
+from stoker.model.findings import (
+    Deaths,
+    Delivery,
+    Situation,
+    badges,
+    findings,
+    late_queues,
+    limited_queues,
+    verdict,
+)
 from stoker.model.job import Draft, Status
 from stoker.model.query import Census, Count
 from stoker.model.schedule import NO_ID, UNREADABLE, Action, Schedule
@@ -231,8 +240,10 @@ def test_more_workers_are_not_advised_where_they_would_not_help() -> None:
         ({"full": {"mail": "api"}}, f"mail is held back by its limit api. {ready}"),
     ]
     for given, said in shut:
-        [found] = findings(Situation(census=running, presences=[presence()], **given))  # type: ignore[arg-type]
+        situation = Situation(census=running, presences=[presence()], **given)  # type: ignore[arg-type]
+        [found] = findings(situation)
         assert (found.tone, str(found)) == ("plain", said)
+        assert (limited_queues(situation), late_queues(situation)) == (["mail"], [])
     cooling = Queue(name="mail", cooldown=Cooldown(NOW + MINUTE, 6))
     assert told(census=census(1, lag=9 * MINUTE), queues=[cooling]) == [
         (

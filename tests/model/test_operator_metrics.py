@@ -79,9 +79,9 @@ def test_a_consumer_waits_as_long_as_its_oldest_message() -> None:
     cursors = cursor("b", 5), cursor("a", 7, parked=1), cursor("a", 9), cursor("b", 99, paused=True, parked=2)
     idle = cursor("c", 99, waiting=0), CursorState(Cursor("orders", "c", 1), 3, None)
     assert deliveries([StreamState(Stream("orders", 2), (9, 9), (*cursors, *idle))], NOW) == [
-        Delivery("orders", "a", 9, 1),
-        Delivery("orders", "b", 5, 2),
-        Delivery("orders", "c", 0),
+        Delivery("orders", "a", 9, 1, waiting=6),
+        Delivery("orders", "b", 5, 2, waiting=6),
+        Delivery("orders", "c", 0, waiting=3),
     ]
 
 

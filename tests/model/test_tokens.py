@@ -57,6 +57,7 @@ def test_an_operation_that_falls_silent_is_interrupted() -> None:
     one = Operation(id="1", who="maria", action="cancel", filter="", bound=0, started=0, seen=5)
     assert not one.interrupted(5 + SILENT_AFTER)
     assert one.interrupted(6 + SILENT_AFTER)
+    assert (one.shown_state(5), one.shown_state(6 + SILENT_AFTER)) == ("running", "interrupted")
     assert not one.ended
     over = msgspec.structs.replace(one, state="stopped")
     assert over.ended

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 import threading
 import time
@@ -19,25 +17,30 @@ from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stoker.admin import Admin
+from stoker.admin import Admin, documents
 from stoker.app import Stoker
 from stoker.cli.command import stoker
 from stoker.engines.base import outbox_of
 from stoker.model.control import Presence, Tuning
 from stoker.model.errors import EngineError
+from stoker.model.job import Demand
+from stoker.model.measures import OUTCOMES, Measures, histogram_of
+from stoker.model.operations import Operation
 from stoker.model.outbox.cursor import Consumer
 from stoker.model.outbox.delivery import Rejected, RetryLater
 from stoker.model.outbox.stream import Stream
 from stoker.model.schedule import tick
-from stoker.observe import prometheus
+from stoker.model.throttle import Rate
+from stoker.model.time import SECOND
+from stoker.observe import process_metrics, prometheus
 from stoker.testing.clock import VirtualClock
 from stoker.testing.conformance.harness import Store
 from stoker.testing.conformance.outbox import Orders
 from stoker.testing.conformance.outbox_letters import PARK
 from tests.harness.apps import PATIENCE, drain, make_engine
+from tests.observe.test_monitoring import metrics_named
 
 ROOT = Path(__file__).resolve().parents[2]
-MONITORING = ROOT / "docs" / "howto" / "monitoring"
 
 
 def values(text: str) -> dict[tuple[str, ...], float]:
@@ -103,6 +106,71 @@ async def test_a_scrape_shows_what_needs_a_person(tmp_path: Path) -> None:
     assert found["stoker_schedule_overdue_seconds", "hourly"] == 90
     assert found["stoker_findings", "bad"] == 1
     await app.close()
+
+
+@pytest.mark.spec("METRIC-08")
+async def test_a_scrape_shows_schedules_budgets_and_operations(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    app = Stoker(make_engine("sqlite", tmp_path, clock))
+    app.declare("send")
+    engine, admin = await app.engine(), Admin(app)
+    await admin.limits.tune("api", Rate(10, per=60), create=True)
+    await admin.schedules.create("hourly", app.draft("send"), cron="0 * * * *", misfire="skip")
+    [hourly] = await engine.schedules.read()
+    await engine.schedules.fire(tick(hourly, clock()), [])
+    clock.advance(3 * 3_600)
+    [hourly] = await engine.schedules.read()
+    due = tick(hourly, clock())
+    await engine.schedules.fire(due, [app.draft("send") for _ in due.fires])
+    [hourly] = await engine.schedules.read()
+    await engine.control.spend("api", 4)
+    await app.enqueue_many([app.draft("send") for _ in range(3)])
+    ended = await admin.operations.start("cancel", "kind:send")
+    await admin.operations.finish(ended.id)
+    left = Operation(id="x", who="", action="cancel", filter="kind:send", bound=clock(), started=clock(), changed=7)
+    await documents.put_operation(engine, left)
+    found = values(prometheus.text(await prometheus.read(app)))
+    assert (found["stoker_budget_tokens", "api"], found["stoker_budget_capacity", "api"]) == (6, 10)
+    assert (found["stoker_operations", "running"], found["stoker_operations", "done"]) == (1, 1)
+    assert found["stoker_operations_changed",] == 7
+    assert found["stoker_schedule_missed_total", "hourly"] == hourly.missed > 0
+    assert (found["stoker_schedule_enabled", "hourly"], found["stoker_schedule_failing", "hourly"]) == (1, 0)
+    assert found["stoker_schedule_next_fire_timestamp_seconds", "hourly"] == (hourly.next_fire or 0) / SECOND
+    clock.advance(60)
+    assert values(prometheus.text(await prometheus.read(app)))["stoker_operations", "interrupted"] == 1
+    await app.close()
+
+
+@pytest.mark.spec("METRIC-08")
+async def test_a_scrape_tells_silent_workers_and_limited_queues(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    app = Stoker(make_engine("sqlite", tmp_path, clock))
+    app.declare("send")
+    engine = await app.engine()
+    await app.enqueue_many([app.draft("send", queue="mail") for _ in range(3)])
+    await engine.control.tune("mail", Tuning(workers=1))
+    await engine.jobs.renew("frozen", [], first=True)
+    await engine.jobs.claim(Demand("frozen", (("mail", 1),), 1))
+    await engine.control.beat(Presence(worker="frozen", host="h", pid=1, queues={"mail": 1}, running=1))
+    clock.advance(120)
+    await engine.control.beat(Presence(worker="fine", host="h", pid=2, queues={"mail": 1}))
+    found = values(prometheus.text(await prometheus.read(app)))
+    assert (found["stoker_workers_silent",], found["stoker_workers",]) == (1, 1)
+    assert (found["stoker_queue_limited", "mail"], found["stoker_queue_late", "mail"]) == (1, 0)
+    await app.close()
+
+
+@pytest.mark.spec("METRIC-08")
+def test_a_kind_has_at_most_forty_series() -> None:
+    every = {outcome: histogram_of([1.0]) for outcome in OUTCOMES.values()}
+    from_workers = [
+        sample
+        for family in process_metrics.families(Measures({"send": every}))
+        for sample in family.samples
+        if sample.labels.get("kind") == "send"
+    ]
+    assert len(from_workers) + len(prometheus.EVENTS) <= 40
+    assert {sample.labels.get("outcome") for sample in from_workers} >= set(OUTCOMES.values())
 
 
 @pytest.fixture
@@ -202,7 +270,7 @@ def until(true: Callable[[], object]) -> None:
 
 
 def runs(found: dict[tuple[str, ...], float], kind: str, outcome: str) -> float:
-    return found.get(("stoker_job_duration_seconds_count", kind, outcome), 0)
+    return found.get(("stoker_job_outcome_seconds_count", kind, outcome), 0)
 
 
 @pytest.mark.spec("METRIC-03", "METRIC-04", "METRIC-05", "TITLE-01")
@@ -217,6 +285,7 @@ def test_one_port_speaks_for_all_worker_processes_also_for_those_that_are_gone(t
             drafts = [app.draft("quick", {"ok": n % 2 == 0}, queue="mail", attempts=1) for n in range(40)]
             await app.enqueue_many([*drafts, app.draft("apart", queue="mail"), app.draft("hang", queue="slow")])
             await Admin(app).schedules.create("yearly", app.draft("quick"), cron="0 0 1 1 *")
+            await Admin(app).limits.tune("api", Rate(10, per=60), create=True)
 
     app.run(fill())
     with at_work(url, "-p", "2", "-q", "mail:2,slow:2") as (process, address):
@@ -243,6 +312,8 @@ def test_one_port_speaks_for_all_worker_processes_also_for_those_that_are_gone(t
         app.run(_with_a_stream(url))
         named = {name for name, *_ in scraped(address)} | {name for name, *_ in values(text_of(url))}
         assert metrics_named() - named == set()
+        durations = scraped(address)
+        assert durations["stoker_job_duration_seconds_count", "quick"] == 40, "of every outcome"
 
 
 async def _with_a_stream(url: str) -> None:
@@ -272,15 +343,6 @@ def title_of(pid: int) -> str:
         return (Path("/proc") / str(pid) / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode().strip()
     except OSError:
         return ""
-
-
-def metrics_named() -> set[str]:
-    """Every metric that the alert rules and the dashboard name."""
-    board = json.loads((MONITORING / "grafana.json").read_text())
-    expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    found = set(re.findall(r"stoker_\w+", " ".join([*expressions, (MONITORING / "alerts.yml").read_text()])))
-    assert len(found) > 10
-    return found
 
 
 @pytest.mark.spec("METRIC-05")

@@ -16,7 +16,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from tests.services.binaries import Unavailable, apt, chromium_binary, pgbouncer_binary, redis_binary, wheel
+from tests.services.binaries import (
+    Unavailable,
+    apt,
+    chromium_binary,
+    pgbouncer_binary,
+    promtool_binary,
+    redis_binary,
+    wheel,
+)
 from tests.services.handles import PostgresServer, RedisServer, Server, WrongClock, kept, spawn
 from tests.services.recipes import free_port
 
@@ -38,6 +46,7 @@ __all__ = [
     "pooler",
     "postgres",
     "postgres_server",
+    "promtool_binary",
     "rabbitmq_server",
     "redis",
     "redis_binary",

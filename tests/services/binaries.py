@@ -111,6 +111,11 @@ def chromium_binary() -> Path:
     return found() or _from_apt("chromium", found)
 
 
+def promtool_binary() -> Path:
+    """What checks and plays the rules of Prometheus."""
+    return installed("promtool") or _from_apt("prometheus", lambda: installed("promtool"))
+
+
 def _from_apt(package: str, found: Callable[[], Path | None]) -> Path:
     apt(package)
     if program := found():

@@ -35,8 +35,6 @@ from stoker.outbox.letters import LetterTerms
 
 logger = logging.getLogger("stoker.admin")
 
-INTERRUPTED = "interrupted"
-
 
 class OperationView(msgspec.Struct, frozen=True, kw_only=True):
     """An operation: what it does to which jobs, who started it, and how far it came.
@@ -294,7 +292,7 @@ def view(one: Operation, now: Instant) -> OperationView:
         action=one.action,
         filter=one.shown_filter,
         given=one.change,
-        state=INTERRUPTED if one.interrupted(now) else one.state,
+        state=one.shown_state(now),
         counted_at=moment(one.bound),
         started_at=moment(one.started),
         seen_at=moment(one.seen),

@@ -115,13 +115,14 @@ class Deaths(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A consumer of a stream: how long its oldest message waits, its parked keys and its letters."""
+    """A consumer of a stream: how long its oldest message waits, its parked keys, its letters, and how many wait."""
 
     stream: str
     consumer: str
     waits: Span = 0
     parked: int = 0
     letters: int = 0
+    waiting: int = 0
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -247,7 +248,7 @@ def standstill(given: Situation) -> Standstill | None:
     jobs = sum(given.due(name) for name in given.names if not given.queue(name).is_paused(now))
     schedules = sum(one.is_due(now) and not is_unreadable(one) for one in given.schedules)
     consumers = sum(one.waits > DELIVERED_WITHIN for one in given.deliveries)
-    held = sum(_held(given).values())
+    held = sum(held_by_silent(given).values())
     if not (jobs or schedules or consumers or held):
         return None
     seen = max((one.seen_at for one in given.presences), default=None)
@@ -265,7 +266,7 @@ def _workers(given: Situation, alone: Standstill | None) -> Iterator[Finding]:
     yield found
 
 
-def _held(given: Situation) -> dict[str, int]:
+def held_by_silent(given: Situation) -> dict[str, int]:
     """How many jobs each silent worker holds, without workers whose jobs were taken over."""
     quiet = [one for one in given.presences if is_silent(one, given.now)]
     found = {one.worker: one.running if given.held is None else given.held.get(one.worker, 0) for one in quiet}
@@ -273,7 +274,7 @@ def _held(given: Situation) -> dict[str, int]:
 
 
 def _silent(given: Situation) -> Iterator[Finding]:
-    held, now = _held(given), given.now
+    held, now = held_by_silent(given), given.now
     lost = sorted((one for one in given.presences if one.worker in held), key=lambda one: (one.seen_at, one.worker))
     if not lost:
         return
@@ -360,6 +361,11 @@ def late_queues(given: Situation) -> list[str]:
     ]
 
 
+def limited_queues(given: Situation) -> list[str]:
+    """The queues whose oldest due job waits long because of a rate, a number of workers or a limit."""
+    return [name for name in waiting_long(given) if _shut(given, name)]
+
+
 def waiting_long(given: Situation) -> list[str]:
     """Queues with live workers whose oldest due job waits long and that are neither paused nor cooling."""
     census, now = given.census, given.now
@@ -441,13 +447,18 @@ def overdue_by(schedule: Schedule, now: Instant) -> Span:
     return late if late > max(schedule.grace, OVERDUE_AFTER) else 0
 
 
+def could_not_fire(schedule: Schedule) -> bool:
+    """Whether its latest job could not be stored, or the schedule cannot be read."""
+    return schedule.last_error is not None and schedule.last_status in {Action.FAIL, Action.DISABLE, None}
+
+
 def _schedules(given: Situation, served: bool) -> Iterator[Finding]:
     for one in sorted(given.schedules, key=lambda one: one.name):
         late = overdue_by(one, given.now) if served else 0
         tone: Tone = "bad" if late else "warn"
-        if one.last_error is not None and one.last_status in {Action.FAIL, Action.DISABLE, None}:
+        if could_not_fire(one):
             yield Finding(
-                tone, "schedule", one.name, "could not fire", one.last_error, f"stoker schedules show {one.name}"
+                tone, "schedule", one.name, "could not fire", one.last_error or "", f"stoker schedules show {one.name}"
             )
         elif late:
             detail = "Workers are there, and none of them ticks."

@@ -25,6 +25,9 @@ SILENT_AFTER: Span = 30 * SECOND
 CLOCKS_APART: Span = MINUTE
 """By so much the servers of a cluster may disagree about the time."""
 
+INTERRUPTED: Final = "interrupted"
+"""How a running operation is shown whose process has fallen silent."""
+
 ENDED: Final = frozenset({"stopped", "done", "failed"})
 
 
@@ -72,6 +75,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def interrupted(self, now: Instant) -> bool:
         """Has its process fallen silent?"""
         return not self.ended and now - self.seen > SILENT_AFTER
+
+    def shown_state(self, now: Instant) -> str:
+        """Its state as people read it."""
+        return INTERRUPTED if self.interrupted(now) else self.state
 
 
 def bound_of(counted_at: Instant | None, now: Instant) -> Instant:

@@ -79,7 +79,12 @@ def deliveries(streams: Iterable[StreamState], now: Instant) -> list[Delivery]:
             place = state.stream.name, cursor.consumer
             before = found.get(place, Delivery(*place))
             waits = 0 if one.oldest is None or not one.waiting or cursor.paused else max(now - one.oldest, 0)
-            found[place] = Delivery(*place, max(before.waits, waits), before.parked + cursor.parked)
+            found[place] = Delivery(
+                *place,
+                waits=max(before.waits, waits),
+                parked=before.parked + cursor.parked,
+                waiting=before.waiting + one.waiting,
+            )
     return [found[place] for place in sorted(found)]
 
 

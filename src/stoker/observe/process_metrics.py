@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import reduce
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
 from stoker.model.measures import BOUNDS, Histogram, Measures
@@ -44,10 +45,15 @@ class MetricsPort:
 
 def families(found: Measures) -> Iterator[Metric]:
     """Every metric with its values."""
-    runs = HistogramMetricFamily("stoker_job_duration_seconds", "How long runs took", labels=["kind", "outcome"])
+    runs = HistogramMetricFamily("stoker_job_duration_seconds", "How long runs took", labels=["kind"])
+    ends = SummaryMetricFamily(
+        "stoker_job_outcome_seconds", "Runs by how they ended, and how long they took", labels=["kind", "outcome"]
+    )
     for kind, outcomes in sorted(found.runs.items()):
-        for outcome, histogram in sorted(outcomes.items()):
-            _add(runs, [kind, outcome], histogram)
+        # A histogram for each outcome would be 100 series for each kind.
+        _add(runs, [kind], reduce(Histogram.plus, outcomes.values()))
+        for outcome, one in sorted(outcomes.items()):
+            ends.add_metric([kind, outcome], sum(one.counts), one.sum)
     waits = HistogramMetricFamily("stoker_job_wait_seconds", "How long due jobs waited for a worker", labels=["queue"])
     for queue, histogram in sorted(found.waits.items()):
         _add(waits, [queue], histogram)
@@ -59,7 +65,7 @@ def families(found: Measures) -> Iterator[Metric]:
         busy.add_metric([queue], n)
     lag = GaugeMetricFamily("stoker_lease_renewal_lag_seconds", "How late the latest renewal of a lease was")
     lag.add_metric([], found.renewal_lag)
-    yield from (runs, waits, calls, busy, lag)
+    yield from (runs, ends, waits, calls, busy, lag)
 
 
 def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:

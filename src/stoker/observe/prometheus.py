@@ -14,35 +14,38 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from stoker.admin import attention
+from stoker.admin import attention, documents
 from stoker.app import Stoker
-from stoker.engines.base import Engine, Feature, outbox_of
-from stoker.model.control import Queue, live
-from stoker.model.findings import Situation, Tone, findings, late_queues, overdue_by, standstill
+from stoker.model.control import Budget, Queue, live
+from stoker.model.findings import (
+    Delivery,
+    Situation,
+    Tone,
+    could_not_fire,
+    findings,
+    held_by_silent,
+    late_queues,
+    limited_queues,
+    overdue_by,
+    standstill,
+)
 from stoker.model.job import Status
-from stoker.model.outbox.letters import Count, LetterFilter
+from stoker.model.operations import INTERRUPTED, Operation, State
 from stoker.model.query import Census
 from stoker.model.redact import Redaction
+from stoker.model.schedule import Schedule
+from stoker.model.throttle import level
 from stoker.model.time import SECOND, Instant
 
 EVENTS = ("enqueued", "completed", "retried", "failed", "canceled")
-
-
-class Consumed(NamedTuple):
-    """How far a consumer of a stream is behind: messages, and since when the oldest waits; and its letters."""
-
-    stream: str
-    consumer: str
-    waiting: int
-    oldest: Instant | None
-    letters: int
 
 
 class Reading(NamedTuple):
     """What one scrape reads from the store."""
 
     work: Situation
-    consumed: Sequence[Consumed] = ()
+    budgets: Sequence[Budget] = ()
+    operations: Sequence[Operation] = ()
 
     @property
     def census(self) -> Census:
@@ -69,29 +72,15 @@ class StoreCollector(Collector):
 
 
 async def read(app: Stoker) -> Reading:
-    """Read what the metrics are made of: what findings are made of, and of each consumer how far it is behind."""
+    """Read what the metrics are made of: what findings are made of, consumers, budgets and operations."""
     engine = await app.engine()
-    consumed = await _consumed(engine) if Feature.OUTBOX in engine.features else ()
     census, queues, presences = (
         await engine.operator.census(),
         await engine.control.queues(),
         await engine.control.workers(),
     )
     work = await attention.situation(engine, app, Redaction(), census, queues, presences)
-    return Reading(work, consumed)
-
-
-async def _consumed(engine: Engine) -> list[Consumed]:
-    outbox = outbox_of(engine)
-    found = []
-    for state in await outbox.streams():
-        for consumer in sorted({one.cursor.consumer for one in state.cursors}):
-            cursors = [one for one in state.cursors if one.cursor.consumer == consumer]
-            oldest = min((one.oldest for one in cursors if one.oldest is not None), default=None)
-            letters = await outbox.letters(LetterFilter(stream=state.stream.name, consumer=consumer), Count())
-            waiting = sum(one.waiting for one in cursors)
-            found.append(Consumed(state.stream.name, consumer, waiting, oldest, letters.n))
-    return found
+    return Reading(work, await engine.control.budgets(), await documents.operations(engine))
 
 
 def text(reading: Reading) -> str:
@@ -118,7 +107,10 @@ def families(reading: Reading) -> Iterator[Metric]:
         for event in EVENTS:
             totals.add_metric([kind, event], getattr(total, event))
     yield totals
-    yield from _streams(reading)
+    yield from _schedules(reading.work.schedules, reading.work.now)
+    yield from _budgets(reading.budgets, reading.work.now)
+    yield from _operations(reading.operations, reading.work.now)
+    yield from _streams(reading.work.deliveries)
 
 
 def _attention(work: Situation) -> Iterator[Metric]:
@@ -129,6 +121,11 @@ def _attention(work: Situation) -> Iterator[Metric]:
         found.add_metric([tone], tones[tone])
     yield found
     yield GaugeMetricFamily("stoker_workers", "Live workers", value=len(live(work.presences, work.now)))
+    yield GaugeMetricFamily(
+        "stoker_workers_silent",
+        "Workers that have not shown themselves for ten seconds and hold jobs",
+        value=len(held_by_silent(work)),
+    )
     alone = standstill(work)
     lasts = 0 if alone is None else alone.lasts(work.now)
     if lasts is None:  # no worker is known: for as long as the oldest due job has waited, at least
@@ -140,28 +137,71 @@ def _attention(work: Situation) -> Iterator[Metric]:
     )
     died = 0 if work.deaths is None else work.deaths.jobs
     yield GaugeMetricFamily("stoker_died_last_hour", "Jobs that are dead and died in the last hour", value=died)
-    overdue = GaugeMetricFamily(
-        "stoker_schedule_overdue_seconds",
+
+
+def _schedules(schedules: Sequence[Schedule], now: Instant) -> Iterator[Metric]:
+    def gauge(name: str, help_: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"stoker_schedule_{name}", help_, labels=["schedule"])
+
+    overdue = gauge(
+        "overdue_seconds",
         "For how long a schedule should have fired, beyond its grace and a minute; 0 while it is not overdue",
-        labels=["schedule"],
     )
-    for one in work.schedules:
-        overdue.add_metric([one.name], overdue_by(one, work.now) / SECOND)
-    yield overdue
+    enabled = gauge("enabled", "1 while the schedule is enabled")
+    failing = gauge("failing", "1 while the schedule could not store its latest job, or cannot be read")
+    last = gauge("last_fire_timestamp_seconds", "When the schedule fired last")
+    next_ = gauge("next_fire_timestamp_seconds", "When the schedule fires next")
+    missed = CounterMetricFamily(
+        "stoker_schedule_missed", "Occurrences of the schedule that made no job", labels=["schedule"]
+    )
+    for one in schedules:
+        overdue.add_metric([one.name], overdue_by(one, now) / SECOND)
+        enabled.add_metric([one.name], one.enabled)
+        failing.add_metric([one.name], could_not_fire(one))
+        missed.add_metric([one.name], one.missed)
+        for family, at in ((last, one.last_fire), (next_, one.next_fire)):
+            if at is not None:
+                family.add_metric([one.name], at / SECOND)
+    yield from (overdue, enabled, failing, last, next_, missed)
 
 
-def _streams(reading: Reading) -> Iterator[Metric]:
+def _budgets(budgets: Sequence[Budget], now: Instant) -> Iterator[Metric]:
+    tokens = GaugeMetricFamily("stoker_budget_tokens", "Tokens of the budget at hand", labels=["budget"])
+    capacity = GaugeMetricFamily(
+        "stoker_budget_capacity", "The most tokens that the budget can hold", labels=["budget"]
+    )
+    for one in budgets:
+        tokens.add_metric([one.name], level(one.bucket, now))
+        capacity.add_metric([one.name], one.bucket.rate.capacity)
+    yield from (tokens, capacity)
+
+
+def _operations(operations: Sequence[Operation], now: Instant) -> Iterator[Metric]:
+    """Bulk actions. No label names a single one, so that series do not pile up."""
+    states = Counter(one.shown_state(now) for one in operations)
+    by_state = GaugeMetricFamily("stoker_operations", "Operations that are kept, by state", labels=["state"])
+    for state in (*get_args(State), INTERRUPTED):
+        by_state.add_metric([state], states[state])
+    changed = sum(one.changed for one in operations if not one.ended)
+    yield by_state
+    yield GaugeMetricFamily(
+        "stoker_operations_changed", "Jobs and letters that operations under way have changed so far", value=changed
+    )
+
+
+def _streams(deliveries: Sequence[Delivery]) -> Iterator[Metric]:
     labels = ["stream", "consumer"]
     lag = GaugeMetricFamily("stoker_outbox_lag", "Messages that a consumer has not delivered yet", labels=labels)
     late = GaugeMetricFamily(
-        "stoker_outbox_lag_seconds", "How long the oldest message of a consumer has waited", labels=labels
+        "stoker_outbox_lag_seconds",
+        "How long the oldest message of a consumer has waited; 0 while it is paused",
+        labels=labels,
     )
     letters = GaugeMetricFamily("stoker_letters", "Messages that wait for a decision", labels=labels)
-    for one in reading.consumed:
+    for one in deliveries:
         place = [one.stream, one.consumer]
-        at = reading.census.at
         lag.add_metric(place, one.waiting)
-        late.add_metric(place, max(0, at - (at if one.oldest is None else one.oldest)) / SECOND)
+        late.add_metric(place, one.waits / SECOND)
         letters.add_metric(place, one.letters)
     yield from (lag, late, letters)
 
@@ -184,7 +224,7 @@ def _queues(reading: Reading) -> Iterator[Metric]:
     census = reading.census
     settings = {queue.name: queue for queue in reading.work.queues}
     present = live(reading.work.presences, census.at)
-    behind = late_queues(reading.work)
+    behind, full = late_queues(reading.work), limited_queues(reading.work)
     served = {name for one in present for name in one.queues}
 
     def gauge(name: str, help_: str) -> GaugeMetricFamily:
@@ -195,6 +235,7 @@ def _queues(reading: Reading) -> Iterator[Metric]:
     late = gauge("late", "1 while the oldest due job of the open queue waits longer than is usual there")
     paused = gauge("paused", "1 while the queue is paused")
     cooling = gauge("cooling", "1 while the queue cools down after a throttle")
+    limited = gauge("limited", "1 while a rate, a number of workers or a limit makes the oldest due job wait for long")
     workers = gauge("workers", "Live workers that serve the queue")
     slots = gauge("slots", "Jobs of the queue that live workers can run at once")
     for name in sorted({*settings, *served, *_names(census)}):
@@ -205,9 +246,10 @@ def _queues(reading: Reading) -> Iterator[Metric]:
         late.add_metric([name], name in behind)
         paused.add_metric([name], queue.is_paused(census.at))
         cooling.add_metric([name], queue.cooldown.shut(census.at))
+        limited.add_metric([name], name in full)
         workers.add_metric([name], len(serving))
         slots.add_metric([name], sum(serving))
-    yield from (lag, oldest, late, paused, cooling, workers, slots)
+    yield from (lag, oldest, late, paused, cooling, limited, workers, slots)
 
 
 def _names(census: Census) -> list[str]:
