@@ -298,7 +298,7 @@ async def test_a_group_joins_a_transaction(jobs: Stoker) -> None:
     with pytest.raises(NotFound):
         await gone.progress()
     async with engine.transaction() as tx:
-        with pytest.raises(InvalidInput, match="cannot hold a block"):
+        with pytest.raises(InvalidInput, match="cannot be filled by a block in a transaction"):
             async with jobs.group(tx=tx):
                 pass
 

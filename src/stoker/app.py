@@ -24,11 +24,13 @@ from stoker.context import Context
 from stoker.controls import BudgetHandle, Declarations, LockHandle, QueueHandle, tuning
 from stoker.engine_pool import EnginePool, LoopEngine
 from stoker.engines.base import Engine, Transaction
+from stoker.engines.sql.user_handles.handles import running_loop
 from stoker.engines.url import engine_from_url, engine_options
 from stoker.event_buffer import EventBuffer, wall
 from stoker.groups import GroupHandle, NewGroup
 from stoker.handle import JobHandle
 from stoker.hooks import FailedRun, Listener, Listeners, Middleware, PlainMiddleware, Tracing, is_plain
+from stoker.joining import Joining, joined
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.errors import Duplicate, InvalidInput, InvalidOption
@@ -59,10 +61,11 @@ from stoker.schedules import parse as read_options
 from stoker.services import Services
 from stoker.settings import TimelineSettings, check_known, resolve
 from stoker.sync import in_sync
-from stoker.transaction_block import Factory, joined
+from stoker.transaction_block import Factory
 from stoker.views import Curve, Grant, Receipt, Schedule
 
 T = TypeVar("T")
+H = TypeVar("H")
 
 TenantScope = Callable[[str], AbstractAsyncContextManager[Any]]
 
@@ -85,7 +88,8 @@ FOR_USERS = frozenset(
             "on_error",
             "middleware",
         ),
-        *("draft", "enqueue", "enqueue_sync", "enqueue_many", "enqueue_many_sync", "handle", "group", "group_handle"),
+        *("draft", "enqueue", "enqueue_sync", "enqueue_many", "enqueue_many_sync", "joining"),
+        *("handle", "group", "group_handle"),
         *("queue", "budget", "spend", "spend_sync", "lock", "run", "open", "close", "engine"),
         *("schedule", "schedule_sync", "unschedule", "unschedule_sync", "schedules", "schedules_sync"),
         "schedule_handle",
@@ -154,6 +158,8 @@ class Stoker(Registry):
         self.tracing: Tracing | None = None
         self.services = Services()
         self.transaction = transaction
+        self.ambient: Callable[[], Transaction | None] | None = None
+        """An integration's answer to "which transaction is this call in?"; see `stoker.joining`."""
         self.declarations = Declarations(keep_dead)
         self.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk) if timeline else None
 
@@ -298,6 +304,15 @@ class Stoker(Registry):
 
     # --- enqueueing ---------------------------------------------------------------------------------------------
 
+    def joining(self, handle: H) -> Joining[H]:
+        """Have enqueues, groups, appends and receipts of this Task or thread join a transaction of yours.
+
+        `handle` is what `tx=` takes: a Session, a connection. `with` and `async with` yield it. The transaction stays
+        yours: commit it, and the jobs exist; roll it back, and they never did. `tx=False` in a call stores at once. An
+        inner block wins over an outer one; Tasks that are started inside join as well, until the block is over.
+        """
+        return Joining(self, handle)
+
     async def enqueue(self, draft: Draft, *, tx: Transaction | None = None) -> JobHandle[Any]:
         """Store one draft."""
         check_drafts("draft", [draft])
@@ -322,12 +337,6 @@ class Stoker(Registry):
         """`enqueue_draft` without a loop; a synchronous `tx` of the user's needs no loop at all."""
         [receipt] = self._insert_drafts_sync([draft], tx, f"`await {draft.kind}.enqueue(...)`")
         return JobHandle(self, receipt.id, signature, receipt.stored)
-
-    def drive(self, call: Callable[[Engine], Awaitable[T]]) -> T:
-        """Run a call with a synchronous `tx` of the user's to its end, here and without a loop."""
-        from stoker.engines.sql.user_handles.handles import drive
-
-        return drive(_coroutine(call(self._pool.any_open())))
 
     async def enqueue_many(self, drafts: Iterable[Draft], *, tx: Transaction | None = None) -> list[Receipt]:
         """Store many drafts; receipts in their order.
@@ -358,46 +367,40 @@ class Stoker(Registry):
     ) -> list[stored.Receipt]:
         """Store drafts in one step, with a new group if there is one, and emit what became of them.
 
-        Inside a block of this Task they join its transaction.
+        They join a transaction that is given or that this Task or thread is in; `tx=False`: none.
         """
-        block = joined(self, tx)
-        if block is not None:
-            queues = {draft.queue for draft in drafts}
-            with self._naming_the_holder():
-                receipts = await block.join(lambda engine, tx: self._insert(engine, drafts, tx, group), wakes=queues)
-            block.inserted(drafts, receipts)
-            return receipts
-        member = await self._pool.current()
-        given = drafts if tx is None else self._untold(drafts)
+        place = joined(self, tx)
         with self._naming_the_holder():
-            receipts = await self._insert(member.engine, given, tx, group)
-        if tx is None:
-            self._emit_inserted(member, drafts, receipts)
+            if place is None:
+                member = await self._pool.current()
+                receipts = await self._insert(member.engine, drafts, None, group)
+                self._emit_inserted(member, drafts, receipts)
+                return receipts
+            given, queues = place.as_stored(drafts), {draft.queue for draft in drafts}
+            receipts = await place.join(lambda engine, tx: self._insert(engine, given, tx, group), wakes=queues)
+        place.inserted(drafts, receipts)
         return receipts
 
     def _insert_drafts_sync(
         self, drafts: Sequence[Draft], tx: Transaction | None, instead: str
     ) -> list[stored.Receipt]:
-        """`insert_drafts` without a loop, which a synchronous `tx` of the user's does not need."""
-        block = joined(self, tx)
-        if tx is None and block is None:
-            return self.run(self.insert_drafts(drafts), instead=instead)
+        """`insert_drafts` without a loop, which a synchronous transaction of the user's does not need."""
+        place = joined(self, tx)
+        if place is None:
+            return self.run(self.insert_drafts(drafts, False), instead=instead)
+        given, queues = place.as_stored(drafts), {draft.queue for draft in drafts}
         with self._naming_the_holder():
-            if block is None:
-                untold = self._untold(drafts)
-                return self.drive(lambda engine: self._insert(engine, untold, tx))
-            queues = {draft.queue for draft in drafts}
-            receipts = block.join_sync(lambda engine, tx: self._insert(engine, drafts, tx), wakes=queues)
-        block.inserted(drafts, receipts)
+            receipts = place.join_sync(lambda engine, tx: self._insert(engine, given, tx), wakes=queues)
+        place.inserted(drafts, receipts)
         return receipts
 
-    def _untold(self, drafts: Sequence[Draft]) -> list[Draft]:
+    def untold(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         """Make drafts for a transaction of the user's: the first claim of each tells the timeline.
 
         Whether they exist is decided by a commit, or a rollback to a savepoint, that Stoker does not see.
         """
         if self.timeline is None:
-            return list(drafts)
+            return drafts
         replace = msgspec.structs.replace
         return [replace(draft, options=replace(draft.options, untold=True)) for draft in drafts]
 
@@ -520,6 +523,10 @@ class Stoker(Registry):
         """The opened engine of the running loop."""
         return (await self._pool.current()).engine
 
+    def any_open(self) -> Engine:
+        """An engine for a call that needs no loop."""
+        return self._pool.any_open()
+
     async def block_turn(self) -> asyncio.Lock:
         """The lock of blocks on this loop, for stores with one writer."""
         return (await self._pool.current()).turn
@@ -591,6 +598,9 @@ class Stoker(Registry):
 
     def run(self, awaitable: Awaitable[T], *, instead: str = "`await`") -> T:
         """Run any of Stoker's coroutines from code without a loop, and wait for it."""
+        group: Any = awaitable
+        if isinstance(group, NewGroup) and group.joins and running_loop() is None:
+            return cast("T", group.store_here())  # in this thread, where the transaction is
         return sync.shared.run(awaitable, instead)
 
 
@@ -660,10 +670,6 @@ def _log_superseded(draft: Draft, loser: JobId) -> None:
     job = ids.text(loser)
     text = "job %s is dead: it waited for a retry, and job %s (%s, queue %s) took its unique key"
     logger.error(text, job, draft.id, draft.kind, draft.queue, extra={"job": job})
-
-
-async def _coroutine(awaitable: Awaitable[T]) -> T:
-    return await awaitable
 
 
 def _id(given: str | JobId, what: str) -> JobId:

@@ -20,7 +20,9 @@ from stoker.codec.error_text import text_of
 from stoker.codec.signature import display
 from stoker.engines.base import Engine, Transaction
 from stoker.engines.shared.job_end_waiters import FIRST_PAUSE, LAST_PAUSE
+from stoker.engines.sql.user_handles.handles import drive
 from stoker.handle import JobHandle
+from stoker.joining import joined
 from stoker.model import ids
 from stoker.model.errors import GroupFailed, InvalidInput, NotFound, StokerError
 from stoker.model.groups import Group, in_order, into_group
@@ -30,7 +32,6 @@ from stoker.model.job import ACTIVE, FINISHED, LARGEST_BATCH, Draft, Job, Marked
 from stoker.model.query import LARGEST_PAGE, LONGEST_REASON, Cancel, Query, Selection
 from stoker.model.time import Seconds, span
 from stoker.sync import in_sync
-from stoker.transaction_block import joined
 from stoker.views import Progress, Receipt
 
 if TYPE_CHECKING:
@@ -91,11 +92,12 @@ async def results_of(engine: Engine, group: Group) -> list[Job | None]:
 
 class GroupHandle:
     """One group, by id; the numbers are in the store. `new`: the group as a block stores it with its first members.
+    `tx=False`: its block stores members at once.
 
     A running job has it from `current().group`: a member cannot wait for its group, a callback reads what failed.
     """
 
-    __slots__ = ("_app", "_callbacks", "_id", "_inside", "_new")
+    __slots__ = ("_app", "_callbacks", "_id", "_inside", "_new", "_tx")
 
     def __init__(
         self,
@@ -103,10 +105,12 @@ class GroupHandle:
         group: JobId,
         new: Group | None = None,
         callbacks: Callbacks = (),
+        tx: Literal[False] | None = None,
     ) -> None:
         self._app = app
         self._id = group
         self._new = new
+        self._tx = tx
         self._callbacks = callbacks
         self._inside: Literal["member", "callback"] | None = None
 
@@ -135,13 +139,20 @@ class GroupHandle:
         Raises `GroupClosed` when all members are finished and the group was sealed, and `NotFound` when it is not in
         this store; then nothing of that step is stored.
         """
-        engine = await self._app.engine()
-        group = self._new or await self._find()
+        return await self._add(self._new or await self._find(), drafts)
+
+    def add_sync(self, *drafts: Draft | Iterable[Draft]) -> list[Receipt]:
+        """`add` for code without a loop."""
+        if joined(self._app, self._tx) is None:
+            return self._app.run(self.add(*drafts), instead=f"`await add(...)` of {self!r}")
+        return drive(self._add(self._new or self._app.run(self._find()), drafts))  # here, as the transaction is
+
+    async def _add(self, group: Group, drafts: Iterable[Draft | Iterable[Draft]]) -> list[Receipt]:
         waiting = _drafts(drafts)
         receipts: list[Receipt] = []
         while members := self.taken_in(group, islice(waiting, LARGEST_BATCH)):
-            for portion in portions(members, engine.most_bytes):
-                stored = await self._app.insert_drafts(members[portion.start : portion.stop], None, self._new)
+            for portion in portions(members, self._app.root().most_bytes):
+                stored = await self._app.insert_drafts(members[portion.start : portion.stop], self._tx, self._new)
                 receipts += views.receipts(stored)
         return receipts
 
@@ -242,7 +253,6 @@ class GroupHandle:
 
     # --- without a loop -----------------------------------------------------------------------------------------
 
-    add_sync = in_sync(add)
     progress_sync = in_sync(progress)
     wait_sync = in_sync(wait)
     results_sync = in_sync(results)
@@ -347,7 +357,7 @@ class NewGroup:
         self._drafts = drafts
         self._tx = tx
         self._group = group
-        self._handle = GroupHandle(app, group.id, group, callbacks)
+        self._handle = GroupHandle(app, group.id, group, callbacks, False if tx is False else None)
 
     def _use(self) -> None:
         if self._used:
@@ -364,15 +374,19 @@ class NewGroup:
         self._use()
         return self._store().__await__()
 
+    def store_here(self) -> GroupHandle:
+        """Store it in the transaction that it joins, in this thread and without a loop."""
+        self._use()
+        return drive(self._store())
+
     async def _store(self) -> GroupHandle:
         if self._drafts is None:
             raise InvalidInput("group", None, "needs its drafts, or a block: async with jobs.group(...) as group")
-        engine = await self._app.engine()
         members = self._handle.taken_in(self._group, _drafts((self._drafts,)))
         if self._again:
-            return await self._go_on(engine, members)
-        first, *rest = list(portions(members, engine.most_bytes)) or [range(0)]
-        group = self._group if rest and not self._joins else self._group.seal(abandoned=False)
+            return await self._go_on(await self._app.engine(), members)
+        first, *rest = list(portions(members, self._app.root().most_bytes)) or [range(0)]
+        group = self._group if rest and not self.joins else self._group.seal(abandoned=False)
         await self._app.insert_drafts(members[: first.stop], self._tx, group)
         try:
             for portion in rest:
@@ -395,7 +409,7 @@ class NewGroup:
         try:
             for portion in portions(members[placed:], engine.most_bytes):
                 start, stop = placed + portion.start, placed + portion.stop
-                await self._app.insert_drafts(members[start:stop], None, replace(self._group, placed=stop))
+                await self._app.insert_drafts(members[start:stop], self._tx, replace(self._group, placed=stop))
         except Exception as error:
             error.add_note(f"group {self._handle.id} is not complete: the same call with the same id goes on")
             raise
@@ -404,7 +418,7 @@ class NewGroup:
         return GroupHandle(self._app, self._group.id)
 
     def _check_steps(self) -> None:
-        if self._joins:
+        if self.joins:
             why = (
                 "goes with a group that is stored in steps; in a transaction one commit stores all of it: leave it out"
             )
@@ -423,24 +437,33 @@ class NewGroup:
         raise InvalidInput("id", self._handle.id, why)
 
     @property
-    def _joins(self) -> bool:
+    def joins(self) -> bool:
         """Is it stored in a transaction that the caller ends?"""
-        return self._tx is not None or joined(self._app, None) is not None
+        return joined(self._app, self._tx) is not None
 
     async def _end(self, *, abandoned: bool) -> None:
         """Seal the group; one that was stored with no member yet is stored now, to be closed at once."""
+        if self.joins:
+            return
         engine = await self._app.engine()
-        if not self._joins and not await engine.groups.seal(self._group.id, abandoned=abandoned):
-            await self._app.insert_drafts([], None, self._group.seal(abandoned=abandoned))
+        if not await engine.groups.seal(self._group.id, abandoned=abandoned):
+            await self._app.insert_drafts([], self._tx, self._group.seal(abandoned=abandoned))
 
     # --- a block ------------------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> GroupHandle:
+    def _check_block(self) -> None:
         self._use()
         if self._again:
             raise InvalidInput("id", self._handle.id, "goes with drafts; write `await jobs.group([...], id=...)`")
-        if self._joins:
-            raise InvalidInput("tx", self._tx, "cannot hold a block; write `await jobs.group([...], tx=tx)`")
+        if self.joins:
+            why = "cannot be filled by a block in a transaction; write `await jobs.group([...])`, or give tx=False"
+            raise InvalidInput("group", self._handle.id, why)
+
+    async def __aenter__(self) -> GroupHandle:
+        self._check_block()
+        return await self._begin()
+
+    async def _begin(self) -> GroupHandle:
         if self._drafts is not None:
             try:
                 await self._handle.add(self._drafts)
@@ -453,7 +476,8 @@ class NewGroup:
         await self._end(abandoned=error is not None)
 
     def __enter__(self) -> GroupHandle:
-        return self._app.run(self.__aenter__(), instead="`async with jobs.group(...)`")
+        self._check_block()
+        return self._app.run(self._begin(), instead="`async with jobs.group(...)`")
 
     def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
         self._app.run(self.__aexit__(error, *rest), instead="`async with jobs.group(...)`")

@@ -8,8 +8,8 @@ a delivery of the outbox one with its turn (`TurnParticipant`):
     async with Block(app, part, factory) as handle:   # a sync handler in its thread: `with Block(..., loop=loop)`
         await handler(batch, handle)
 
-Whatever the same Task or thread enqueues or appends inside the block joins it: calls that take `tx=` ask `joined`
-first. A Task or thread that was started inside is refused, because nothing says when it is done.
+Whatever the same Task or thread enqueues or appends inside the block joins it (see `joining`). A Task or thread that
+was started inside is refused, because nothing says when it is done.
 
 If the commit raises, it is unknown whether it happened: the part is told so (`in_doubt`) and must never report success.
 """
@@ -21,13 +21,13 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
-from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from stoker.block_host import Host
 from stoker.engines.base import Engine, Feature, Transaction
 from stoker.engines.sql.user_handles import handles
+from stoker.joining import BlockHandle, Joined, Scope, inside
 from stoker.model.errors import EngineBusy, EngineRefused, LostClaim, StokerError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Participant(Protocol):
 # --- what users hold ----------------------------------------------------------------------------------------------
 
 
-class OwnTransaction:
+class OwnTransaction(BlockHandle):
     """The engine's own transaction, in an async handler."""
 
     def __init__(self, block: Block[Any, Any], tx: Any) -> None:
@@ -119,7 +119,7 @@ class OwnTransaction:
         self.block.result(value)
 
 
-class OwnSyncTransaction:
+class OwnSyncTransaction(BlockHandle):
     """The engine's own transaction, in a plain handler. Its statements run on the worker's loop."""
 
     def __init__(self, block: Block[Any, Any], tx: Any) -> None:
@@ -139,36 +139,6 @@ class OwnSyncTransaction:
     def result(self, value: Any) -> None:
         """Store this value as the job's result, with the commit."""
         self.block.result(value)
-
-
-_inside: ContextVar[Block[Any, Any] | None] = ContextVar("stoker.block", default=None)
-
-
-def joined(app: Stoker, tx: Transaction | None) -> Block[Any, Any] | None:
-    """The block that a call with this `tx=` joins; None when there is none, or `tx` is a handle of its own.
-
-    Without `tx` it is the open block of this Task or thread on the same app. In a Task or thread that was started
-    inside the block the call is refused.
-    """
-    if isinstance(tx, OwnTransaction | OwnSyncTransaction):
-        block: Block[Any, Any] | None = tx.block
-    elif tx is None:
-        block = _inside.get()
-    else:
-        return None
-    if block is None or block.app is not app:
-        return None
-    if not block.is_open:
-        if tx is None:
-            return None
-        raise EngineRefused(f"tx= is the transaction of {block.name}, which is over. Nothing was stored.")
-    if block.owner != _me():
-        raise EngineRefused(
-            f"this call comes from another Task or thread than the open transaction of {block.name}, which it was "
-            "started in. Nothing was stored: it would be unclear whether the commit waits for it. Make the call where "
-            "the block is, or after it."
-        )
-    return block
 
 
 def _me() -> object:
@@ -201,7 +171,7 @@ class Block(Generic[AsyncT, SyncT]):
         self._loop = loop
         self._used = False
         self._threaded = False
-        self._outer: Block[Any, Any] | None = None
+        self.outer: Scope | None = None
         self._own: Any = None
         """The engine's transaction, as a context manager. Any Task of the loop may enter and leave it."""
         self._host: Host | None = None
@@ -245,7 +215,7 @@ class Block(Generic[AsyncT, SyncT]):
         await self._leave(error)
 
     def __enter__(self) -> SyncT:
-        if running_loop() is not None:
+        if handles.running_loop() is not None:
             raise EngineRefused(
                 f"{self.name} opens a transaction with `with` in a thread that runs an event loop, which it would "
                 "block. Nothing was stored. Write `async with current().transaction(...)` in an async handler."
@@ -263,6 +233,18 @@ class Block(Generic[AsyncT, SyncT]):
 
     # --- for calls that join ------------------------------------------------------------------------------------
 
+    def joined_by_this_call(self) -> Joined | None:
+        """The block itself while it is open. Raises in a Task or thread that was started inside."""
+        if not self.is_open:
+            return None
+        if self.owner != _me():
+            raise EngineRefused(
+                f"this call comes from another Task or thread than the open transaction of {self.name}, which it was "
+                "started in. Nothing was stored: it would be unclear whether the commit waits for it. Make the call "
+                "where the block is, or after it."
+            )
+        return self
+
     async def join(self, call: Callable[[Engine, Transaction], Awaitable[T]], *, wakes: Iterable[str] = ()) -> T:
         """Make an engine's call inside the transaction. `wakes`: topics to wake after the commit."""
         answer = await self._on_handle(_awaited(call(self._engine, self._handle)))
@@ -272,6 +254,10 @@ class Block(Generic[AsyncT, SyncT]):
     def join_sync(self, call: Callable[[Engine, Transaction], Awaitable[T]], *, wakes: Iterable[str] = ()) -> T:
         """`join` in the thread of a sync block."""
         return handles.drive(self.join(call, wakes=wakes))
+
+    def as_stored(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+        """Drafts as they are: the block hears of its own commit."""
+        return drafts
 
     def inserted(self, drafts: Sequence[Draft], receipts: Sequence[Receipt]) -> None:
         """Note jobs that exist when the block commits: timeline and listeners hear of them then."""
@@ -288,12 +274,14 @@ class Block(Generic[AsyncT, SyncT]):
         """Open the transaction and fence the work."""
         if self._used:
             raise EngineRefused(f"this block of {self.name} was used before; make another with transaction()")
-        outer = _inside.get()
-        if outer is not None and outer.is_open and outer.app is self.app:
-            raise EngineRefused(
-                f"{outer.name} has an open transaction already; a block inside a block would be committed before it. "
-                "Nothing was stored. Use the outer one."
-            )
+        outer = around = inside.get()
+        while around is not None:
+            if isinstance(around, Block) and around.is_open and around.app is self.app:
+                raise EngineRefused(
+                    f"{around.name} has an open transaction already; a block inside a block would be committed before "
+                    "it. Nothing was stored. Use the outer one."
+                )
+            around = around.outer
         self._used = True
         self._engine = engine = await self._elsewhere(self.app.engine())
         if Feature.OUTBOX not in engine.features:
@@ -317,8 +305,8 @@ class Block(Generic[AsyncT, SyncT]):
         except BaseException as error:
             await self._roll_back(error)
             raise
-        self.owner, self.is_open, self._outer = _me(), True, outer
-        _inside.set(self)
+        self.owner, self.is_open, self.outer = _me(), True, outer
+        inside.set(self)
         return handle
 
     async def _open(self, engine: Engine) -> Any:
@@ -354,7 +342,7 @@ class Block(Generic[AsyncT, SyncT]):
     async def _leave(self, error: BaseException | None) -> None:
         """Store the end of the work and commit, or roll back."""
         self.is_open = False
-        _inside.set(self._outer)
+        inside.set(self.outer)
         if error is not None:
             await self._roll_back(error)
             return
@@ -515,14 +503,6 @@ class Block(Generic[AsyncT, SyncT]):
         if self._timer is not None:
             self._timer.cancel()
         turn.release()
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs in this thread, if one does."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 async def _awaited(awaitable: Awaitable[T]) -> T:

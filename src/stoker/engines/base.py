@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, ClassVar, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -41,6 +41,8 @@ from stoker.model.throttle import Grant, Rate
 from stoker.model.time import SECOND, Instant, Span
 
 Clock: TypeAlias = Callable[[], Instant]
+
+T = TypeVar("T")
 
 Transaction: TypeAlias = Any
 """The engine's own `transaction()` handle or a handle of the user's (see each engine)."""
@@ -750,13 +752,14 @@ def outbox_of(engine: Engine) -> Outbox:
     return engine.outbox
 
 
-def needs_transaction(call: str, tx: Transaction | None) -> None:
-    """Refuse a call that means nothing outside of the user's transaction."""
+def needs_transaction(call: str, tx: T | None) -> T:
+    """The transaction of a call that means nothing outside of one; refuses None."""
     if tx is None:
         raise EngineRefused(
             f"{call} needs tx=, the transaction that your own writes are in: only then they happen exactly once. "
             "Nothing was stored."
         )
+    return tx
 
 
 FACETS: dict[str, type] = {

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, overload
 
-from stoker.engines.base import Engine, Transaction, outbox_of
+from stoker.engines.base import Engine, Transaction, needs_transaction, outbox_of
+from stoker.joining import joined
 from stoker.model.errors import InvalidInput
 from stoker.model.time import DAY, Seconds, span
 from stoker.model.unique import check_text
-from stoker.transaction_block import joined
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -50,11 +50,8 @@ class Inbox:
         the same id waits until this transaction has ended, or one of them fails. Without `tx` it joins the block that
         this Task or thread is in, else it is refused.
         """
-        given, block = _listed(ids), joined(self.app, tx)
-        if block is not None:
-            fresh = await block.join(lambda engine, tx: self._receive(engine, given, tx))
-        else:
-            fresh = await self._receive(await self.app.engine(), given, tx)
+        given, place = _listed(ids), needs_transaction("receive", joined(self.app, tx))
+        fresh = await place.join(lambda engine, tx: self._receive(engine, given, tx))
         return fresh[0] if isinstance(ids, str) else fresh
 
     @overload
@@ -63,11 +60,8 @@ class Inbox:
     def receive_sync(self, ids: Iterable[str], *, tx: Transaction | None = None) -> list[bool]: ...
     def receive_sync(self, ids: str | Iterable[str], *, tx: Transaction | None = None) -> bool | list[bool]:
         """`receive` in a synchronous transaction; needs no loop at all."""
-        given, block = _listed(ids), joined(self.app, tx)
-        if block is not None:
-            fresh = block.join_sync(lambda engine, tx: self._receive(engine, given, tx))
-        else:
-            fresh = self.app.drive(lambda engine: self._receive(engine, given, tx))
+        given, place = _listed(ids), needs_transaction("receive", joined(self.app, tx))
+        fresh = place.join_sync(lambda engine, tx: self._receive(engine, given, tx))
         return fresh[0] if isinstance(ids, str) else fresh
 
     def _receive(self, engine: Engine, ids: list[str], tx: Transaction | None) -> Awaitable[list[bool]]:

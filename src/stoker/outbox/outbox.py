@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Unpack, cast, overload
 
 from stoker.engines.base import Engine, Transaction, outbox_of
+from stoker.joining import joined
 from stoker.model.errors import InvalidOption
 from stoker.model.ids import text
 from stoker.model.outbox.stream import Entry, Stream, check_entries, topic
@@ -24,7 +25,6 @@ from stoker.outbox.message import Message
 from stoker.outbox.relays.base import JoiningRelay, Relay
 from stoker.outbox.service import OutboxService
 from stoker.settings import check_known
-from stoker.transaction_block import joined
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -88,7 +88,7 @@ class Outbox(StreamHandle, Generic[T]):
     ) -> str:
         """Append a message and return its id. It exists if and only if the transaction `tx` commits.
 
-        Without `tx` the append is a transaction of its own, or joins the block that this Task or thread is in. Bytes
+        Without `tx` it joins the block that this Task or thread is in, else it is a transaction of its own. Bytes
         are stored as they are, anything else as JSON of at most 64 KiB; `type` is by default the name of the body's
         class. Messages of one key keep their order; with `partition` the order holds inside that partition. A stream
         that is not stored yet is stored with the message.
@@ -159,23 +159,21 @@ class Outbox(StreamHandle, Generic[T]):
         check_entries(self.stream, entries)
         if not entries:
             return
-        block = joined(self.app, tx)
-        if block is not None:
-            await block.join(self._appending(entries), wakes=[topic(self.stream.name)])
+        place = joined(self.app, tx)
+        if place is None:
+            await self._appending(entries)(await self.app.engine(), None)
         else:
-            await self._appending(entries)(await self.app.engine(), tx)
+            await place.join(self._appending(entries), wakes=[topic(self.stream.name)])
 
     def _store_sync(self, entries: Sequence[Entry], tx: Transaction | None, call: str) -> None:
         check_entries(self.stream, entries)
-        block = joined(self.app, tx)
+        place = joined(self.app, tx)
         if not entries:
             return
-        if block is not None:
-            block.join_sync(self._appending(entries), wakes=[topic(self.stream.name)])
-        elif tx is None:
-            self.app.run(self._store(entries, None), instead=f"`await outbox.{call}`")
+        if place is None:
+            self.app.run(self._store(entries, False), instead=f"`await outbox.{call}`")
         else:
-            self.app.drive(lambda engine: self._appending(entries)(engine, tx))
+            place.join_sync(self._appending(entries), wakes=[topic(self.stream.name)])
 
     def _appending(self, entries: Sequence[Entry]) -> Callable[[Engine, Transaction | None], Awaitable[None]]:
         return lambda engine, tx: outbox_of(engine).append(self.stream, entries, tx=tx)

@@ -16,6 +16,7 @@ from stoker import views
 from stoker.codec.signature import display
 from stoker.engines.base import Engine, Feature
 from stoker.engines.sql.user_handles import handles
+from stoker.joining import Given
 from stoker.model.errors import InvalidInput, InvalidPayload
 from stoker.model.job import Status
 from stoker.model.query import LARGEST_PAGE, Query
@@ -101,7 +102,7 @@ def find(app: Stoker, task: Task[..., Any] | str, tx: Any = None) -> list[Enqueu
         found = aside(read)
     else:
         _check_handle(app, tx)
-        found = app.drive(lambda engine: _all(engine, kind, tx))
+        found = Given(app, tx).join_sync(lambda engine, tx: _all(engine, kind, tx))
     known = task if isinstance(task, Task) else app.find_task(kind)
     return [_with_arguments(job, known) for job in sorted(found, key=lambda job: (job.created_at, job.id))]
 

@@ -20,6 +20,7 @@ from stoker.app import Stoker
 from stoker.engine_pool import LoopEngine
 from stoker.engines.base import Engine, Transaction, outbox_of
 from stoker.hooks import FailedRun, Next
+from stoker.joining import joined
 from stoker.model import ids
 from stoker.model.errors import EngineRefused, InvalidInput, JobFailed, StokerError
 from stoker.model.groups import Group
@@ -33,7 +34,6 @@ from stoker.testing import single_run
 from stoker.testing.clock import VirtualClock
 from stoker.testing.enqueued import EnqueuedJob, Wanted, find
 from stoker.testing.stores import OwnStore, aside
-from stoker.transaction_block import joined
 from stoker.worker import Worker
 from stoker.worker.schedules import declare, fire_due
 
@@ -274,8 +274,9 @@ class TestKit:
         async def insert_and_run(
             drafts: Sequence[Draft], tx: Transaction | None = None, group: Group | None = None
         ) -> list[Receipt]:
+            at_once = joined(app, tx) is None
             receipts = await plain(drafts, tx, group)
-            if tx is None and joined(app, None) is None:
+            if at_once:
                 await self._run_now([one.id for one in receipts if one.stored is not Stored.EXISTING])
             return receipts
 

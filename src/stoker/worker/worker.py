@@ -20,8 +20,10 @@ import msgspec
 from stoker.context import Stopping, name_jobs_in_logs
 from stoker.engines import notices
 from stoker.engines.base import outbox_of
+from stoker.engines.sql.user_handles.handles import running_loop
 from stoker.executors import Executors
 from stoker.executors.outcomes import Cause
+from stoker.joining import outside
 from stoker.model.errors import InvalidInput, StokerError, sentence
 from stoker.model.humanize import count
 from stoker.model.ids import JobId
@@ -31,7 +33,6 @@ from stoker.model.measures import Measures, Recorder
 from stoker.model.time import SECOND
 from stoker.services import ServiceContext, UnderWay
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
-from stoker.transaction_block import running_loop
 from stoker.worker.chunks import ChunkLane, ChunkQueue, ChunkRunner, chunk_queues
 from stoker.worker.due_timer import DueTimer
 from stoker.worker.event_publisher import EventPublisher
@@ -310,7 +311,7 @@ class Worker:
         return [self._spawn(keep_running(service, context), f"service-{service.name}") for service in services]
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
-        task = asyncio.create_task(work, name=f"stoker-{name}")
+        task = asyncio.create_task(work, name=f"stoker-{name}", context=outside())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task

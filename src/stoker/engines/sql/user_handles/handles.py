@@ -11,6 +11,7 @@ without suspending, so that `drive` needs no loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -39,6 +40,7 @@ __all__ = [
     "look",
     "run",
     "run_many",
+    "running_loop",
     "sqlite_file",
     "suspends",
     "touch",
@@ -48,6 +50,11 @@ T = TypeVar("T")
 ACCEPTED = (
     "sqlite3.Connection, aiosqlite.Connection, psycopg.Connection and AsyncConnection, asyncpg.Connection, "
     "SQLAlchemy's Connection, Session, AsyncConnection and AsyncSession, Django's connection"
+)
+
+WITHOUT_A_LOOP = (
+    "this call came without an event loop, but its transaction handle is asynchronous. Nothing of the call may be "
+    "relied upon: roll back, and await the asynchronous form inside the handle's own loop"
 )
 
 
@@ -106,6 +113,14 @@ def connection_of(handle: Any) -> Any | None:
     return getattr(handle, "_con", None) if type(handle).__name__ == "PoolConnectionProxy" else handle
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs in this thread, if one does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine over a synchronous handle to its end, without a loop."""
     try:
@@ -113,10 +128,7 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     coroutine.close()
-    raise EngineRefused(
-        "this call came without an event loop, but its transaction handle is asynchronous. Nothing of the call may be "
-        "relied upon: roll back, and await the asynchronous form inside the handle's own loop"
-    )
+    raise EngineRefused(WITHOUT_A_LOOP)
 
 
 def is_rolled_back(error: BaseException) -> bool:
@@ -145,6 +157,8 @@ def adapt(handle: Any) -> Adapter:
     adapter = known(handle)
     if adapter is None:
         raise EngineRefused(f"tx= cannot be a {describe_handle(handle)}. Accepted are: {ACCEPTED}. Nothing was stored")
+    if adapter.suspends and running_loop() is None:
+        raise EngineRefused(WITHOUT_A_LOOP)
     return adapter
 
 
