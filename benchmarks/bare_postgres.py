@@ -189,7 +189,9 @@ class BarePostgres:
         await engine.jobs.renew(WORKER, [], first=True, lease=HOUR)
         await engine.close()
         opened = [
-            await Connection.open(url, "the bare loop", settings=FOR_JOBS, pooler="none", patience=PATIENCE)
+            await Connection.open(
+                url, "the bare loop", purpose="jobs", settings=FOR_JOBS, pooler="none", patience=PATIENCE
+            )
             for _ in range(3)
         ]
         try:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, MutableMapp
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, overload
 
 from stoker.codec.error_text import safe, text_of
@@ -39,7 +40,7 @@ from stoker.model.job import (
     check_metadata,
 )
 from stoker.model.lifecycle import Rules
-from stoker.model.origin import origin
+from stoker.model.origin import origin, trace_id
 from stoker.model.outcome import Held, OutOfTokens
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.throttle import Grant
@@ -159,13 +160,15 @@ class Stopping:
 class CancelToken:
     """Whether the run should stop, and why: the user, a shutdown, a timeout or a lost claim.
 
-    An async handler is also interrupted by CancelledError; a sync one in its thread has to check here.
+    An async handler is also interrupted by CancelledError; a sync one in its thread has to check here. `cause` is what
+    the worker knows of it (`executors.outcomes.Cause`).
     """
 
-    __slots__ = ("reason",)
+    __slots__ = ("cause", "reason")
 
     def __init__(self) -> None:
         self.reason: str | None = None
+        self.cause: Enum | None = None
 
     @property
     def requested(self) -> bool:
@@ -405,7 +408,21 @@ class Context:
             about["tenant"] = claim.tenant
         if (found := self.correlation) is not None:
             about["correlation"] = found
+        return self._in_trace(about)
+
+    def _in_trace(self, about: dict[str, object]) -> dict[str, object]:
+        if (trace_id := self.trace_id) is not None:
+            about["trace_id"] = trace_id
+        about["worker"] = self.worker
         return about
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace of this run where the app traces, else that of its caller; None: there is none."""
+        tracing = self.runtime.app.tracing
+        if tracing is not None and self.trace is not None:
+            return tracing.trace_id(self.trace)
+        return trace_id(self.claim.options.metadata)
 
     @property
     def correlation(self) -> str | None:
@@ -528,7 +545,13 @@ class ChunkContext(Context):
     @property
     def about(self) -> dict[str, object]:
         """What log records say about this call: kind, queue and how many jobs."""
-        return {"kind": self.kind, "queue": self.queue, "jobs": len(self._items)}
+        return self._in_trace({"kind": self.kind, "queue": self.queue, "jobs": len(self._items)})
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace of this call where the app traces; the jobs came from callers of their own."""
+        tracing = self.runtime.app.tracing
+        return None if tracing is None or self.trace is None else tracing.trace_id(self.trace)
 
     def progress(self, fraction: float) -> None:
         """Report progress between 0 and 1, for each of the jobs."""
@@ -584,7 +607,7 @@ def current() -> Context:
 
 
 class JobLogFilter(logging.Filter):
-    """Adds job, kind, queue, attempt, tenant and correlation to log records made inside a handler; drops none.
+    """Adds what is known of the job to log records made inside a handler, as `current().about` has it; drops none.
 
     A worker puts it on the handlers of the root logger when it starts, so records of any logger have these attributes,
     also those of handlers in threads. Give it to other handlers yourself: `handler.addFilter(JobLogFilter())`.

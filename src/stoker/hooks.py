@@ -186,8 +186,12 @@ class Tracing(Protocol):
         """What the process of a handler needs to go on with the trace."""
         ...
 
-    def enter(self, carrier: Mapping[str, str]) -> None:
-        """Go on with the trace, in the process of a handler."""
+    def enter(self, carrier: Mapping[str, str]) -> Any:
+        """Go on with the trace, in the process of a handler; returns what `trace_id` reads."""
+        ...
+
+    def trace_id(self, surroundings: Any) -> str | None:
+        """The id of the trace that a run is in; None: nothing records it."""
         ...
 
 

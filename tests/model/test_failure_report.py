@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.model.failure_report import FailureReport, failure_report, in_words
+from stoker.model.failure_report import FailureReport, error_type, failure_report, in_words
 from stoker.model.job import Options
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Canceled, Done, Expired, Failed, HandedBack, Rejected, Snoozed, TimedOut
@@ -49,3 +49,19 @@ def test_a_result_that_cannot_be_stored_is_reported_though_the_job_is_done() -> 
     event = "is done, but its result cannot be stored"
     assert report == FailureReport(False, event, "is no JSON", "result() raises ResultUnavailable.")
     assert failure_report(claimed(), conclude(claimed(), Done(b"1"), metadata={"a": "b"})) is None
+
+
+@pytest.mark.spec("LOG-04")
+@pytest.mark.parametrize(
+    "error, found",
+    [
+        ("ValueError: no luck\nTraceback", "ValueError"),
+        ("shop.errors.OutOfStock", "shop.errors.OutOfStock"),
+        ("KeyError\nTraceback", "KeyError"),
+        ("timeout: ran longer than 1 s", None),
+        ("Bad order: 7", None),
+        ("boom", None),
+    ],
+)
+def test_the_class_of_an_error_is_read_from_its_text(error: str, found: str | None) -> None:
+    assert error_type(error) == found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.model.origin import Origin, origin
+from stoker.model.origin import Origin, origin, trace_id
 
 
 @pytest.mark.spec("PEOPLE-01")
@@ -35,3 +35,11 @@ def test_metadata_go_before_arguments_for_the_correlation() -> None:
     assert origin(payload, {"correlation_id": "c", "request_id": "r"}) == Origin("3", "c")
     assert origin(payload, {"correlation_id": ""}) == origin(payload, {}) == Origin("3", "of the payload")
     assert origin(b"[]", {"request_id": "r"}) == Origin(None, "r")
+
+
+@pytest.mark.spec("TRACE-11")
+def test_the_trace_of_a_caller_is_read_from_its_mark() -> None:
+    mark = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    assert trace_id({"traceparent": mark}) == trace_id({"exec_traceparent": mark}, "exec_traceparent") == mark[3:35]
+    for metadata in (None, {}, {"traceparent": "mine"}):
+        assert trace_id(metadata) is None

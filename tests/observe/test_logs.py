@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 from io import StringIO
 
 import pytest
 
 from stoker.app import Stoker
+from stoker.cli.logs import Plain
 from stoker.context import current
 from stoker.model.chunk import Chunk
 from stoker.model.job import Status
@@ -35,8 +37,9 @@ async def test_json_lines_have_stable_keys(jobs: Stoker, caplog: pytest.LogCaptu
     await drain(jobs)
     [record] = [one for one in caplog.records if one.name == "shop"]
     line = json.loads(JsonFormatter().format(record))
-    keys = ("time", "level", "logger", "pid", "message", "job", "kind", "queue", "attempt", "tenant", "correlation")
-    assert tuple(line) == keys
+    keys = ("time", "level", "logger", "pid", "host", "message", "job", "kind", "queue", "attempt", "tenant")
+    assert tuple(line) == (*keys, "correlation", "worker")
+    assert (line["host"], line["worker"]) == (socket.gethostname(), (await job.refresh()).worker or line["worker"])
     assert (line["job"], line["tenant"], line["correlation"]) == (job.id, "acme", "r-1")
     assert line["message"] == "sending to ada"
 
@@ -63,8 +66,46 @@ def test_an_error_is_one_key() -> None:
         info = (type(error), error, error.__traceback__)
     record = logging.LogRecord("shop", logging.ERROR, __file__, 1, "failed", (), info)
     line = json.loads(JsonFormatter().format(record))
-    assert "ValueError: no luck" in line["error"]
+    assert line["error"].startswith("ValueError: no luck\nTraceback (most recent call last):\n")
+    assert line["error_type"] == "ValueError"
     assert "\n" not in JsonFormatter().format(record)
+
+
+@pytest.mark.spec("LOG-04")
+async def test_the_line_of_a_failed_run_has_the_error_first_its_type_and_no_secret(
+    jobs: Stoker, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.task(attempts=1)
+    async def charge() -> None:
+        raise ConnectionError("cannot reach postgres://ada:s3cret@db with api_key=s3cret")
+
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    job = await charge.using(tenant="acme", metadata={"traceparent": parent}).enqueue()
+    await drain(jobs)
+    [record] = [one for one in caplog.records if getattr(one, "job", None) == job.id and one.levelno >= logging.ERROR]
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["error_type"], line["tenant"], bool(line["worker"])) == ("ConnectionError", "acme", True)
+    assert line["trace_id"] == "0af7651916cd43dd8448eb211c80319c", "its caller's, as nothing traces here"
+    first, second, *_ = line["error"].splitlines()
+    assert first == "ConnectionError: cannot reach postgres://ada:[hidden]@db with api_key=[hidden]"
+    assert second == "Traceback (most recent call last):"
+    plain = Plain().format(record)
+    assert "s3cret" not in plain + json.dumps(line)
+    assert "trace_id=0af7651916cd43dd8448eb211c80319c" in plain
+    assert "s3cret" in record.getMessage(), "the record itself is left to other handlers"
+
+
+@pytest.mark.spec("LOG-04", "REDACT-07")
+def test_what_the_filter_masked_begins_with_the_line_of_the_exception_too() -> None:
+    try:
+        raise ValueError("token=s3cret")
+    except ValueError as error:
+        info = (type(error), error, error.__traceback__)
+    record = logging.LogRecord("shop", logging.ERROR, __file__, 1, "failed", (), info)
+    RedactingFilter().filter(record)
+    line = json.loads(JsonFormatter().format(record))
+    assert line["error"].startswith("ValueError: token=[hidden]\nTraceback")
+    assert line["error_type"] == "ValueError"
 
 
 @pytest.mark.spec("LOG-03")

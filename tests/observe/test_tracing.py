@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from stoker.app import Stoker
-from stoker.context import current
+from stoker.context import JobLogFilter, current
 from stoker.model.chunk import Chunk
 from stoker.model.job import LARGEST_METADATA, Status, chain
 from stoker.model.outcome import Snooze
 from stoker.model.retry import Fixed
 from stoker.observe.tracing import trace
-from tests.harness.apps import becomes, drain, working
+from tests.harness.apps import PATIENCE, becomes, drain, until, working
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,6 +38,9 @@ class Spans:
         self.provider = TracerProvider(shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.tracer = self.provider.get_tracer("test")
+
+    def all(self) -> Sequence[ReadableSpan]:
+        return self._exporter.get_finished_spans()
 
     def named(self, name: str) -> list[ReadableSpan]:
         return [span for span in self._exporter.get_finished_spans() if span.name == name]
@@ -97,9 +101,10 @@ async def test_a_run_links_to_the_enqueue(traced: Stoker, spans: Spans) -> None:
     common = {"messaging.system": "stoker", "messaging.destination.name": "mail", "messaging.message.id": handle.id}
     kind = {"stoker.job.kind": "send"}
     operation = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
-    assert dict(sent.attributes or {}) == {**common, **kind, **operation}
+    assert dict(sent.attributes or {}) == {**common, **kind, **operation, "stoker.outcome": "inserted"}
     operation = {"messaging.operation.name": "process", "messaging.operation.type": "process"}
-    assert dict(run.attributes or {}) == {**common, **kind, **operation, "stoker.job.attempt": 1}
+    outcome = {"stoker.job.attempt": 1, "stoker.outcome": "done"}
+    assert dict(run.attributes or {}) == {**common, **kind, **operation, **outcome}
     assert run.status.status_code is StatusCode.UNSET
 
 
@@ -228,7 +233,7 @@ async def test_a_taken_key_names_the_job_that_holds_it(traced: Stoker, spans: Sp
     await keyed.enqueue()
     _, again = spans.named("send mail")
     assert (again.attributes or {})["messaging.message.id"] == first.id
-    assert (again.attributes or {})["stoker.stored"] == "existing"
+    assert (again.attributes or {})["stoker.outcome"] == "existing"
 
 
 @pytest.mark.spec("TRACE-01", "TRACE-04")
@@ -241,7 +246,97 @@ async def test_a_refused_enqueue_is_an_error(traced: Stoker, spans: Spans) -> No
     with pytest.raises(Exception, match="open"):
         await send.enqueue()
     assert spans.the("send mail").status.status_code is StatusCode.ERROR
+    assert (spans.the("send mail").attributes or {})["stoker.outcome"] == "failed"
     await engine.open()
+
+
+@pytest.mark.spec("TRACE-09")
+async def test_a_run_goes_on_with_the_callers_trace_on_request(jobs: Stoker, spans: Spans) -> None:
+    trace(jobs, continued=True, tracer_provider=spans.provider)
+
+    @jobs.task(queue="mail", attempts=2, backoff=Fixed(0))
+    async def send() -> None:
+        if current().attempt == 1:
+            raise ValueError("no luck")
+
+    with spans.tracer.start_as_current_span("request"):
+        handle = await send.enqueue()
+    async with working(jobs):
+        await becomes(handle, Status.DONE)
+    sent, (first, second) = spans.the("send mail"), spans.named("process send")
+    assert parent_of(first) == parent_of(second) == id_of(sent)
+    assert linked(second)["first run"] == id_of(first)
+    assert {id_of(span)[0] for span in (sent, first, second)} == {id_of(spans.the("request"))[0]}
+
+
+@pytest.mark.spec("TRACE-10")
+async def test_every_span_says_what_became_of_it(traced: Stoker, spans: Spans) -> None:
+    started: dict[str, asyncio.Event] = {"slow": asyncio.Event(), "unwanted": asyncio.Event()}
+
+    async def hang(name: str) -> None:
+        started[name].set()
+        await asyncio.sleep(PATIENCE)
+
+    @traced.task(attempts=1, timeout=0.05)
+    async def slow() -> None:
+        await hang("slow")
+
+    @traced.task
+    async def unwanted() -> None:
+        await hang("unwanted")
+
+    @traced.task(attempts=1)
+    async def broken() -> None:
+        raise LookupError
+
+    @traced.task
+    async def fine() -> None:
+        current().follow_up(last.draft())
+
+    @traced.task(queue="last")
+    async def last() -> None: ...
+
+    doomed = await unwanted.enqueue()
+    handles = [await task.enqueue() for task in (slow, broken, fine)]
+    async with working(traced):
+        await started["unwanted"].wait()
+        await doomed.cancel()
+        await becomes(doomed, Status.CANCELED)
+        for handle, status in zip(handles, (Status.DEAD, Status.DEAD, Status.DONE), strict=True):
+            await becomes(handle, status)
+        await until(lambda: bool(spans.named("process last")))
+    said = {span.name: (span.attributes or {}).get("stoker.outcome") for span in spans.all()}
+    assert said == {
+        "send default": "inserted",
+        "send last": "with_run",
+        "process slow": "timedout",
+        "process unwanted": "canceled",
+        "process broken": "failed",
+        "process fine": "done",
+        "process last": "done",
+    }
+    assert spans.the("process unwanted").status.status_code is StatusCode.UNSET, "a cancel is no error"
+
+
+@pytest.mark.spec("TRACE-11", "LOG-04")
+async def test_log_lines_carry_the_trace_of_their_run(
+    traced: Stoker, spans: Spans, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    caplog.handler.addFilter(JobLogFilter())
+
+    @traced.task(attempts=2, backoff=Fixed(0))
+    def send() -> None:
+        logging.getLogger("shop").info("at work")
+        raise ValueError("no luck")
+
+    handle = await send.enqueue()
+    async with working(traced):
+        await becomes(handle, Status.DEAD)
+    runs = [format(id_of(run)[0], "032x") for run in spans.named("process send")]
+    for name in ("shop", "stoker.worker"):
+        lines = [one for one in caplog.records if one.name == name and getattr(one, "job", None) == handle.id]
+        assert [getattr(one, "trace_id", None) for one in lines] == runs, name
 
 
 @pytest.mark.spec("TRACE-07")

@@ -277,6 +277,19 @@ async def test_times_are_relative_in_lists_and_exact_on_a_job(app: Stoker, clien
     assert re.search(f"{EXACT} ann dashboard Resumed queue imports", text(await client.get("/audit")))
 
 
+@pytest.mark.spec("TRACE-11")
+async def test_a_job_shows_the_trace_of_its_caller_and_of_a_failed_run(app: Stoker, client: Client) -> None:
+    caller, run = "0af7651916cd43dd8448eb211c80319c", "4bf92f3577b34da6a3ce929d0e0e4736"
+    job = await enqueue(app, "send", metadata={"traceparent": f"00-{caller}-b7ad6b7169203331-01"})
+    noted = {"exec_traceparent": f"00-{run}-00f067aa0ba902b7-01"}
+    [one] = await claim(app)
+    engine = await app.engine()
+    await engine.jobs.settle([Settlement(one.id, one.worker, one.token, Status.DEAD, error="x", metadata=noted)])
+    page = text(await client.get(f"/jobs/{job}"))
+    assert f"Trace {caller}" in page
+    assert f"Trace of its first failed run {run}" in page
+
+
 @pytest.mark.spec("WEB-07")
 async def test_a_job_shows_how_it_waits_between_its_runs(app: Stoker, client: Client) -> None:
     for backoff, words in [

@@ -11,6 +11,7 @@ import click
 
 from stoker.cli.text import safe
 from stoker.context import name_jobs_in_logs
+from stoker.model.redact import Redaction
 from stoker.observe.logs import ABOUT_JOBS, JsonFormatter, timestamp
 
 Format: TypeAlias = Literal["plain", "json"]
@@ -20,15 +21,18 @@ T = TypeVar("T")
 
 
 class Plain(logging.Formatter):
-    """`2030-01-01T09:00:00.123Z INFO stoker.worker: message`; further lines are indented."""
+    """`2030-01-01T09:00:00.123Z INFO stoker.worker: message`; further lines are indented, and secrets are masked."""
+
+    _redaction = Redaction()
 
     def format(self, record: logging.LogRecord) -> str:
         """One record."""
         job = getattr(record, "job", None)
         named = job is not None and str(job) in record.getMessage()  # a message that names its job needs no more
-        fields = {} if named else {key: getattr(record, key, None) for key in ABOUT_JOBS}
+        keys = ("trace_id",) if named else ABOUT_JOBS
+        fields = {key: getattr(record, key, None) for key in keys}
         about = " ".join(f"{key}={value}" for key, value in fields.items() if value is not None)
-        text = super().format(record) + (f" [{about}]" if about else "")
+        text = self._redaction.text(super().format(record)) + (f" [{about}]" if about else "")
         return f"{timestamp(record)} {record.levelname} {record.name}: " + safe(text).replace("\n", "\n    ")
 
 

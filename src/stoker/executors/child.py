@@ -172,7 +172,7 @@ class Child:
             self._progress = None
             running.set(context)
             if trace is not None and self.app.tracing is not None:
-                self.app.tracing.enter(trace)
+                context.trace = self.app.tracing.enter(trace)
             value = await self.app.scoped(self._call_of(task))(context)
             if task.chunk is not None:
                 [value] = answers(task.name, value, 1)

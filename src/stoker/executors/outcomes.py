@@ -62,16 +62,21 @@ NOTHING = ends.Done()
 
 
 def outcome_of_error(
-    error: BaseException, task: Task[..., Any], cause: Cause | None, limit: float | None, ran: Span = 0
+    error: BaseException, task: Task[..., Any] | None, cause: Cause | None, limit: float | None, ran: Span = 0
 ) -> Outcome:
-    """What an exception that left the handler (or its middleware) means. Never raises, whatever the exception does."""
+    """What an exception that left the handler (or its middleware) means. Never raises, whatever the exception does.
+
+    Without its task nobody is asked whether a retry is worth it.
+    """
     try:
         return _decide(error, task, cause, limit, ran)
     except BaseException as broken:  # noqa: BLE001 - an exception may override anything that is read here
         return ends.Failed(f"{describe_error(error)}\nThis error cannot be judged: {text_of(broken)}")
 
 
-def _decide(error: BaseException, task: Task[..., Any], cause: Cause | None, limit: float | None, ran: Span) -> Outcome:
+def _decide(
+    error: BaseException, task: Task[..., Any] | None, cause: Cause | None, limit: float | None, ran: Span
+) -> Outcome:
     error = gravest(error)
     if isinstance(error, DecidedInChild):
         return error.outcome
@@ -119,7 +124,7 @@ def _outcome_of_exit(raised: Exit, ran: Span) -> Outcome:
     return raised.outcome(ran, text)
 
 
-def _failed(error: BaseException, members: list[BaseException], task: Task[..., Any]) -> ends.Failed:
+def _failed(error: BaseException, members: list[BaseException], task: Task[..., Any] | None) -> ends.Failed:
     """A group is worth a retry when each of its members is; the longest wish of theirs counts."""
     text = describe_error(error)
     worth, remark = _worth(members, task)

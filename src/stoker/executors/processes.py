@@ -207,7 +207,7 @@ class _Child:
         """
         began = False
         self._about = context.about
-        token = context.cancel = _ChildToken(self.process, context.cancel.reason)
+        token = context.cancel = _ChildToken(self.process, context.cancel)
         if context.stopping:
             self.process.send(messages.encode(messages.Stopping()))
         tracing = context.runtime.app.tracing
@@ -265,11 +265,12 @@ class _ChildToken(CancelToken):
 
     __slots__ = ("_process", "_reason", "_timer")
 
-    def __init__(self, process: ChildProcess, reason: str | None) -> None:
+    def __init__(self, process: ChildProcess, before: CancelToken) -> None:
         self._process = process
         self._reason: str | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.reason = reason
+        self.cause = before.cause
+        self.reason = before.reason
 
     @property
     def reason(self) -> str | None:

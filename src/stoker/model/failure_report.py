@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 import msgspec
 
 from stoker.model.job import Claim, Settlement, Status
@@ -36,6 +39,15 @@ def failure_report(claim: Claim, settlement: Settlement) -> FailureReport | None
             False, "is done, but its result cannot be stored", why, "result() raises ResultUnavailable."
         )
     return None
+
+
+_TYPE: Final = re.compile(r"(?:\w+\.)*[A-Z]\w*(?=: |\n|$)")
+
+
+def error_type(error: str) -> str | None:
+    """The class of an exception, read from its text; None where the text is no exception's, as of a timeout."""
+    found = _TYPE.match(error)
+    return None if found is None else found[0]
 
 
 def in_words(wait: Span) -> str:

@@ -22,17 +22,21 @@ from opentelemetry.util.types import AttributeValue
 from stoker.app import Stoker
 from stoker.codec.error_text import describe_error
 from stoker.context import NOTED, Context
-from stoker.executors.outcomes import DecidedInChild
+from stoker.executors.outcomes import Cause, DecidedInChild, outcome_of_error
 from stoker.hooks import Next, Sending
 from stoker.model import ids
 from stoker.model import outcome as ends
 from stoker.model.errors import InvalidInput
 from stoker.model.groups import Group
 from stoker.model.job import Draft, Stored
-from stoker.model.outcome import Exit, gravest
+from stoker.model.origin import TRACE
+from stoker.model.outcome import gravest
 
-FIRST_RUN = f"{NOTED}traceparent"
+FIRST_RUN = f"{NOTED}{TRACE}"
 """Metadata key: the span of the job's first run, which the spans of later attempts link to."""
+
+OUTCOME = "stoker.outcome"
+"""Attribute of every span: what became of the write, or of the run."""
 
 _W3C = TraceContextTextMapPropagator()
 _BAGGAGE = W3CBaggagePropagator()
@@ -40,14 +44,17 @@ _NO_FAULT = (ends.Snoozed, ends.Throttled, ends.HandedBack, ends.Canceled)
 """Outcomes that are no failure of the run."""
 
 
-def trace(app: Stoker, *, baggage: bool = False, tracer_provider: TracerProvider | None = None) -> None:
+def trace(
+    app: Stoker, *, continued: bool = False, baggage: bool = False, tracer_provider: TracerProvider | None = None
+) -> None:
     """Make spans for what this app enqueues and runs, from now on. Twice is harmless.
 
-    Call it where the app is made, so that worker and handler processes do it too. `baggage` lets the caller's baggage
-    travel with each job; it is stored in clear text.
+    Call it where the app is made, so that worker and handler processes do it too. `continued`: runs go on with the
+    caller's trace, as children of the span that stored the job, instead of beginning one that links to it. `baggage`
+    lets the caller's baggage travel with each job; it is stored in clear text.
     """
     if app.tracing is None:
-        tracing = Tracing(baggage=baggage, tracer_provider=tracer_provider)
+        tracing = Tracing(continued=continued, baggage=baggage, tracer_provider=tracer_provider)
         app.tracing = tracing
         app.middleware.insert(0, tracing.process)
 
@@ -55,8 +62,11 @@ def trace(app: Stoker, *, baggage: bool = False, tracer_provider: TracerProvider
 class Tracing:
     """The spans of one app."""
 
-    def __init__(self, *, baggage: bool = False, tracer_provider: TracerProvider | None = None) -> None:
+    def __init__(
+        self, *, continued: bool = False, baggage: bool = False, tracer_provider: TracerProvider | None = None
+    ) -> None:
         self._tracer = api.get_tracer("stoker", tracer_provider=tracer_provider)
+        self._continued = continued
         self._baggage = baggage
 
     # --- producers ----------------------------------------------------------------------------------------------
@@ -68,12 +78,16 @@ class Tracing:
         try:
             sending = Sending(self._stamped(drafts, spans), self._stamped_group(group, spans))
             yield sending
+            stored: dict[str, set[str]] = {}
             for draft, receipt in zip(drafts, sending.receipts, strict=False):
+                stored.setdefault(draft.queue, set()).add(receipt.stored.value)
                 if len(drafts) == 1 and receipt.stored is not Stored.INSERTED:
                     spans[draft.queue].set_attribute("messaging.message.id", ids.text(receipt.id))
-                    spans[draft.queue].set_attribute("stoker.stored", receipt.stored.value)
+            for queue, found in stored.items():
+                spans[queue].set_attribute(OUTCOME, found.pop() if len(found) == 1 else "mixed")
         except BaseException as error:
             for span in spans.values():
+                span.set_attribute(OUTCOME, "failed")
                 _failed(span, error)
             raise
         finally:
@@ -81,9 +95,10 @@ class Tracing:
                 span.end()
 
     def following(self, context: Context, drafts: Sequence[Draft]) -> tuple[Draft, ...]:
-        """Stamp the follow-ups of a run: each `send` is a child of the run's span."""
+        """Stamp the follow-ups of a run: each `send` is a child of the run's span. They are stored with its end."""
         spans = self._sends(drafts, context.trace)
         for span in spans.values():
+            span.set_attribute(OUTCOME, "with_run")
             span.end()
         return tuple(self._stamped(drafts, spans))
 
@@ -151,17 +166,22 @@ class Tracing:
         context.trace = api.set_span_in_context(span, parent)
         otel.attach(context.trace)  # never detached: the run has contextvars of its own
         try:
-            return await call(context)
+            value = await call(context)
         except BaseException as error:
             _judge(span, error, context)
             self._remember(span, items)
             raise
+        else:
+            span.set_attribute(OUTCOME, "done")
+            return value
         finally:
             span.end()
 
     def _received(self, metadata: Mapping[str, str] | None) -> Surroundings:
-        """A new trace, with the baggage that came along."""
-        return _BAGGAGE.extract(metadata or {}, Surroundings()) if self._baggage else Surroundings()
+        """The caller's trace if it is to go on, else a new one; with the baggage that came along."""
+        carrier = metadata or {}
+        surroundings = _W3C.extract(carrier, Surroundings()) if self._continued else Surroundings()
+        return _BAGGAGE.extract(carrier, surroundings) if self._baggage else surroundings
 
     def _remember(self, span: Span, items: Sequence[Context]) -> None:
         """Note the first run's span on the job, for the link of the next attempt."""
@@ -181,10 +201,17 @@ class Tracing:
             _BAGGAGE.inject(carrier)
         return carrier
 
-    def enter(self, carrier: Mapping[str, str]) -> None:
+    def enter(self, carrier: Mapping[str, str]) -> Surroundings:
         """Go on with the run's trace, in the process of its handler."""
         surroundings = _W3C.extract(carrier, Surroundings())
-        otel.attach(_BAGGAGE.extract(carrier, surroundings) if self._baggage else surroundings)
+        surroundings = _BAGGAGE.extract(carrier, surroundings) if self._baggage else surroundings
+        otel.attach(surroundings)
+        return surroundings
+
+    def trace_id(self, surroundings: Surroundings) -> str | None:
+        """The id of the trace that a run is in; None without an SDK."""
+        found = api.get_current_span(surroundings).get_span_context()
+        return api.format_trace_id(found.trace_id) if found.is_valid else None
 
 
 def _about(operation: str, queue: str) -> dict[str, AttributeValue]:
@@ -222,14 +249,12 @@ def _links(item: Context) -> Iterator[Link]:
 
 def _judge(span: Span, error: BaseException, context: Context) -> None:
     """Record what ended a run. What a handler asks for (Snooze, Throttle) is no error."""
-    error = gravest(error)
-    outcome = error.outcome if isinstance(error, DecidedInChild) else None
-    if isinstance(error, Exit):
-        outcome = error.outcome(0, str)
-    if outcome is not None:
-        span.set_attribute("stoker.outcome", type(outcome).__name__.lower())
+    cause = context.cancel.cause
+    outcome = outcome_of_error(error, None, cause if isinstance(cause, Cause) else None, context.limit)
+    span.set_attribute(OUTCOME, type(outcome).__name__.lower())
     if isinstance(outcome, _NO_FAULT):
         return
+    error = gravest(error)
     if isinstance(error, DecidedInChild):
         _failed_elsewhere(span, str(error))
         return

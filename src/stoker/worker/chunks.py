@@ -258,11 +258,13 @@ class ChunkRunner(Runner):
             slot.context = None
             if slot.task.cancelling():
                 slot.recover()
-        outcomes = self._judged(slot, runner, items, found)
+        outcomes = self._judged(slot, runner, items, found, context.trace)
         slot.causes.clear()
         return outcomes
 
-    def _judged(self, slot: Slot, runner: TaskRunner, items: tuple[Context, ...], found: list[Any]) -> list[Outcome]:
+    def _judged(
+        self, slot: Slot, runner: TaskRunner, items: tuple[Context, ...], found: list[Any], trace: Any
+    ) -> list[Outcome]:
         """Return what each value or exception means for its job. An exception of many jobs is judged once."""
         known: dict[tuple[int, Cause | None], Outcome] = {}
         outcomes: list[Outcome] = []
@@ -270,6 +272,7 @@ class ChunkRunner(Runner):
             if not isinstance(value, BaseException):
                 outcomes.append(outcome_of_result(runner.task, value, item))
                 continue
+            item.trace = trace
             self._raised(item, value)
             key = id(value), slot.cause_of(item)
             if key not in known:

@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from stoker.codec.error_text import one_line, safe
 from stoker.hooks import FailedRun, Listeners
 from stoker.model import ids
-from stoker.model.failure_report import FailureReport, failure_report, in_words
+from stoker.model.failure_report import FailureReport, error_type, failure_report, in_words
 from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement, Status, Verdict
+from stoker.model.origin import trace_id
 from stoker.model.outcome import Done, Failed, Outcome, Snoozed, Throttled
 
 logger = logging.getLogger("stoker.worker")
@@ -70,17 +71,21 @@ class FailureLog:
         self._clock = clock
         self._windows: dict[str, _Window] = {}
         self._raised: dict[JobId, BaseException] = {}
+        self._traces: dict[JobId, str] = {}
         self._returned: set[str] = set()
         self._held: dict[str, _Held] = {}
 
-    def raised(self, claim: Claim, error: BaseException) -> None:
-        """Keep what a run raised until its outcome is settled, where a hook wants it."""
-        if self._hooks:
+    def raised(self, claim: Claim, error: BaseException | None, trace_id: str | None = None) -> None:
+        """Keep what a run raised until its outcome is settled, where a hook wants it, and the trace of the run."""
+        if self._hooks and error is not None:
             self._raised[claim.id] = error
+        if trace_id is not None:
+            self._traces[claim.id] = trace_id
 
     def lost(self, claim: Claim) -> None:
         """Forget what a run raised: the store refused its outcome."""
         self._raised.pop(claim.id, None)
+        self._traces.pop(claim.id, None)
 
     def applied(self, claims: Sequence[Claim], settlements: Sequence[Settlement], verdicts: Sequence[Verdict]) -> None:
         """Log those of a batch that applied and are failures."""
@@ -90,10 +95,10 @@ class FailureLog:
 
     def settled(self, claim: Claim, settlement: Settlement) -> None:
         """Log a settlement that applied, if it is a failure, and call the error hooks."""
-        exception = self._raised.pop(claim.id, None)
+        exception, trace = self._raised.pop(claim.id, None), self._traces.pop(claim.id, None)
         failure = failure_report(claim, settlement)
         if failure is not None and self._admits(claim.kind, dead=failure.dead):
-            _log(claim, failure)
+            _log(claim, failure, trace)
         if failure is not None and self._hooks and settlement.status in FAILURES:
             self._hooks.emit(_failed_run(claim, failure, exception))
 
@@ -194,7 +199,7 @@ def _failed_run(claim: Claim, failure: FailureReport, exception: BaseException |
     )
 
 
-def _log(claim: Claim, failure: FailureReport) -> None:
+def _log(claim: Claim, failure: FailureReport, trace: str | None = None) -> None:
     level = logging.ERROR if failure.dead else logging.WARNING
     if not logger.isEnabledFor(level):
         return
@@ -202,15 +207,18 @@ def _log(claim: Claim, failure: FailureReport) -> None:
     job = ids.text(claim.id)
     text = f"job {job} ({claim.kind}, queue {claim.queue}) {failure.event}: "
     text += f"{one_line(first, LONGEST_HEADLINE).rstrip('.')}. {failure.then}"
-    record = logger.makeRecord(logger.name, level, __file__, 0, text, (), None, "settled", _about(claim))
+    about = _about(claim, trace) | {"error": failure.error, "error_type": error_type(failure.error)}
+    record = logger.makeRecord(logger.name, level, __file__, 0, text, (), None, "settled", about)
     if rest:
         # Where the exception itself is gone, or was another process's: formatters print this below the message.
         record.exc_text = "\n".join(f"    {line}" for line in safe(rest).splitlines())
     logger.handle(record)
 
 
-def _about(claim: Claim) -> dict[str, object]:
-    return {"job": ids.text(claim.id), "kind": claim.kind, "queue": claim.queue, "attempt": claim.attempt}
+def _about(claim: Claim, trace: str | None = None) -> dict[str, object]:
+    about: dict[str, object] = {"job": ids.text(claim.id), "kind": claim.kind, "queue": claim.queue}
+    about |= {"attempt": claim.attempt, "tenant": claim.tenant, "worker": claim.worker}
+    return about | {"trace_id": trace or trace_id(claim.options.metadata)}
 
 
 def _log_rest(kind: str, window: _Window, now: float) -> None:

@@ -191,9 +191,10 @@ class Runner:
         return msgspec.structs.replace(settlement, followups=tracing.following(context, settlement.followups))
 
     def _raised(self, context: Context, error: BaseException) -> None:
-        """Keep an exception for the error hooks; of another process there is only its text."""
-        if not issubclass(type(error), (DecidedInChild, ProcessDied)):  # its `__class__` may raise
-            self._failures.raised(context.claim, error)
+        """Keep an exception for the error hooks, and its trace for the log; of another process there is only text."""
+        elsewhere = issubclass(type(error), (DecidedInChild, ProcessDied))  # its `__class__` may raise
+        trace_id = None if context.trace is None else context.trace_id
+        self._failures.raised(context.claim, None if elsewhere else error, trace_id)
 
     async def _after_block(self, slot: Slot, context: Context, commit: Commit, outcome: Outcome, rules: Rules) -> None:
         """Hand over a run that opened a block: the block may have settled its job, or moved its claim."""

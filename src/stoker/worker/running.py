@@ -54,6 +54,7 @@ class Slot:
             return
         if self.cause is None:
             self.cause = cause
+            self.context.cancel.cause = cause
             self.context.cancel.reason = reason
         if self.on_loop or cause in (Cause.TIMEOUT, Cause.SHUTDOWN):
             self.tries += 1

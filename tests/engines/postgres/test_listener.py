@@ -392,3 +392,18 @@ async def test_a_loop_that_is_held_up_is_asked_once_to_fetch_what_was_heard() ->
     subscriber.notify(frozenset({"mail"}))
     await until(lambda: len(fetched) == 2)
     assert fetched[1] == {"mail"}
+
+
+@pytest.mark.spec("PGOP-21")
+async def test_sessions_say_what_they_are_for(postgres_url: str, make: Make) -> None:
+    engine = await make()
+    await engine.operator.census()
+    async with engine.transaction() as tx:
+        await tx.execute("select 1", ())
+        await engine.jobs.wait([CONTROL], 0)
+        with psycopg.connect(postgres_url) as connection:
+            names = connection.execute(
+                "select application_name from pg_stat_activity where datname = current_database()"
+            )
+            found = {name for (name,) in names}
+    assert {"stoker jobs", "stoker admin", "stoker transaction", "stoker wake-ups"} <= found

@@ -335,7 +335,7 @@ async def test_a_connection_killed_in_the_middle_is_an_answer_and_the_next_call_
         await blocked(engine, stuck)
         admin.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where application_name = 'stoker' and wait_event_type = 'Lock' and query like %s",
+            " where application_name = 'stoker jobs' and wait_event_type = 'Lock' and query like %s",
             (f"%{postgres_schema}%",),
         )
         with pytest.raises(EngineUnavailable):

@@ -40,7 +40,7 @@ begin
 end $$;
 """
 WATCHED = "create trigger watch after insert or update or delete on {schema}.{table} execute function {schema}.watch();"
-SESSIONS = "select count(*) from pg_stat_activity where application_name = 'stoker'"
+SESSIONS = "select count(*) from pg_stat_activity where application_name like 'stoker %'"
 
 PATIENT = 60.0
 """Seconds: where no caller may see an error, a busy machine must not make one."""

@@ -49,7 +49,6 @@ a stricter one would only make the server give up transactions that do each othe
 
 COMMON = {
     "jit": "off",
-    "application_name": "stoker",
     "tcp_user_timeout": "10000",
     "client_min_messages": "warning",
     "default_transaction_isolation": LEVEL,
@@ -159,7 +158,8 @@ class Connection:
         url: str,
         where: str,
         *,
-        settings: dict[str, str] | None,
+        purpose: str,
+        settings: dict[str, str],
         pooler: Pooler,
         patience: float,
         ids: bool = True,
@@ -167,10 +167,13 @@ class Connection:
     ) -> Connection:
         """Connect. `settings` are the session's, where there is one of our own; `ids`: a uuid is sixteen bytes.
 
+        `purpose` is what it is for, as `pg_stat_activity` shows it.
+
         The server stops a statement after `limit` seconds. Behind a pooler each transaction says so itself.
         """
+        settings = {**settings, "application_name": f"stoker {purpose}"}
         if limit is not None:
-            settings = {**(settings or {}), "statement_timeout": _milliseconds(limit)}
+            settings["statement_timeout"] = _milliseconds(limit)
         try:
             link = None if pooler == "transaction" else await _direct(url, settings, pooler, patience)
             pooled = link is None

@@ -68,7 +68,7 @@ async def prepare(connection: Connection, options: Options) -> tuple[str, int]:
 async def whereabouts(options: Options) -> tuple[str, int]:
     """Which database of which server a new connection leads to now; on any loop, without an open engine."""
     connection = await Connection.open(
-        options.url, options.where, settings=None, pooler="transaction", patience=options.patience
+        options.url, options.where, purpose="schema", settings={}, pooler="transaction", patience=options.patience
     )
     try:
         [(database, started)] = await connection.run(WHEREABOUTS, (), options.patience)
@@ -150,7 +150,7 @@ async def _advance(connection: Connection, options: Options) -> list[str]:
 async def connected(options: Options, call: Callable[[Connection, Options], Awaitable[T]]) -> T:
     """Run `plan`, `script` or `migrate` over a connection of its own. Needs no open engine."""
     connection = await Connection.open(
-        options.url, options.where, settings=None, pooler=options.pooler, patience=options.patience
+        options.url, options.where, purpose="schema", settings={}, pooler=options.pooler, patience=options.patience
     )
     try:
         return await call(connection, options)

@@ -156,6 +156,7 @@ class Store:
         connection = await Connection.open(
             options.url,
             options.where,
+            purpose=kind,
             settings=settings,
             pooler=self._pooler,
             patience=options.patience,

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from stoker import views
+from stoker.context import NOTED
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.actions import ACTIONS
@@ -18,7 +19,7 @@ from stoker.model.groups import GROUP, Group
 from stoker.model.humanize import count, span, until
 from stoker.model.job import FINISHED, FIRST, PARENT, Job, Status, links
 from stoker.model.lifetime_bar import life
-from stoker.model.origin import origin
+from stoker.model.origin import TRACE, origin, trace_id
 from stoker.model.query import WAITING, Census, Page, Query
 from stoker.model.retry import Backoff, DelayList, Exponential, Fixed, Linear
 from stoker.model.time import Instant, Seconds
@@ -124,6 +125,8 @@ def _facts(visit: RequestContext, job: Job, record: views.Job, reading: Reading)
         ),
         ("Principal", whose.principal or "", ""),
         ("Correlation", whose.correlation or "", ""),
+        ("Trace", trace_id(job.options.metadata) or "", ""),
+        ("Trace of its first failed run", _failed_in(job), ""),
         (
             "Worker",
             ""
@@ -145,6 +148,12 @@ def _facts(visit: RequestContext, job: Job, record: views.Job, reading: Reading)
         ("Copy", record.successor or "", visit.url(f"jobs/{record.successor}") if record.successor else ""),
     ]
     return [(name, text, link) for name, text, link in found if text]
+
+
+def _failed_in(job: Job) -> str:
+    """The trace of its first failed run, where it is another one than its caller's."""
+    found = trace_id(job.metadata, f"{NOTED}{TRACE}") or ""
+    return "" if found == trace_id(job.options.metadata) else found
 
 
 def _key(job: Job, now: Instant) -> str | Markup:

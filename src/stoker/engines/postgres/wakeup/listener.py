@@ -169,7 +169,9 @@ class Listener:
     async def _open(self) -> Connection | None:
         """Open a connection that listens; None when a pooler makes that impossible."""
         url, pooler = self.address
-        connection = await Connection.open(url, self._where, settings=FOR_ADMIN, pooler=pooler, patience=self._patience)
+        connection = await Connection.open(
+            url, self._where, purpose="wake-ups", settings=FOR_ADMIN, pooler=pooler, patience=self._patience
+        )
         if connection.pooled:
             await connection.close()
             if _registry.first_to_report(self.address):
