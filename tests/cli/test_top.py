@@ -13,6 +13,7 @@ import termios
 import time
 from collections.abc import AsyncIterator, Callable
 from fcntl import ioctl
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from stoker.cli.terminal import HELP, Page, Question, Top
 from stoker.model.control import Tuning
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Status
-from tests.harness.apps import PATIENCE, drain
+from tests.harness.apps import PATIENCE, drain, working
 
 SIZES = [(80, 24), (200, 60)]
 
@@ -58,7 +59,16 @@ def text(top: Top, where: str) -> str:
 
 def cells(top: Top) -> list[list[str]]:
     table = top.query_one(DataTable)
-    return [[str(cell) for cell in table.get_row_at(row)] for row in range(table.row_count)]
+    return [[str(cell).strip() for cell in table.get_row_at(row)] for row in range(table.row_count)]
+
+
+def heads(top: Top) -> list[str]:
+    return [str(column.label).strip() for column in top.query_one(DataTable).ordered_columns]
+
+
+def of_first(top: Top, head: str) -> str:
+    """What the first row has under a head."""
+    return cells(top)[0][heads(top).index(head)]
 
 
 async def shows(pilot: Pilot[None], seen: Callable[[], object]) -> None:
@@ -74,9 +84,9 @@ async def test_queues_are_shown_at_every_size(app: Stoker, size: tuple[int, int]
     top = Top(Admin(app))
     async with top.run_test(size=size) as pilot:
         await shows(pilot, lambda: len(cells(top)) == 2)
-        later, mail = cells(top)
-        assert (later[0], mail[0], mail[4]) == ("later", "mail", "12")
-        assert len(mail) == (7 if size[0] == 80 else 14)
+        mail, later = (dict(zip(heads(top), row, strict=True)) for row in cells(top))
+        assert (mail["queue"], mail["dead"], later["queue"]) == ("mail", "12", "later")
+        assert (len(heads(top)) >= 7) if size[0] == 80 else (len(heads(top)) == 14)
         head = text(top, "#head")
         assert "One thing needs you" in head
         assert "12 dead" in head
@@ -92,15 +102,15 @@ async def test_a_queue_is_paused_and_resumed(app: Stoker) -> None:
     top = Top(admin)
     async with top.run_test(size=(80, 24)) as pilot:
         await shows(pilot, lambda: len(cells(top)) == 2)
-        await pilot.press("down", "p")
+        await pilot.press("p")
         await shows(pilot, lambda: "queue mail is paused" in text(top, "#said"))
-        await shows(pilot, lambda: cells(top)[1][0] == "mail (paused)")
+        await shows(pilot, lambda: cells(top)[1][0] == "mail" and "paused by ada" in cells(top)[1])
         assert (await admin.queues.get("mail")).paused_by == "ada"
-        assert top.selected == "mail", "the cursor stays where it was"
+        assert top.selected == "mail", "the cursor goes with its row"
         await pilot.press("r")
-        await shows(pilot, lambda: cells(top)[1][0] == "mail")
+        await shows(pilot, lambda: of_first(top, "state") == "open")
         await admin.queues.tune("mail", Tuning(workers=3))
-        await shows(pilot, lambda: cells(top)[1][0] == "mail (limited)")
+        await shows(pilot, lambda: of_first(top, "state").startswith("at most 3 at"))
         await pilot.press("2", "p")
         await shows(pilot, lambda: "select a queue to pause it" in text(top, "#said"))
 
@@ -141,7 +151,7 @@ async def test_many_jobs_are_requeued_after_a_question(app: Stoker) -> None:
         await shows(pilot, lambda: cells(top))
         await pilot.press("3")
         await shows(pilot, lambda: len(cells(top)) == 1)
-        assert cells(top)[0][:2] == ["12", "send"]
+        assert (of_first(top, "jobs"), of_first(top, "kind")) == ("12", "send")
         await pilot.press("enter")
         await shows(pilot, lambda: top.looking_at == "jobs" and len(cells(top)) == 12)
         await pilot.press("3")
@@ -155,8 +165,8 @@ async def test_many_jobs_are_requeued_after_a_question(app: Stoker) -> None:
         await pilot.press("y")
         await shows(pilot, lambda: "requeued 12 jobs" in text(top, "#said"))
         await pilot.press("1")
-        await shows(pilot, lambda: len(cells(top)) == 2 and cells(top)[1][1] == "12")
-        await pilot.press("down", "R")
+        await shows(pilot, lambda: len(cells(top)) == 2 and of_first(top, "ready") == "12")
+        await pilot.press("R")
         await shows(pilot, lambda: "no jobs match is:dead queue:mail" in text(top, "#said"))
 
 
@@ -167,7 +177,7 @@ async def test_workers_help_and_hold(app: Stoker) -> None:
         await shows(pilot, lambda: cells(top))
         await pilot.press("4")
         await shows(pilot, lambda: len(cells(top)) == 1)
-        assert cells(top)[0][3] == "stopped"
+        assert of_first(top, "state") == "stopped"
         await pilot.press("enter")
         await shows(pilot, lambda: isinstance(top.screen, Page))
         assert str(top.screen.query_one(Static).content) == "it runs nothing"
@@ -251,3 +261,53 @@ async def test_titles_are_text(app: Stoker) -> None:
         top.push_screen(Question("requeue \x1b[2J?"))
         await shows(pilot, lambda: isinstance(top.screen, Question) and top.screen.query(Static))
         assert "\x1b" not in str(top.screen.query_one(Static).content)
+
+
+def _says(top: Top, said: str) -> bool:
+    return text(top, "#empty") == said
+
+
+@pytest.mark.spec("TOP-09")
+async def test_the_worst_comes_first_and_figures_are_seen(tmp_path: Path) -> None:
+    """Thirty queues with names of 128 characters, on the picture of a terminal of 80×24."""
+    app = Stoker(f"sqlite:///{tmp_path / 'jobs.db'}")
+    names = [f"{'orders-' * 17}{n:09}" for n in range(30)]
+    assert {len(name) for name in names} == {128}
+
+    @app.task(queue=names[17], attempts=1)
+    async def send() -> None:
+        raise ValueError("no such address")
+
+    @app.task(queue=names[9])
+    async def misspelt() -> None: ...
+
+    async with app:
+        admin = Admin(app)
+        top = Top(admin)
+        async with top.run_test(size=(80, 24)) as pilot:
+            for key, said in (
+                ("1", "No queue has been used yet."),
+                ("2", "No job has been enqueued yet."),
+                ("3", "No dead or retrying job: nothing has failed."),
+                ("4", "No worker has shown itself."),
+            ):
+                await pilot.press(key)
+                await shows(pilot, partial(_says, top, said))
+            for name in names:
+                await admin.queues.tune(name, Tuning(keep_done=3_600_000_000), create=True)
+            await send.enqueue()
+            await drain(app)
+            await misspelt.enqueue()
+            async with working(app, queues={names[17]: 1}):
+                await pilot.press("1")
+                await shows(pilot, lambda: len(cells(top)) == 30 and cells(top)[0][0].endswith("000000009"))
+                table = top.query_one(DataTable)
+                picture = [strip.text for strip in top.screen._compositor.render_strips()]
+        keys = [str(table.coordinate_to_cell_key((row, 0)).row_key.value) for row in range(2)]  # type: ignore[arg-type]
+        assert keys == [names[9], names[17]], "what a finding is about, then what died"
+        [head] = [line for line in picture if "oldest waits" in line]
+        assert {"queue", "ready", "running", "dead", "state"} <= set(head.split())
+        [row] = [line for line in picture if line.strip().endswith("open") and "0009 " in line]
+        assert "…" in row.split()[0]
+        assert row.split()[1] == "1"
+        assert any("…" in line and "has 1 ready job and no worker" in line for line in picture), "a finding is seen"

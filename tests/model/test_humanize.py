@@ -69,3 +69,10 @@ def test_moments_are_relative_in_lists_and_exact_elsewhere() -> None:
     assert humanize.ago(NOW - 400 * DAY, NOW) == "12 Oct 2025"
     assert humanize.until(NOW - MINUTE, NOW) == "in 0.00 s"
     assert humanize.until(datetime(2026, 11, 16, 14, 31, 19, tzinfo=UTC), NOW) == "in 3 min 11 s"
+
+
+@pytest.mark.spec("CLI-75")
+def test_a_spark_shows_a_little_and_nothing_apart() -> None:
+    assert humanize.spark([0, 1, 500, 1_000]) == "▁▂▅█"
+    assert humanize.spark([0, 0]) == "▁▁"
+    assert humanize.spark([]) == ""

@@ -13,12 +13,15 @@ from stoker.admin.history import closed
 from stoker.admin.kinds import KindView, kind_views
 from stoker.admin.queues import MEASURED, QueueView, minutes_of, views
 from stoker.admin.workers import WorkerView, worker_views
-from stoker.model.findings import Finding, findings, verdict
+from stoker.model.findings import Finding, Tone, findings, verdict
 from stoker.model.job import Status
 from stoker.model.operator_metrics import Flow
 from stoker.model.query import Census
 from stoker.model.stats import counted_minutes
 from stoker.model.time import MINUTE, Seconds, moment, span
+
+WORST: tuple[Tone, ...] = ("bad", "warn", "plain")
+"""Tones, the worst first."""
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +49,30 @@ class Overview(Attention, frozen=True, kw_only=True):
     def needs_attention(self) -> bool:
         """Is there a finding that counts?"""
         return any(one.tone != "plain" for one in self.findings)
+
+    @property
+    def tones(self) -> dict[str, Tone]:
+        """The worst tone of the findings about each queue that has some."""
+        found: dict[str, Tone] = {}
+        for one in sorted(self.findings, key=lambda one: -WORST.index(one.tone)):
+            if one.noun == "queue":
+                found[one.name] = one.tone
+        return found
+
+    @property
+    def worst_first(self) -> list[QueueView]:
+        """The queues in the order in which a person should look: what was found, long waits, deaths, idle ones last.
+
+        Waits count in steps of ten seconds, so that queues which keep up do not change places at every look.
+        """
+        tones = self.tones
+
+        def place(one: QueueView) -> tuple[int, bool, int, int, bool, str]:
+            waits = 0 if one.paused or not one.ready else one.lag // timedelta(seconds=10)
+            idle = not (one.ready or one.running or one.retrying or one.dead)
+            return WORST.index(tones.get(one.name, "plain")), one.paused, -waits, -one.dead, idle, one.name
+
+        return sorted(self.queues, key=place)
 
     @property
     def wrong(self) -> bool:

@@ -5,7 +5,9 @@ Nothing but the tables are here: worker processes start from this package too, a
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,7 @@ COMMANDS: Final = {
     "limits": ("stoker.cli.limits:limits", "Show rate budgets and limits by key; change them"),
     "kinds": ("stoker.cli.status:kinds", "List kinds: their jobs now, and what became of those before"),
     "workers": ("stoker.cli.status:workers", "List workers: where they are and what they run"),
+    "stats": ("stoker.cli.stats:stats", "Show what went through over a time: counts, run times, their course"),
     "operations": ("stoker.cli.operations:operations", "List bulk actions; stop and resume them"),
     "audit": ("stoker.cli.audit:audit", "List who changed what, when and why"),
     "metrics": ("stoker.cli.metrics:metrics", "Print a store's metrics for Prometheus, or serve them"),
@@ -66,6 +69,8 @@ def main() -> None:
     """Entry point; modules in the current folder can be imported, as with `python -m`."""
     from stoker.cli.command import stoker
 
+    if "_STOKER_COMPLETE" in os.environ:
+        import_module("stoker.cli.completion")  # bash is answered in a way of its own
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from stoker.admin.audit import AuditView
-from stoker.cli.store import Columns, as_lines_option, ask, on_target, read_time, table
+from stoker.cli.store import ask, on_target, read_time
+from stoker.cli.tables import Columns, as_lines_option, table
 from stoker.model.audit import difference
 from stoker.model.time import SECOND
 
@@ -21,7 +22,12 @@ from stoker.model.time import SECOND
 def audit(since: str, limit: int, as_json: bool, path: str | None, url: str | None, **chosen: str | None) -> None:
     """List who changed what, when, through what and why, the latest first."""
     window = read_time("--since", since) / SECOND
-    table(ask(path, url, lambda admin: admin.audit.list(window, limit=limit, **chosen)), COLUMNS, as_json)
+    table(
+        ask(path, url, lambda admin: admin.audit.list(window, limit=limit, **chosen)),
+        COLUMNS,
+        as_json,
+        goes_first=GOES_FIRST,
+    )
 
 
 COLUMNS: Columns[AuditView] = {
@@ -35,3 +41,5 @@ COLUMNS: Columns[AuditView] = {
     "reason": "reason",
     "entry": "id",
 }
+GOES_FIRST = ("entry", "way", "count")
+"""What a narrow terminal does without."""

@@ -13,14 +13,19 @@ from stoker.admin.groups import STATES, GroupDetail, GroupView, State
 from stoker.admin.operations import OperationView
 from stoker.cli.command import NearestGroup
 from stoker.cli.jobs import ASKS_ABOVE, LARGEST_PAGE, act_on_many, acting, report_operation
-from stoker.cli.store import EXIT_CODES, Columns, as_json_option, as_lines_option, ask, columns, on_store, table
+from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store
+from stoker.cli.tables import Columns, as_lines_option, columns, mark, table
 from stoker.cli.text import safe, say
 from stoker.model.actions import OF_GROUP, Action
 from stoker.model.humanize import count
 
-COLUMNS: Columns[GroupView] = columns(
-    "group=id", "state", "total", "done", "dead", "canceled", "waiting", "queue", "created=created_at"
-)
+COLUMNS: Columns[GroupView] = {
+    **columns("group=id", "state", "total", "done"),
+    "dead": lambda one: mark(one.dead, "bad", when=one.dead),
+    **columns("canceled", "waiting", "queue", "created=created_at"),
+}
+GOES_FIRST = ("canceled", "queue", "created")
+"""What a narrow terminal does without."""
 
 
 @click.group(cls=NearestGroup)
@@ -45,7 +50,7 @@ def list_(state: State | None, limit: int, as_json: bool, path: str | None, url:
             found += page.groups
         return found
 
-    table(ask(path, url, read), COLUMNS, as_json)
+    table(ask(path, url, read), COLUMNS, as_json, goes_first=GOES_FIRST)
 
 
 @groups.command("show", epilog=EXIT_CODES)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 from msgspec import Raw
 
 from stoker.admin import Bulk, Filter, Operators
@@ -16,15 +17,14 @@ from stoker.admin.as_json import plain
 from stoker.admin.details import EventView, JobDetail, why
 from stoker.admin.jobs import JobPage
 from stoker.admin.operations import OperationView
+from stoker.admin.workers import WorkerView
 from stoker.cli.command import NearestGroup
+from stoker.cli.completion import complete_kinds, complete_queues, complete_terms
 from stoker.cli.operations import check_failed, finished, tally
 from stoker.cli.store import (
     EXIT_CODES,
-    Columns,
     as_json_option,
-    as_lines_option,
     ask,
-    columns,
     confirm,
     create_option,
     hinted,
@@ -32,8 +32,8 @@ from stoker.cli.store import (
     read_moment,
     read_time,
     said,
-    table,
 )
+from stoker.cli.tables import Columns, Figure, Id, Wrong, as_lines_option, columns, mark, on_terminal, table
 from stoker.cli.text import one_line, safe, say
 from stoker.codec.signature import display
 from stoker.model.actions import MANY, Action, Parameter
@@ -41,20 +41,41 @@ from stoker.model.errors import NotFound
 from stoker.model.explain import Explanation
 from stoker.model.filter import WORDS, InvalidFilter
 from stoker.model.humanize import count as count_of
-from stoker.model.humanize import in_words
+from stoker.model.humanize import in_words, share
 from stoker.model.ids import LEAST_DIGITS, parse, shortened
+from stoker.model.job import Status
 from stoker.model.same_error import error_line
 from stoker.model.time import SECOND
 from stoker.views import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+WRONG: dict[Status, Wrong] = {Status.DEAD: "bad", Status.RETRYING: "warn"}
+"""The statuses that tell of something wrong."""
+
 COLUMNS: Columns[Job] = {
-    **columns("id", "status", "queue", "kind"),
-    "attempts": lambda job: f"{job.attempts} of {job.base + job.budget}",
+    "id": lambda job: Id(job.id),
+    "status": lambda job: mark(job.status.value, WRONG.get(job.status, "warn"), when=job.status in WRONG),
+    **columns("queue", "kind"),
+    "attempts": lambda job: Figure(f"{job.attempts} of {job.base + job.budget}"),
     "created": "created_at",
-    "error": lambda job: (job.last_error or "").strip().partition("\n")[0][:80],
+    "error": lambda job: error_line(job.last_error),
 }
+GOES_FIRST = ("attempts", "queue", "created")
+"""What a narrow terminal does without."""
+
+
+def running_columns(workers: Mapping[str, str]) -> Columns[Job]:
+    """What is listed of jobs that run; `workers` are the places of workers by id."""
+    return {
+        **{name: COLUMNS[name] for name in ("id", "kind", "queue")},
+        "started": "started_at",
+        "progress": lambda job: "" if job.progress is None else Figure(share(job.progress, 1)),
+        "worker": lambda job: workers.get(job.worker or "", job.worker),
+        "attempts": COLUMNS["attempts"],
+    }
+
+
 LARGEST_PAGE = 200
 
 FILTER_HELP = """\b
@@ -86,6 +107,15 @@ class FilterCommand(click.Command):
         options = [one for one in args[:at] if one not in minus]
         return super().parse_args(ctx, [*options, "--", *minus, *args[at + 1 :]] if minus else args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete `-kind:` as a term, too."""
+        terms = next(one for one in self.params if one.name == "terms")
+        return (
+            complete_terms(ctx, terms, incomplete)
+            if _LEFT_OUT.match(incomplete)
+            else super().shell_complete(ctx, incomplete)
+        )
+
 
 _LEFT_OUT = re.compile(rf"-({'|'.join(WORDS)}):")
 _APP = re.compile(r"[\w.]+:[\w.]+|\w+://.*")
@@ -107,7 +137,9 @@ def _no_app(ctx: click.Context, _: click.Parameter, given: Any) -> Any:
 
 def terms_argument(metavar: str, *, required: bool = False) -> Callable[[F], F]:
     """Give a command the terms of a filter."""
-    return click.argument("terms", metavar=metavar, nargs=-1, required=required, callback=_no_app)
+    return click.argument(
+        "terms", metavar=metavar, nargs=-1, required=required, callback=_no_app, shell_complete=complete_terms
+    )
 
 
 job_argument = click.argument("job", metavar="JOB", callback=_no_app)
@@ -151,15 +183,18 @@ async def whole(admin: Operators, terms: tuple[str, ...]) -> str:
 @as_lines_option
 @on_store
 def list_(terms: tuple[str, ...], limit: int, count: bool, as_json: bool, path: str | None, url: str | None) -> None:
-    """List jobs, newest first. On a terminal the last line says how many there are in all."""
+    """List jobs, newest first. On a terminal the last line says how many there are in all.
+
+    Of `is:running` alone it shows since when, how far and on which worker they run.
+    """
     if count:
         page = ask(path, url, lambda admin: _counted(admin, terms))
         said(_total(page), as_json, jobs=page.total, complete=page.complete)
         hinted(page.hint)
         return
-    found, first = ask(path, url, lambda admin: _listed(admin, terms, limit))
+    found, first, shown = ask(path, url, lambda admin: _listed(admin, terms, limit))
     hinted(first.hint)
-    table(found, COLUMNS, as_json, as_object)
+    table(found, shown, as_json, as_object, goes_first=GOES_FIRST, empty="No job matches.")
     if not as_json and first.total is not None and len(found) != first.total:
         say(f"{len(found):,} of {_total(first)} jobs")
 
@@ -168,15 +203,22 @@ async def _counted(admin: Operators, terms: tuple[str, ...]) -> JobPage:
     return await admin.jobs.find(await whole(admin, terms), limit=1, total=True)
 
 
-async def _listed(admin: Operators, terms: tuple[str, ...], limit: int) -> tuple[list[Job], JobPage]:
-    """The jobs, and the first page; on a terminal it has the total."""
-    size, filter_ = min(limit, LARGEST_PAGE), await whole(admin, terms)
-    page = first = await admin.jobs.find(filter_, limit=size, total=sys.stdout.isatty())
+async def _listed(admin: Operators, terms: tuple[str, ...], limit: int) -> tuple[list[Job], JobPage, Columns[Job]]:
+    """The jobs, the first page, which on a terminal has the total, and what to show of them."""
+    size, filter_ = min(limit, LARGEST_PAGE), Filter.parse(await whole(admin, terms))
+    page = first = await admin.jobs.find(filter_, limit=size, total=on_terminal())
     found = list(page.jobs)
     while page.cursor is not None and len(found) < limit:
         page = await admin.jobs.find(filter_, limit=min(limit - len(found), LARGEST_PAGE), cursor=page.cursor)
         found += page.jobs
-    return found, first
+    if filter_.views != ("running",):
+        return found, first, COLUMNS
+    return found, first, running_columns({one.worker: place(one) for one in await admin.workers.list()})
+
+
+def place(worker: WorkerView) -> str:
+    """A worker as people know it: its host and its process."""
+    return f"{worker.host} / {worker.pid}"
 
 
 def _total(page: JobPage) -> str:
@@ -284,9 +326,9 @@ def _line(event: EventView, as_json: bool) -> str:
 
 
 @jobs.command(epilog=EXIT_CODES)
-@click.argument("kind")
+@click.argument("kind", shell_complete=complete_kinds)
 @click.argument("payload", required=False)
-@click.option("--queue", "-q", metavar="QUEUE", help="Instead of the task's own.")
+@click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queues, help="Instead of the task's own.")
 @click.option("--priority", type=int, metavar="N", help="-1000 to 1000; lower runs first.")
 @click.option("--delay", metavar="TIME", help="Not before this time has passed, as in 10m.")
 @click.option("--attempts", type=click.IntRange(1), metavar="N", help="Runs at most.")
@@ -475,7 +517,10 @@ def option_of(one: Parameter) -> Callable[[F], F]:
     names = f"--{one.option or one.name}", one.name
     if one.plain is bool:
         return click.option(*names, is_flag=True, help=one.help)
-    return click.option(*names, type=one.plain, required=one.required, metavar=one.metavar, help=one.help)
+    completes = complete_queues if one.name == "queue" else None
+    return click.option(
+        *names, type=one.plain, required=one.required, metavar=one.metavar, help=one.help, shell_complete=completes
+    )
 
 
 async def _shown_progress(admin: Operators, started: OperationView, count: int) -> OperationView:

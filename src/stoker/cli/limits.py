@@ -9,23 +9,22 @@ import click
 from stoker.admin import Filter, Operators
 from stoker.admin.limits import BudgetView, KeyView
 from stoker.cli.command import NearestGroup
+from stoker.cli.completion import complete_queues
 from stoker.cli.store import (
     EXIT_CODES,
-    Columns,
     act_on,
     as_json_option,
-    as_lines_option,
     ask,
     create_option,
     hinted,
-    length,
     on_store,
     on_target,
     read_rate,
     said,
-    table,
 )
+from stoker.cli.tables import Columns, as_lines_option, table
 from stoker.cli.text import safe
+from stoker.model.humanize import span
 
 KEYS: Columns[KeyView] = {
     "key": lambda one: safe(one.name),
@@ -39,7 +38,7 @@ COLUMNS: Columns[BudgetView] = {
     "tokens": lambda one: f"{one.tokens:.1f}",
     "of": lambda one: f"{one.capacity:g}",
     "rate": lambda one: one.rate.in_words,
-    "next token": lambda one: f"in {length(one.next_token)}" if one.next_token else "",
+    "next token": lambda one: f"in {span(one.next_token)}" if one.next_token else "",
 }
 
 
@@ -57,7 +56,7 @@ def list_(as_json: bool, path: str | None, url: str | None) -> None:
 
 
 @limits.command(epilog=EXIT_CODES)
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queues)
 @click.option("--after", metavar="NAME", help="Only names behind this one.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Maximum number of keys.")
 @as_lines_option
@@ -73,7 +72,7 @@ def keys(queue: str, after: str | None, limit: int, as_json: bool, path: str | N
 
 
 @limits.command("full", epilog=EXIT_CODES)
-@click.argument("queue", required=False)
+@click.argument("queue", required=False, shell_complete=complete_queues)
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Maximum number of keys.")
 @as_lines_option
 @on_store
@@ -89,7 +88,7 @@ def full(queue: str | None, limit: int, as_json: bool, path: str | None, url: st
 
 
 @limits.command("set", epilog=EXIT_CODES)
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queues)
 @click.argument("name")
 @click.argument("n", type=click.IntRange(1))
 @create_option

@@ -11,24 +11,19 @@ from stoker.admin import Operators
 from stoker.admin.as_json import plain
 from stoker.admin.operations import OperationView, Progress
 from stoker.cli.command import NearestGroup
-from stoker.cli.store import (
-    EXIT_CODES,
-    Columns,
-    as_json_option,
-    as_lines_option,
-    ask,
-    columns,
-    on_store,
-    on_target,
-    table,
-)
+from stoker.cli.completion import complete_operations
+from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, on_target
+from stoker.cli.tables import Columns, as_lines_option, columns, mark, table
 from stoker.cli.text import safe, say
 from stoker.model.humanize import count
 
 COLUMNS: Columns[OperationView] = {
-    **columns("operation=id", "state", "action", "filter", "by=who", "started=started_at", "changed"),
+    "operation": "id",
+    "state": lambda one: mark(one.state, "bad", when=one.state in {"failed", "interrupted"}),
+    **columns("action", "filter", "by=who", "started=started_at", "changed"),
     "left": lambda one: one.missing + one.blocked + sum(one.refused.values()),
 }
+GOES_FIRST = ("by", "filter", "left")
 
 
 @click.group(cls=NearestGroup)
@@ -41,11 +36,11 @@ def operations() -> None:
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List operations, the one that was started last first."""
-    table(ask(path, url, lambda admin: admin.operations.list()), COLUMNS, as_json)
+    table(ask(path, url, lambda admin: admin.operations.list()), COLUMNS, as_json, goes_first=GOES_FIRST)
 
 
 @operations.command("show", epilog=EXIT_CODES)
-@click.argument("operation")
+@click.argument("operation", shell_complete=complete_operations)
 @as_json_option
 @on_store
 def show_(operation: str, as_json: bool, path: str | None, url: str | None) -> None:
@@ -54,7 +49,7 @@ def show_(operation: str, as_json: bool, path: str | None, url: str | None) -> N
 
 
 @operations.command(epilog=EXIT_CODES)
-@click.argument("operation")
+@click.argument("operation", shell_complete=complete_operations)
 @as_json_option
 @on_store
 def stop(operation: str, as_json: bool, path: str | None, url: str | None) -> None:
@@ -63,7 +58,7 @@ def stop(operation: str, as_json: bool, path: str | None, url: str | None) -> No
 
 
 @operations.command(epilog=EXIT_CODES)
-@click.argument("operation")
+@click.argument("operation", shell_complete=complete_operations)
 @as_json_option
 @on_store
 def resume(operation: str, as_json: bool, path: str | None, url: str | None) -> None:

@@ -15,21 +15,8 @@ from stoker.admin.as_json import plain
 from stoker.cli import logs
 from stoker.cli.command import NearestGroup, app_option
 from stoker.cli.operations import check_failed, finished
-from stoker.cli.store import (
-    EXIT_CODES,
-    Columns,
-    act_on,
-    as_json_option,
-    as_lines_option,
-    ask,
-    columns,
-    confirm,
-    on_store,
-    on_target,
-    read_time,
-    said,
-    table,
-)
+from stoker.cli.store import EXIT_CODES, act_on, as_json_option, ask, confirm, on_store, on_target, read_time, said
+from stoker.cli.tables import Columns, as_lines_option, columns, mark, table
 from stoker.cli.text import one_line, say
 from stoker.cli.work import EXIT_CODES as WORK_EXIT_CODES
 from stoker.model.errors import NotFound, shown
@@ -379,6 +366,12 @@ def _of_second(*heads: str) -> dict[str, Any]:
     return {head: lambda pair, get=attrgetter(field): get(pair[1]) for head, field in columns(*heads).items()}
 
 
+def _state(one: ConsumerState) -> object:
+    if one.paused:
+        return mark("paused", "warn")
+    return mark("failing", "bad") if one.failures else "open"
+
+
 STREAMS: Columns[StreamState] = {
     **columns("stream=name", "partitions", "messages"),
     "consumers": lambda one: len(one.consumers),
@@ -388,7 +381,7 @@ STREAMS: Columns[StreamState] = {
 CONSUMERS: Columns[tuple[str, ConsumerState]] = {
     "stream": itemgetter(0),
     **_of_second("consumer=name"),
-    "state": lambda pair: "paused" if pair[1].paused else "failing" if pair[1].failures else "open",
+    "state": lambda pair: _state(pair[1]),
     **_of_second("waiting", "oldest", "failures", "parked"),
     "error": lambda pair: _first_line(pair[1].last_error),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -12,19 +12,14 @@ from stoker.admin import Operators
 from stoker.admin.as_json import plain
 from stoker.admin.queues import QueueView, purged
 from stoker.cli.command import NearestGroup
+from stoker.cli.completion import complete_queues
 from stoker.cli.store import (
     EXIT_CODES,
-    Columns,
     act_on,
-    ago,
     as_json_option,
-    as_lines_option,
     ask,
-    cells,
-    columns,
     confirm,
     create_option,
-    length,
     on_store,
     on_target,
     read,
@@ -33,15 +28,13 @@ from stoker.cli.store import (
     read_rate,
     read_time,
     said,
-    table,
 )
-from stoker.cli.text import one_line, say
+from stoker.cli.tables import Columns, Figure, as_lines_option, cells, columns, mark, on_screen, table, when
+from stoker.cli.text import say
 from stoker.model import humanize
 from stoker.model.control import SETTINGS, Tuning
-from stoker.model.humanize import UNKNOWN
 from stoker.model.job import FINISHED
-from stoker.model.operator_metrics import Flow
-from stoker.model.time import SECOND, moment, span
+from stoker.model.time import SECOND, instant, moment, span
 
 
 @click.group(cls=NearestGroup)
@@ -54,34 +47,30 @@ def queues() -> None:
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List queues with their counts, and what went through them in the last 15 closed minutes."""
-    table(ask(path, url, lambda admin: admin.queues.list()), {**COLUMNS, **FLOW}, as_json)
+    found = ask(path, url, lambda admin: admin.queues.list())
+    table(found, {**COLUMNS, **FLOW}, as_json, goes_first=GOES_FIRST, empty="No queue has been used yet.")
 
 
-def flow(view: QueueView) -> tuple[str, ...]:
+def flow(view: QueueView) -> tuple[object, ...]:
     """Jobs per minute in and out, how soon the queue is clear, and how long jobs take."""
-    clear = "" if view.clear_in is None or not view.ready else length(view.clear_in)
+    clear: object = "" if view.clear_in is None or not view.ready else view.clear_in
     if view.ready and view.flow.growing:
-        clear = "growing"
-    total = "" if view.total is None else f"{view.total.p95:.2f} s"
-    return _rate(view.flow, view.flow.enqueued), _rate(view.flow, view.flow.completed), clear, total
-
-
-def _rate(flow: Flow, n: int) -> str:
-    """So many a minute; a dash where no minute was counted yet."""
-    found = flow.per_minute(n)
-    return UNKNOWN if found is None else f"{found:.1f}"
+        clear = mark(Figure("growing"), "warn")
+    total = "" if view.total is None else timedelta(seconds=view.total.p95)
+    rates = (Figure(humanize.pace(view.flow.per_minute(n))) for n in (view.flow.enqueued, view.flow.completed))
+    return *rates, clear, total
 
 
 def state(view: QueueView) -> str:
     """Why a queue hands out nothing, or how it is limited."""
     found: list[str] = []
     if view.paused:
-        until = "" if view.paused_until is None else f", ends {ago(view.paused_until)}"
+        until = "" if view.paused_until is None else f", ends {when(view.paused_until)}"
         by = "" if view.paused_by is None else f" by {view.paused_by}"
         why = "" if view.paused_why is None else f" ({view.paused_why})"
         found.append(f"paused{by}{why}{until}")
     if view.cooling_until is not None:
-        found.append(f"cooling, ends {ago(view.cooling_until)}")
+        found.append(f"cooling, ends {when(view.cooling_until)}")
     if view.limit is not None:
         found.append(f"at most {view.limit} at once")
     if view.rate is not None:
@@ -89,17 +78,16 @@ def state(view: QueueView) -> str:
     return "; ".join(found) or "open"
 
 
-def short_state(view: QueueView) -> str:
-    """The same in one word, for narrow tables."""
-    return "paused" if view.paused else "limited" if view.cooling_until is None else "cooling"
-
-
 COLUMNS: Columns[QueueView] = {
-    **columns("queue=name", "ready", "scheduled", "running", "retrying", "dead"),
-    "oldest waits": lambda view: length(view.lag) if view.ready else "",
+    **columns("queue=name", "ready", "scheduled", "running", "retrying"),
+    "dead": lambda view: mark(view.dead, "bad", when=view.dead),
+    "oldest waits": lambda view: view.lag if view.ready else "",
     **columns("workers", "slots"),
-    "state": state,
+    "state": lambda view: mark(state(view), "warn", when=view.paused or view.cooling_until is not None),
 }
+GOES_FIRST = ("95 % done in", "workers", "scheduled", "in/min", "out/min", "clear in", "slots", "retrying", "running")
+"""What a narrow terminal does without."""
+
 FLOW: Columns[QueueView] = {
     "in/min": lambda view: flow(view)[0],
     "out/min": lambda view: flow(view)[1],
@@ -109,7 +97,7 @@ FLOW: Columns[QueueView] = {
 
 
 @queues.command("show", epilog=EXIT_CODES)
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queues)
 @as_json_option
 @on_store
 def show_(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
@@ -119,16 +107,16 @@ def show_(queue: str, as_json: bool, path: str | None, url: str | None) -> None:
         say(json.dumps(plain(view)))
         return
     for name, value in zip((*COLUMNS, *FLOW), cells(view, {**COLUMNS, **FLOW}), strict=True):
-        say(f"{name}: {one_line(str(value), 500)}")
-    say(f"done jobs are kept: {length(view.keep_done)}")
-    say(f"dead jobs are kept: {length(view.keep_dead)}")
+        say(f"{name}: {on_screen(value, instant(datetime.now(UTC)))}")
+    say(f"done jobs are kept: {humanize.span(view.keep_done)}")
+    say(f"dead jobs are kept: {humanize.span(view.keep_dead)}")
     if view.curve is not None:
-        base, longest = (length(timedelta(microseconds=span(each))) for each in (view.curve.base, view.curve.max))
+        base, longest = (humanize.span(span(each)) for each in (view.curve.base, view.curve.max))
         say(f"waits before retries: {base}, doubled each time, up to {longest}")
 
 
 @queues.command(epilog=EXIT_CODES)
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queues)
 @click.option("--for", "lasts", metavar="TIME", help="Resume by itself after this time, as in 30m.")
 @click.option("--until", metavar="MOMENT", help="Resume by itself then, as in 2026-11-16T14:00; UTC without a zone.")
 @click.option("--reason", help="Shown to operators and by `stoker jobs explain`.")
@@ -161,7 +149,7 @@ act_on(queues, "reopen", _REOPENS, "queue {queue} is open", cooling=False)
 
 
 @queues.command(epilog=EXIT_CODES)
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queues)
 @click.option("--workers", type=click.IntRange(0), metavar="N", help="At most N jobs at once, over all workers.")
 @click.option("--fair/--not-fair", "fair", default=None, help="Whether tenants take turns.")
 @click.option("--rate", metavar="N/TIME", help="At most N starts per time, as in 100/1m.")
@@ -204,7 +192,7 @@ def tune(
 
 
 @queues.command(epilog=EXIT_CODES)
-@click.argument("queue", required=False)
+@click.argument("queue", required=False, shell_complete=complete_queues)
 @click.option(
     "--status",
     type=click.Choice(sorted(status.value for status in FINISHED)),

@@ -12,23 +12,12 @@ import click
 from stoker.admin import Operators
 from stoker.admin.as_json import plain
 from stoker.cli.command import NearestGroup
-from stoker.cli.store import (
-    EXIT_CODES,
-    Columns,
-    act_on,
-    ago,
-    as_json_option,
-    as_lines_option,
-    ask,
-    length,
-    on_store,
-    on_target,
-    read_time,
-    said,
-    table,
-)
+from stoker.cli.completion import complete_schedules
+from stoker.cli.store import EXIT_CODES, act_on, as_json_option, ask, on_store, on_target, read_time, said
+from stoker.cli.tables import Columns, Figure, as_lines_option, mark, table, when
 from stoker.cli.text import one_line, safe, say
 from stoker.codec.signature import display
+from stoker.model.humanize import span
 from stoker.model.time import SECOND
 from stoker.views import Schedule
 
@@ -37,9 +26,12 @@ COLUMNS: Columns[Schedule] = {
     "fires": lambda one: one.cron if one.tz == "UTC" else f"{one.cron} {one.tz}",
     "kind": "kind",
     "queue": "queue",
-    "next": lambda one: "paused" if not one.enabled else one.next_fire or "soon",
+    "next": lambda one: mark("paused", "warn") if not one.enabled else one.next_fire or Figure("soon"),
     "last": "last_fire",
 }
+
+
+GOES_FIRST = ("queue", "kind", "last")
 
 
 @click.group(cls=NearestGroup)
@@ -60,7 +52,13 @@ def list_(as_json: bool, path: str | None, url: str | None) -> None:
         return await admin.schedules.list(), bool(admin.app.tasks)
 
     found, has_code = ask(path, url, look)
-    table(found, {**COLUMNS, "status": lambda one: _status(one, has_code=has_code)}, as_json, _object)
+    table(
+        found,
+        {**COLUMNS, "status": lambda one: _status(one, has_code=has_code)},
+        as_json,
+        _object,
+        goes_first=GOES_FIRST,
+    )
 
 
 def _object(one: Schedule) -> dict[str, Any]:
@@ -68,7 +66,7 @@ def _object(one: Schedule) -> dict[str, Any]:
     return {**found, "payload": display(one.payload)}
 
 
-def _status(one: Schedule, *, has_code: bool) -> str:
+def _status(one: Schedule, *, has_code: bool) -> object:
     parts = [] if one.last_status is None else [one.last_status]
     if one.last_missed:
         parts.append(f"missed {one.last_missed}")
@@ -78,11 +76,11 @@ def _status(one: Schedule, *, has_code: bool) -> str:
         parts.append("edited")
     if has_code and one.source == "code" and not one.declared:
         parts.append("not declared by this app")
-    return "; ".join(parts)
+    return mark("; ".join(parts), "bad", when=one.last_error is not None)
 
 
 @schedules.command("show", epilog=EXIT_CODES)
-@click.argument("schedule")
+@click.argument("schedule", shell_complete=complete_schedules)
 @as_json_option
 @on_store
 def show_(schedule: str, as_json: bool, path: str | None, url: str | None) -> None:
@@ -91,21 +89,21 @@ def show_(schedule: str, as_json: bool, path: str | None, url: str | None) -> No
     if as_json:
         say(json.dumps(_object(one)))
         return
-    lengths = {"grace": length(one.grace), "jitter": length(one.jitter) if one.jitter else None}
+    lengths = {"grace": span(one.grace), "jitter": span(one.jitter) if one.jitter else None}
     for name, value in {**_object(one), **lengths}.items():
         if value not in (None, "", {}, False, 0):
             say(f"{name}: {one_line(value if isinstance(value, str) else json.dumps(value))}")
 
 
 @schedules.command("next", epilog=EXIT_CODES)
-@click.argument("schedule")
+@click.argument("schedule", shell_complete=complete_schedules)
 @click.option("-n", "count", type=click.IntRange(1, 1_000), default=5, show_default=True, help="How many.")
-@click.option("--json", "as_json", is_flag=True, help="One object per line.")
+@as_lines_option
 @on_store
 def next_(schedule: str, count: int, as_json: bool, path: str | None, url: str | None) -> None:
     """Show the next occurrences, in the schedule's zone and in UTC."""
     found = ask(path, url, lambda admin: admin.schedules.next(schedule, count))
-    rows = [{"local": at.isoformat(), "utc": at.astimezone(UTC).isoformat(), "when": ago(at)} for at in found]
+    rows = [{"local": at.isoformat(), "utc": at.astimezone(UTC).isoformat(), "when": when(at)} for at in found]
     table(rows, {name: itemgetter(name) for name in ("local", "utc", "when")}, as_json)
 
 
@@ -118,7 +116,7 @@ act_on(schedules, "drop", _DROPS, "schedule {schedule} is dropped", dropped=True
 
 
 @schedules.command("run", epilog=EXIT_CODES)
-@click.argument("schedule")
+@click.argument("schedule", shell_complete=complete_schedules)
 @as_json_option
 @on_store
 def run_(schedule: str, as_json: bool, path: str | None, url: str | None) -> None:
@@ -128,7 +126,7 @@ def run_(schedule: str, as_json: bool, path: str | None, url: str | None) -> Non
 
 
 @schedules.command(epilog=EXIT_CODES)
-@click.argument("schedule")
+@click.argument("schedule", shell_complete=complete_schedules)
 @click.option("--cron", metavar="EXPRESSION", help='When it fires, as in "0 9 * * mon-fri".')
 @click.option("--every", metavar="TIME", help="Or how often, as in 90s.")
 @click.option("--tz", metavar="ZONE", help="The zone of --cron, as in Europe/Paris.")
@@ -154,7 +152,7 @@ def edit(schedule: str, as_json: bool, path: str | None, url: str | None, **give
 
 
 @schedules.command(epilog=EXIT_CODES)
-@click.argument("schedule")
+@click.argument("schedule", shell_complete=complete_schedules)
 @as_json_option
 @on_store
 def reset(schedule: str, as_json: bool, path: str | None, url: str | None) -> None:

@@ -13,8 +13,9 @@ from stoker.admin.kinds import KindView
 from stoker.admin.overview import Overview
 from stoker.admin.workers import RunningJob, WorkerView
 from stoker.cli.jobs import as_object
-from stoker.cli.queues import COLUMNS
-from stoker.cli.store import Columns, aimed, ask, columns, on_store, on_target, said, show, table
+from stoker.cli.queues import COLUMNS, GOES_FIRST
+from stoker.cli.store import aimed, ask, on_store, on_target, said
+from stoker.cli.tables import STYLES, Columns, Figure, Id, as_lines_option, columns, mark, show, table, wide_option
 from stoker.cli.text import say
 from stoker.engines.base import Description
 from stoker.model import humanize
@@ -27,14 +28,18 @@ GROUPS = 10
 """How many groups of failures are shown."""
 
 WORKERS: Columns[WorkerView] = {
-    **columns("worker", "host", "pid", "state"),
+    **columns("worker", "host"),
+    "pid": lambda one: Figure(one.pid),
+    "state": lambda one: mark(one.state, "bad", when=one.state == "silent"),
     "queues": lambda one: ",".join(f"{queue}:{slots}" for queue, slots in sorted(one.queues.items())),
     **columns("running", "version", "seen=seen_at"),
 }
 KINDS: Columns[KindView] = {
-    **columns("kind", "pending", "running", "retrying", "dead", "completed", "deaths=failed"),
-    "worker": lambda one: "yes" if one.known else "no",
-    "last error": lambda one: error_line(one.last_error)[:80],
+    **columns("kind", "pending", "running", "retrying"),
+    "dead": lambda one: mark(one.dead, "bad", when=one.dead),
+    **columns("completed", "deaths=failed"),
+    "worker": lambda one: "yes" if one.known else mark("no", "warn", when=one.pending),
+    "last error": lambda one: error_line(one.last_error),
 }
 
 
@@ -42,6 +47,7 @@ KINDS: Columns[KindView] = {
 @click.option("--json", "as_json", is_flag=True, help="As one object.")
 @click.option("--check", is_flag=True, help="Exit with 1 when something is wrong.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only what needs attention, and notes.")
+@wide_option
 @on_target
 def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str | None) -> None:
     """Show what needs attention, queues, workers and what goes wrong, on one screen."""
@@ -56,10 +62,10 @@ def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str |
     elif quiet:
         _attention(found)
     else:
-        say(found.verdict)
+        say(found.verdict, fg="red" if found.wrong else "yellow" if found.needs_attention else None)
         _attention(found)
         say()
-        table(found.queues, COLUMNS)
+        table(found.worst_first, COLUMNS, goes_first=GOES_FIRST, empty="No queue has been used yet.")
         running = sum(one.state == "running" for one in found.workers)
         say(f"\n{humanize.count(running, 'worker')} at work, {len(found.workers) - running} silent or stopped")
         _wrong(failures)
@@ -71,7 +77,7 @@ def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str |
 
 def _attention(found: Overview) -> None:
     for finding in found.findings:
-        say(f"{MARKS[finding.tone]}: {finding}")
+        say(f"{MARKS[finding.tone]}: {finding}", fg=STYLES.get(finding.tone))
 
 
 def _wrong(failures: Failures) -> None:
@@ -85,7 +91,7 @@ def _wrong(failures: Failures) -> None:
 @click.argument("worker", metavar="[WORKER|MODULE:APP|URL]", required=False)
 @click.option("--take-back", is_flag=True, help="Hand the jobs of WORKER back now, for any live worker.")
 @click.option("--reason", help="Why they are taken back, for the audit log.")
-@click.option("--json", "as_json", is_flag=True, help="One object per line.")
+@as_lines_option
 @on_store
 def workers(
     worker: str | None, take_back: bool, reason: str | None, as_json: bool, path: str | None, url: str | None
@@ -117,17 +123,17 @@ async def _running(admin: Operators, worker: str) -> list[RunningJob]:
 def _runs(worker: str, found: list[RunningJob], as_json: bool) -> None:
     """Print the jobs that a worker runs, the longest running first."""
     columns: Columns[RunningJob] = {
-        "id": lambda one: one.job.id,
+        "id": lambda one: Id(one.job.id),
         "kind": lambda one: one.job.kind,
         "queue": lambda one: one.job.queue,
         "started": lambda one: one.job.started_at,
-        "note": lambda one: "over five minutes" if one.long else "",
+        "note": lambda one: mark("over five minutes", "warn") if one.long else "",
     }
     table(found, columns, as_json, lambda one: {**as_object(one.job), "worker": worker, "long": one.long})
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One object per line.")
+@as_lines_option
 @on_target
 def kinds(as_json: bool, path: str | None, url: str | None) -> None:
     """List kinds: their jobs now, what became of those before, and whether a worker has the task."""

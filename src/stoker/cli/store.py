@@ -1,4 +1,4 @@
-"""Which store a command works on, how its errors become exit codes, and how it shows rows.
+"""Which store a command works on, how its errors become exit codes, and how it asks and answers.
 
 The app is named by `-A`, else `$STOKER_APP`, else `[tool.stoker] app = "app:jobs"` in pyproject.toml. Commands that
 need no tasks take a `--url`, or `$STOKER_URL`, instead. Commands without other arguments take either one as it is.
@@ -12,19 +12,19 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import click
 
 from stoker.admin import Admin, Operators
-from stoker.admin.as_json import plain
 from stoker.app import Stoker
 from stoker.cli.command import store_options
-from stoker.cli.text import one_line, safe, say
+from stoker.cli.completion import COMPLETERS
+from stoker.cli.text import safe, say
 from stoker.model.errors import (
     EngineUnavailable,
     InvalidInput,
@@ -46,9 +46,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 WAY: Final = "command line"
 """How the audit log names what is changed here."""
-
-IDS: Final = frozenset({"id", "group", "operation", "entry", "worker"})
-"""Columns that a narrow terminal does not shorten: an id is typed into the next command."""
 
 EXIT_CODES = """\b
 Exit codes:
@@ -242,11 +239,6 @@ def as_json_option(command: Callable[P, T]) -> Callable[P, T]:
     return click.option("--json", "as_json", is_flag=True, help="As one object.")(command)
 
 
-def as_lines_option(command: Callable[P, T]) -> Callable[P, T]:
-    """Give a command that lists something the option `--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="One object per line, with every field.")(command)
-
-
 def create_option(command: Callable[P, T]) -> Callable[P, T]:
     """Give a command the option `--create`."""
     text = "Take a name that is not known yet."
@@ -295,7 +287,7 @@ def act_on(
     if asks:
         decorated = click.option("--yes", is_flag=True, help="Do not ask.")(decorated)
     for one in reversed(arguments):
-        decorated = click.argument(one)(decorated)
+        decorated = click.argument(one, shell_complete=COMPLETERS.get(one))(decorated)
     group.command(name, help=text, epilog=EXIT_CODES)(decorated)
 
 
@@ -356,83 +348,3 @@ def read_curve(option: str, text: str) -> Curve:
         raise click.BadParameter(f"{text!r} is not a wait and the longest one, as in 5s..10m", param_hint=option)
     waits = [read_time(option, each) / SECOND for each in (base, longest)]
     return Curve(*waits)
-
-
-# --- showing --------------------------------------------------------------------------------------------------------
-
-
-Columns: TypeAlias = dict[str, str | Callable[[T], object]]
-"""What a table shows of a view: by the head of each column a field of the view, or a function of it."""
-
-
-def columns(*heads: str) -> dict[str, Any]:
-    """Columns that show fields: `started=started_at`, or the head alone where it is the field."""
-    return {head: field or head for head, _, field in (one.partition("=") for one in heads)}
-
-
-def cells(one: T, columns: Columns[T]) -> list[object]:
-    """One line of a table."""
-    return [getattr(one, cell) if isinstance(cell, str) else cell(one) for cell in columns.values()]
-
-
-def table(
-    found: Iterable[T],
-    columns: Columns[T],
-    as_json: bool = False,
-    as_object: Callable[[T], object] = plain,
-) -> None:
-    """Print views as a table, or as one object per line with every field."""
-    if not as_json:
-        show(tuple(columns), [cells(one, columns) for one in found])
-        return
-    for one in found:
-        say(json.dumps(as_object(one)))
-
-
-def show(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print rows: a table on a terminal, tab-separated in a pipe."""
-    texts = [[one_line(_text(cell)) for cell in row] for row in rows]
-    if not on_terminal():
-        for row in (columns, *texts):
-            say("\t".join(row))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False, collapse_padding=True)
-    for at, name in enumerate(columns):
-        whole = max((len(line[at]) for line in texts), default=0) if name in IDS else None
-        header = Text(name, no_wrap=True, overflow="ellipsis")
-        table.add_column(header, min_width=whole, no_wrap=whole is not None)
-    for line in texts:
-        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in line))
-    Console(highlight=False).print(table)
-
-
-def on_terminal() -> bool:
-    """Does a person read this, rather than a program?"""
-    return sys.stdout.isatty()
-
-
-def ago(moment: datetime | None, now: datetime | None = None) -> str:
-    """A time as people read it: `3 m ago`, `in 2 h`."""
-    if moment is None:
-        return ""
-    apart = (now or datetime.now(UTC)) - moment
-    return f"{length(apart)} ago" if apart >= timedelta(0) else f"in {length(-apart)}"
-
-
-def length(duration: timedelta) -> str:
-    """A duration in its largest unit."""
-    seconds = duration.total_seconds()
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def _text(cell: object) -> str:
-    if cell is None:
-        return ""
-    return ago(cell) if isinstance(cell, datetime) else str(cell)

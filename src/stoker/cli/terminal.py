@@ -6,10 +6,11 @@ their time, and the view goes on trying.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
+from msgspec.structs import replace
 from rich.markup import escape
 from rich.text import Text
 from textual import work
@@ -23,22 +24,36 @@ from stoker.admin import Filter, Operators
 from stoker.admin.history import RECENT, Failures
 from stoker.admin.operations import OperationView
 from stoker.admin.overview import Overview
-from stoker.cli.queues import flow, short_state, state
-from stoker.cli.store import ago, length
+from stoker.admin.queues import QueueView
+from stoker.admin.workers import WorkerView
+from stoker.cli.jobs import COLUMNS as JOBS
+from stoker.cli.jobs import GOES_FIRST as JOBS_GO_FIRST
+from stoker.cli.jobs import place
+from stoker.cli.queues import COLUMNS, FLOW, GOES_FIRST
+from stoker.cli.status import WORKERS
+from stoker.cli.tables import Columns, Layout, cells, cut, mark, squeezed
+from stoker.cli.tables import columns as table_columns
 from stoker.cli.text import one_line, safe
 from stoker.model import humanize
 from stoker.model.actions import ACTIONS
 from stoker.model.errors import StokerError
+from stoker.model.findings import Finding, Tone
 from stoker.model.humanize import count
+from stoker.model.operator_metrics import ErrorGroup
+from stoker.model.time import instant
 from stoker.views import Job
 
+T = TypeVar("T")
 View: TypeAlias = Literal["queues", "jobs", "failures", "workers"]
 VIEWS: tuple[View, ...] = ("queues", "jobs", "failures", "workers")
 EVERY = 2.0
 """Seconds between two looks at the store."""
 
-WIDE = 120
-"""Columns of a terminal from which a table shows all of its own."""
+SHOWN = 4
+"""Findings that are shown above the table."""
+
+LONGEST_NAME = 32
+"""A name in a finding is shortened to so many characters, so that the rest of the sentence is seen."""
 
 LISTED = 100
 """Jobs that are listed."""
@@ -61,7 +76,23 @@ q         quit
 """
 
 STYLES = {"bad": "bold red", "warn": "yellow", "plain": "dim"}
-COLORS = {"running": "blue", "retrying": "yellow", "done": "green", "dead": "red"}
+
+
+class Table(NamedTuple):
+    """What one of the views shows; `keys` name the rows, and `empty` is said if there are none."""
+
+    heads: tuple[str, ...]
+    rows: list[list[object]]
+    keys: list[str]
+    goes_first: Sequence[str]
+    empty: str
+
+    @classmethod
+    def of(
+        cls, columns: Columns[T], found: Sequence[T], keys: list[str], goes_first: Sequence[str], empty: str
+    ) -> Table:
+        """A table of views."""
+        return cls(tuple(columns), [cells(one, columns) for one in found], keys, goes_first, empty)
 
 
 class Page(ModalScreen[None]):
@@ -121,7 +152,9 @@ class Top(App[None]):
     #head { height: auto; padding: 0 1; }
     #findings { height: auto; max-height: 4; padding: 0 1; }
     #said { height: auto; padding: 0 1; color: $text-muted; }
+    #empty { height: auto; padding: 0 1; color: $text-muted; }
     DataTable { height: 1fr; }
+    DataTable.empty { height: 0; }
     #filter { display: none; height: 3; }
     #filter.open { display: block; }
     """
@@ -157,6 +190,7 @@ class Top(App[None]):
             yield Static(id="head")
             yield Static(id="findings")
             yield DataTable(id="table", cursor_type="row", zebra_stripes=True)
+            yield Static(id="empty")
             yield Static(id="said")
         yield Input(placeholder="is:dead queue:mail kind:send* since:2h", id="filter")
         yield Footer(compact=True)
@@ -200,10 +234,21 @@ class Top(App[None]):
         if found is None or not self.is_running:
             return
         self.query_one("#head", Static).update(self._head(found))
-        lines = [Text(safe(str(one)), style=STYLES[one.tone], no_wrap=True) for one in found.findings[:4]]
-        self.query_one("#findings", Static).update(Text("\n").join(lines))
-        columns, rows = getattr(self, f"_{self.looking_at}_table")(found)
-        self._fill(columns, rows)
+        self.query_one("#findings", Static).update(self._findings(found.findings))
+        self._fill(getattr(self, f"_{self.looking_at}_table")(found))
+
+    def _findings(self, found: Sequence[Finding]) -> Text:
+        shown = found if len(found) <= SHOWN else found[: SHOWN - 1]
+        lines = [
+            Text(
+                cut(safe(str(replace(one, name=squeezed(one.name, LONGEST_NAME)))), self.size.width - 2),
+                style=STYLES[one.tone],
+            )
+            for one in shown
+        ]
+        if len(shown) < len(found):
+            lines.append(Text(f"and {len(found) - len(shown):,} more: stoker status", style=STYLES["plain"]))
+        return Text("\n").join(lines)
 
     def _head(self, found: Overview) -> Text:
         counts, flows = found.counts, found.flow
@@ -223,19 +268,23 @@ class Top(App[None]):
         text.append(rates)
         return text
 
-    def _fill(self, columns: tuple[str, ...], rows: list[tuple[str, tuple[Any, ...]]]) -> None:
-        """Show rows, with the cursor on the row that it was on."""
+    def _fill(self, view: Table) -> None:
+        """Show rows, with the cursor on the row that it was on; of no rows, say so."""
         table = self.query_one(DataTable)
         selected = self.selected
-        # The table is drawn anew; the columns only if they are others, so that widths do not jump.
-        table.clear(columns=[str(column.label) for column in table.ordered_columns] != list(columns))
-        if not table.columns:
-            table.add_columns(*columns)
-        for key, cells in rows:
-            table.add_row(*map(_cell, cells), key=key)
-        keys = [key for key, _ in rows]
-        if selected in keys:
-            table.move_cursor(row=keys.index(selected), animate=False)
+        room = self.size.width - 2 * table.cell_padding - (table.scrollbar_size_vertical or 2)
+        layout = Layout(view.heads, view.rows, instant(datetime.now(UTC)))
+        widths = layout.widths(room, view.goes_first)
+        heads, *rows = layout.drawn(widths)
+        table.clear(columns=True)
+        for head, width in zip(heads, widths.values(), strict=True):
+            table.add_column(head, width=width)
+        for key, row in zip(view.keys, rows, strict=True):
+            table.add_row(*row, key=key)
+        if selected in view.keys:
+            table.move_cursor(row=view.keys.index(selected), animate=False)
+        table.set_class(not rows, "empty")
+        self.query_one("#empty", Static).update(Text("" if rows else one_line(view.empty, 400)))
 
     @property
     def selected(self) -> str | None:
@@ -245,61 +294,36 @@ class Top(App[None]):
             return None
         return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
 
-    def _queues_table(self, found: Overview) -> tuple[tuple[str, ...], list[tuple[str, tuple[Any, ...]]]]:
-        columns: tuple[str, ...] = ("queue", "ready", "running", "retrying", "dead", "waits", "slots")
-        wide = self.size.width >= WIDE
-        if wide:
-            columns = (*columns, "scheduled", "workers", "in/min", "out/min", "clear in", "95 % in", "state")
-        rows = []
-        for one in found.queues:
-            name = one.name if wide or state(one) == "open" else f"{one.name} ({short_state(one)})"
-            cells: tuple[Any, ...] = (name, one.ready, one.running, one.retrying, one.dead)
-            cells = (*cells, length(one.lag) if one.ready else "", one.slots)
-            more = (
-                (one.scheduled, one.workers, *flow(one), one_line(state(one), max(self.size.width - 117, 4)))
-                if wide
-                else ()
-            )
-            rows.append((one.name, (*cells, *more)))
-        return columns, rows
+    def _queues_table(self, found: Overview) -> Table:
+        tones = found.tones
+        columns: Columns[QueueView] = {
+            **COLUMNS,
+            "oldest waits": lambda one: _waits(one, tones.get(one.name, "plain")),
+            **FLOW,
+        }
+        queues = found.worst_first
+        return Table.of(columns, queues, [one.name for one in queues], GOES_FIRST, "No queue has been used yet.")
 
-    def _jobs_table(self, _: Overview) -> tuple[tuple[str, ...], list[tuple[str, tuple[Any, ...]]]]:
-        wide = self.size.width >= WIDE
-        columns: tuple[str, ...] = ("status", "kind", "queue", "attempts", "created", "error")
-        if wide:
-            columns = ("id", *columns)
-        rows = []
-        for job in self._jobs:
-            status = Text(job.status.value, style=COLORS.get(job.status.value, ""))
-            error = one_line((job.last_error or "").partition("\n")[0], 120 if wide else 30)
-            cells = (status, job.kind, job.queue, f"{job.attempts} of {job.base + job.budget}", ago(job.created_at))
-            rows.append((job.id, ((job.id, *cells, error) if wide else (*cells, error))))
-        return columns, rows
+    def _jobs_table(self, _: Overview) -> Table:
+        empty = f"No job matches {self.filter_text}." if self.filter_text else "No job has been enqueued yet."
+        return Table.of(JOBS, self._jobs, [one.id for one in self._jobs], ("id", *JOBS_GO_FIRST), empty)
 
-    def _failures_table(self, _: Overview) -> tuple[tuple[str, ...], list[tuple[str, tuple[Any, ...]]]]:
+    def _failures_table(self, _: Overview) -> Table:
         groups = [] if self._failures is None else self._failures.groups
-        rows = [(one.sample, (one.count, one.kind, ago(one.last), one_line(one.error, 200))) for one in groups]
-        return ("jobs", "kind", "last", "error"), rows
+        columns: Columns[ErrorGroup] = {"jobs": "count", "last": "last", "kind": "kind", "error": "error"}
+        empty = "Looking …" if self._failures is None else "No dead or retrying job: nothing has failed."
+        return Table.of(columns, groups, [one.sample for one in groups], (), empty)
 
-    def _workers_table(self, found: Overview) -> tuple[tuple[str, ...], list[tuple[str, tuple[Any, ...]]]]:
-        columns = ("worker", "host", "pid", "state", "running", "slots", "seen", "queues")
-        rows = []
-        for one in found.workers:
-            style = "red" if one.state == "silent" else ""
-            queues = ",".join(f"{queue}:{slots}" for queue, slots in sorted(one.queues.items()))
-            seen = ago(one.seen_at, datetime.now(UTC))
-            cells = (
-                one.worker,
-                one.host,
-                str(one.pid),
-                Text(one_line(one.state), style=style),
-                one.running,
-                one.slots,
-                seen,
-                queues,
-            )
-            rows.append((one.worker, cells))
-        return columns, rows
+    def _workers_table(self, found: Overview) -> Table:
+        workers = sorted(found.workers, key=lambda one: (one.state != "silent", one.state != "stopping", one.host))
+        columns: Columns[WorkerView] = {
+            "worker": place,
+            "state": WORKERS["state"],
+            **table_columns("running", "slots"),
+            "seen": "seen_at",
+            "queues": WORKERS["queues"],
+        }
+        return Table.of(columns, workers, [one.worker for one in workers], (), "No worker has shown itself.")
 
     # --- keys ---------------------------------------------------------------------------------------------------
 
@@ -475,11 +499,8 @@ def _requeued(one: OperationView) -> str:
     return f"{REQUEUE.past.lower()} {count(one.changed, 'job')}"
 
 
-def _cell(value: Any) -> Text:
-    if isinstance(value, Text):
-        return value
-    return Text(f"{value:,}" if isinstance(value, int) else one_line(str(value)), justify=_side(value))
-
-
-def _side(value: Any) -> Literal["left", "right"]:
-    return "right" if isinstance(value, int) else "left"
+def _waits(one: QueueView, tone: Tone) -> object:
+    """How long the oldest due job of a queue has waited, coloured where a finding is about the queue."""
+    if not one.ready:
+        return ""
+    return one.lag if tone == "plain" else mark(one.lag, tone)

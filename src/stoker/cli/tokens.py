@@ -10,18 +10,16 @@ from stoker.admin.tokens import TokenView
 from stoker.cli.command import NearestGroup
 from stoker.cli.store import (
     EXIT_CODES,
-    Columns,
     act_on,
     as_json_option,
     ask,
-    columns,
     create_option,
     on_store,
     on_target,
     read_time,
     said,
-    table,
 )
+from stoker.cli.tables import Columns, columns, table
 from stoker.cli.text import say
 from stoker.model.access import ROLES
 from stoker.model.time import SECOND

@@ -6,11 +6,14 @@ when, to the millisecond.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from math import ceil
 
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant, Span, instant, moment
 
 UNKNOWN = "–"
+BARS = "▁▂▃▄▅▆▇█"
 SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
@@ -80,6 +83,12 @@ def span(value: timedelta | Span | None) -> str:
     many, rest = divmod(length, large)
     first = count(many, name) if name == "day" else f"{many} {name}"
     return f"{first} {rest // small} {rest_name}" if rest // small else first
+
+
+def spark(values: Sequence[float]) -> str:
+    """The course of a figure as bars of text; nothing is the lowest bar, and a little is never nothing."""
+    top = max(values, default=0)
+    return "".join(BARS[ceil(value / top * (len(BARS) - 1)) if value > 0 else 0] for value in values)
 
 
 def milliseconds(value: Span) -> str:

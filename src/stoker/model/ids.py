@@ -136,6 +136,15 @@ def shortened(value: str) -> Shortened | None:
     return Shortened(head, tail) if len(head) >= LEAST_DIGITS and len(head) + len(tail) < 32 else None
 
 
+def short(value: str) -> str:
+    """An id as lists show it, `0190f3c2…9f1a`, which `shortened` reads."""
+    return f"{value[:LEAST_DIGITS]}…{value[-4:]}"
+
+
+SHORT = LEAST_DIGITS + 5
+"""The length of such an id."""
+
+
 class _InvalidId(InvalidInput):
     aftermath = "Nothing was done."
 
