@@ -20,7 +20,15 @@ NAMES = (
     "Retry Reject StokerError JobFailed JobCanceled GroupFailed GroupClosed ResultUnavailable NotFound Duplicate "
     "UnknownTask InvalidInput EngineError Raw Status JobLogFilter JsonFormatter RedactingFilter"
 )
-HOME = {"stoker", "stoker.errors", "stoker.admin", "stoker.testing", "stoker.outbox", "stoker.web"}
+HOME = {
+    "stoker",
+    "stoker.errors",
+    "stoker.admin",
+    "stoker.testing",
+    "stoker.outbox",
+    "stoker.web",
+    "stoker.contrib.fastapi",
+}
 """Where users import from."""
 
 

@@ -160,6 +160,8 @@ class Stoker(Registry):
         self.transaction = transaction
         self.ambient: Callable[[], Transaction | None] | None = None
         """An integration's answer to "which transaction is this call in?"; see `stoker.joining`."""
+        self.tested = False
+        """Has a `TestKit` taken over? Then nothing runs by itself."""
         self.declarations = Declarations(keep_dead)
         self.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk) if timeline else None
 
@@ -553,7 +555,9 @@ class Stoker(Registry):
         Schedules, queues and budgets that code declares meanwhile, and middleware that it adds, are forgotten then.
         """
         self._import()
-        kept = {name: vars(self)[name] for name in ("_pool", "timeline", "declarations", "_schedules", "middleware")}
+        swapped = ("_pool", "timeline", "declarations", "_schedules", "middleware", "tested")
+        kept = {name: vars(self)[name] for name in swapped}
+        self.tested = True
         pool = self._pool = EnginePool(lambda: engine)
         pool.added = self._watch_closings
         if self.timeline is not None:

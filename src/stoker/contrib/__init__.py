@@ -1,0 +1,1 @@
+"""Stoker inside frameworks: each module needs its framework and nothing else imports it."""
