@@ -25,6 +25,7 @@ from stoker.model.audit import (
     of_letters,
     of_operation,
     of_setting,
+    of_signal,
     of_steer,
     of_token,
     pack,
@@ -41,6 +42,7 @@ from stoker.model.outbox.letters import Count as CountLetters
 from stoker.model.query import Cancel, Change, Clone, Discard, Edit, Former, Move, Prioritize, RunNow, Selection, Tally
 from stoker.model.retry import Curve
 from stoker.model.schedule import Schedule
+from stoker.model.steps import Signal, Signaled
 from stoker.model.throttle import Cooldown, Rate, full
 from stoker.model.time import DAY, MINUTE, SECOND
 from stoker.model.tokens import AccessToken, digest
@@ -226,3 +228,15 @@ def test_every_stored_time_of_an_entry_is_known() -> None:
     kept = {name: text for one in stored for name, text in one.__annotations__.items() if name not in HIDDEN}
     assert {name for name, text in kept.items() if "Instant" in text} == MOMENTS
     assert {name for name, text in kept.items() if "Span" in text} == LENGTHS
+
+
+@pytest.mark.spec("ANSWER-11")
+@pytest.mark.parametrize("answer", list(Signaled))
+def test_a_signal_that_is_stored_is_a_deed(answer: Signaled) -> None:
+    deed = of_signal(Signal(A, "approval", b'"secret"'), answer)
+    if answer in (Signaled.TAKEN, Signaled.EARLY):
+        assert deed is not None
+        assert (deed.action, deed.after) == ("jobs.signal", {"name": "approval"})
+        assert in_words(deed.action, deed.before, deed.after) == "Signaled"
+    else:
+        assert deed is None

@@ -36,6 +36,7 @@ from stoker.model.job import (
     unpack,
 )
 from stoker.model.retry import DelayList, Exponential, Fixed, Linear, Never
+from stoker.model.steps import Step
 from stoker.model.throttle import Cool
 from stoker.model.time import LATEST, LONGEST, SECOND
 from stoker.model.unique import Unique
@@ -418,6 +419,7 @@ def test_a_plain_settlement_is_a_success_that_stores_nothing_beside_its_result()
         {"cool": Cool(0)},
         {"metadata": {"k": "v"}},
         {"followups": (Draft(ID, "k"),)},
+        {"steps": (Step("a"),)},
         {"refund": True},
         {"crash": True},
         {"throttled": True},

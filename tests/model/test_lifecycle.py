@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.model.errors import InvalidTransition
+from stoker.model.errors import InvalidInput, InvalidTransition
 from stoker.model.ids import text
 from stoker.model.job import ACTIVE, FINISHED, PARENT, Claim, Draft, Options, Settlement, Status
 from stoker.model.lifecycle import (
@@ -44,12 +44,14 @@ from stoker.model.outcome import (
     Panicked,
     Rejected,
     Snoozed,
+    Suspended,
     Throttle,
     Throttled,
     TimedOut,
     Unfit,
 )
 from stoker.model.retry import Backoff, Curve, Fixed, Never
+from stoker.model.steps import NEVER, Step, StepState, Wakes
 from stoker.model.throttle import FLAT_COOLDOWN, Cool
 from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND
 
@@ -66,6 +68,7 @@ OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Panicked, st.text()),
     st.builds(Snoozed, SPANS),
     st.builds(Throttled, st.none() | SPANS, st.booleans()),
+    st.builds(Suspended, st.just((Step("go", StepState.WAITING),)), st.none() | SPANS, st.sampled_from(Wakes)),
     st.just(HandedBack()),
     st.just(Lost()),
     st.builds(Crashed, st.text(), st.booleans()),
@@ -81,6 +84,7 @@ ONE_OF_EACH: list[Outcome] = [
     Panicked("x"),
     Snoozed(SECOND),
     Throttled(),
+    Suspended((Step("go", StepState.WAITING),)),
     HandedBack(),
     Lost(),
     Crashed("x"),
@@ -488,13 +492,12 @@ def test_a_time_of_the_handlers_own_allows_no_retry(outcome: Failed, backoff: Ne
         ({"options": Options(expires=HOUR)}, False),
         ({"options": Options(expires=HOUR - 1)}, True),
         ({"options": Options(expires=0)}, True),
-        ({"options": Options(expires=0), "attempt": 2}, False),
-        ({"options": Options(expires=0), "attempt": 4, "base": 3}, True),
+        ({"options": Options(expires=0), "fresh": False}, False),
     ],
-    ids=["no limit", "just in time", "too late", "no time at all", "a retry was in time", "a fresh budget"],
+    ids=["no limit", "just in time", "too late", "no time at all", "a worker had it before"],
 )
 def test_what_was_claimed_too_late(changes: dict[str, Any], late: bool) -> None:
-    assert expired(claimed(**changes)) is late
+    assert expired(claimed(**{"fresh": True, **changes})) is late
 
 
 @pytest.mark.spec("SETTLE-10")
@@ -568,3 +571,46 @@ def test_success_alone_stores_what_comes_behind() -> None:
     assert [draft.kind for draft in done.followups] == ["own", "next"]
     assert done.followups[1].options.metadata == {PARENT: text(link.id)}
     assert conclude(link, Failed("x")).followups == ()
+
+
+# --- suspensions ------------------------------------------------------------------------------------------------
+
+OPEN = Step("go", StepState.WAITING)
+
+
+@pytest.mark.spec("STEP-10")
+@pytest.mark.parametrize(("after", "due"), [(MINUTE, None), (0, None), (None, NEVER)])
+def test_a_run_that_only_waits_is_put_back_with_its_rows(after: int | None, due: int | None) -> None:
+    child, group = Draft(b"c" * 16, "child"), b"g" * 16
+    outcome = Suspended((OPEN,), after, Wakes.ALL, (child,), (group,))
+    settlement = conclude(claimed(), outcome, metadata={"a": "b"})
+    assert (settlement.status, settlement.refund, settlement.after) == (Status.PENDING, True, after or 0)
+    assert (settlement.due, settlement.steps, settlement.wakes) == (due, (OPEN,), Wakes.ALL)
+    assert (settlement.followups, settlement.groups, settlement.metadata) == ((child,), (group,), {"a": "b"})
+    check_settlements([settlement])
+
+
+@pytest.mark.spec("STEP-14")
+def test_a_run_that_shall_stop_is_not_suspended() -> None:
+    settlement = conclude(claimed(cancel_requested=True), Suspended((OPEN,), None))
+    assert (settlement.status, settlement.steps, settlement.wakes) == (Status.CANCELED, (), None)
+
+
+@pytest.mark.spec("STEP-06")
+@pytest.mark.parametrize("outcome", ONE_OF_EACH, ids=lambda one: type(one).__name__)
+def test_rows_that_a_run_did_not_store_go_with_its_end(outcome: Outcome) -> None:
+    failed = Step("charge", StepState.FAILED, b'"no"')
+    before, after = conclude(claimed(), outcome), conclude(claimed(), outcome, steps=(failed,))
+    assert after.steps == (failed, *before.steps)
+    assert msgspec.structs.replace(after, steps=before.steps) == before
+
+
+@pytest.mark.spec("STEP-15")
+@pytest.mark.parametrize(
+    ("status", "steps"),
+    [(Status.PENDING, ()), (Status.PENDING, (Step("a"),)), (Status.DONE, (OPEN,))],
+    ids=["no row", "no open row", "another status"],
+)
+def test_a_suspension_that_nothing_ends_is_refused(status: Status, steps: tuple[Step, ...]) -> None:
+    with pytest.raises(InvalidInput, match="an open wait"):
+        check_settlements([Settlement(ID, "w", 1, status, steps=steps, wakes=Wakes.ANY)])

@@ -4,6 +4,7 @@ import pytest
 
 from stoker.model.control import Pause
 from stoker.model.next_due import SOON, Gate, NextDue, next_due_of, together, wakes
+from stoker.model.steps import NEVER
 from stoker.model.throttle import Rate, drained, full
 from stoker.model.time import HOUR, MINUTE, SECOND
 
@@ -35,6 +36,7 @@ def test_a_job_that_is_due_soon_wakes(wait: int, woken: bool) -> None:
         (Gate("q", due=NOW, bucket=DRY), False, SECOND),
         (Gate("q", due=NOW + MINUTE, bucket=DRY), False, MINUTE),
         (Gate("q", bucket=DRY), False, None),
+        (Gate("q", due=NEVER), True, None),
     ],
 )
 def test_what_one_queue_waits_for(gate: Gate, is_open: bool, wait: int | None) -> None:

@@ -32,6 +32,7 @@ from stoker.model.limit import Slot
 from stoker.model.query import CANCEL_REASON, Cancel, Edit
 from stoker.model.record import TOTALS, WAITING, Record, due_at
 from stoker.model.retry import Curve
+from stoker.model.steps import Step, StepState, Wakes
 from stoker.model.subqueues import keeps_slot
 from stoker.model.throttle import Cooldown
 from stoker.model.time import DAY, HOUR, SECOND
@@ -277,7 +278,7 @@ def test_waiting_jobs_change_their_place() -> None:
     waiting = record(scheduled_at=NOW + SECOND)
     assert waiting.run_now(NOW).scheduled_at == NOW
     assert record(scheduled_at=5).run_now(NOW).scheduled_at == 5
-    assert waiting.move("other").queue == "other"
+    assert waiting.move("other", NOW).queue == "other"
     assert waiting.prioritize(-7).priority == -7
 
 
@@ -390,7 +391,7 @@ def test_a_job_is_restored_only_while_nothing_happened_to_it() -> None:
     canceled = before.cancel("no", 6, queue)
     former = before.as_former(canceled)
     assert canceled.restorable(former)
-    restored = canceled.restore(former)
+    restored = canceled.restore(former, NOW)
     assert msgspec.structs.replace(restored, last_error=None) == before
     assert not restored.restorable(former)
     later = before.cancel("no", 7, queue)
@@ -401,7 +402,7 @@ def test_a_job_is_restored_only_while_nothing_happened_to_it() -> None:
     assert not discarded.restorable(former)
     gone = dead.as_former(discarded)
     assert discarded.restorable(gone)
-    assert discarded.restore(gone) == msgspec.structs.replace(dead, expires_at=NOW + queue.keep_dead)
+    assert discarded.restore(gone, NOW) == msgspec.structs.replace(dead, expires_at=NOW + queue.keep_dead)
     assert before.as_former(None).ended is None
 
 
@@ -413,3 +414,90 @@ def test_a_job_put_first_remembers_its_own_priority() -> None:
     assert record().run_now(NOW).own_priority == 3
     for noted in ({}, {OWN_PRIORITY: "x"}, {OWN_PRIORITY: "9999"}):
         assert msgspec.structs.replace(put, metadata=noted).own_priority == 0
+
+
+# --- suspended jobs ---------------------------------------------------------------------------------------------
+
+WAIT = Step("go", StepState.WAITING)
+
+
+def suspended(wakes: Wakes = Wakes.ANY, **changes: Any) -> Record:
+    before = running(attempts=3, crashes=2, **changes)
+    ending = settlement(before, Status.PENDING, refund=True, after=HOUR, steps=(WAIT,), wakes=wakes)
+    after = before.settle(ending, NOW, QUEUE)
+    assert after is not None
+    assert after.ended_by(ending)
+    assert not after.ended_by(settlement(before, Status.PENDING))
+    return after
+
+
+@pytest.mark.spec("STEP-10")
+def test_a_suspension_refunds_the_attempt_and_begins_the_budget_anew() -> None:
+    after = suspended()
+    assert (after.status, after.settled, after.suspended) == (Status.PENDING, Wakes.ANY, True)
+    assert (after.attempts, after.base, after.crashes) == (2, 2, 0)
+    assert after.scheduled_at == NOW + HOUR
+    assert after.as_job().suspended
+    again = after.claimed("w2", NOW)
+    assert (again.suspended, again.settled) == (False, None)
+
+
+@pytest.mark.spec("STEP-11")
+def test_a_suspended_job_holds_its_key_like_a_running_one() -> None:
+    assert suspended().holder is Holder.RUNNING
+    assert record().holder is Holder.PENDING
+    snoozed = running().settle(settlement(running(), Status.PENDING, refund=True), NOW, QUEUE)
+    assert snoozed is not None
+    assert (snoozed.suspended, snoozed.holder) == (False, Holder.PENDING)
+
+
+@pytest.mark.spec("STEP-12")
+@pytest.mark.parametrize(("due", "view"), [(NOW, "ready"), (NOW + 1, "waiting")])
+def test_a_suspended_job_is_shown_as_waiting_until_it_is_due(due: int, view: str) -> None:
+    shown = msgspec.structs.replace(suspended(), scheduled_at=due).as_job()
+    assert shown.view(NOW) == view
+
+
+@pytest.mark.spec("STEP-20")
+def test_an_answer_makes_a_suspended_job_due() -> None:
+    job = suspended()
+    mine = msgspec.structs.replace(WAIT, token=job.token)
+    other = msgspec.structs.replace(mine, name="other")
+    assert job.answered(mine, [other], NOW + 5).scheduled_at == NOW + 5
+    assert job.answered(mine, [], NOW + 2 * HOUR).scheduled_at == NOW + HOUR
+    assert job.answered(WAIT, [], NOW + 5) is job
+    every = suspended(Wakes.ALL)
+    assert every.answered(mine, [other], NOW + 5) is every
+    assert every.answered(mine, [msgspec.structs.replace(other, token=0)], NOW + 5).scheduled_at == NOW + 5
+
+
+@pytest.mark.spec("STEP-21")
+def test_an_answer_wakes_nobody_who_is_not_suspended() -> None:
+    job = suspended()
+    mine = msgspec.structs.replace(WAIT, token=job.token)
+    for other in (
+        running(),
+        record(scheduled_at=NOW + HOUR),
+        msgspec.structs.replace(job, settled=Status.PENDING),
+        msgspec.structs.replace(job, status=Status.RETRYING, settled=Status.RETRYING),
+        job.cancel("no", NOW, QUEUE),
+    ):
+        assert other.answered(mine, [], NOW + 5) is other
+
+
+@pytest.mark.spec("STEP-13")
+def test_a_suspended_job_that_gives_its_slot_back_runs_again() -> None:
+    """Without its slot it would look as if it had never been suspended, and no signal could wake it."""
+    holding = Options(limit=Slot("line", "a", 1, "retrying"))
+    job = suspended(options=holding)
+    assert keeps_slot(job)
+    moved = job.move("other", NOW + 5)
+    assert (moved.scheduled_at, keeps_slot(moved)) == (NOW + 5, False)
+    canceled = job.cancel("no", NOW, QUEUE)
+    restored = canceled.restore(job.as_former(canceled), NOW + 5)
+    assert (restored.scheduled_at, keeps_slot(restored)) == (NOW + 5, False)
+    plain = suspended()
+    assert plain.move("other", NOW + 5).suspended
+    assert plain.move("other", NOW + 5).scheduled_at == NOW + HOUR
+    ended = plain.cancel("no", NOW, QUEUE)
+    assert ended.restore(plain.as_former(ended), NOW + 5) == msgspec.structs.replace(plain, last_error="no")

@@ -150,7 +150,7 @@ def test_a_holder_keeps_its_slot_until_it_ends_moves_or_is_replaced() -> None:
         None,
         waiting.cancel("no", NOW, QUEUE),
         waiting.supersede(NOW, QUEUE),
-        waiting.move("other"),
+        waiting.move("other", NOW),
         waiting.replace(draft, NOW),
     ):
         assert freed(waiting, after) == ("q", "api/a")
@@ -159,9 +159,9 @@ def test_a_holder_keeps_its_slot_until_it_ends_moves_or_is_replaced() -> None:
     assert not keeps_slot(dead.requeue(NOW))
     canceled = waiting.cancel("no", NOW, Queue(name="default"))
     assert not keeps_slot(canceled.requeue(NOW))
-    assert not keeps_slot(canceled.restore(waiting.as_former(canceled)))
+    assert not keeps_slot(canceled.restore(waiting.as_former(canceled), NOW))
     assert not keeps_slot(record(SLOT))
-    assert ended(record(SLOT).claimed("w", NOW), Status.RETRYING).move("other").settled is Status.RETRYING
+    assert ended(record(SLOT).claimed("w", NOW), Status.RETRYING).move("other", NOW).settled is Status.RETRYING
 
 
 def test_only_a_job_that_is_stored_anew_sets_the_number() -> None:

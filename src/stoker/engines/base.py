@@ -36,6 +36,7 @@ from stoker.model.outbox.letters import LetterAction, LetterFilter, Letters
 from stoker.model.outbox.stream import Entry, Stream, Vacuumed
 from stoker.model.query import Census, Change, Expired, Page, Place, Query, Retention, Selection, Tally
 from stoker.model.schedule import Edit, Fired, Schedule, Tick
+from stoker.model.steps import Save, Signal, Signaled, Step
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Grant, Rate
 from stoker.model.time import SECOND, Instant, Span
@@ -131,8 +132,8 @@ class Jobs(Protocol):
         most the number requested per queue and in total, and of a queue with a rate at most as many as it has whole
         tokens; the claim takes one token for each job that it hands out, in the same step. Atomic: no job goes to two
         workers; a job is running, with a rising token and one more attempt, when the call returns. Claiming a retrying
-        job makes its key strong again and clears a cancel flag of an earlier run. A worker without a live lease gets
-        nothing. Empty: `[]`.
+        job makes its key strong again and clears a cancel flag of an earlier run. `Claim.fresh`: no claim of the job
+        was ever handed out before. A worker without a live lease gets nothing. Empty: `[]`.
         """
         ...
 
@@ -146,12 +147,12 @@ class Jobs(Protocol):
         """End claims, and take new ones in the same step when `demand` is given.
 
         Each settlement applies only while the job runs under exactly its worker and token (`lost` otherwise, or
-        `repeated` where the store can tell that this very settlement applied before); only if
-        `lifecycle.accepts` it (`canceling` otherwise: conclude again). Record, history, counters, cool-down, key,
-        follow-ups and what the job's group counts change together or not at all; a settlement that does not apply
-        changes nothing and does not hinder the others. One that meets a lock of an open transaction is `held`, with
-        nothing of it written, and the others are written at once. Order: verdicts in the order of the settlements.
-        Settlements come before the
+        `repeated` where the store can tell that this very settlement applied before); only if `lifecycle.accepts` it
+        (`canceling` otherwise: conclude again). Record, history, counters, cool-down, key, follow-ups and what the
+        job's group counts change together or not at all; a settlement that does not apply changes nothing and does not
+        hinder the others. So do `steps` and `groups` of a settlement (`Steps`): a suspension whose waits have their
+        answers is due at once. One that meets a lock of an open transaction is `held`, with nothing of it written, and
+        the others are written at once. Order: verdicts in the order of the settlements. Settlements come before the
         claim. Empty: no verdicts.
         """
         ...
@@ -280,7 +281,9 @@ class Groups(Protocol):
     """Groups: jobs that are counted together. Used by apps and workers.
 
     Whatever changes a job counts in its group in the same step (`groups.changes`). A group that is sealed, and whose
-    members are all finished, closes: its callbacks are stored in the write that closes it, once.
+    members are all finished, closes: its callbacks are stored in the write that closes it, once. A group that `wakes` a
+    job answers that wait in the same write; an engine without `Feature.CLOSES_AT_ONCE` may do so before it, again after
+    a death, and never not at all.
     """
 
     async def get(self, ids: Sequence[JobId]) -> list[Group | None]:
@@ -318,6 +321,52 @@ class Groups(Protocol):
         has a known member or a stored callback which is kept for longer stays: its `expires_at` becomes what
         `groups.kept_until` says. When its callbacks have ended, it lets go of members that it held for them
         (`groups.let_go`).
+        """
+        ...
+
+
+class Steps(Protocol):
+    """What jobs have finished and what they wait for, by name. Used by workers and by those who signal.
+
+    The rules about rows are `model.steps`. Rows live as long as their job and are removed with it; a draft that
+    replaces a waiting job (`unique.Meeting.REPLACE`) removes those of its earlier runs. A suspension is a settlement
+    with `wakes`, which writes `Settlement.steps`, `groups` and `followups` in its own step. Suspensions, signals and
+    closings of groups that meet at one job exclude each other: whichever comes second sees what the first one wrote, so
+    a job that has what it waits for is always due.
+    """
+
+    async def save(self, saves: Sequence[Save], *, tx: Transaction | None = None) -> list[Verdict]:
+        """Store rows of running jobs and the jobs they call.
+
+        Each save applies only while the job runs under exactly its worker and token (`lost` otherwise), and is stored
+        whole or not at all, independently of the others: `applied`, `held` as in `settle`, or `answered` when a row
+        that ends a wait as failed meets the answer of that wait. A cancel request does not hinder it: the work is done.
+        A row meets the stored one of its name by `steps.stored`; an open wait gets token 0. New `groups` are made by
+        `groups.called_group` and `drafts` inserted like follow-ups: an id that is stored already is left as it is, so a
+        repeated save is harmless. With `tx` all of it exists if and only if that commits, and the claim is to be held
+        there first. Waiters of the queues of called jobs are woken. Order: verdicts in the order of the saves. Empty:
+        `[]`.
+        """
+        ...
+
+    async def get(self, ids: Sequence[JobId]) -> list[list[Step]]:
+        """The rows of jobs, in the order of the ids; each list by `at`, of one instant by name. Nothing stored: `[]`.
+
+        What a save, a suspension or a signal has stored before the call is there: a run may decide by it.
+        """
+        ...
+
+    async def signal(
+        self, signals: Sequence[Signal], *, tx: Transaction | None = None, by: By | None = None
+    ) -> list[Signaled]:
+        """Answer waits, each signal independently of the others.
+
+        `steps.target` chooses the row. Atomic per signal: the answer, and that its job becomes due (`Record.answered`),
+        which wakes a waiter of its queue. A job that is not suspended on that very row keeps its due time: a signal
+        shortens no backoff and no snooze. Where nobody waits yet, the signal is kept (`early`), and a suspension or a
+        save that opens the wait finds it. With `tx` it exists if and only if that commits. `by`: the audit log gets an
+        entry for each signal that is stored, in the same step; not together with `tx`. Order: in that of the signals.
+        Empty: `[]`.
         """
         ...
 
@@ -521,6 +570,11 @@ class Engine(Protocol):
     @property
     def groups(self) -> Groups:
         """Jobs that are counted together."""
+        ...
+
+    @property
+    def steps(self) -> Steps:
+        """What jobs have finished and what they wait for."""
         ...
 
     @property
@@ -766,6 +820,7 @@ FACETS: dict[str, type] = {
     "jobs": Jobs,
     "operator": Operator,
     "groups": Groups,
+    "steps": Steps,
     "control": Control,
     "schedules": Schedules,
     "timeline": Timeline,

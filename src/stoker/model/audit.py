@@ -24,6 +24,7 @@ from stoker.model.outbox.consumers import Steering
 from stoker.model.outbox.letters import Count, LetterAction, LetterFilter, Letters
 from stoker.model.query import Change, Edit, Former, Selection, Tally
 from stoker.model.schedule import Schedule
+from stoker.model.steps import ACCEPTED, Signal, Signaled
 from stoker.model.throttle import Rate
 from stoker.model.time import Instant, instant, moment, rfc3339
 from stoker.model.tokens import AccessToken
@@ -173,6 +174,7 @@ _PAST: Final = {
     "run": "Ran",
     "search": "Searched payloads of",
     "seek": "Moved",
+    "signal": "Signaled",
     "start": "Started",
     "stop": "Stopped",
     "take_back": "Took back the jobs of",
@@ -240,6 +242,13 @@ def _in_text(value: Any) -> str:
             return ", ".join(" ".join(map(str, one)) if isinstance(one, list) else str(one) for one in value)
         case _:
             return str(value)
+
+
+def of_signal(signal: Signal, answer: Signaled) -> Deed | None:
+    """An answer to a job's wait; None when it was not stored. The value is not shown."""
+    if answer not in ACCEPTED:
+        return None
+    return Deed(action="jobs.signal", target=f"job {ids.text(signal.id)}", after={"name": signal.name})
 
 
 def of_token(before: AccessToken | None, after: AccessToken) -> Deed:

@@ -22,6 +22,7 @@ from stoker.model.job import ACTIVE, LARGEST_BATCH, PARENT, Draft, Job, Status, 
 from stoker.model.lifecycle import HELD
 from stoker.model.markers import PREVIOUS
 from stoker.model.record import Record
+from stoker.model.steps import Signal, group_wait
 from stoker.model.time import HOUR, LONGEST, MINUTE, Instant, Span
 
 ABANDONED_AFTER: Span = HOUR
@@ -84,11 +85,11 @@ class GroupChange(msgspec.Struct):
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A group as it is stored; `new_group` makes one.
 
-    `abandoned`: its maker raised or died before it was sealed. `keep` is how long its app keeps
-    what is done. `members` are the ids of all that joined, empty when they are more than `MOST_KNOWN`. `queue` is that
-    of its first member. `placed` is how many drafts of its maker are stored, of one that is stored in steps and goes
-    on after a crash (`placing`); else 0. `touched_at` is when the last member joined. A sweep may put `expires_at` off
-    (`kept_until`).
+    `abandoned`: its maker raised or died before it was sealed. `keep` is how long its app keeps what is done. `wakes`
+    is a job and its wait that the closing answers. `members` are the ids of all that joined, empty when they are more
+    than `MOST_KNOWN`. `queue` is that of its first member. `placed` is how many drafts of its maker are stored, of one
+    that is stored in steps and goes on after a crash (`placing`); else 0. `touched_at` is when the last member joined.
+    A sweep may put `expires_at` off (`kept_until`).
     """
 
     id: JobId
@@ -96,6 +97,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     on_failure: Draft | None = None
     on_finish: Draft | None = None
     keep: Span | None = None
+    wakes: tuple[JobId, str] | None = None
     sealed: bool = False
     abandoned: bool = False
     total: int = 0
@@ -212,12 +214,13 @@ def ignore(closing: Closing) -> None:
 
 
 class Callbacks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a group stores when it closes, and how long its app keeps it, as engines store it."""
+    """What a group stores and answers when it closes, and how long its app keeps it, as engines store it."""
 
     then: Draft | None = None
     on_failure: Draft | None = None
     on_finish: Draft | None = None
     keep: Span | None = None
+    wakes: tuple[JobId, str] | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -226,8 +229,8 @@ unpack_callbacks = msgspec.json.Decoder(Callbacks).decode
 
 
 def pack_callbacks(group: Group) -> bytes:
-    """The callbacks of a group, and its app's `keep`, as engines store them."""
-    return _encode(Callbacks(group.then, group.on_failure, group.on_finish, group.keep))
+    """The callbacks of a group, its app's `keep` and what it wakes, as engines store them."""
+    return _encode(Callbacks(group.then, group.on_failure, group.on_finish, group.keep, group.wakes))
 
 
 def pack_members(members: Iterable[JobId]) -> bytes:
@@ -319,6 +322,16 @@ def new_group(
         keep=keep,
         sealed=sealed,
     )
+
+
+def called_group(group: JobId, parent: JobId) -> Group:
+    """A group of jobs that another one calls: its closing answers the wait of that job."""
+    return Group(id=group, wakes=(parent, group_wait(group)), sealed=True)
+
+
+def closing_signals(closed: Iterable[Group]) -> list[Signal]:
+    """What groups that close answer."""
+    return [Signal(*group.wakes) for group in closed if group.wakes is not None]
 
 
 def _callback(name: str, draft: Draft | None, group: JobId) -> Draft | None:

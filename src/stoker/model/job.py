@@ -23,6 +23,7 @@ from stoker.model.ids import text as id_text
 from stoker.model.limit import Slot
 from stoker.model.markers import PREVIOUS, RESULTS
 from stoker.model.retry import OFF, Backoff, Curve
+from stoker.model.steps import Step, Wakes
 from stoker.model.throttle import Cool
 from stoker.model.time import LATEST, LONGEST, SECOND, Instant, Span, span
 from stoker.model.unique import Unique, check_text, keep_plain, plain
@@ -465,6 +466,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     `ref` is private to the engine, which finds the row by it. `former` and
     `former_at` are set when the claim was reaped from another worker. `metadata` is what earlier runs noted. `before`
     is the status the job had when it was claimed: running for a claim that was reaped or came back as an orphan.
+    `fresh`: no worker ever had the job, so nothing of it was started, and no step of it is stored.
     """
 
     id: JobId
@@ -494,6 +496,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     former_at: Instant | None = None
     ref: Any = None
     before: Status = Status.PENDING
+    fresh: bool = False
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
@@ -502,7 +505,10 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     `after` is counted by the store from its own now; `due` is a scheduled time that the job keeps instead. `refund`
     gives the attempt back, `crash` counts a crash-end, `throttled` raises the diagnostic counter that success clears.
     `error` becomes the last error and one entry of the history. `followups` are inserted in the same write, only if it
-    applied.
+    applied, and so are `steps`, rows of the job, and `groups`, the ids of new groups of called jobs.
+
+    With `wakes` it is a suspension: the run only waits for those of `steps` that are open, and the job is due when any
+    or all of them are answered, else as `after` or `due` say; if they have their answers already, at once.
     """
 
     id: JobId
@@ -521,6 +527,9 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     followups: tuple[Draft, ...] = ()
     ref: Any = None
     due: Instant | None = None
+    steps: tuple[Step, ...] = ()
+    wakes: Wakes | None = None
+    groups: tuple[JobId, ...] = ()
 
     @property
     def slots(self) -> frozenset[str]:
@@ -535,6 +544,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
             or self.cool is not None
             or self.metadata
             or self.followups
+            or self.steps
             or self.refund
             or self.crash
             or self.throttled
@@ -542,9 +552,10 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Verdict(enum.StrEnum):
-    """What became of a settlement or note. `repeated`: this very settlement applied before. `canceling`: a cancel was
-    requested meanwhile, conclude again. `lost`: the claim is no longer this one; nothing changed. `held`: another
-    transaction has locked what the settlement must write; nothing changed, and it is sent again later.
+    """What became of a settlement, a note or a save. `repeated`: this very settlement applied before. `canceling`: a
+    cancel was requested meanwhile, conclude again. `lost`: the claim is no longer this one; nothing changed. `held`:
+    another transaction has locked what the settlement must write; nothing changed, and it is sent again later.
+    `answered`: a save would end a wait as failed that was answered meanwhile; nothing changed, read the steps again.
     """
 
     APPLIED = "applied"
@@ -552,6 +563,7 @@ class Verdict(enum.StrEnum):
     CANCELING = "canceling"
     LOST = "lost"
     HELD = "held"
+    ANSWERED = "answered"
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -624,7 +636,11 @@ def shown_error(status: Status, error: str | None) -> str | None:
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The whole record, as an operator sees it. `cancel_requested_at` is when a running job was first asked to stop."""
+    """The whole record, as an operator sees it. `cancel_requested_at` is when a running job was first asked to stop.
+
+    `settled` is the status that the last run ended in, or what wakes a job that was suspended; None before the first
+    end and while the job runs. It recognises a settlement that is sent twice.
+    """
 
     id: JobId
     kind: str
@@ -656,9 +672,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     metadata: dict[str, str] = {}
     log: tuple[str, ...] = ()
     successor: JobId | None = None
+    settled: Status | Wakes | None = None
+
+    @property
+    def suspended(self) -> bool:
+        """Is it pending because its last run waits for a time, a signal or called jobs?"""
+        return self.status is Status.PENDING and isinstance(self.settled, Wakes)
 
     def view(self, now: Instant) -> str:
-        """The status as lists show it: pending splits into `ready` and `scheduled` by time."""
+        """The status as lists show it: pending splits by time into `ready` and `scheduled` or, suspended, `waiting`."""
         if self.status is Status.PENDING:
-            return "scheduled" if self.scheduled_at > now else "ready"
+            return "ready" if self.scheduled_at <= now else "waiting" if self.suspended else "scheduled"
         return self.status.value

@@ -28,11 +28,13 @@ from stoker.model.outcome import (
     Panicked,
     Rejected,
     Snoozed,
+    Suspended,
     Throttled,
     TimedOut,
     Unfit,
 )
 from stoker.model.retry import Backoff
+from stoker.model.steps import NEVER, Step, is_open
 from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND, Instant, Span, rfc3339
 
 TRANSITIONS: dict[Status, frozenset[Status]] = {
@@ -82,10 +84,14 @@ def check_transition(before: Status, after: Status, job: bytes | None = None) ->
 
 
 def check_settlements(settlements: Iterable[Settlement]) -> None:
-    """Refuse a status that no run can end in, before anything is written."""
+    """Refuse a status that no run can end in, and a suspension that nothing ends, before anything is written."""
     for settlement in settlements:
         if settlement.status not in SETTLED:
             raise InvalidTransition(Status.RUNNING, settlement.status, text(settlement.id))
+        if settlement.wakes is not None and not (
+            settlement.status is Status.PENDING and any(is_open(step) for step in settlement.steps)
+        ):
+            raise InvalidInput("wakes", settlement.wakes, "needs the status pending and an open wait among the steps")
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -107,9 +113,21 @@ PLAIN_RULES = Rules()
 
 
 def conclude(
-    claim: Claim, outcome: Outcome, rules: Rules = PLAIN_RULES, metadata: dict[str, str] | None = None
+    claim: Claim,
+    outcome: Outcome,
+    rules: Rules = PLAIN_RULES,
+    metadata: dict[str, str] | None = None,
+    steps: tuple[Step, ...] = (),
 ) -> Settlement:
-    """Turn what happened into the one settlement that follows from it."""
+    """Turn what happened into the one settlement that follows from it.
+
+    `steps` are rows that the run has not stored yet, such as a failure that its handler caught.
+    """
+    settlement = _concluded(claim, outcome, rules, metadata)
+    return msgspec.structs.replace(settlement, steps=(*steps, *settlement.steps)) if steps else settlement
+
+
+def _concluded(claim: Claim, outcome: Outcome, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
     if isinstance(outcome, Done):
         return _done(claim, outcome, rules, metadata)
     if claim.metadata is not None and claim.metadata.get(HELD_BY):
@@ -129,6 +147,8 @@ def conclude(
             if held is not None:
                 metadata = {**(metadata or {}), HELD_BY: held.budget, HELD_FOR: str(held.tokens)}
             return _put_back(claim, after, metadata)
+        case Suspended():
+            return _suspended(claim, outcome, metadata)
         case HandedBack():
             return _put_back(claim, 0, metadata, due=claim.scheduled_at)
         case Throttled():
@@ -150,10 +170,9 @@ def spent(claim: Claim) -> bool:
 
 
 def expired(claim: Claim) -> bool:
-    """Whether the job was claimed too late to be started. A retry was started in time."""
+    """Whether the job was claimed too late to be started. One that a worker had before was claimed in time."""
     expires = claim.options.expires
-    first = claim.attempt - claim.base <= 1
-    return expires is not None and first and claim.claimed_at > claim.created_at + expires
+    return expires is not None and claim.fresh and claim.claimed_at > claim.created_at + expires
 
 
 def accepts(status: Status, *, cancel_requested: bool) -> bool:
@@ -280,6 +299,16 @@ def _put_back(claim: Claim, after: Span, metadata: dict[str, str] | None, *, due
         metadata=_noting_told(claim, metadata),
         ref=claim.ref,
         due=due,
+    )
+
+
+def _suspended(claim: Claim, outcome: Suspended, metadata: dict[str, str] | None) -> Settlement:
+    return msgspec.structs.replace(
+        _put_back(claim, outcome.after or 0, metadata, due=NEVER if outcome.after is None else None),
+        steps=outcome.steps,
+        wakes=outcome.wakes,
+        followups=outcome.called,
+        groups=outcome.groups,
     )
 
 

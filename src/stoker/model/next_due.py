@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from stoker.model.control import Pause
+from stoker.model.steps import NEVER
 from stoker.model.throttle import Bucket, until_token
 from stoker.model.time import SECOND, Instant, Span
 
@@ -62,7 +63,7 @@ def next_due_of(gates: Iterable[Gate], now: Instant) -> NextDue:
         token = 0 if bucket is None else until_token(bucket, now)
         if token == 0:
             hands_out.add(queue)
-        if due is not None:
+        if due is not None and due != NEVER:
             waits.append(max(token, due - now))
     return _of(hands_out, waits)
 

@@ -15,7 +15,9 @@ from typing import ClassVar, TypeAlias
 import msgspec
 
 from stoker.model.errors import InvalidInput, shown
+from stoker.model.ids import JobId
 from stoker.model.job import Draft
+from stoker.model.steps import Step, Wakes
 from stoker.model.time import MINUTE, Instant, Seconds, Span, instant, span
 
 INSTEAD: Span = MINUTE
@@ -225,6 +227,20 @@ class Throttled(msgspec.Struct, frozen=True, gc=False):
     warning: str | None = None
 
 
+class Suspended(msgspec.Struct, frozen=True, gc=False):
+    """The run only waits, for those of its `steps` that are open: the job runs again when any or all are answered.
+
+    `after` is the time until the first deadline, None without one. `called` are the jobs that the run calls, members of
+    the new `groups`.
+    """
+
+    steps: tuple[Step, ...]
+    after: Span | None = None
+    wakes: Wakes = Wakes.ANY
+    called: tuple[Draft, ...] = ()
+    groups: tuple[JobId, ...] = ()
+
+
 class HandedBack(msgspec.Struct, frozen=True, gc=False):
     """The worker did not run the job to its end (shutdown, or a lost claim reply). It uses no attempt."""
 
@@ -267,6 +283,7 @@ Outcome: TypeAlias = (
     | Panicked
     | Snoozed
     | Throttled
+    | Suspended
     | HandedBack
     | Lost
     | Crashed

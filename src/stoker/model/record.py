@@ -8,6 +8,7 @@ there names the method, and the conformance suite holds both together.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
@@ -36,6 +37,7 @@ from stoker.model.job import (
 from stoker.model.lifecycle import check_transition, deletes, due_again, expiry
 from stoker.model.limit import Slot
 from stoker.model.query import Cancel, Edit, Former
+from stoker.model.steps import Step, Wakes, lets_run
 from stoker.model.time import Instant, Span
 from stoker.model.unique import SUPERSEDED, Holder, Kept
 
@@ -57,18 +59,19 @@ _shown = attrgetter(*_SHOWN)
 
 WAITING = frozenset({Status.PENDING, Status.RETRYING})
 
+PUT_BACK: frozenset[Status | Wakes] = frozenset({*WAITING, *Wakes})
+"""How a run ends after which its job waits to run again."""
+
 
 class Record(Job, frozen=True, kw_only=True, gc=False):
     """One stored job: what operators see of it, and what only its store needs.
 
-    `former` and `former_at` name the owner a running claim was reaped from. `settled` is the status that the last run
-    ended in, None before the first end and while the job runs: it recognises a settlement that is sent twice.
-    `unreadable` names what of the stored job cannot be read.
+    `former` and `former_at` name the owner a running claim was reaped from. `unreadable` names what of the stored job
+    cannot be read.
     """
 
     former: str | None = None
     former_at: Instant | None = None
-    settled: Status | None = None
     unreadable: str | None = None
 
     # --- what it is ---------------------------------------------------------------------------------------------
@@ -113,11 +116,11 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
 
     @property
     def holder(self) -> Holder:
-        """How firmly the job holds its key."""
+        """How firmly the job holds its key. A suspended one holds it like a running one: it is half done."""
         if self.status is Status.RETRYING:
             strong = self.unique is not None and self.unique.hold == "retrying"
             return Holder.STRONG if strong else Holder.WEAK
-        return Holder.RUNNING if self.status is Status.RUNNING else Holder.PENDING
+        return Holder.RUNNING if self.status is Status.RUNNING or self.suspended else Holder.PENDING
 
     def runs_as(self, worker: str, token: int) -> bool:
         """Does it run under exactly this worker and token?"""
@@ -125,7 +128,7 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
 
     def ended_by(self, settlement: Settlement) -> bool:
         """Did this very settlement end the last run?"""
-        return self.settled is settlement.status and self.token == settlement.token
+        return self.settled is (settlement.wakes or settlement.status) and self.token == settlement.token
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
@@ -171,8 +174,10 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
             history=self.history if error is None else appended(self.history, Failure(now, self.attempts, error)),
             result=settlement.result if done else self.result,
             metadata=noted(self.metadata, settlement.metadata),
-            settled=status,
+            settled=settlement.wakes or status,
         )
+        if settlement.wakes is not None:  # it got on, so its budget begins anew
+            ended = msgspec.structs.replace(ended, base=ended.attempts, crashes=0)
         if status in WAITING:
             return msgspec.structs.replace(ended, status=status, worker=None, scheduled_at=due_again(settlement, now))
         return _finished(ended, status, now, queue, settlement.keep)
@@ -185,6 +190,12 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
             metadata=noted(self.metadata, note.metadata),
             log=(*self.log, *note.lines)[-LONGEST_LOG:],
         )
+
+    def answered(self, row: Step, others: Iterable[Step], now: Instant) -> Self:
+        """After one of its waits was answered: due now, if it is suspended and waits for nothing else."""
+        if not isinstance(self.settled, Wakes) or not self.suspended:
+            return self
+        return self.run_now(now) if lets_run(self.settled, self.token, row, others) else self
 
     # --- operators and newer jobs -------------------------------------------------------------------------------
 
@@ -222,7 +233,10 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
         )
 
     def clone(self, job: JobId, now: Instant) -> Self:
-        """A copy under a new id that has not run yet, due now; its metadata name the original."""
+        """A copy under a new id that has not run yet, due now; its metadata name the original.
+
+        It takes the steps of the original along, so no claim of it is fresh: a token tells that.
+        """
         return type(self)(
             id=job,
             kind=self.kind,
@@ -235,6 +249,7 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
             options=copied(self.options, self.id),
             unique=self.unique,
             tenant=self.tenant,
+            token=min(self.token, 1),
         )
 
     def retried_as(self, job: JobId, now: Instant, queue: Queue) -> Self:
@@ -265,9 +280,11 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
         noted_ = self.metadata.get(OWN_PRIORITY, "")
         return int(noted_) if re.fullmatch("-?[0-9]{1,4}", noted_) and int(noted_) in PRIORITIES else 0
 
-    def move(self, queue: str) -> Self:
+    def move(self, queue: str, now: Instant) -> Self:
         """In another queue; a slot that it kept there is given back."""
-        return msgspec.structs.replace(self, queue=queue, settled=self._without_slot())
+        return msgspec.structs.replace(
+            self, queue=queue, settled=self._without_slot(), scheduled_at=self._due_without_slot(self.scheduled_at, now)
+        )
 
     def prioritize(self, priority: int) -> Self:
         """With another priority."""
@@ -305,14 +322,14 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
             self.finished_at,
         )
 
-    def restore(self, former: Former) -> Self:
+    def restore(self, former: Former, now: Instant) -> Self:
         """As it was before a cancel or a discard; a dead job keeps the time of its end."""
         if former.status is Status.DEAD:
             return msgspec.structs.replace(self, status=Status.DEAD)
         return msgspec.structs.replace(
             self,
             status=former.status,
-            scheduled_at=former.scheduled_at,
+            scheduled_at=self._due_without_slot(former.scheduled_at, now),
             finished_at=None,
             expires_at=None,
             cancel_requested=False,
@@ -350,13 +367,17 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
             settled=self._without_slot(draft.options.limit),
         )
 
-    def _without_slot(self, newer: Slot | None = None) -> Status | None:
+    def _without_slot(self, newer: Slot | None = None) -> Status | Wakes | None:
         """What `settled` is once a waiting job keeps no slot, neither of its limit nor of a `newer` one.
 
         `subqueues.keeps_slot` reads it there.
         """
         keeps = any(slot is not None and slot.hold == "retrying" for slot in (self.options.limit, newer))
-        return None if keeps and self.settled in WAITING else self.settled
+        return None if keeps and self.settled in PUT_BACK else self.settled
+
+    def _due_without_slot(self, due: Instant, now: Instant) -> Instant:
+        """When it is due once it keeps no slot: a suspended job that no signal could wake any more runs again."""
+        return min(due, now) if isinstance(self.settled, Wakes) and self._without_slot() is None else due
 
     # --- what leaves the store ----------------------------------------------------------------------------------
 
@@ -369,7 +390,9 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
         """As an operator sees it, with other values for some fields."""
         return Job(**(dict(zip(_SHOWN, _shown(self), strict=True)) | other))
 
-    def as_claim(self, queue: Queue, before: Status = Status.RUNNING, ref: object = None) -> Claim:
+    def as_claim(
+        self, queue: Queue, before: Status = Status.RUNNING, ref: object = None, *, fresh: bool = False
+    ) -> Claim:
         """A running job in the hands of its worker; `before` is its status until then, `ref` the engine's own."""
         assert self.worker is not None
         assert self.started_at is not None
@@ -401,6 +424,7 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
             former_at=self.former_at,
             ref=ref,
             before=before,
+            fresh=fresh,
         )
 
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from stoker.model.ids import JobId
 from stoker.model.job import FIRST, Status
 from stoker.model.limit import Slot
-from stoker.model.record import WAITING, Record
+from stoker.model.record import PUT_BACK, WAITING, Record
 from stoker.model.throttle import Bucket, full, level, retuned, take, until_token
 from stoker.model.time import MINUTE, SECOND, Instant, Span
 
@@ -141,7 +141,7 @@ def line_of(record: Record, *, fair: bool) -> Line:
 def keeps_slot(record: Record) -> bool:
     """Does a waiting job hold the slot of its last run? `hold="retrying"`: until it ends, moves or is replaced."""
     slot = record.options.limit
-    return slot is not None and slot.hold == "retrying" and record.status in WAITING and record.settled in WAITING
+    return slot is not None and slot.hold == "retrying" and record.status in WAITING and record.settled in PUT_BACK
 
 
 def slot_of(record: Record | None) -> tuple[str, str] | None:

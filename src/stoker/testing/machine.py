@@ -24,7 +24,7 @@ from stoker.model.actions import action_of
 from stoker.model.audit import AuditQuery, By, pack
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, LostClaim, NotFound
-from stoker.model.events import Window, of_alter, of_claims, of_insert, of_settlements
+from stoker.model.events import Event, Window, of_alter, of_claims, of_insert, of_settlements
 from stoker.model.groups import Group, into_group, new_group
 from stoker.model.ids import JobId
 from stoker.model.job import (
@@ -33,10 +33,12 @@ from stoker.model.job import (
     Draft,
     Job,
     Note,
+    Receipt,
     Renewal,
     Settled,
     Settlement,
     Status,
+    Stored,
     Verdict,
 )
 from stoker.model.lifecycle import Rules, conclude
@@ -44,6 +46,7 @@ from stoker.model.operations import Operation
 from stoker.model.outcome import (
     Done,
     Outcome,
+    Suspended,
 )
 from stoker.model.query import (
     Cancel,
@@ -61,6 +64,7 @@ from stoker.model.query import (
 from stoker.model.retry import Curve
 from stoker.model.schedule import NO_ID, Action, Edit, Schedule, draft_of, tick
 from stoker.model.stats import closed_buckets
+from stoker.model.steps import Save, Signal, Step, StepState, Wakes, group_wait
 from stoker.model.throttle import Rate
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant
 from stoker.model.tokens import AccessToken, Session, digest
@@ -329,6 +333,81 @@ class LockStep(Laws):
             assert (claim.id, claim.token) not in self.ended, "a claim ended twice"
             self.ended.add((claim.id, claim.token))
             self.told += of_settlements([claim], [conclude(claim, Done(result))], [Verdict.APPLIED], self.clock())
+
+    @precondition(lambda self: self.claims)
+    @rule(place=values.picks, steps=values.saved_steps, kid=st.none() | values.drafts, live=values.mostly)
+    def save(self, place: int, steps: list[Step], kid: dict[str, Any] | None, live: bool) -> None:
+        """Save rows of a run, sometimes with a job that it calls."""
+        [pair] = self.pick_claims([place], live=live)
+        waits, called, groups = self.call(kid)
+
+        async def run() -> list[list[Verdict]]:
+            found = []
+            for engine, claim in zip((self.model, self.engine), pair, strict=True):
+                one = Save(claim.id, claim.worker, claim.token, (*steps, *waits), called, groups, claim.ref)
+                found.append(await engine.steps.save([one]))
+            return found
+
+        mine, theirs = self.runner.run(run())
+        self.close_groups()
+        assert mine == theirs
+        self.told += of_called(called, mine[0], self.clock())
+
+    @precondition(lambda self: self.claims)
+    @rule(
+        places=st.lists(values.picks, min_size=1, max_size=2, unique=True),
+        steps=values.open_waits,
+        after=st.none() | values.spans,
+        wakes=st.sampled_from(Wakes),
+        kid=st.none() | values.drafts,
+        live=values.mostly,
+    )
+    def suspend(
+        self,
+        places: list[int],
+        steps: list[Step],
+        after: int | None,
+        wakes: Wakes,
+        kid: dict[str, Any] | None,
+        live: bool,
+    ) -> None:
+        """Suspend runs on some waits; one alone may call a job and wait for its end."""
+        pairs = self.pick_claims(places, live=live)
+        waits, called, groups = self.call(kid if len(pairs) == 1 else None)
+        outcome = Suspended((*steps, *waits), after, wakes, called, groups)
+        settlements = (
+            [conclude(mine, outcome) for mine, _ in pairs],
+            [conclude(theirs, outcome) for _, theirs in pairs],
+        )
+        verdicts = self.settle_both(settlements, None)
+        self.told += of_called(called, verdicts[0], self.clock())
+
+    def call(self, kid: dict[str, Any] | None) -> tuple[tuple[Step, ...], tuple[Draft, ...], tuple[JobId, ...]]:
+        """A job to be called, in a new group, and the wait for its end."""
+        if kid is None:
+            return (), (), ()
+        group = self.mint()
+        self.group_ids.append(group)
+        draft = self.draft({**kid, "unique": None})
+        return (Step(group_wait(group), StepState.WAITING),), tuple(into_group(group, [draft])), (group,)
+
+    @rule(
+        places=st.lists(values.picks, min_size=1, max_size=2),
+        name=values.boxes,
+        value=st.sampled_from([b"null", b"2"]),
+        append=st.booleans(),
+        again=values.mostly.map(lambda mostly: not mostly),
+        by=values.signed,
+        aimed=values.mostly,
+    )
+    def signal(
+        self, places: list[int], name: str, value: bytes, append: bool, again: bool, by: By | None, aimed: bool
+    ) -> None:
+        """Answer waits of jobs, mostly of suspended ones."""
+        suspended = [job.id for job in self.records.values() if job.suspended]
+        ids = suspended if aimed and suspended else self.ids
+        sent = [Signal(ids[-1 - place % len(ids)], name, value, append, again) for place in places]
+        self.same(lambda engine: engine.steps.signal(sent, by=by))
 
     @rule(slot=st.integers(0, SLOTS - 1), options=values.few, outcomes=st.lists(values.good, min_size=1, max_size=4))
     def work_well(self, slot: int, options: list[dict[str, Any]], outcomes: list[Outcome]) -> None:
@@ -661,6 +740,13 @@ class LockStep(Laws):
 
         self.record_events()
         self.same(look)
+
+
+def of_called(drafts: Sequence[Draft], verdict: Verdict, at: Instant) -> list[Event]:
+    """What a call that stored jobs means on the timeline."""
+    if verdict is not Verdict.APPLIED:
+        return []
+    return of_insert(drafts, [Receipt(draft.job_id, Stored.INSERTED) for draft in drafts], at)
 
 
 def _plain(renewal: Renewal) -> tuple[bool, list[tuple[JobId, int]], list[tuple[JobId, int]]]:

@@ -33,6 +33,7 @@ from stoker.model.query import (
     Former,
     Query,
 )
+from stoker.model.steps import Step, is_open
 from stoker.testing.clock import VirtualClock
 from stoker.testing.machine_values import QUEUES, START
 
@@ -123,6 +124,7 @@ class Laws(RuleBasedStateMachine):
                 "queues": await engine.control.queues(),
                 "budgets": await engine.control.budgets(),
                 "groups": await engine.groups.get(self.group_ids),
+                "steps": dict(zip(sorted(self.ids), await engine.steps.get(sorted(self.ids)), strict=True)),
                 "schedules": await engine.schedules.read() if self.scheduled else [],
                 "in flight": in_flight(await engine.timeline.events(Window(0, self.clock() + 1))),
                 "slots": {
@@ -152,6 +154,9 @@ class Laws(RuleBasedStateMachine):
         for group in groups.values():
             self.lawful_group(self.groups.get(group.id), group, jobs)
         self.groups = groups
+        for job in jobs.values():
+            if job.suspended:
+                self.lawful_suspension(job, seen["steps"][job.id])
         for gone in self.records.keys() - jobs.keys():
             # What is stored under this id from now on is another job.
             self.tokens.pop(gone, None)
@@ -195,6 +200,13 @@ class Laws(RuleBasedStateMachine):
             assert not after.complete
         else:
             assert (after.sealed, after.waiting, active) == (True, 0, 0), "a group closed too early"
+
+    def lawful_suspension(self, job: Job, rows: list[Step]) -> None:
+        """A suspended job that has all it waits for is due."""
+        waited = [row for row in rows if row.token == job.token]
+        assert waited, "suspended on nothing"
+        if not any(is_open(row) for row in waited):
+            assert job.scheduled_at <= self.clock(), "it has what it waits for and is not due"
 
     def lawful(self, before: Job | None, after: Job) -> None:
         """What must hold for a record, and between it and what it was one step ago."""

@@ -44,6 +44,7 @@ from stoker.model.query import (
 )
 from stoker.model.query import Edit as JobEdit
 from stoker.model.schedule import Edit
+from stoker.model.steps import Step, StepState
 from stoker.model.throttle import Rate
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
@@ -142,6 +143,19 @@ finished: st.SearchStrategy[Change] = st.sampled_from(
     [Requeue(), Requeue(), Clone(()), Discard(), Discard(), Delete(), JobEdit(priority=-2)]
 )
 signed = st.sampled_from([None, MARIA])
+boxes = st.sampled_from(["go", "go", "go#2", "side"])
+saved_steps = st.lists(
+    st.builds(
+        Step,
+        boxes,
+        st.sampled_from([state for state in StepState if state is not StepState.EARLY]),
+        st.sampled_from([None, b"1"]),
+        st.sampled_from([None, START + HOUR]),
+    ),
+    min_size=1,
+    max_size=3,
+)
+open_waits = st.lists(st.builds(Step, boxes, st.just(StepState.WAITING)), min_size=1, max_size=3)
 questions = st.fixed_dictionaries(
     {
         "statuses": st.frozensets(st.sampled_from(list(Status)), max_size=3),

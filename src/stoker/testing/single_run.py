@@ -150,4 +150,5 @@ def _claim(draft: Draft, now: Instant, attempt: int, metadata: Mapping[str, str]
         unique=draft.unique,
         tenant=draft.tenant,
         last_error=f"attempt {attempt - 1} failed, says kit.run(attempt={attempt})" if attempt > 1 else None,
+        fresh=attempt == 1,
     )

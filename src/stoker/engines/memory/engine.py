@@ -23,6 +23,7 @@ from stoker.engines.memory.leases import Leases
 from stoker.engines.memory.outbox import Outbox
 from stoker.engines.memory.schedules import Schedules
 from stoker.engines.memory.settle import Settler
+from stoker.engines.memory.steps import Steps
 from stoker.engines.memory.store import Store
 from stoker.engines.memory.transaction import Adopt, MemoryTransaction
 from stoker.model.errors import InvalidOption
@@ -109,6 +110,7 @@ class MemoryEngine:
         self.jobs: base.Jobs = Jobs(access, when_full, finder)
         self.operator: base.Operator = Operator(access, finder)
         self.groups = Groups(access)
+        self.steps = Steps(access)
         self.control = Control(access)
         self.schedules = Schedules(access)
         self.timeline = Timeline(access)

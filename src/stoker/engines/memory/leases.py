@@ -75,7 +75,7 @@ def claim(store: Store, demand: Demand, now: Instant) -> list[Claim]:
             before = store.jobs[job]
             record = store.jobs[job] = before.claimed(demand.worker, now)
             store.placed.pop(job, None)
-            claims.append(record.as_claim(queue, before.status))
+            claims.append(record.as_claim(queue, before.status, fresh=before.token == 0))
     return claims
 
 

@@ -24,18 +24,19 @@ from stoker.engines.memory.streams import Tables
 from stoker.engines.memory.subqueues import Subqueues
 from stoker.engines.memory.transaction import Adopt, refuse
 from stoker.engines.memory.waiters import Waiter
-from stoker.engines.shared import one_by_one
+from stoker.engines.shared import one_by_one, steps
 from stoker.engines.shared.job_end_waiters import Interest, JobEndWaiters
 from stoker.engines.shared.unit_of_work import Hold, UnitOfWork, Wanted
 from stoker.engines.shared.waiters import TopicWaiters
 from stoker.model.audit import AuditEntry, By, Deed
 from stoker.model.control import Budget, NamedLock, Presence, Queue
-from stoker.model.groups import Closing, Group, kept_until
+from stoker.model.groups import Closing, Group, closing_signals, kept_until
 from stoker.model.ids import JobId
 from stoker.model.job import FINISHED
 from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.record import WAITING, Record, Total
 from stoker.model.schedule import Schedule
+from stoker.model.steps import Step
 from stoker.model.subqueues import freed, line_of, renumbers
 from stoker.model.time import MINUTE, Instant, Span
 from stoker.model.unique import Kept
@@ -76,6 +77,8 @@ class Store:
         self.retired: set[str] = set()
         self.rows: dict[str, Queue] = {}
         self.groups: dict[JobId, Group] = {}
+        self.steps: dict[JobId, dict[str, Step]] = {}
+        """Rows of jobs, in the order in which they were stored first."""
         self.closed_groups: deque[JobId] = deque()
         self.budgets: dict[str, Budget] = {}
         self.locks: dict[str, NamedLock] = {}
@@ -135,6 +138,8 @@ class Store:
             unit.add_queue(self.queue(name))
         for group in wanted.groups:
             unit.add_group(group, self.groups.get(group))
+        asked = {job for job, _ in wanted.steps | wanted.signals}
+        unit.add_steps(wanted, ((job, row) for job in asked for row in self.steps.get(job, {}).values()))
 
     def _load_record(self, unit: UnitOfWork, job: JobId) -> None:
         if job not in unit.missing(Wanted(frozenset({job}))).ids:
@@ -167,6 +172,8 @@ class Store:
             closed = one_by_one.count_groups(unit, self.queue, self.keep_done)
             self.load(unit, one_by_one.wanted_by_drafts(one_by_one.callbacks_of(closed)))
             unit.closings += one_by_one.store_callbacks(unit, closed)
+            self.load(unit, steps.wanted_by_signals(closing_signals(closed)))
+            steps.wake_callers(unit, closed)
 
     def apply(self, unit: UnitOfWork) -> None:
         """Write a unit of work."""
@@ -178,6 +185,15 @@ class Store:
                 self._woken.add(place[0])
             if after is not None:
                 self._place(after, unit.now, anew=renumbers(before, after))
+            elif before is not None:
+                self.steps.pop(before.id, None)
+        for copy, job in unit.copied_steps.items():
+            if job in self.steps:
+                self.steps[copy] = dict(self.steps[job])
+        for job in unit.begun_anew:
+            self.steps.pop(job, None)
+        for job, rows in unit.changed_steps.items():
+            self.steps.setdefault(job, {}).update(rows)
         for slot, _, holder in unit.key_changes():
             if holder is None:
                 self.holders.pop(slot, None)
@@ -256,6 +272,7 @@ class Store:
         """Remove the finished job that is nearest to its expiry."""
         _, job = self.finished.pop(0)
         del self.jobs[job]
+        self.steps.pop(job, None)
         self.event_log.hide(job)
 
     def _prune_groups(self, n: int) -> None:

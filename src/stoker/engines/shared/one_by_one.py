@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from stoker.engines.base import CONTROL
+from stoker.engines.shared.steps import store_rows, suspend
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.actions import allows
 from stoker.model.control import Queue
 from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, NotFound
-from stoker.model.groups import Closing, Group, is_placed, placing
+from stoker.model.groups import Closing, Group, called_group, is_placed, placing
 from stoker.model.ids import JobId, text
 from stoker.model.job import Draft, Note, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import accepts
@@ -39,6 +40,7 @@ from stoker.model.query import (
     as_seen,
 )
 from stoker.model.record import TOTALS, Record
+from stoker.model.steps import Save
 from stoker.model.throttle import cooled
 from stoker.model.time import Span
 from stoker.model.unique import Holder, Meeting, Mode, Unique, meet
@@ -128,6 +130,8 @@ def _meet(unit: UnitOfWork, draft: Draft, unique: Unique, mode: Mode) -> Receipt
             return Receipt(holder.id, Stored.EXISTING)
         case Meeting.REPLACE:
             unit.put(holder.replace(draft, unit.now))
+            if holder.token:
+                unit.begin_anew(holder.id)
             return Receipt(holder.id, Stored.REPLACED)
         case Meeting.SUPERSEDE:
             _supersede(unit, holder)
@@ -149,7 +153,11 @@ def wanted_by_settlements(settlements: Iterable[Settlement]) -> Wanted:
     """What settling these needs, follow-ups included."""
     settlements = tuple(settlements)
     followups = wanted_by_drafts(draft for settlement in settlements for draft in settlement.followups)
-    return followups._replace(ids=followups.ids.union(settlement.id for settlement in settlements))
+    return followups._replace(
+        ids=followups.ids.union(settlement.id for settlement in settlements),
+        groups=followups.groups.union(group for settlement in settlements for group in settlement.groups),
+        steps=frozenset((settlement.id, step.name) for settlement in settlements for step in settlement.steps),
+    )
 
 
 def settle(unit: UnitOfWork, settlements: Iterable[Settlement]) -> list[Verdict]:
@@ -166,6 +174,8 @@ def settle_one(unit: UnitOfWork, settlement: Settlement) -> Verdict:
         return Verdict.REPEATED if record.ended_by(settlement) else Verdict.LOST
     if not accepts(settlement.status, cancel_requested=record.cancel_requested):
         return Verdict.CANCELING
+    if settlement.steps:
+        settlement = suspend(unit, settlement)
     after = record.settle(settlement, unit.now, unit.queue(record.queue))
     if after is None:
         unit.remove(record, events=False)
@@ -175,9 +185,17 @@ def settle_one(unit: UnitOfWork, settlement: Settlement) -> Verdict:
         unit.keep(record.slot, kept)
     _count(unit, record, settlement)
     _cool(unit, record.queue, settlement)
-    for draft in settlement.followups:
-        insert_followup(unit, draft)
+    _call(unit, settlement.id, settlement.groups, settlement.followups)
     return Verdict.APPLIED
+
+
+def _call(unit: UnitOfWork, parent: JobId, groups: Iterable[JobId], drafts: Iterable[Draft]) -> None:
+    """Store follow-ups, and before them the new groups of those that the parent waits for."""
+    for group in groups:
+        if unit.group(group) is None:
+            unit.put_group(called_group(group, parent).made(unit.now))
+    for draft in drafts:
+        insert_followup(unit, draft)
 
 
 def insert_followup(unit: UnitOfWork, draft: Draft) -> Receipt:
@@ -203,6 +221,28 @@ def _cool(unit: UnitOfWork, name: str, settlement: Settlement) -> None:
     cooldown = cooled(unit.now, queue.cooldown, settlement.cool)
     if cooldown != queue.cooldown:
         unit.put_queue(msgspec.structs.replace(queue, cooldown=cooldown))
+
+
+def wanted_by_saves(saves: Iterable[Save]) -> Wanted:
+    """What saving these needs, called jobs included."""
+    saves = tuple(saves)
+    called = wanted_by_drafts(draft for save in saves for draft in save.drafts)
+    return called._replace(
+        ids=called.ids.union(save.id for save in saves),
+        groups=called.groups.union(group for save in saves for group in save.groups),
+        steps=frozenset((save.id, step.name) for save in saves for step in save.steps),
+    )
+
+
+def save_one(unit: UnitOfWork, save: Save) -> Verdict:
+    """Store rows of a running job and the jobs that it calls, or nothing."""
+    record = unit.get(save.id)
+    if record is None or not record.runs_as(save.worker, save.token):
+        return Verdict.LOST
+    if not store_rows(unit, save.id, save.steps, save.token):
+        return Verdict.ANSWERED
+    _call(unit, save.id, save.groups, save.drafts)
+    return Verdict.APPLIED
 
 
 def note_one(unit: UnitOfWork, note: Note) -> Verdict:
@@ -383,7 +423,7 @@ class Alteration:
         if not record.restorable(former):
             self.refused[record.status] += 1
         elif former.status is Status.DEAD or self._key_is_free(record):
-            self._put(record.restore(former), position)
+            self._put(record.restore(former, self._unit.now), position)
 
     def _clone(self, record: Record, position: int, job: JobId) -> None:
         if self._unit.get(job) is not None:
@@ -392,6 +432,8 @@ class Alteration:
             now, queue = self._unit.now, self._unit.queue(record.queue)
             self._put(record.retried_as(job, now, queue), position)
             _create(self._unit, record.clone(job, now))
+            if record.token:
+                self._unit.copy_steps(record.id, job)
             self.created[position] = job
 
     def _key_is_free(self, record: Record) -> bool:

@@ -11,7 +11,7 @@ holder, for a record the settings of its queue and, if its success kept a key (`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from stoker.model.audit import AuditEntry
@@ -21,6 +21,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import Draft, Status
 from stoker.model.next_due import wakes
 from stoker.model.record import WAITING, Record, Total
+from stoker.model.steps import Step
 from stoker.model.time import Instant
 from stoker.model.unique import Kept
 
@@ -28,7 +29,9 @@ from stoker.model.unique import Kept
 class Wanted(NamedTuple):
     """What an operation reads from its unit: jobs by id, holders of unique keys by slot, queues by name, groups by id.
 
-    `revives`: finished jobs may become active again, so the holders of their keys are needed too.
+    `revives`: finished jobs may become active again, so the holders of their keys are needed too. `steps` are rows of
+    jobs by their whole name, with their values. `signals` are names that are signaled: the rows of that name, numbered
+    ones too, and all rows of the job that are open or early; their values are not needed.
     """
 
     ids: frozenset[JobId] = frozenset()
@@ -36,6 +39,8 @@ class Wanted(NamedTuple):
     queues: frozenset[str] = frozenset()
     revives: bool = False
     groups: frozenset[JobId] = frozenset()
+    steps: frozenset[tuple[JobId, str]] = frozenset()
+    signals: frozenset[tuple[JobId, str]] = frozenset()
 
 
 class Written(NamedTuple):
@@ -85,6 +90,15 @@ class UnitOfWork:
         """Removed jobs whose events are hidden."""
         self.deleted: set[JobId] = set()
         """Jobs that an operator deleted: events of theirs that come later are not recorded."""
+        self.changed_steps: dict[JobId, dict[str, Step]] = {}
+        """By job: rows as they are now."""
+        self.begun_anew: set[JobId] = set()
+        """Jobs whose rows are removed, because a newer draft took their place."""
+        self.copied_steps: dict[JobId, JobId] = {}
+        """By new job: the one whose rows it gets."""
+        self._steps: dict[JobId, dict[str, Step]] = {}
+        self._asked_steps: set[tuple[JobId, str]] = set()
+        self._asked_signals: set[tuple[JobId, str]] = set()
         self._before: dict[JobId, Record | None] = {}
         self._records: dict[JobId, Record | None] = {}
         self._holders_before: dict[str, Hold | None] = {}
@@ -103,6 +117,8 @@ class UnitOfWork:
             wanted.queues - self._queues.keys(),
             wanted.revives,
             wanted.groups - self._groups.keys(),
+            wanted.steps - self._asked_steps,
+            wanted.signals - self._asked_signals,
         )
 
     def add_record(self, job: JobId, record: Record | None) -> None:
@@ -120,6 +136,14 @@ class UnitOfWork:
     def add_group(self, group: JobId, stored: Group | None) -> None:
         """A group as stored; None when there is none of this id."""
         self._groups[group] = stored
+
+    def add_steps(self, wanted: Wanted, found: Iterable[tuple[JobId, Step]]) -> None:
+        """Rows as stored that `wanted.steps` and `wanted.signals` ask for; what this unit wrote stays as it is."""
+        self._asked_steps |= wanted.steps
+        self._asked_signals |= wanted.signals
+        for job, row in found:
+            if row.name not in self.changed_steps.get(job, ()):
+                self._steps.setdefault(job, {})[row.name] = row
 
     # --- deciding: by `one_by_one` ---------------------------------------------------------------------------------
 
@@ -165,6 +189,27 @@ class UnitOfWork:
         """Store a group as it was counted."""
         self._groups[group.id] = self.changed_groups[group.id] = group
 
+    def step(self, job: JobId, name: str) -> Step | None:
+        """A row of a job as changed so far; None when there is none."""
+        return self._steps.get(job, {}).get(name)
+
+    def steps(self, job: JobId) -> dict[str, Step]:
+        """The loaded rows of a job as changed so far."""
+        return self._steps.get(job, {})
+
+    def put_step(self, job: JobId, row: Step) -> None:
+        """Store a row of a job."""
+        self._steps.setdefault(job, {})[row.name] = row
+        self.changed_steps.setdefault(job, {})[row.name] = row
+
+    def copy_steps(self, job: JobId, copy: JobId) -> None:
+        """Give a copy the rows of the job it was made from."""
+        self.copied_steps[copy] = job
+
+    def begin_anew(self, job: JobId) -> None:
+        """Remove the rows of a job that has become another one."""
+        self.begun_anew.add(job)
+
     def put(self, record: Record) -> None:
         """Store a job as it is now, new or changed; a waiter is woken when it is due sooner than it was."""
         before = self._records.get(record.id)
@@ -184,6 +229,7 @@ class UnitOfWork:
         self._release(before)
         self._records[record.id] = None
         self._touched[record.id] = None
+        self.changed_steps.pop(record.id, None)
         self._count_groups(before, None, deleted=record.id in self.deleted)
         if events:
             self.forgotten.add(record.id)
@@ -201,7 +247,7 @@ class UnitOfWork:
 
     def move(self, record: Record, queue: str) -> bool:
         """Put a waiting job into another queue. False: the store cannot move this one."""
-        self.put(record.move(queue))
+        self.put(record.move(queue, self.now))
         return True
 
     def wake(self, topic: str) -> None:

@@ -9,14 +9,19 @@ import pytest
 from stoker.engines.base import Engine
 from stoker.model.control import Tuning
 from stoker.model.groups import into_group, new_group
+from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Status, Verdict
 from stoker.model.lifecycle import conclude
-from stoker.model.outcome import Done, Rejected, Snoozed
-from stoker.model.query import Cancel, Clone, Requeue, Selection
+from stoker.model.outcome import Done, Rejected, Snoozed, Suspended
+from stoker.model.query import Cancel, Clone, Delete, Requeue, Selection
+from stoker.model.steps import Signal, Signaled, StepState, Wakes
 from stoker.model.throttle import Rate
 from stoker.model.time import HOUR
 from stoker.model.unique import Unique
 from stoker.testing.conformance.harness import Store, Work, at_once
+from stoker.testing.conformance.step_helpers import calls, saved, wait
+
+OPEN, SIDE = wait("go"), wait("side")
 
 
 @pytest.mark.core
@@ -303,3 +308,113 @@ async def test_race_keeps_the_counters_true(store: Store) -> None:
     recount: Counter[Status] = Counter([await store.status(job) for job in every])
     assert await store.counts() == recount
     assert sum(recount.values()) == 60
+
+
+@pytest.mark.core
+@pytest.mark.spec("ANSWER-12")
+async def test_race_of_suspensions_and_signals_wakes_every_job(store: Store) -> None:
+    """Twenty runs suspend while two others signal them: each job is due afterwards, with its answer, once."""
+    for _ in range(5):
+        await store.insert(*(store.draft() for _ in range(20)))
+        claims = await store.claim(n=20)
+
+        async def suspend(engine: Engine, claims: list[Claim] = claims) -> list[Signaled]:
+            settled = await engine.jobs.settle([conclude(one, Suspended((OPEN, SIDE))) for one in claims])
+            assert set(settled.verdicts) == {Verdict.APPLIED}
+            return []
+
+        def send(claims: list[Claim]) -> Work[list[Signaled]]:
+            async def work(engine: Engine) -> list[Signaled]:
+                return [(await engine.steps.signal([Signal(one.id, "go", b"7")]))[0] for one in claims]
+
+            return work
+
+        _, *answers = await at_once(store, [suspend, send(claims[:12]), send(claims[8:])])
+        told = Counter(one for answer in answers for one in answer)
+        assert told[Signaled.TAKEN] + told[Signaled.EARLY] == 20
+        assert told[Signaled.ANSWERED] == 4
+        again = await store.claim(n=40)
+        assert sorted(one.id for one in again) == sorted(one.id for one in claims)
+        found = await store.engine.steps.get([one.id for one in claims])
+        assert [[(row.name, row.value) for row in one if row.state is StepState.DONE] for one in found] == [
+            [("go", b"7")] for _ in claims
+        ]
+        await store.settle(*(conclude(one, Done()) for one in again))
+
+
+@pytest.mark.spec("ANSWER-12")
+async def test_race_of_the_last_answers_completes_a_job_once(store: Store) -> None:
+    """Two callers answer the two waits of each job at the same moment: each is due when both are there."""
+    await store.insert(*(store.draft() for _ in range(20)))
+    claims = await store.claim(n=20)
+    await store.settle(*(conclude(one, Suspended((OPEN, SIDE), wakes=Wakes.ALL)) for one in claims))
+
+    def send(name: str) -> Work[list[Signaled]]:
+        async def work(engine: Engine) -> list[Signaled]:
+            return await engine.steps.signal([Signal(one.id, name) for one in claims])
+
+        return work
+
+    for answers in await at_once(store, [send("go"), send("side")]):
+        assert set(answers) == {Signaled.TAKEN}
+    assert len(await store.claim(n=40)) == 20
+
+
+@pytest.mark.spec("ANSWER-12", "CALL-02")
+async def test_race_of_the_last_called_jobs_wakes_their_callers_once(store: Store) -> None:
+    """Two workers end the called jobs of many callers crosswise, while these suspend: none is left behind."""
+    await store.insert(*(store.draft() for _ in range(10)))
+    claims = await store.claim(n=10)
+    waits, saves = [], []
+    for one in claims:
+        call = calls(store, *(store.draft("kid", queue="kids") for _ in range(2)))
+        waits.append(call.wait)
+        saves.append(saved(one, call.wait, drafts=call.drafts, groups=(call.group,)))
+    assert set(await store.engine.steps.save(saves)) == {Verdict.APPLIED}
+    kids = {one.id: one for one in await store.claim("w2", 20, "kids")}
+    order = [draft.job_id for save in saves for draft in save.drafts]
+
+    async def suspend(engine: Engine) -> None:
+        for one, opened in zip(claims, waits, strict=True):
+            assert (await engine.jobs.settle([conclude(one, Suspended((opened,)))])).verdicts == [Verdict.APPLIED]
+
+    def end(ids: list[JobId]) -> Work[None]:
+        async def work(engine: Engine) -> None:
+            for at in range(0, len(ids), 5):
+                batch = [conclude(kids[job], Done()) for job in ids[at : at + 5]]
+                assert set((await engine.jobs.settle(batch)).verdicts) == {Verdict.APPLIED}
+
+        return work
+
+    await at_once(store, [suspend, end(order[::2]), end(order[1::2][::-1])])
+    await store.engine.groups.sweep()
+    assert len(await store.claim(n=20)) == 10
+
+
+@pytest.mark.spec("ANSWER-13")
+async def test_race_of_removals_and_signals_leaves_no_row(store: Store) -> None:
+    """Waiting and finished jobs are deleted while they are signaled: a job of such an id begins without rows."""
+    for _ in range(5):
+        waiting, ended = ([store.draft() for _ in range(10)] for _ in range(2))
+        await store.insert(*ended)
+        await store.settle(*(conclude(one, Done()) for one in await store.claim(n=10)))
+        await store.insert(*waiting)
+        await store.settle(*(conclude(one, Suspended((OPEN,))) for one in await store.claim(n=10)))
+        ids = [draft.job_id for draft in (*waiting, *ended)]
+
+        async def delete(engine: Engine, ids: list[JobId] = ids) -> None:
+            for job in ids:
+                assert (await engine.operator.alter(Selection((job,)), Delete())).changed == 1
+
+        def send(ids: list[JobId]) -> Work[None]:
+            async def work(engine: Engine) -> None:
+                for job in ids:
+                    await engine.steps.signal([Signal(job, "go"), Signal(job, "early")])
+
+            return work
+
+        await at_once(store, [delete, send(ids), send(ids[::-1])])
+        assert await store.counts() == {}
+        await store.insert(*waiting, *ended)
+        assert await store.engine.steps.get(ids) == [[] for _ in ids]
+        await store.engine.operator.alter(Selection(tuple(ids)), Delete())

@@ -1,0 +1,286 @@
+"""Rows of steps: their names, what a run and a signal make of them, and when a suspended job runs again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.model.errors import InvalidInput, InvalidName, InvalidPayload, PayloadTooLarge
+from stoker.model.groups import called_group, closing_signals, new_group, pack_callbacks, unpack_callbacks
+from stoker.model.steps import (
+    LARGEST_VALUE,
+    LONGEST_KEY,
+    LONGEST_NAME,
+    LONGEST_ROW,
+    NEVER,
+    RowNames,
+    Signal,
+    Step,
+    StepState,
+    Wakes,
+    answered,
+    check_box,
+    check_key,
+    check_step,
+    due,
+    due_at_once,
+    group_wait,
+    is_open,
+    lets_run,
+    numbered,
+    span_of,
+    stored,
+    target,
+)
+
+DONE, FAILED, WAITING, EARLY, CALLED = StepState
+JOB, GROUP = b"j" * 16, b"g" * 16
+NOW = 1_000_000
+
+
+class Text(str):
+    """Text of a framework's own class."""
+
+    __slots__ = ()
+
+
+def rows(*found: Step) -> dict[str, Step]:
+    return {row.name: row for row in found}
+
+
+# --- names ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("STEP-01")
+def test_the_nth_use_of_a_name_has_its_number() -> None:
+    names = RowNames()
+    assert [names.step("a"), names.step("b"), names.step("a"), names.step("a")] == ["a", "b", "a#2", "a#3"]
+    assert [names.call("kid"), names.call("kid"), names.call("kid", "x")] == ["call:kid", "call:kid#2", "call:kid:x"]
+    assert names.step("a", "k") == "a:k"
+
+
+@pytest.mark.spec("STEP-02")
+def test_a_key_names_one_step_of_a_run() -> None:
+    names = RowNames()
+    names.step("a", "k")
+    assert names.step("b", "k") == "b:k"
+    with pytest.raises(InvalidInput, match="used once in a run, and a was called"):
+        names.step("a", "k")
+
+
+@pytest.mark.spec("STEP-02")
+@pytest.mark.parametrize("name", ["", "a b", "a#2", "a:b", "é", "x" * (LONGEST_NAME + 1), 7, None])
+def test_an_impossible_name_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidName):
+        check_step(name)
+
+
+@pytest.mark.spec("STEP-02")
+def test_names_and_keys_become_plain_text() -> None:
+    for check in (check_step, check_box, check_key):
+        assert type(check(Text("a"))) is str
+    assert check_step("x" * LONGEST_NAME)
+    assert check_box("approval#12") == "approval#12"
+    assert check_key("é" * (LONGEST_KEY // 2))
+
+
+@pytest.mark.spec("ANSWER-09")
+@pytest.mark.parametrize("name", ["", "a#", "a#0", "a#x", "call:kid", "calls:00", "a b", None])
+def test_an_impossible_signal_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidName):
+        check_box(name)
+
+
+@pytest.mark.spec("STEP-02")
+@pytest.mark.parametrize("key", ["", "a\0b", "\ud800", "x" * (LONGEST_KEY + 1), 7])
+def test_an_impossible_key_is_refused(key: Any) -> None:
+    with pytest.raises(InvalidInput):
+        check_key(key)
+
+
+@pytest.mark.spec("STEP-03")
+def test_an_impossible_row_is_refused() -> None:
+    assert Step("x" * LONGEST_ROW, DONE, b"1").value == b"1"
+    for name in ("", "x" * (LONGEST_ROW + 1), "a\0", None):
+        with pytest.raises(InvalidName):
+            Step(name)  # type: ignore[arg-type]
+    with pytest.raises(InvalidPayload):
+        Step("a", DONE, "1")  # type: ignore[arg-type]
+    with pytest.raises(PayloadTooLarge, match="step a"):
+        Step("a", DONE, b" " * (LARGEST_VALUE + 1))
+    with pytest.raises(PayloadTooLarge):
+        Signal(JOB, "a", b" " * (LARGEST_VALUE + 1))
+
+
+@pytest.mark.spec("STEP-01")
+@given(st.from_regex(r"[A-Za-z0-9_.-]{1,100}", fullmatch=True), st.integers(2, 10**9))
+def test_numbered_rows_of_a_name_lie_together(name: str, n: int) -> None:
+    first, last = span_of(name)
+    assert first.encode() < numbered(name, n).encode() < last.encode()
+    assert not first <= name < last
+
+
+# --- what a run makes of a row ----------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("STEP-04")
+@pytest.mark.parametrize("state", [DONE, FAILED, WAITING, CALLED])
+def test_a_new_row_is_stored_as_it_is(state: StepState) -> None:
+    assert stored(None, Step("a", state, b"1", 5), 7, NOW) == Step("a", state, b"1", 5, 7, NOW)
+
+
+@pytest.mark.spec("STEP-04")
+@pytest.mark.parametrize("before", list(StepState))
+@pytest.mark.parametrize("state", [DONE, CALLED])
+def test_what_is_finished_or_called_overwrites(before: StepState, state: StepState) -> None:
+    was = Step("a", before, b"0", 3, 2, 1)
+    assert stored(was, Step("a", state, b"1"), 7, NOW) == Step("a", state, b"1", None, 7, NOW)
+
+
+@pytest.mark.spec("ANSWER-05")
+@pytest.mark.parametrize("before", [DONE, EARLY])
+def test_a_failure_does_not_overwrite_an_answer(before: StepState) -> None:
+    assert stored(Step("a", before, b"0"), Step("a", FAILED, b"1"), 7, NOW) is None
+
+
+@pytest.mark.spec("STEP-04")
+@pytest.mark.parametrize("before", [FAILED, WAITING, CALLED])
+def test_a_failure_ends_a_wait(before: StepState) -> None:
+    after = stored(Step("a", before, b"0", 3, 2, 1), Step("a", FAILED, b"1"), 7, NOW)
+    assert after == Step("a", FAILED, b"1", None, 7, NOW)
+
+
+@pytest.mark.spec("STEP-05")
+def test_a_wait_that_is_opened_again_keeps_since_when_it_waits() -> None:
+    after = stored(Step("a", WAITING, b"0", 3, 2, 1), Step("a", WAITING, b"1", 9), 7, NOW)
+    assert after == Step("a", WAITING, b"1", 9, 7, 1)
+    assert stored(Step("a", CALLED, b"0"), Step("a", WAITING), 7, NOW) == Step("a", WAITING, None, None, 7, NOW)
+
+
+@pytest.mark.spec("ANSWER-02")
+@pytest.mark.parametrize(("before", "after"), [(EARLY, DONE), (DONE, DONE), (FAILED, FAILED)])
+def test_a_wait_finds_the_answer_that_is_there(before: StepState, after: StepState) -> None:
+    row = stored(Step("a", before, b"0", None, 2, 1), Step("a", WAITING, b"ask", 9), 7, NOW)
+    assert row is not None
+    assert (row.state, row.value, row.token, row.at) == (after, b"0", 7, 1)
+    assert not is_open(row)
+
+
+# --- signals ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("ANSWER-01")
+def test_a_signal_answers_a_wait_or_is_kept() -> None:
+    assert answered(None, "a", b"1", NOW) == Step("a", EARLY, b"1", None, 0, NOW)
+    assert answered(Step("a", WAITING, b"ask", 9, 7, 1), "a", b"1", NOW) == Step("a", DONE, b"1", 9, 7, NOW)
+    assert answered(Step("a", DONE, b"0", 9, 7, 1), "a", b"1", NOW) == Step("a", DONE, b"1", 9, 7, NOW)
+    assert answered(Step("a", EARLY, b"0"), "a", b"1", NOW) == Step("a", EARLY, b"1", None, 0, NOW)
+
+
+@pytest.mark.spec("ANSWER-03")
+@pytest.mark.parametrize(
+    ("found", "name", "meant"),
+    [
+        ((), "a", "a"),
+        ((Step("a", WAITING),), "a", "a"),
+        ((Step("a"), Step("a#2", WAITING)), "a", "a#2"),
+        ((Step("a#10", WAITING), Step("a#9", WAITING), Step("a")), "a", "a#9"),
+        ((Step("a"),), "a", None),
+        ((Step("a", EARLY),), "a", None),
+        ((Step("a", FAILED),), "a", None),
+        ((Step("a"), Step("a#2")), "a", None),
+        ((Step("a#2"),), "a", "a"),
+        ((Step("ab", WAITING), Step("a#x", WAITING), Step("a#²", WAITING)), "a", "a"),
+        ((Step("a", WAITING), Step("a#2", WAITING)), "a#2", "a#2"),
+        ((), "a#2", "a#2"),
+        ((Step("a#2"),), "a#2", None),
+        ((Step("calls:00", WAITING),), "calls:00", "calls:00"),
+        ((Step("call:kid", CALLED),), "call:kid", None),
+    ],
+)
+def test_a_signal_goes_to_the_open_wait_of_its_name(found: tuple[Step, ...], name: str, meant: str | None) -> None:
+    assert target(rows(*found), Signal(JOB, name)) == meant
+
+
+@pytest.mark.spec("ANSWER-04")
+@pytest.mark.parametrize(
+    ("found", "meant"),
+    [
+        ((), "a"),
+        ((Step("a", EARLY),), "a#2"),
+        ((Step("a"), Step("a#2", WAITING), Step("a#3", EARLY)), "a#2"),
+        ((Step("a"), Step("a#2"), Step("a#3")), "a#4"),
+        ((Step("a#2"),), "a"),
+    ],
+)
+def test_an_appended_signal_takes_the_next_free_number(found: tuple[Step, ...], meant: str) -> None:
+    assert target(rows(*found), Signal(JOB, "a", append=True)) == meant
+
+
+@pytest.mark.spec("ANSWER-06")
+@pytest.mark.parametrize(
+    ("found", "name", "meant"),
+    [
+        ((Step("a", at=1), Step("a#2", at=3), Step("a#3", FAILED, at=2)), "a", "a#2"),
+        ((Step("a", at=1), Step("a#2", WAITING)), "a", "a#2"),
+        ((), "a", "a"),
+        ((Step("a#2"),), "a#2", "a#2"),
+    ],
+)
+def test_an_answer_can_be_given_again(found: tuple[Step, ...], name: str, meant: str) -> None:
+    assert target(rows(*found), Signal(JOB, name, again=True)) == meant
+
+
+# --- when a job runs again --------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("STEP-10")
+def test_a_suspended_job_is_due_at_its_first_deadline() -> None:
+    assert due([]) == NEVER
+    assert due([Step("a", WAITING), Step("b", DONE, until=1)]) == NEVER
+    assert due([Step("a", WAITING, until=9), Step("b", WAITING, until=5), Step("c", WAITING)]) == 5
+
+
+@pytest.mark.spec("STEP-20")
+@pytest.mark.parametrize(
+    ("states", "any_", "all_"),
+    [
+        ([WAITING], False, False),
+        ([DONE], True, True),
+        ([FAILED], True, True),
+        ([WAITING, DONE], True, False),
+        ([DONE, FAILED], True, True),
+        ([WAITING, WAITING], False, False),
+    ],
+)
+def test_a_suspension_finds_what_it_waits_for(states: list[StepState], any_: bool, all_: bool) -> None:
+    opened = [Step(str(n), state) for n, state in enumerate(states)]
+    assert due_at_once(Wakes.ANY, opened) is any_
+    assert due_at_once(Wakes.ALL, opened) is all_
+
+
+@pytest.mark.spec("STEP-20", "STEP-22")
+def test_only_rows_of_the_suspension_count() -> None:
+    mine, older, given_up = (Step("a", WAITING, token=token) for token in (7, 5, 0))
+    for wakes in Wakes:
+        assert lets_run(wakes, 7, mine, [])
+        assert lets_run(wakes, 7, mine, [older, given_up, Step("b", DONE, token=7)])
+        assert not lets_run(wakes, 7, older, [])
+        assert not lets_run(wakes, 7, given_up, [])
+    assert lets_run(Wakes.ANY, 7, mine, [mine])
+    assert not lets_run(Wakes.ALL, 7, mine, [mine])
+
+
+# --- groups of called jobs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("CALL-01")
+def test_a_group_of_called_jobs_answers_the_wait_of_its_caller() -> None:
+    group = called_group(GROUP, JOB)
+    assert (group.sealed, group.wakes) == (True, (JOB, group_wait(GROUP)))
+    assert closing_signals([group, new_group(b"h" * 16)]) == [Signal(JOB, f"calls:{GROUP.hex()}", b"null")]
+    assert unpack_callbacks(pack_callbacks(group)).wakes == group.wakes
+    assert unpack_callbacks(b"{}").wakes is None
