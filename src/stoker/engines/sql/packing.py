@@ -14,13 +14,18 @@ import msgspec
 from stoker.engines.sql.exchanges import Row
 from stoker.model.control import Budget, Pause, Queue, Tuning
 from stoker.model.errors import CorruptRecord
-from stoker.model.job import Options, salvaged, unpack
+from stoker.model.job import Options, Status, salvaged, unpack
 from stoker.model.query import Totals
 from stoker.model.retry import Curve
+from stoker.model.steps import Wakes
 from stoker.model.throttle import OPEN, Bucket, Cooldown, Rate
 from stoker.model.time import SECOND, span
 from stoker.model.unique import TRAITS, Unique
 
+SETTLED: tuple[Status | Wakes, ...] = (*Status, *Wakes)
+"""How the last run of a job ended: stores write its place in this list."""
+
+SETTLED_CODES = {settled: code for code, settled in enumerate(SETTLED)}
 _TRAITS = {traits: code for code, traits in enumerate(TRAITS)}
 _WAYS = 256
 """The traits of a key are one number: its way, and so many times the microseconds for which a success keeps it."""

@@ -161,7 +161,9 @@ def _handed_over(
     qid, queue, now = queue_row.qid, queue_row.queue, unit.now
     name, curve, cool = queue.name, queue.curve, queue.cooldown.count
     for row in picked:
-        id_, attempt, token, due, seq, status, past, kind, payload, budget, created, options, key, _, tenant = row
+        id_, attempt, token, due, seq, status, past, kind, payload, budget, created, options, key, _, tenant, fresh = (
+            row
+        )
         if created is None:
             yield _LOST, (seq,)
             log.warning("job %s was dropped: its body is gone, the file lost rows", text(id_))
@@ -183,7 +185,7 @@ def _handed_over(
         claim_ = Claim(
             id_, kind, name, payload, attempt, base, budget, worker, token, now, created, due, priority,
             job_options, unique, tenant, crashes, throttles, error, False, metadata, curve, cool, None, None, ref,
-            STATUSES[status],
+            STATUSES[status], bool(fresh),
         )
         # fmt: on
         claims.append(claim_)
@@ -196,7 +198,7 @@ def _more(row: Row, *, sound: bool) -> Exchange[Row]:
     """Return the fields of a claim that only jobs with options, a key or a past have."""
     if not sound:
         raise CorruptRecord("its status, kind or payload is not one that Stoker writes")
-    seq, status, past, kind, (options, key, traits, _) = *row[4:8], row[11:]
+    seq, status, past, kind, (options, key, traits, *_) = *row[4:8], row[11:]
     unique = read_unique(key, traits)
     base, crashes, throttles, metadata, error = 0, 0, 0, None, None
     if past:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from stoker.engines.base import CORRUPT, PLACELESS
 from stoker.engines.sql.exchanges import Row
 from stoker.engines.sql.packing import (
+    SETTLED,
+    SETTLED_CODES,
     encode,
     pack_unique,
     read_metadata,
@@ -20,6 +22,7 @@ from stoker.engines.sql.packing import (
 )
 from stoker.model.job import PLAIN, Draft, Failure, Job, Status, pack, shown_error
 from stoker.model.record import WAITING, Record
+from stoker.model.steps import Wakes
 from stoker.model.time import Instant
 
 CODES: dict[Status, int] = {status: code for code, status in enumerate(Status)}
@@ -78,12 +81,13 @@ INSERT_READY = (
 
 PICK = (
     "SELECT r.id, r.attempts + 1, max(?3, r.token + 1), r.due, r.seq, r.status, r.past, "
-    f"{', '.join(f'b.{column}' for column in CLAIMED)} "
+    f"{', '.join(f'b.{column}' for column in CLAIMED)}, r.token = 0 "
     "FROM (SELECT due, id, seq, attempts, token, status, past FROM stoker_ready "
     "WHERE qid = ?1 AND priority = ?2 AND due <= ?3 ORDER BY due, id LIMIT ?4) AS r "
     "LEFT JOIN stoker_body AS b ON b.seq = r.seq"
 )
-"""The first due jobs of a priority, with attempt and token as `Record.claimed` sets them; without what is lost."""
+"""The first due jobs of a priority, with attempt and token as `Record.claimed` sets them, and whether they are fresh;
+without what is lost."""
 
 FINISH = (
     f"INSERT INTO stoker_done ({', '.join(FINISHED[:-1])}) "
@@ -173,7 +177,7 @@ def read(row: Row, held: Row | None, queue: str) -> Stored:
         metadata=packed.metadata,
         log=packed.log,
         successor=values["successor"],
-        settled=None if values["settled"] is None else STATUSES[values["settled"]],
+        settled=None if values["settled"] is None else SETTLED[values["settled"]],
         unreadable=packed.unreadable,
     )
     return Stored(record, values, wid, packed.corrupt)
@@ -293,5 +297,5 @@ def done_row(record: Record, seq: int, qid: int) -> Row:
     )  # fmt: skip
 
 
-def _code(status: Status | None) -> int | None:
-    return None if status is None else CODES[status]
+def _code(settled: Status | Wakes | None) -> int | None:
+    return None if settled is None else SETTLED_CODES[settled]

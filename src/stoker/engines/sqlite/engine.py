@@ -38,6 +38,7 @@ from stoker.engines.sqlite.letters import LetterBox
 from stoker.engines.sqlite.outbox import Streams
 from stoker.engines.sqlite.schedules import Schedules
 from stoker.engines.sqlite.settle import Settler
+from stoker.engines.sqlite.steps import Steps
 from stoker.engines.sqlite.store import Options, Store
 from stoker.model.errors import InvalidOption
 from stoker.model.health.facts import Facts
@@ -139,6 +140,7 @@ class SqliteEngine:
         self.jobs: base.Jobs = Jobs(store, claimer, settler)
         self.operator: base.Operator = Operator(store)
         self.groups: base.Groups = Groups(store)
+        self.steps: base.Steps = Steps(store)
         self.control: base.Control = Control(store)
         self.schedules: base.Schedules = Schedules(store)
         self.timeline: base.Timeline = Timeline(store)

@@ -15,6 +15,7 @@ import msgspec
 
 from stoker.engines.call_times import timed
 from stoker.engines.shared import one_by_one
+from stoker.engines.shared.steps import wake_callers, wanted_by_signals
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql import damage
 from stoker.engines.sql.exchanges import Exchange, Row
@@ -27,6 +28,7 @@ from stoker.model.groups import (
     Group,
     GroupChange,
     Swept,
+    closing_signals,
     is_placed,
     kept_until,
     known_members,
@@ -164,11 +166,14 @@ def write(
     for id_, change in changes.items():
         if (group_ := (yield from _count(unit, id_, change))) is not None:
             closed.append(group_)
-    callbacks = one_by_one.callbacks_of(closed)
+    callbacks, signals = one_by_one.callbacks_of(closed), closing_signals(closed)
     if callbacks:
         yield from unit.load(one_by_one.wanted_by_drafts(callbacks))
     unit.closings += one_by_one.store_callbacks(unit, closed)
-    if callbacks:
+    if signals:
+        yield from unit.load(wanted_by_signals(signals))
+        wake_callers(unit, closed)
+    if callbacks or signals:
         yield from unit.write()
 
 

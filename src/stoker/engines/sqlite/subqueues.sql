@@ -127,7 +127,7 @@ UNION ALL
 SELECT b.id, b.options
 FROM stoker_ready AS r
 CROSS JOIN stoker_body AS b ON b.seq = r.seq
-WHERE r.qid = ?1 AND r.past = 1 AND r.settled IN (0, 2) AND b.options IS NOT NULL
+WHERE r.qid = ?1 AND r.past = 1 AND r.settled IN (0, 2, 8, 9) AND b.options IS NOT NULL
 
 -- name: subqueues_full
 -- Subqueues that have been full since ?1 or before.

@@ -17,7 +17,7 @@ from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.exchanges import Exchange, Many, Row
 from stoker.engines.sql.one_by_one import SqlUnit
 from stoker.engines.sql.packing import pack_queue, read_queue
-from stoker.engines.sqlite import columns, groups, subqueues
+from stoker.engines.sqlite import columns, groups, step_rows, subqueues
 from stoker.engines.sqlite.columns import CODES, Stored
 from stoker.engines.sqlite.statements import sql
 from stoker.model.control import Queue
@@ -305,6 +305,8 @@ class Unit(SqlUnit):
             self.add_queue(Queue(name=name) if queue_row is None else queue_row.queue)
         for group in sorted(wanted.groups):
             self.add_group(group, (yield from groups.find(group)))
+        if wanted.steps or wanted.signals:
+            yield from step_rows.load(self, wanted)
 
     def _load_job(self, job: JobId) -> Exchange[None]:
         if not self.missing(Wanted(frozenset({job}))).ids:
@@ -339,6 +341,12 @@ class Unit(SqlUnit):
         yield from self._write_counts()
         for queue in self.changed_queues.values():
             yield from self.write_queue(queue)
+        for copy, job in self.copied_steps.items():
+            yield from step_rows.copy(self.stored(job).seq, seqs[copy])
+        for job in self.begun_anew:
+            yield from step_rows.delete(self.stored(job).seq)
+        for job, rows in self.changed_steps.items():
+            yield from step_rows.write(self.stored(job).seq, rows.values())
         made, placed, changes = list(self.changed_groups.values()), self.placed, self.group_changes
         self._stored.clear()
         self.clear()
@@ -373,6 +381,7 @@ class Unit(SqlUnit):
         seq = self.stored(record.id).seq
         for statement in _ERASE:
             yield statement, (seq,)
+        yield from step_rows.delete(seq)
         if record.id in self.forgotten:
             yield _REMOVE_EVENTS, (record.id, self.now if record.id in self.deleted else NEVER)
 

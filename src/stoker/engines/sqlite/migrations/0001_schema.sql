@@ -71,7 +71,8 @@ CREATE INDEX stoker_body_group ON stoker_body (
 ) WHERE CASE WHEN json_valid(CAST(options AS TEXT)) THEN json_extract(CAST(options AS TEXT), '$.group') END IS NOT NULL;
 
 -- Waiting jobs, in exactly the order claims take them. `past`: the job has a row in stoker_past. `settled`: the status
--- of the last run's settlement, to recognise that settlement when a worker repeats it.
+-- of the last run's settlement, to recognise that settlement when a worker repeats it; 8 or 9: the job is suspended until
+-- any or all of its waits are answered.
 CREATE TABLE stoker_ready (
     qid INTEGER NOT NULL,
     priority INTEGER NOT NULL,
@@ -128,6 +129,20 @@ CREATE INDEX stoker_done_expires ON stoker_done (expires) WHERE status > 3;
 CREATE INDEX stoker_done_listed ON stoker_done (qid, status, id) WHERE status > 3;
 CREATE INDEX stoker_done_newest ON stoker_done (status, id) WHERE status > 3;
 CREATE INDEX stoker_done_ended ON stoker_done (status, finished, id, qid) WHERE status > 3;
+
+-- What a job has finished and what it waits for, by name (`model.steps`). `state`: 0 done, 1 failed, 2 waiting, 3 early,
+-- 4 called. The value is the last column: who reads the others does not read its pages.
+CREATE TABLE stoker_steps (
+    seq INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 4),
+    until INTEGER,
+    token INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    value BLOB,
+    PRIMARY KEY (seq, name)
+) WITHOUT ROWID;
+CREATE INDEX stoker_steps_open ON stoker_steps (seq) WHERE state IN (2, 3);
 
 -- What earlier runs left, and what the present one notes. Most jobs never have such a row.
 CREATE TABLE stoker_past (

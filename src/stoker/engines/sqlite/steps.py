@@ -1,0 +1,103 @@
+"""Steps of jobs: saved under the claim's fence, read, and answered by signals.
+
+Finished steps are saved as a batch: one statement for all rows, which touches only those whose claim is still theirs.
+Everything else is decided one by one. One transaction at a time writes to a file, so a suspension and a signal that
+meet at one job exclude each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stoker.engines.base import Transaction
+from stoker.engines.call_times import timed
+from stoker.engines.sql import steps
+from stoker.engines.sql.exchanges import Exchange, Many, Row
+from stoker.engines.sqlite import audit
+from stoker.engines.sqlite.facet import Facet
+from stoker.engines.sqlite.statements import sql
+from stoker.engines.sqlite.step_rows import read
+from stoker.model.audit import By
+from stoker.model.ids import JobId
+from stoker.model.job import Verdict
+from stoker.model.steps import Save, Signal, Signaled, Step
+
+if TYPE_CHECKING:
+    from stoker.engines.sqlite.unit_of_work import Unit
+
+_SAVE = sql("step_save")
+_SAVE_ONE = f"{_SAVE} RETURNING 1"
+_SEQ = sql("step_seq")
+_OF_JOB = sql("steps_of_job")
+
+_NOWHERE = -1
+"""The number of no job."""
+
+
+class Steps(Facet):
+    """What jobs have finished and what they wait for."""
+
+    @timed(write=True, name="save_steps")
+    async def save(self, saves: Sequence[Save], *, tx: Transaction | None = None) -> list[Verdict]:
+        if tx is not None:
+            return await self._store.join(tx, lambda unit: save(unit, saves))
+        return await self._store.write(lambda unit: save(unit, saves), strict=True) if saves else []
+
+    @timed(write=False, name="get_steps")
+    async def get(self, ids: Sequence[JobId]) -> list[list[Step]]:
+        return await self._store.read(lambda _: get(ids))
+
+    @timed(write=True)
+    async def signal(
+        self, signals: Sequence[Signal], *, tx: Transaction | None = None, by: By | None = None
+    ) -> list[Signaled]:
+        if tx is not None:
+            return await self._store.join(tx, lambda unit: steps.signal(unit, signals, audit.write))
+        return await self._store.change(lambda unit: steps.signal(unit, signals, audit.write, by)) if signals else []
+
+
+def save(unit: Unit, saves: Sequence[Save]) -> Exchange[list[Verdict]]:
+    """Store rows of running jobs; those of jobs whose saves are all plain as a batch."""
+    others = {one.id for one in saves if not steps.is_plain(one)}
+    verdicts = yield from _together(unit, [one for one in saves if one.id not in others])
+    if others:
+        verdicts += yield from steps.save(unit, [one for one in saves if one.id in others])
+    order = sorted(range(len(saves)), key=lambda place: saves[place].id in others)
+    found = dict(zip(order, verdicts, strict=True))
+    return [found[place] for place in range(len(saves))]
+
+
+def _together(unit: Unit, saves: Sequence[Save]) -> Exchange[list[Verdict]]:
+    """Store finished steps; if a claim was lost, find out whose."""
+    rows: list[list[Row]] = []
+    for one in saves:
+        wid, seq = (yield from unit.wid(one.worker)), (yield from _seq(one))
+        rows.append([(wid, seq, one.token, step.name, step.value, step.until, unit.now) for step in one.steps])
+    flat = [row for part in rows for row in part]
+    if unit.swift and flat and (yield Many(_SAVE, flat)) == len(flat):
+        return [Verdict.APPLIED] * len(saves)
+    verdicts: list[Verdict] = []
+    for part in rows:
+        touched = 0
+        for row in part:
+            touched += len((yield _SAVE_ONE, row))
+        verdicts.append(Verdict.APPLIED if touched else Verdict.LOST)
+    return verdicts
+
+
+def _seq(save: Save) -> Exchange[int]:
+    """Return the number of a job: a claim's `ref` has it."""
+    if type(save.ref) is tuple and save.ref[0] == save.id:
+        return int(save.ref[1])
+    rows: list[Row] = yield _SEQ, (save.id,)
+    return rows[0][0] if rows else _NOWHERE
+
+
+def get(ids: Sequence[JobId]) -> Exchange[list[list[Step]]]:
+    """Read the rows of jobs, in the order of the ids."""
+    found: list[list[Step]] = []
+    for job in ids:
+        rows: list[Row] = yield _OF_JOB, (job,)
+        found.append([read(row) for row in rows])
+    return found

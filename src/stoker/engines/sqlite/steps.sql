@@ -1,0 +1,18 @@
+-- name: step_save
+-- A finished step, only while its job runs under exactly this worker and token (`steps.stored`: it overwrites).
+INSERT INTO stoker_steps (seq, name, state, until, token, at, value)
+SELECT ?2, ?4, 0, ?6, ?3, ?7, ?5
+FROM stoker_running
+WHERE wid = ?1 AND seq = ?2 AND token = ?3
+ON CONFLICT (seq, name) DO UPDATE SET
+    state = excluded.state, until = excluded.until, token = excluded.token, at = excluded.at, value = excluded.value
+
+-- name: step_seq
+SELECT seq FROM stoker_body WHERE id = ?1
+
+-- name: steps_of_job
+SELECT s.name, s.state, s.until, s.token, s.at, s.value
+FROM stoker_body AS b
+CROSS JOIN stoker_steps AS s ON s.seq = b.seq
+WHERE b.id = ?1
+ORDER BY s.at, s.name
