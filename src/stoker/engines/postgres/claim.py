@@ -104,6 +104,10 @@ class Ref(NamedTuple):
     """In which it holds a slot."""
 
 
+FRESH = -1
+"""In place of the status before: the job is pending, and no worker ever had it."""
+
+
 class Broken(NamedTuple):
     """A claimed job whose record cannot be read, and why."""
 
@@ -476,7 +480,7 @@ def handed_over(worker: str, rows: list[Row]) -> tuple[list[Claim], list[Broken]
             id_, kind, queue, payload.encode(), attempt, base, budget, worker, token, claimed, created, due, priority,
             packed, unique, tenant, crashes, throttles, error, False, metadata, curve, cool, None, None,
             Ref(lease, id_, pos - 1, kind, attempt, priority, slot, throttles, packed.group, subqueue_of(packed)),
-            STATUSES[before],
+            Status.PENDING if before == FRESH else STATUSES[before], before == FRESH,
         )
         # fmt: on
         claims.append(claim_)

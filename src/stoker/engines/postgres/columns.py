@@ -13,7 +13,7 @@ import msgspec
 
 from stoker.engines.base import CORRUPT, PLACELESS
 from stoker.engines.sql.exchanges import Row
-from stoker.engines.sql.packing import encode, pack_unique, unpacked
+from stoker.engines.sql.packing import SETTLED, SETTLED_CODES, encode, pack_unique, unpacked
 from stoker.model.errors import InvalidPayload
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Draft, Failure, Job, Options, Status, pack, shown_error
@@ -460,7 +460,7 @@ def read(row: Row) -> Stored:
         successor=values["successor"],
         former=values["former"],
         former_at=values["former_at"],
-        settled=None if values["settled"] in (None, NEVER_SETTLED) else STATUSES[values["settled"]],
+        settled=None if values["settled"] in (None, NEVER_SETTLED) else SETTLED[values["settled"]],
         unreadable=packed.unreadable,
     )
     return Stored(record, values, packed.corrupt)
@@ -542,7 +542,7 @@ def needs_past(record: Record, *, body_due: Instant) -> bool:
 
 
 def _settled(record: Record) -> int:
-    return NEVER_SETTLED if record.settled is None else CODES[record.settled]
+    return NEVER_SETTLED if record.settled is None else SETTLED_CODES[record.settled]
 
 
 def payload_text(payload: bytes) -> str:

@@ -33,6 +33,7 @@ from stoker.engines.postgres.notes import NoteWriter
 from stoker.engines.postgres.outbox import Streams
 from stoker.engines.postgres.schedules import Schedules
 from stoker.engines.postgres.settle import Settler
+from stoker.engines.postgres.steps import Steps
 from stoker.engines.postgres.store import Options, Store
 from stoker.engines.postgres.url import public_url, read_url
 from stoker.engines.postgres.user_transaction import Transactions
@@ -140,6 +141,7 @@ class PostgresEngine:
         self.jobs: base.Jobs = Jobs(store, inserter, claimer, settler, transactions, finder)
         self.operator: base.Operator = Operator(store, claimer, finder)
         self.groups = Groups(store)
+        self.steps = Steps(store, claimer, transactions)
         self.control = Control(store)
         self.schedules = Schedules(store, claimer)
         self.timeline = Timeline(store)

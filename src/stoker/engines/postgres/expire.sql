@@ -30,6 +30,8 @@ WITH w AS MATERIALIZED (
     DELETE FROM stoker.past WHERE id = ANY(ARRAY(SELECT id FROM g))
 ), f AS (
     DELETE FROM stoker.failure WHERE id = ANY(ARRAY(SELECT id FROM g))
+), s AS (
+    DELETE FROM stoker.step WHERE id = ANY(ARRAY(SELECT id FROM g))
 ), b AS (
     SELECT n FROM stoker.event WHERE n > 0 ORDER BY n DESC LIMIT 1
 ), v AS (

@@ -25,6 +25,7 @@ from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.shared.one_by_one import callbacks_of, store_callbacks
+from stoker.engines.shared.steps import wake_callers, wanted_by_signals
 from stoker.engines.sql import damage
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.one_by_one import decided
@@ -36,6 +37,7 @@ from stoker.model.groups import (
     Group,
     GroupChange,
     Swept,
+    closing_signals,
     ignore,
     kept_until,
 )
@@ -262,6 +264,8 @@ def _fold(unit: Unit, groups: Sequence[JobId]) -> Exchange[tuple[Swept, list[Clo
         if group != locked[id_]:
             yield _WRITE, _row(group)
     _warn(closed, {row[0]: row[_CALLBACKS] for row in rows})
+    if signals := closing_signals(closed):
+        yield from decided(unit, lambda: unit.load(wanted_by_signals(signals)), lambda: wake_callers(unit, closed))
     callbacks = callbacks_of(closed)
     if callbacks:
         closings = yield from decided(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from stoker.engines.postgres.claim import Lease, Ref
 from stoker.engines.postgres.statements import sql
@@ -23,20 +23,35 @@ class Item(NamedTuple):
     ref: Ref
 
 
-def located(settlements: Sequence[tuple[int, Settlement]]) -> Exchange[list[Item]]:
-    """Return the settlements, by place, whose claims may still be stored, each with its `Ref`."""
-    items: list[Item] = []
-    blind: list[tuple[int, Settlement]] = []
-    for place, settlement in settlements:
-        ref = settlement.ref
-        if type(ref) is Ref and ref.id == settlement.id:
-            items.append(Item(place, settlement, ref))
-        else:
-            blind.append((place, settlement))
-    if blind:
-        refs = yield from found_refs([(one.worker, one.token, one.id) for _, one in blind])
-        items += [Item(place, one, refs[n]) for n, (place, one) in enumerate(blind) if n in refs]
-    return items
+class Fenced(Protocol):
+    """What applies only under a claim: a settlement or a save."""
+
+    @property
+    def id(self) -> JobId: ...
+
+    @property
+    def worker(self) -> str: ...
+
+    @property
+    def token(self) -> int: ...
+
+    @property
+    def ref(self) -> Any: ...
+
+
+def known_refs(fenced: Sequence[Fenced]) -> Exchange[dict[int, Ref]]:
+    """Return the refs of claims that may still be stored, by place: known by themselves, or looked up."""
+    refs = {place: one.ref for place, one in enumerate(fenced) if type(one.ref) is Ref and one.ref.id == one.id}
+    blind = [place for place in range(len(fenced)) if place not in refs]
+    return refs | (yield from looked_up(fenced, blind))
+
+
+def looked_up(fenced: Sequence[Fenced], places: Sequence[int]) -> Exchange[dict[int, Ref]]:
+    """Look up the refs of some claims, by place."""
+    if not places:
+        return {}
+    found = yield from found_refs([(fenced[place].worker, fenced[place].token, fenced[place].id) for place in places])
+    return {places[n]: ref for n, ref in found.items()}
 
 
 def found_refs(wanted: list[tuple[str, int, JobId]]) -> Exchange[dict[int, Ref]]:

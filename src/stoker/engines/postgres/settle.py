@@ -16,14 +16,16 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.engines.call_times import timed
+from stoker.engines.postgres import step_rows
 from stoker.engines.postgres.claim import Claimer, Ref
 from stoker.engines.postgres.columns import CODES, unless_empty
 from stoker.engines.postgres.errors import Locked
 from stoker.engines.postgres.facet import Facet
-from stoker.engines.postgres.lease_bits import BitMasks, Item, located
+from stoker.engines.postgres.lease_bits import BitMasks, Fenced, Item, known_refs, looked_up
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Place, Unit
-from stoker.engines.shared.one_by_one import settle_one
+from stoker.engines.shared.one_by_one import settle_one, wanted_by_settlements
+from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.one_by_one import decided
 from stoker.model.ids import JobId
@@ -108,26 +110,29 @@ class Settler(Facet):
             if groups := {item.ref.group for item in plain if item.ref.group is not None}:
                 store.group_closer.add(groups)
             return verdicts
-        if any(settlement.slots for settlement in settlements):
+        if any(settlement.slots or settlement.steps for settlement in settlements):
             return await self._around_locks(settlements)
         return await store.write(lambda unit: settle(unit, settlements), lane="settle")
 
     async def _around_locks(self, settlements: Sequence[Settlement]) -> list[Verdict]:
-        """End claims whose follow-ups have keys, which a user's open transaction may hold.
+        """End claims whose follow-ups have keys, or whose jobs are signaled, in a user's open transaction perhaps.
 
         A settlement that waits in vain is held, together with all that want one of its keys; the others are sent again.
         """
         verdicts = [Verdict.HELD] * len(settlements)
-        places, wait = list(range(len(settlements))), LOCK_WAIT
+        places, wait, skip = list(range(len(settlements))), LOCK_WAIT, False
         while places:
             batch = [settlements[place] for place in places]
             try:
                 found = await self._store.write(
-                    lambda unit, batch=batch: settle(unit, batch),  # type: ignore[misc]
+                    lambda unit, batch=batch, skip=skip: settle(unit, batch, skip=skip),  # type: ignore[misc]
                     lane="settle",
                     lock_wait=wait,
                 )
             except Locked as error:
+                if not skip and any(one.steps for one in batch):
+                    skip = True
+                    continue
                 if error.place is None:
                     raise
                 slots = batch[error.place].slots
@@ -141,13 +146,13 @@ class Settler(Facet):
         return verdicts
 
 
-def settle(unit: Unit, settlements: Sequence[Settlement]) -> Exchange[list[Verdict]]:
-    """End claims; verdicts in their order."""
+def settle(unit: Unit, settlements: Sequence[Settlement], *, skip: bool = False) -> Exchange[list[Verdict]]:
+    """End claims; verdicts in their order. `skip`: what has steps and waits for another transaction is held."""
     plain = _plain(settlements)
     verdicts = yield from _settle_plain(unit.now, plain, len(settlements))
     unit.touched_groups.update(item.ref.group for item in plain if item.ref.group is not None)
     unit.woken |= _freed(plain, verdicts)
-    for round_ in _rounds(settlements, {item.place for item in plain}):
+    for round_ in _rounds(settlements, {item.place for item in plain}, skip=skip):
         try:
             yield from decided(unit, partial(_load, unit, round_), partial(_decide, unit, round_, verdicts))
         except Locked as error:
@@ -158,13 +163,18 @@ def settle(unit: Unit, settlements: Sequence[Settlement]) -> Exchange[list[Verdi
 
 
 class Round(NamedTuple):
-    """Settlements that are loaded and written together, by place: plain ones that were settled, and others."""
+    """Settlements that are loaded and written together, by place: plain ones that were settled, and others.
+
+    `skip`: those with steps whose job another transaction has locked are `held`.
+    """
 
     batched: list[tuple[int, Settlement]]
     others: list[tuple[int, Settlement]]
+    held: set[JobId]
+    skip: bool
 
 
-def _rounds(settlements: Sequence[Settlement], batched: set[int]) -> list[Round]:
+def _rounds(settlements: Sequence[Settlement], batched: set[int], *, skip: bool) -> list[Round]:
     """Return the settlements in rounds, unless all were settled as a batch.
 
     With keys a round has one settlement that is not plain: a follow-up may meet a job that another settlement ends, and
@@ -172,14 +182,14 @@ def _rounds(settlements: Sequence[Settlement], batched: set[int]) -> list[Round]
     """
     if len(batched) == len(settlements):
         return []
-    rounds = [Round([], [])]
+    rounds = [Round([], [], set(), skip)]
     alone = any(one.slots for place, one in enumerate(settlements) if place not in batched)
     for place, one in enumerate(settlements):
         if place in batched:
             rounds[-1].batched.append((place, one))
         else:
             if alone and rounds[-1].others:
-                rounds.append(Round([], []))
+                rounds.append(Round([], [], set(), skip))
             rounds[-1].others.append((place, one))
     return rounds
 
@@ -281,18 +291,40 @@ def _load(unit: Unit, round_: Round) -> Exchange[None]:
 
     A job that does not run under its claim's lease is read as it is, without a lock: its settlement changes nothing.
     """
-    items = yield from located(round_.others)
-    leases = sorted({item.ref.lease.id for item in items})
-    bits: dict[int, str] = dict((yield _LOCK_CLAIMS, (leases,))) if leases else {}
-    places: dict[JobId, Place | None] = dict.fromkeys(one.id for _, one in round_.others)
-    for _, one, ref in items:
-        open_ = bits.get(ref.lease.id)
-        if open_ is not None and open_[ref.pos] == "1":
-            places[one.id] = Place(lease=ref.lease.id, bit=ref.pos, size=len(open_))
+    stepping = {one.id for _, one in round_.others if one.steps}
+    if stepping:
+        locked = yield from step_rows.lock(stepping, skip=round_.skip)
+        round_.held.clear()
+        if round_.skip:
+            round_.held.update(stepping - locked)
+    others = [one for _, one in round_.others if one.id not in round_.held]
+    places = yield from open_places(others)
     yield from unit.load_places(places)
-    running = [one for _, one in round_.others if places[one.id] is not None]
+    running = [one for one in others if places[one.id] is not None]
     yield from _lock_cooled(unit, running)
+    if stepping:
+        wanted = wanted_by_settlements(running)
+        yield from step_rows.load(unit, unit.missing(Wanted(steps=wanted.steps)))
+        yield from step_rows.load_groups(unit, wanted.groups)
     yield from unit.load_drafts([draft for one in running for draft in one.followups], joins=False)
+
+
+def open_places(fenced: Sequence[Fenced], *, again: bool = False) -> Exchange[dict[JobId, Place | None]]:
+    """Lock the leases of claims; returns where their jobs run, None for one whose bit is not open there.
+
+    `again`: look for a claim that is not under its known lease, because a block has given it one of its own.
+    """
+    refs = yield from known_refs(fenced)
+    places: dict[JobId, Place | None] = dict.fromkeys(one.id for one in fenced)
+    while refs:
+        bits: dict[int, str] = dict((yield _LOCK_CLAIMS, (sorted({ref.lease.id for ref in refs.values()}),)))
+        for place, ref in refs.items():
+            open_ = bits.get(ref.lease.id)
+            if open_ is not None and open_[ref.pos] == "1":
+                places[fenced[place].id] = Place(lease=ref.lease.id, bit=ref.pos, size=len(open_))
+        moved = [place for place in refs if places[fenced[place].id] is None] if again else []
+        refs, again = (yield from looked_up(fenced, moved)), False
+    return places
 
 
 def _decide(unit: Unit, round_: Round, verdicts: list[Verdict]) -> None:
@@ -300,7 +332,7 @@ def _decide(unit: Unit, round_: Round, verdicts: list[Verdict]) -> None:
     batched = dict(round_.batched)
     for place, one in sorted([*round_.batched, *round_.others], key=itemgetter(0)):
         if place not in batched:
-            verdicts[place] = settle_one(unit, one)
+            verdicts[place] = Verdict.HELD if one.id in round_.held else settle_one(unit, one)
         elif verdicts[place] is _APPLIED:
             unit.last_errors[one.ref.kind] = None
 

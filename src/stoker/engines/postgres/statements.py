@@ -43,7 +43,7 @@ WITH t AS MATERIALIZED (
     DELETE FROM stoker.ready WHERE id = ANY(ARRAY(SELECT id FROM m))
     RETURNING
         id, $3::text AS queue, priority, due, attempts, status, past,
-        greatest((SELECT now FROM t), token + 1) AS fence
+        greatest((SELECT now FROM t), token + 1) AS fence, token = 0 AS fresh
 ), p AS"""
 STATEMENTS["claim_picked"] = (
     _PICKED.lstrip() + STATEMENTS["claim"].partition("\n), p AS")[2].partition("\nUNION ALL\nSELECT\n    NULL,")[0]
@@ -61,6 +61,9 @@ FROM t LEFT JOIN LATERAL ({STATEMENTS["queue_hold"]}) AS q ON t.hasty IS NOT NUL
 It waits at most $2 milliseconds for the row. A job that was put first during this wait is not seen; the wake-up of its
 commit leads to another claim.
 """
+
+STATEMENTS["lock_free_jobs"] = STATEMENTS["lock_jobs"] + " SKIP LOCKED"
+"""The same, but for those that another transaction has locked."""
 
 STATEMENTS["letters_lock"] = STATEMENTS["letters"].replace("LIMIT $13::int\n)", "LIMIT $13::int FOR UPDATE\n)")
 """Locks the letters that a user changes."""

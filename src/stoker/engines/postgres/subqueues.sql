@@ -162,7 +162,7 @@ UNION ALL
 SELECT j.id, j.options
 FROM stoker.ready AS r
 JOIN stoker.job AS j ON j.id = r.id
-WHERE r.queue = $1 AND r.past AND r.settled IN (0, 2) AND j.options IS NOT NULL
+WHERE r.queue = $1 AND r.past AND r.settled IN (0, 2, 8, 9) AND j.options IS NOT NULL
 
 -- name: subqueue_full_queues
 -- Queues of which a subqueue has been full since $1 or before.
@@ -186,4 +186,4 @@ UNION ALL
 SELECT NULL, NULL, NULL, j.options
 FROM stoker.ready AS r
 JOIN stoker.job AS j ON j.id = r.id
-WHERE r.queue = $1 AND r.past AND r.settled IN (0, 2) AND j.options IS NOT NULL
+WHERE r.queue = $1 AND r.past AND r.settled IN (0, 2, 8, 9) AND j.options IS NOT NULL

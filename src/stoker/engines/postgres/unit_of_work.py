@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stoker.engines.postgres import columns, subqueues
-from stoker.engines.postgres.columns import CODES, PENDING, Stored
+from stoker.engines.postgres import columns, step_rows, subqueues
+from stoker.engines.postgres.columns import CODES, DONE, PENDING, RUNNING, Stored
 from stoker.engines.postgres.statements import changed_table, sql
 from stoker.engines.shared.one_by_one import wanted_by_drafts
 from stoker.engines.shared.unit_of_work import Wanted, Written
@@ -63,7 +63,8 @@ _READY_DROP, _DONE_DROP = sql("ready_drop"), sql("done_drop")
 _LEASE_CLOSE, _LEASE_DROP, _LEASE_ASK = sql("lease_close"), sql("lease_drop"), sql("lease_ask")
 _PUT_READY, _PUT_DONE, _PUT_PAST = sql("put_ready"), sql("put_done"), sql("put_past")
 _PUT_FAILURE, _TRIM, _TROUBLE = sql("put_failure"), sql("trim"), sql("trouble")
-_ERASE = sql("erase_job"), sql("erase_past"), sql("erase_failure")
+_ERASE = sql("erase_job"), sql("erase_past"), sql("erase_failure"), sql("erase_step")
+_COPY_STEPS, _READY_COPIED = sql("copy_steps"), sql("ready_copied")
 _REMOVE_EVENTS = sql("remove_events")
 _PLACELESS = sql("placeless")
 _GROUP_SHARE, _KNOWN_OPTIONS = sql("group_share"), sql("known_options")
@@ -170,6 +171,9 @@ class Unit(SqlUnit):
     def load(self, wanted: Wanted) -> Exchange[None]:
         """Lock and read jobs; where they may be revived, also their payloads and the holders of their keys."""
         wanted = self.missing(wanted)
+        if wanted.signals:
+            yield from self._load_signaled(wanted)
+            wanted = self.missing(wanted)
         places = yield from _lock(wanted.ids)
         yield from self.load_places(places, payloads=wanted.revives)
         for job in wanted.ids - places.keys():
@@ -177,6 +181,24 @@ class Unit(SqlUnit):
         if wanted.revives:
             yield from self._load_revived(places)
         yield from self.load_queues(wanted.queues)
+
+    def _load_signaled(self, wanted: Wanted) -> Exchange[None]:
+        """Lock the jobs that are signaled, and read those that wait, with their rows; others are only looked at.
+
+        A signal changes nothing about a job that runs, so it locks no lease, and about one that has ended nothing.
+        """
+        ids = {job for job, _ in wanted.signals}
+        active = yield from step_rows.lock(ids)
+        waiting = [job for (job,) in (yield _LOCK_READY, (sorted(active),))] if active else []
+        yield from self.load_places(dict.fromkeys(waiting))
+        ended = sorted(ids - active)
+        known = {job for job, *_ in (yield _KNOWN, (ended,))} if ended else set()
+        for job in ids.difference(waiting):
+            if job in active:
+                self.add_record(job, _bystander(job, RUNNING))
+            else:
+                self.add_record(job, _bystander(job, DONE) if job in known else None)
+        yield from step_rows.load(self, wanted)
 
     def load_places(self, places: Mapping[JobId, Place | None], *, payloads: bool = False) -> Exchange[None]:
         """Read jobs that are locked; without a place one that does not run. One that is not found is None."""
@@ -343,6 +365,14 @@ class Unit(SqlUnit):
         self._write_counts(difference, created, changed)
         for queue in self.changed_queues.values():
             difference.add((_QUEUE_WRITE, pack_queue(queue)))
+        if self.copied_steps:
+            copies = list(self.copied_steps)
+            difference.add((_COPY_STEPS, (list(self.copied_steps.values()), copies)))
+            difference.add((_READY_COPIED, (copies,)))
+        if self.begun_anew:
+            difference.add((_ERASE[-1], (sorted(self.begun_anew),)))
+        if self.changed_steps:
+            difference.add(step_rows.put(self.changed_steps))
         yield from self._make_groups()
         for id_, placed in self.placed.items():
             difference.add((_GROUP_PLACE, (id_, placed)))

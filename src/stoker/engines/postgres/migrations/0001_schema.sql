@@ -31,7 +31,7 @@ CREATE INDEX job_member ON stoker.job ((substring(options FROM '.*"group":"([A-Z
     WHERE substring(options FROM '.*"group":"([A-Za-z0-9+/]{22}==)"') COLLATE "C" IS NOT NULL;
 
 -- Jobs that wait, in the order claims take them. `token` is that of the last claim, `settled` the status its
--- settlement asked for (-1: none), `past` whether there is a row in `past`.
+-- settlement asked for (-1: none; 8 or 9: suspended until any or all of its waits are answered), `past` whether there is a row in `past`.
 CREATE TABLE stoker.ready (
     due bigint NOT NULL,
     token bigint NOT NULL,
@@ -49,7 +49,7 @@ CREATE INDEX ready_retrying ON stoker.ready (id) WHERE status = 2;
 CREATE INDEX ready_due ON stoker.ready (due, id) WHERE status = 2;
 
 -- Jobs that were put back, among which are those that kept their slot: few among many waiting jobs.
-CREATE INDEX ready_put_back ON stoker.ready (queue) WHERE past AND settled IN (0, 2);
+CREATE INDEX ready_put_back ON stoker.ready (queue) WHERE past AND settled IN (0, 2, 8, 9);
 
 -- One row for everything a worker took from one queue in one call. `open` has a bit for each job that still runs under
 -- this claim, `cancel` one for each that was asked to stop. A lease without an open bit does not exist.
@@ -107,6 +107,20 @@ CREATE TABLE stoker.past (
     metadata jsonb,
     log jsonb
 ) WITH (fillfactor = 70);
+
+-- What a job has finished and what it waits for, by name (`model.steps`). `state`: 0 done, 1 failed, 2 waiting, 3 early,
+-- 4 called. A row is updated when a wait is answered or opened again, and deleted with its job.
+CREATE TABLE stoker.step (
+    id uuid NOT NULL,
+    token bigint NOT NULL,
+    at bigint NOT NULL,
+    until bigint,
+    state smallint NOT NULL CHECK (state BETWEEN 0 AND 4),
+    name text COLLATE "C" NOT NULL,
+    value text,
+    PRIMARY KEY (id, name)
+) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX step_open ON stoker.step (id) WHERE state IN (2, 3);
 
 -- The newest is the job's last error. Without an attempt it was no run's error (canceled, superseded) and no history.
 CREATE TABLE stoker.failure (

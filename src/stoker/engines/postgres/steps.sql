@@ -1,0 +1,26 @@
+-- name: steps_of_jobs
+SELECT id, name, state, until, token, at, value FROM stoker.step WHERE id = ANY($1::uuid[]) ORDER BY id, at, name
+
+-- name: step_save
+-- Finished steps, each only while its job's bit is open under exactly its worker and token (`steps.stored`: they
+-- overwrite). Returns which of them were.
+WITH t AS MATERIALIZED (
+    SELECT coalesce($1::bigint, stoker.clock()) AS now
+), ok AS MATERIALIZED (
+    SELECT u.ord, u.id, u.token, u.until, u.name, u.value
+    FROM
+        unnest(
+            $2::bigint[], $3::text[], $4::bigint[], $5::int[], $6::uuid[], $7::text[], $8::bigint[], $9::text[]
+        ) WITH ORDINALITY AS u (lease, worker, token, pos, id, name, until, value, ord)
+    JOIN stoker.lease AS l
+        ON l.id = u.lease AND l.id = ANY($2::bigint[]) AND l.worker || '' = u.worker AND l.token = u.token
+    WHERE get_bit(l.open, u.pos) = 1
+    ORDER BY l.id FOR SHARE OF l
+), w AS (
+    INSERT INTO stoker.step (id, token, at, until, state, name, value)
+    SELECT ok.id, ok.token, t.now, ok.until, 0, ok.name, ok.value FROM ok CROSS JOIN t ORDER BY ok.id, ok.name
+    ON CONFLICT (id, name) DO UPDATE SET
+        token = excluded.token, at = excluded.at, until = excluded.until, state = excluded.state,
+        value = excluded.value
+)
+SELECT ord FROM ok
