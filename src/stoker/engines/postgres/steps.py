@@ -22,6 +22,7 @@ from stoker.engines.postgres.lease_bits import known_refs, looked_up
 from stoker.engines.postgres.settle import LOCK_WAIT, open_places
 from stoker.engines.postgres.statements import sql
 from stoker.engines.shared import one_by_one
+from stoker.engines.shared.steps import is_plain
 from stoker.engines.sql import steps
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.one_by_one import decided
@@ -88,7 +89,7 @@ def _are_plain(saves: Sequence[Save]) -> bool:
     """Whether all only finish steps, and no row is written under two claims."""
     fences: dict[tuple[JobId, str], tuple[str, int]] = {}
     for one in saves:
-        if not steps.is_plain(one):
+        if not is_plain(one):
             return False
         for step in one.steps:
             if fences.setdefault((one.id, step.name), (one.worker, one.token)) != (one.worker, one.token):

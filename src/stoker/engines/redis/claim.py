@@ -151,17 +151,17 @@ async def taken_over(
                 # fmt: off
                 claims.append(Claim(
                     id_, kind, name, payload, 1, 0, budget, worker, now, now, created, due, priority,
-                    PLAIN, None, None, 0, 0, None, False, None, curve, cool, None, None, ref,
+                    PLAIN, None, None, 0, 0, None, False, None, curve, cool, None, None, ref, fresh=True,
                 ))
                 # fmt: on
                 continue
             try:
                 if type(job) is bytes:
-                    found_job, before = record_format.read_body(job), Status.PENDING
+                    found_job, before, fresh = record_format.read_body(job), Status.PENDING, True
                     found_job.record = found_job.record.claimed(worker, now)
                 else:
-                    found_job, before = stored(job), record_format.STATUSES[job[4]]
-                claims.append(as_claim(found_job, curve, cool, before))
+                    found_job, before, fresh = stored(job), record_format.STATUSES[job[4][:1]], len(job[4]) > 1
+                claims.append(as_claim(found_job, curve, cool, before, fresh=fresh))
             except CorruptRecord as error:
                 raw = job if type(job) is bytes else job[0]
                 await set_aside(store, shard, raw[:16], str(error))
@@ -176,7 +176,7 @@ def stored(row: list[Any]) -> StoredJob:
     return job
 
 
-def as_claim(job: StoredJob, curve: Curve, cool: int, before: Status = Status.RUNNING) -> Claim:
+def as_claim(job: StoredJob, curve: Curve, cool: int, before: Status = Status.RUNNING, *, fresh: bool = False) -> Claim:
     """A running job in the hands of its worker. Raises `CorruptRecord` for one that cannot be read."""
     if job.corrupt is not None:
         raise CorruptRecord(job.corrupt)
@@ -184,7 +184,7 @@ def as_claim(job: StoredJob, curve: Curve, cool: int, before: Status = Status.RU
     if job.notes is not None:
         record = msgspec.structs.replace(record, metadata=read_notes(job.notes).metadata)
     queue = Queue(name=record.queue, curve=curve, cooldown=Cooldown(0, cool))
-    return record.as_claim(queue, before, ref_of(job))
+    return record.as_claim(queue, before, ref_of(job), fresh=fresh)
 
 
 def ref_of(job: StoredJob) -> Ref:

@@ -35,6 +35,7 @@ from stoker.engines.redis.schedules import Schedules
 from stoker.engines.redis.scripts import KEEP_DONE
 from stoker.engines.redis.server_checks import ServerChecks
 from stoker.engines.redis.settle import Settler
+from stoker.engines.redis.steps import Steps
 from stoker.engines.redis.store import Options, Store, refuse
 from stoker.model.errors import InvalidName, InvalidOption
 from stoker.model.health.facts import Facts
@@ -151,6 +152,7 @@ class RedisEngine:
         self.jobs: base.Jobs = Jobs(store, self._inserter)
         self.operator: base.Operator = Operator(store)
         self.groups = Groups(store)
+        self.steps = Steps(store)
         self.control = Control(store)
         self.schedules = Schedules(store, self._server_checks)
         self.timeline = Timeline(store)

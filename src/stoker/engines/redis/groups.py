@@ -28,6 +28,7 @@ from stoker.model.groups import (
     Closing,
     Group,
     Swept,
+    closing_signals,
     is_held,
     kept_until,
     let_go,
@@ -50,6 +51,7 @@ LOOKED_AT_ONCE = 250
 """Members whose expiry one script looks up; while it runs, the server does nothing else."""
 
 _KEPT = script("kept")
+_WOKEN = script("woken")
 
 FIELDS = (b"s", b"f", b"at", b"touched", b"closed", b"expires", b"q", b"n", b"t", b"d", b"x", b"c")
 """What a list shows of a group: all but the ids of its members."""
@@ -242,10 +244,20 @@ Completed: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
 
 
 async def close(store: Store, shard: Shard, closed: Sequence[Completed]) -> None:
-    """Store the callbacks of groups that a script has closed: all in one step, unless they need the model's rules."""
+    """Tell the callers of groups that a script has closed, and store their callbacks.
+
+    All callbacks are stored in one step, unless they need the model's rules.
+    """
     from stoker.engines.redis.insert import insert_callbacks
 
     found = {one[0].decode(): _closed(*one) for one in closed}
+    await _wake_callers(store, found.values())
+    told = [key for key, group in found.items() if group.wakes is not None and not group.callbacks]
+    if told:
+        noted = await store.run(_WOKEN, shard, (), more=[shard.key(GROUPS), *told])
+        for key, new in zip(told, noted, strict=True):
+            if not new:
+                del found[key]
     calling = {key: group for key, group in found.items() if group.callbacks}
     drafts = one_by_one.callbacks_of(calling.values())
     plain = all(draft.unique is None and store.shard(draft.queue) is shard for draft in drafts)
@@ -257,6 +269,14 @@ async def close(store: Store, shard: Shard, closed: Sequence[Completed]) -> None
         store.emit_closing(Closing(group, group.callbacks))
 
 
+async def _wake_callers(store: Store, closed: Iterable[Group]) -> None:
+    """Answer the waits of jobs that called the members. A second answer finds the first and changes nothing."""
+    from stoker.engines.redis.steps import signal
+
+    if signals := closing_signals(closed):
+        await signal(store, signals)
+
+
 async def close_one(store: Store, shard: Shard, key: str) -> bool:
     """Store the callbacks of a closed group by the rules, unless that is done, and emit the closing."""
     from stoker.engines.redis.cluster.followups import allowed, store_elsewhere
@@ -264,6 +284,7 @@ async def close_one(store: Store, shard: Shard, key: str) -> bool:
     group = await read(store, key)
     if group is None or await store.connection.call("HGET", key, "p") is None:
         return False
+    await _wake_callers(store, [group])
     callbacks = await allowed(store, group.callbacks, group.id)
     elsewhere = await store_elsewhere(store, shard, callbacks)
     stored: list[Draft] = []
@@ -428,6 +449,11 @@ def _refused(group: JobId, known: str, queue: str) -> EngineRefused:
         f"group counts them in the step that ends them, and queues are on different servers there. Nothing was "
         f"stored. Send them to one queue, or use another engine."
     )
+
+
+async def make_known(store: Store, group: JobId, queue: str) -> None:
+    """On a cluster: note the queue of a group that is to be stored, unless it has one."""
+    await _queue_of(store, group, queue)
 
 
 async def fits(store: Store, draft: Draft) -> bool:

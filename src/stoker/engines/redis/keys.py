@@ -47,6 +47,8 @@ HELD = "held"
 
 
 SCHEDULES = "schedules"
+STEPS, STEP_NAMES = "steps", "stepnames"
+"""Rows of jobs, and their names in the order of the jobs."""
 KEPT = "kept"
 """Unique keys that a success keeps for a time, scored by when they lapse."""
 DAMAGE = "damage"

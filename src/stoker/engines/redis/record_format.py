@@ -18,6 +18,7 @@ from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId, text
 from stoker.model.job import FIRST, LONGEST_HISTORY, PLAIN, Draft, Failure, Status, pack, salvaged, unpack
 from stoker.model.record import Record
+from stoker.model.steps import Step, StepState, Wakes
 from stoker.model.time import SECOND, Instant, span
 from stoker.model.unique import TRAITS, Kept, Unique
 
@@ -33,6 +34,10 @@ CHARS: dict[Status, bytes] = {
 }
 STATUSES = {char: status for status, char in CHARS.items()}
 
+_SETTLED: dict[Status | Wakes, bytes] = {Wakes.ANY: b"s", Wakes.ALL: b"S"} | dict(CHARS.items())
+_ENDINGS = {char: ending for ending, char in _SETTLED.items()}
+"""How a run ended: by its letter."""
+
 OFFSET = -FIRST
 """Added to a priority, so that its bytes are never negative."""
 
@@ -44,6 +49,11 @@ _BODY = struct.Struct(">16sQQH")
 _FENCE = struct.Struct(">cQH")
 _END = struct.Struct(">QQ")
 _FAILURE = struct.Struct(">QI")
+
+STEP_HEAD = struct.Struct(">cQQQ")
+"""How a row of a step begins: state, token, when it was stored, and when its wait ends."""
+
+_ENDLESS = (1 << 64) - 1
 
 
 # --- bodies -----------------------------------------------------------------------------------------------------
@@ -239,7 +249,7 @@ STATE = (
     Field("errors", "I"),
     Field("version", "I"),
     Field("started_at", "Q", lambda at: at or 0, lambda at: at or None),
-    Field("settled", "c", lambda status: CHARS.get(status, b"-"), STATUSES.get),
+    Field("settled", "c", lambda ending: _SETTLED.get(ending, b"-"), _ENDINGS.get),
     Field("priority", "H", lambda priority: priority + OFFSET, lambda stored: stored - OFFSET),
     Field("scheduled_at", "Q"),
 )
@@ -307,6 +317,32 @@ def fence(worker: str, token: int) -> bytes:
     """How the state of a job begins that runs under this worker and token."""
     name = worker.encode()
     return _FENCE.pack(b"r", max(token, 0), len(name)) + name
+
+
+# --- steps ------------------------------------------------------------------------------------------------------
+
+
+def step(row: Step) -> bytes:
+    """A row of a job."""
+    until = _ENDLESS if row.until is None else row.until
+    head = STEP_HEAD.pack(b"%d" % row.state, row.token, row.at, until)
+    return head if row.value is None else b"%b=%b" % (head, row.value)
+
+
+def step_end(row: Step) -> bytes:
+    """What a row ends with, behind the time at which a script stores it."""
+    until = eight(_ENDLESS if row.until is None else row.until)
+    return until if row.value is None else b"%b=%b" % (until, row.value)
+
+
+def read_step(name: str, stored: bytes) -> Step:
+    """A row of a job; of its head alone, the row without its value."""
+    try:
+        state, token, at, until = STEP_HEAD.unpack_from(stored)
+        value = stored[STEP_HEAD.size + 1 :] if len(stored) > STEP_HEAD.size else None
+        return Step(name, StepState(int(state)), value, None if until == _ENDLESS else until, token, at)
+    except (struct.error, ValueError) as error:
+        raise CorruptRecord(f"step {name} cannot be read: {error}") from error
 
 
 # --- entries ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import hashlib
 from importlib.resources import files
 
 from stoker.engines.redis.keys import stride
-from stoker.engines.redis.record_format import OFFSET, STATE, STATE_FORMAT
+from stoker.engines.redis.record_format import OFFSET, STATE, STATE_FORMAT, STEP_HEAD
 from stoker.model.groups import ABANDONED_AFTER, LEAST_KEPT, MOST_KNOWN
 from stoker.model.job import LEASE
 from stoker.model.lifecycle import KEEP_DEAD
@@ -47,6 +47,7 @@ _PLACEHOLDERS = {
     "$CLAIMED_AT_ONCE$": str(CLAIMED_AT_ONCE),
     "$LONGEST_SLEEP$": str(LONGEST_SLEEP),
     "$OFFSET$": str(OFFSET),
+    "$STEP_SIZE$": str(STEP_HEAD.size),
 }
 
 

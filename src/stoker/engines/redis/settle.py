@@ -1,21 +1,22 @@
 """Settles claims, and claims new jobs in the same step.
 
-A whole batch is one script call: the script checks the fence of every settlement before it writes. Follow-ups and notes
-to be merged need the model's rules: a unit of work is computed here and attached to its settlement. When one of its
-checks fails, the script does not apply the settlement, and the engine computes and sends it again.
+A whole batch is one script call: the script checks the fence of every settlement before it writes. Follow-ups, rows of
+steps and notes to be merged need the model's rules: a unit of work is computed here and attached to its settlement.
+When one of its checks fails, the script does not apply the settlement, and the engine computes and sends it again.
 """
 
 from __future__ import annotations
 
 import functools
 import struct
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stoker.engines.base import Transaction
 from stoker.engines.call_times import timed
 from stoker.engines.redis import claim as claiming
-from stoker.engines.redis import record_format
+from stoker.engines.redis import record_format, step_rows
 from stoker.engines.redis.claim import Ref
 from stoker.engines.redis.cluster import followups
 from stoker.engines.redis.connection import LARGEST_CALL
@@ -29,11 +30,13 @@ from stoker.engines.redis.subqueues import slot_text
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import one_by_one
 from stoker.engines.shared.facets import Facet
+from stoker.engines.shared.steps import suspend
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.errors import EngineBusy
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Note, Settled, Settlement, Status, Verdict, noted
 from stoker.model.lifecycle import KEEP_DEAD, check_settlements, deletes
+from stoker.model.steps import Save, Wakes
 from stoker.model.subqueues import tenant_line
 from stoker.model.throttle import DECAY_GRACE, MOST_EVENTS
 from stoker.model.unique import Kept
@@ -43,6 +46,7 @@ _TRAITS = struct.Struct(">cHHQ")
 _REFUND, _CRASH, _THROTTLED, _ERROR, _DELETE, _RESULT, _KEY, _COOL, _ATTACHED, _KEEP, _DUE, _GROUP, _SUBQUEUE = (
     1 << n for n in range(13)
 )
+_WAKES = {None: 0, Wakes.ANY: 1 << 13, Wakes.ALL: 1 << 14}
 LIMITED_AT_ONCE = 200
 """How many settlements of jobs with limits one script applies: each may give back a slot of another key."""
 
@@ -93,7 +97,7 @@ async def _refs(store: Store, settlements: Sequence[Settlement]) -> list[Ref | N
     return refs
 
 
-async def read_refs(store: Store, fenced: Sequence[Settlement | Note]) -> list[Ref | None]:
+async def read_refs(store: Store, fenced: Sequence[Settlement | Note | Save]) -> list[Ref | None]:
     """Refs as they are stored now."""
     refs: dict[bytes, Ref] = {}
     for shard in await store.shards():
@@ -106,7 +110,7 @@ async def read_refs(store: Store, fenced: Sequence[Settlement | Note]) -> list[R
 
 def _runs(store: Store, settlements: Sequence[Settlement], refs: Sequence[Ref | None]) -> list[tuple[Shard, list[int]]]:
     """Settlements that may share a call, in order: one shard, each job once, follow-ups by themselves."""
-    plain = not store.connection.cluster and None not in refs and not any(one.followups for one in settlements)
+    plain = not store.connection.cluster and None not in refs and not any(_calls(one) for one in settlements)
     if plain and len({one.id for one in settlements}) == len(settlements) > 0:
         return [(store.home, list(range(len(settlements))))]
     runs: list[tuple[Shard, list[int]]] = []
@@ -116,20 +120,25 @@ def _runs(store: Store, settlements: Sequence[Settlement], refs: Sequence[Ref | 
         if ref is None:
             continue
         shard = store.shard(ref[0])
-        if apart or one.followups or one.id in seen or runs[-1][0] is not shard:
+        if apart or _calls(one) or one.id in seen or runs[-1][0] is not shard:
             runs.append((shard, []))
             seen = set()
         runs[-1][1].append(place)
         seen.add(one.id)
-        apart = bool(one.followups)
+        apart = _calls(one)
     return runs
+
+
+def _calls(one: Settlement) -> bool:
+    """Does it store other jobs?"""
+    return bool(one.followups or one.groups)
 
 
 def _light(
     runs: list[tuple[Shard, list[int]]], settlements: Sequence[Settlement], refs: Sequence[Ref | None]
 ) -> list[tuple[Shard, list[int]]]:
     """Runs that are not too large for one call: each settlement stands for itself, so they may be split anywhere."""
-    weights = [len(one.result or b"") + len(one.error or "") for one in settlements]
+    weights = [len(one.result or b"") + len(one.error or "") + step_rows.weight(one.steps) for one in settlements]
     if len(settlements) > LIMITED_AT_ONCE and any(ref is not None and ref[6] is not None for ref in refs):
         weights = [max(weight, LARGEST_CALL // LIMITED_AT_ONCE) for weight in weights]
     if sum(weights) <= LARGEST_CALL:
@@ -170,15 +179,21 @@ class Call:
         self._given = [(one, ref) for one, ref in given if ref is not None]
         self._demand = demand
         self.claims: list[Claim] = []
+        self._rows = Unit(store, shard)
+        """The rows that the settlements write."""
+        self._read_rows = False
+        self._at_once: set[JobId] = set()
+        """Suspended jobs that have what they wait for."""
 
     async def run(self) -> list[Verdict]:
         given, demand = self._given, self._demand
         if self._store.connection.cluster:
-            await followups.store_followups(self._store, self._shard, [one for one, _ in given])
+            await followups.store_followups(self._store, self._shard, given)
         verdicts: dict[int, Verdict] = {}
         places = list(range(len(given)))
         for _ in range(MOST_TRIES):
             letters = await self._send([given[place] for place in places], demand)
+            self._read_rows = True
             demand = None
             if places and letters.count(b"a") == len(letters) == len(given):
                 return [_APPLIED] * len(given)
@@ -187,6 +202,7 @@ class Call:
             )
             places = [place for place, char in zip(places, letters, strict=True) if char == ord("?")]
             if not places:
+                await self._claim_woken()
                 return [verdicts[place] for place in range(len(given))]
             fresh = await read_refs(self._store, [given[place][0] for place in places])
             for place, ref in zip(places, fresh, strict=True):
@@ -211,6 +227,7 @@ class Call:
         for name, _ in wanted:
             queues.setdefault(name, len(queues) + 1)
         with_subqueues = self._with_subqueues(given, queues)
+        await self._load_rows(given)
         keys, body, units = await self._encoded(given, labels, list(queues), with_subqueues=with_subqueues)
         if not with_subqueues and any(unit.uses_subqueues for unit in units):
             with_subqueues = True
@@ -241,12 +258,25 @@ class Call:
             await self._store.wake(
                 ref[0]
                 for (one, ref), char in zip(given, letters, strict=True)
-                if char == ord("a") and one.status in _WAITING and not one.after
+                if char == ord("a") and one.status in _WAITING and self._is_due(one)
             )
             await self._store.wake(list(queues)[number - 1] for number in freed)
         if closed:
             await self._store.close_groups(self._shard, closed)
         return bytes(letters)
+
+    async def _claim_woken(self) -> None:
+        """Claim what the demand has room for, if jobs became due at once after the call that claimed."""
+        demand = self._demand
+        if demand is None or not self._at_once:
+            return
+        got = Counter(claim.queue for claim in self.claims)
+        queues = [(name, n - got[name]) for name, n in demand.queues if n > got[name]]
+        left = claiming.limit(demand) - len(self.claims)
+        self.claims += await claiming.claim_in(self._store, self._shard, demand.worker, left, queues)
+
+    def _is_due(self, one: Settlement) -> bool:
+        return one.id in self._at_once if one.wakes is not None and one.due is not None else not one.after
 
     def _with_subqueues(self, given: Sequence[tuple[Settlement, Ref]], queues: Iterable[str]) -> bool:
         """Is this call about subqueues, as far as it is known?"""
@@ -314,7 +344,10 @@ class Call:
     ) -> list[Any]:
         """One settlement as the script reads it, behind its id and fence."""
         status = one.status
-        flags = _REFUND * one.refund | _CRASH * one.crash | _THROTTLED * one.throttled
+        with_rows = bool(one.steps) and not deletes(one)
+        if with_rows:
+            one = self._with_rows(one)
+        flags = _WAKES[one.wakes] | _REFUND * one.refund | _CRASH * one.crash | _THROTTLED * one.throttled
         span = one.after if status in _WAITING else 0
         if one.due is not None and status in _WAITING:
             flags, span = flags | _DUE, one.due
@@ -343,15 +376,40 @@ class Call:
             flags |= _COOL
             more += (one.cool.seen, "" if one.cool.delay is None else one.cool.delay)
         keeps = status is Status.DONE and ref[8] is not None
-        if one.followups or keeps or (one.metadata and not flags & _DELETE):
+        if _calls(one) or keeps or (one.metadata and not flags & _DELETE):
             unit = await self._attached(one, ref, deleted=bool(flags & _DELETE))
+            if with_rows:
+                unit.adopt_rows(self._rows, one.id)
             units.append(unit)
             flags |= _ATTACHED
             more += unit.encoded(keys)
+        elif with_rows and self._rows.changed_steps.get(one.id):
+            flags |= _ATTACHED
+            more += self._rows.encoded_rows(one.id, keys)
         return [_TRAITS.pack(CHARS[status], flags, label, span), *more]
 
     def _group(self, group: JobId, keys: Keys) -> tuple[int, int]:
         return keys.number(self._shard.group(group)), keys.number(self._shard.key(GROUPS))
+
+    async def _load_rows(self, given: Sequence[tuple[Settlement, Ref]]) -> None:
+        """Read the rows that the settlements meet, all in one call; at the first try they are taken to be new.
+
+        Mostly they are, and the script checks it. It sets the time of rows that have none.
+        """
+        wanted = Wanted(steps=frozenset((one.id, step.name) for one, _ in given for step in one.steps))
+        if not wanted.steps:
+            return
+        self._rows, self._at_once = Unit(self._store, self._shard), set()
+        read = await step_rows.read(self._store, self._shard, wanted) if self._read_rows else step_rows.NOTHING
+        self._rows.add_rows(wanted, read)
+
+    def _with_rows(self, one: Settlement) -> Settlement:
+        """Decide about the rows of a settlement, which may be due at once by what they meet."""
+        self._rows.changed_steps.pop(one.id, None)
+        after = suspend(self._rows, one)
+        if after is not one:
+            self._at_once.add(one.id)
+        return after
 
     async def _attached(self, one: Settlement, ref: Ref, *, deleted: bool) -> Unit:
         """Follow-ups and merged notes, to be written if nothing changes meanwhile."""
@@ -363,15 +421,15 @@ class Call:
             unit.expect_hash(self._shard.key("notes"), one.id, known)
             unit.write("HSET", self._shard.key("notes"), one.id, write_notes(after))
         until = ref[8] if one.status is Status.DONE else None
-        if ref[2] is not None and one.status not in _WAITING and (one.followups or until is not None):
+        if ref[2] is not None and one.status not in _WAITING and (_calls(one) or until is not None):
             await unit.load(Wanted(slots=frozenset({ref[2]})))
             unit.release(ref[2], one.id)
             if until is not None:
                 unit.keep(ref[2], Kept(one.id, until))
-        if one.followups:
+        if _calls(one):
             here = [draft for draft in one.followups if self._store.shard(draft.queue) is self._shard]
             drafts = await followups.allowed(self._store, here, one.id)
-            await unit.load(one_by_one.wanted_by_drafts(drafts)._replace(groups=frozenset()))
-            for draft in drafts:
-                one_by_one.insert_followup(unit, draft)
+            new = followups.groups_of(self._store, self._shard, ref[0], one.groups, one.followups)
+            await unit.load(one_by_one.wanted_by_drafts(drafts)._replace(groups=frozenset(new)))
+            one_by_one.call_jobs(unit, one.id, new, drafts)
         return unit

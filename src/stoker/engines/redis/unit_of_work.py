@@ -7,13 +7,14 @@ unit belongs to one shard: all keys of one call are on one server.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker.engines.base import CONTROL
-from stoker.engines.redis import groups, record_format
+from stoker.engines.redis import groups, record_format, step_rows
+from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import read_queues
-from stoker.engines.redis.keys import GROUPS, KEPT, RETRYING, SUBQUEUE_KEYS, WAIT, WAKE, Keys, Shard
+from stoker.engines.redis.keys import GROUPS, KEPT, RETRYING, STEPS, SUBQUEUE_KEYS, WAIT, WAKE, Keys, Shard
 from stoker.engines.redis.record_format import CHARS, PARTS
 from stoker.engines.redis.stored_job import StoredJob, as_record, notes_of, write_notes
 from stoker.engines.redis.subqueues import slot_text
@@ -51,6 +52,10 @@ class Unit(UnitOfWork):
         self.uses_subqueues = False
         """Whether what was encoded last touches subqueues."""
         self._noted: set[JobId] = set()
+        self._stored_steps: dict[tuple[JobId, str], bytes] = {}
+        """Rows as they were read, some without their values."""
+        self._expected: set[JobId] = set()
+        self._left_rows: set[JobId] = set()
         self._checks: list[tuple[str, str, Any, Any]] = []
         self._writes: list[tuple[str, str, tuple[Any, ...]]] = []
 
@@ -64,9 +69,12 @@ class Unit(UnitOfWork):
         slots |= {record.slot for record in records if record.slot and (wanted.revives or record.kept is not None)}
         await self._load_holders(slots)
         await self._load_queues({*wanted.queues, *(row.record.queue for row in self.rows.values())})
-        for group in sorted(self.missing(Wanted(groups=wanted.groups)).groups):
-            self._stored_groups[group] = await groups.find(self._store, self.shard, group)
-            self.add_group(group, self._stored_groups[group])
+        if new := sorted(self.missing(Wanted(groups=wanted.groups)).groups):
+            found = await spread(new, lambda group: groups.find(self._store, self.shard, group))
+            for group, stored in zip(new, found, strict=True):
+                self._stored_groups[group] = stored
+                self.add_group(group, stored)
+        await self._load_steps(wanted)
 
     async def _load_jobs(self, ids: Iterable[JobId]) -> None:
         missing = sorted(self.missing(Wanted(frozenset(ids))).ids)
@@ -94,6 +102,18 @@ class Unit(UnitOfWork):
         if missing:
             for queue in (await read_queues(self._store, self.shard, missing)).values():
                 self.add_queue(queue)
+
+    async def _load_steps(self, wanted: Wanted) -> None:
+        missing = self.missing(Wanted(steps=wanted.steps, signals=wanted.signals))
+        if missing.steps or missing.signals:
+            self.add_rows(missing, await step_rows.read(self._store, self.shard, missing))
+
+    def add_rows(self, wanted: Wanted, found: step_rows.Found) -> None:
+        """Rows that were read for this unit, maybe together with those of other units."""
+        self.now = self.now or found.now
+        rows = found.signaled | {place: found.rows[place] for place in wanted.steps if place in found.rows}
+        self._stored_steps |= rows
+        self.add_steps(wanted, ((job, record_format.read_step(name, row)) for (job, name), row in rows.items()))
 
     async def load_notes(self, ids: Sequence[JobId]) -> None:
         """Read what runs noted on loaded jobs: progress, metadata, log lines, and when they were asked to stop."""
@@ -136,6 +156,31 @@ class Unit(UnitOfWork):
         """Commit only if the field of a hash is still this."""
         self._checks.append(("-", key, field, b"") if raw is None else ("=", key, field, raw))
 
+    def expect_job(self, job: JobId) -> None:
+        """Commit only if a loaded job is still as it was read, although the unit may not change it."""
+        self._expected.add(job)
+
+    def expect_absent(self, job: JobId) -> None:
+        """Commit only if no job of the shard has this id."""
+        self._checks.append(("m", self.shard.key("jobs"), job, b""))
+
+    def drop_steps(self, job: JobId) -> None:
+        """Remove the rows of a job."""
+        self.write("DROP_STEPS", self.shard.key(STEPS), job)
+
+    def leave_steps(self, job: JobId) -> None:
+        """Keep the rows of a job that the unit removes: it goes on in another shard."""
+        self._left_rows.add(job)
+
+    def expect_step(self, job: JobId, name: str) -> None:
+        """Commit only if a loaded row is still as it was read."""
+        self._checks.append(self._step_unchanged(job, name))
+
+    def _step_unchanged(self, job: JobId, name: str) -> tuple[str, str, Any, Any]:
+        stored = self._stored_steps.get((job, name))
+        kind = "-" if stored is None else "=" if (job, name) in self._asked_steps else "^"
+        return (kind, self.shard.key(STEPS), job + name.encode(), stored or b"")
+
     def expect_group(self, group: JobId) -> None:
         """Commit only if a group is sealed or not, missing or not, as it was read, and still open."""
         key, before = self.shard.group(group), self._stored_groups[group]
@@ -147,13 +192,15 @@ class Unit(UnitOfWork):
     @property
     def idle(self) -> bool:
         """Is there nothing to write?"""
-        return not self._writes and not self.group_changes and next(self.written(), None) is None
+        changed = self._writes or self.group_changes or self.changed_steps
+        return not changed and next(self.written(), None) is None
 
     def encoded(self, keys: Keys) -> list[Any]:
         """The checks and writes as `lua/_commit.lua` reads them."""
         extra_checks, extra_writes = self._checks, self._writes
         self._checks, self._writes = list(extra_checks), []
         self._collect()
+        self._collect_steps()
         self._writes += extra_writes
         self._collect_keys()
         self._collect_groups()
@@ -180,6 +227,9 @@ class Unit(UnitOfWork):
     def _collect(self) -> None:
         """The writes of all changed jobs; those that remove entries come first."""
         changes = list(self.written())
+        for job in self._expected.difference(before.id for before, _ in changes if before is not None):
+            if (record := self._before[job]) is not None:
+                self._check(record)
         for before, after in changes:
             if before is not None:
                 self._check(before)
@@ -191,6 +241,39 @@ class Unit(UnitOfWork):
                 self._forget(before)
             else:
                 self._put(before, after)
+
+    def _collect_steps(self) -> None:
+        """The rows of jobs, whose own writes come before."""
+        key = self.shard.key(STEPS)
+        for job in self.begun_anew:
+            self.drop_steps(job)
+        for copy, job in self.copied_steps.items():
+            self.write("COPY_STEPS", key, job, copy)
+        for job in self.changed_steps:
+            for check, row in self.written_rows(job):
+                self._checks.append(check)
+                self.write("STEP", key, check[2], row)
+
+    def written_rows(self, job: JobId) -> Iterator[tuple[tuple[str, str, Any, Any], bytes]]:
+        """The rows of a job that the unit writes, each with the check of what was read; the check names the field."""
+        for name, row in self.changed_steps.get(job, {}).items():
+            yield self._step_unchanged(job, name), record_format.step(row)
+
+    def encoded_rows(self, job: JobId, keys: Keys) -> list[Any]:
+        """What `encoded` returns for a unit that writes these rows and nothing else."""
+        checks: list[Any] = [len(self.changed_steps[job])]
+        writes: list[Any] = [len(self.changed_steps[job])]
+        number = keys.number(self.shard.key(STEPS))
+        for (kind, _, field, stored), row in self.written_rows(job):
+            checks += (kind, number, field, stored)
+            writes += ("STEP", number, 2, field, row)
+        return checks + writes
+
+    def adopt_rows(self, other: Unit, job: JobId) -> None:
+        """Write the rows of a job that another unit would write."""
+        for check, row in other.written_rows(job):
+            self._checks.append(check)
+            self.write("STEP", check[1], check[2], row)
 
     def _check(self, record: Record) -> None:
         key, row = self.shard.key, self.rows[record.id]
@@ -218,7 +301,7 @@ class Unit(UnitOfWork):
         if before is None and after.unique is not None:
             self.write("ZADD", key("named"), 0, after.unique.key.encode() + b"\0" + job)
         row = self.rows.get(job)
-        has_state = before is not None or row is not None or after.status is not Status.PENDING
+        has_state = before is not None or row is not None or after.status is not Status.PENDING or after.token > 0
         self._put_in(after, has_state=has_state, anew=renumbers(before, after))
         if has_state:
             errors, version = (0, 0) if row is None else (row.errors, row.version)
@@ -246,6 +329,8 @@ class Unit(UnitOfWork):
             self.write("HDEL", key("errors"), *ring)
         if record.unique is not None:
             self.write("ZREM", key("named"), record.unique.key.encode() + b"\0" + job)
+        if job not in self._left_rows:
+            self.drop_steps(job)
 
     def _subqueue(self, record: Record) -> str | None:
         """The subqueue that a stored waiting job stands in, if it does not stand in the waiting set; None: it must.

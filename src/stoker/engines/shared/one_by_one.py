@@ -185,11 +185,11 @@ def settle_one(unit: UnitOfWork, settlement: Settlement) -> Verdict:
         unit.keep(record.slot, kept)
     _count(unit, record, settlement)
     _cool(unit, record.queue, settlement)
-    _call(unit, settlement.id, settlement.groups, settlement.followups)
+    call_jobs(unit, settlement.id, settlement.groups, settlement.followups)
     return Verdict.APPLIED
 
 
-def _call(unit: UnitOfWork, parent: JobId, groups: Iterable[JobId], drafts: Iterable[Draft]) -> None:
+def call_jobs(unit: UnitOfWork, parent: JobId, groups: Iterable[JobId], drafts: Iterable[Draft]) -> None:
     """Store follow-ups, and before them the new groups of those that the parent waits for."""
     for group in groups:
         if unit.group(group) is None:
@@ -241,7 +241,7 @@ def save_one(unit: UnitOfWork, save: Save) -> Verdict:
         return Verdict.LOST
     if not store_rows(unit, save.id, save.steps, save.token):
         return Verdict.ANSWERED
-    _call(unit, save.id, save.groups, save.drafts)
+    call_jobs(unit, save.id, save.groups, save.drafts)
     return Verdict.APPLIED
 
 

@@ -17,6 +17,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import FINISHED, Settlement
 from stoker.model.steps import (
     MOST_EARLY,
+    Save,
     Signal,
     Signaled,
     Step,
@@ -33,6 +34,12 @@ def wanted_by_signals(signals: Iterable[Signal]) -> Wanted:
     """What answering these needs: the jobs, and of each the rows of the name, the open ones and the early ones."""
     signals = tuple(signals)
     return Wanted(frozenset(one.id for one in signals), signals=frozenset((one.id, one.name) for one in signals))
+
+
+def is_plain(save: Save) -> bool:
+    """Whether a save only finishes steps: such rows overwrite what is stored, whatever it is."""
+    done = bool(save.steps) and all(step.state is StepState.DONE for step in save.steps)
+    return done and not (save.drafts or save.groups)
 
 
 def store_rows(unit: UnitOfWork, job: JobId, steps: Iterable[Step], token: int) -> bool:

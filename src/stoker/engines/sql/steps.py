@@ -12,16 +12,10 @@ from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sql.one_by_one import SqlUnit, decided
 from stoker.model.audit import By, Deed, of_signal
 from stoker.model.job import Verdict
-from stoker.model.steps import Save, Signal, Signaled, StepState
+from stoker.model.steps import Save, Signal, Signaled
 
 Enter: TypeAlias = Callable[[UnitOfWork, By | None, Deed | None], Exchange[None]]
 """Writes an entry of the audit log."""
-
-
-def is_plain(save: Save) -> bool:
-    """Whether a save only finishes steps: such rows overwrite what is stored, whatever it is."""
-    done = bool(save.steps) and all(step.state is StepState.DONE for step in save.steps)
-    return done and not (save.drafts or save.groups)
 
 
 def save(unit: SqlUnit, saves: Sequence[Save]) -> Exchange[list[Verdict]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.base import Transaction
 from stoker.engines.call_times import timed
+from stoker.engines.shared.steps import is_plain
 from stoker.engines.sql import steps
 from stoker.engines.sql.exchanges import Exchange, Many, Row
 from stoker.engines.sqlite import audit
@@ -59,7 +60,7 @@ class Steps(Facet):
 
 def save(unit: Unit, saves: Sequence[Save]) -> Exchange[list[Verdict]]:
     """Store rows of running jobs; those of jobs whose saves are all plain as a batch."""
-    others = {one.id for one in saves if not steps.is_plain(one)}
+    others = {one.id for one in saves if not is_plain(one)}
     verdicts = yield from _together(unit, [one for one in saves if one.id not in others])
     if others:
         verdicts += yield from steps.save(unit, [one for one in saves if one.id in others])

@@ -2,7 +2,8 @@
 
 The job leaves its queue for a hash beside it, `moving`, in one step; it is stored in the other queue in a second, with
 a mark that it arrived; then it is removed from `moving`. No worker can claim it in between, so it never runs twice; a
-process that dies meanwhile leaves it in `moving`, from where the next move or the next `expire` delivers it. The mark
+process that dies meanwhile leaves it in `moving`, from where the next move, signal or `expire` delivers it. Its steps
+stay where they are until it has arrived, and are copied then. The mark
 keeps a second delivery from storing it again, also when it was claimed and deleted there. Marks are kept for a day. A
 single Redis uses none of this.
 """
@@ -14,9 +15,9 @@ from functools import partial
 
 import msgspec
 
-from stoker.engines.redis import record_format
+from stoker.engines.redis import record_format, step_rows
 from stoker.engines.redis.control import pairs
-from stoker.engines.redis.keys import Shard
+from stoker.engines.redis.keys import STEPS, Shard
 from stoker.engines.redis.record_format import eight
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.stored_job import as_record
@@ -52,6 +53,7 @@ def send(unit: Unit, record: Record, queue: str) -> None:
     state = record_format.state(moved, errors=row.errors, version=row.version)
     moved_job = MovedJob(os.urandom(8), queue, record_format.body(moved), state, record.last_error, row.notes, errors)
     unit.remove(record, events=False)
+    unit.leave_steps(record.id)
     unit.write("HSET", unit.shard.key("moving"), record.id, _encode(moved_job))
 
 
@@ -62,12 +64,12 @@ async def deliver(store: Store, shard: Shard) -> None:
     for job, stored in pairs(await store.connection.call("HGETALL", shard.key("moving"))):
         moved_job = _decode(stored)
         await store.introduce([moved_job.queue])
-        await store.work(store.shard(moved_job.queue), partial(_arrive, store, job, moved_job))
+        await store.work(store.shard(moved_job.queue), partial(_arrive, store, shard, job, moved_job))
         await store.work(shard, partial(_strike_off, store, job, stored))
     await _drop_marks(store, shard)
 
 
-async def _arrive(store: Store, job: JobId, moved_job: MovedJob, unit: Unit) -> None:
+async def _arrive(store: Store, shard: Shard, job: JobId, moved_job: MovedJob, unit: Unit) -> None:
     marks, mark = unit.shard.key("arrived"), job + moved_job.ticket
     await unit.load(Wanted(frozenset({job}), queues=frozenset({moved_job.queue})))
     if unit.get(job) is not None or await store.connection.call("HGET", marks, mark) is not None:
@@ -84,6 +86,10 @@ async def _arrive(store: Store, job: JobId, moved_job: MovedJob, unit: Unit) -> 
         unit.write("HSET", unit.shard.key("notes"), job, moved_job.notes)
     for place, error in enumerate(moved_job.errors):
         unit.write("HSET", unit.shard.key("errors"), job + bytes((place,)), error)
+    # Nobody writes rows of a job that is in no shard.
+    unit.drop_steps(job)
+    for name, stored in await step_rows.of_jobs(store, shard, [job]):
+        unit.write("STEP", unit.shard.key(STEPS), name, stored)
 
 
 async def _strike_off(store: Store, job: JobId, stored: bytes, unit: Unit) -> None:
@@ -91,6 +97,10 @@ async def _strike_off(store: Store, job: JobId, stored: bytes, unit: Unit) -> No
     if await store.connection.call("HGET", key, job) == stored:
         unit.expect_hash(key, job, stored)
         unit.write("HDEL", key, job)
+        await unit.load(Wanted(frozenset({job})))
+        if unit.get(job) is None:  # else it has come back, with its rows
+            unit.expect_absent(job)
+            unit.drop_steps(job)
 
 
 async def _drop_marks(store: Store, shard: Shard) -> None:

@@ -1,10 +1,11 @@
 -- Compare and set for a unit of work. From ARGV[at]: how many checks, each (kind, key number, field, value); then how
 -- many writes, each (command, key number, how many arguments, arguments…). Beside the server's commands there are WAKE,
 -- HOLD (token, id), LET_GO (token, id), LEAVE (waiting entry), UNEND (score, id) and GROUP (number of the key `groups`,
--- change of total, done, dead and canceled, ids that join, queue of the first). On the key `subqueue_entries`: JOIN
+-- change of total, done, dead and canceled, ids that join, queue of the first). On the key `steps`: STEP (id16 · name,
+-- row), DROP_STEPS (id), COPY_STEPS (from id, to id). On the key `subqueue_entries`: JOIN
 -- (queue, subqueue, limit, '1' if it sets the number, waiting entry), QUIT (queue, number of the key `wait`, subqueue,
 -- waiting entry), FREE (queue, subqueue, id). All checks come before all writes.
--- Kinds: '=' a hash field has this value, '-' a hash field is absent, 'w' a waiting entry exists, 'l' the same in a
+-- Kinds: '=' a hash field has this value, '^' its value begins with this, '-' a hash field is absent, 'w' a waiting entry exists, 'l' the same in a
 -- subqueue, given as queue · '/' · subqueue · '\0' · entry, or in the waiting set, whose key has the number that is the
 -- value, 'm' no job has this id.
 local function checked(at)
@@ -15,6 +16,7 @@ local function checked(at)
     local sound
     if kind == '=' then sound = call('HGET', key, field) == ARGV[at + 3]
     elseif kind == '-' then sound = not call('HGET', key, field)
+    elseif kind == '^' then sound = sub(call('HGET', key, field) or '', 1, #ARGV[at + 3]) == ARGV[at + 3]
     elseif kind == 'w' then sound = is_waiting(key, field)
     elseif kind == 'l' then
       local queue, subqueue, entry = string.match(field, '^([^/]*)/([^%z]*)%z(.*)$')
@@ -60,6 +62,12 @@ local function written(at)
       local agenda = KEYS[tonumber(ARGV[at])]
       if ARGV[at + 5] ~= '' then join_group(key, agenda, ARGV[at + 5], ARGV[at + 6]) end
       count_group(key, agenda, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+    elseif command == 'STEP' then
+      steps.put(ARGV[at], ARGV[at + 1])
+    elseif command == 'DROP_STEPS' then
+      steps.drop(ARGV[at])
+    elseif command == 'COPY_STEPS' then
+      steps.copy(ARGV[at], ARGV[at + 1])
     elseif command == 'LEAVE' then
       leave_waiting(key, ARGV[at])
     elseif command == 'JOIN' then

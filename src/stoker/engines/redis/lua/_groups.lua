@@ -53,7 +53,7 @@ local function close_group(key, agenda, succeeded)
   local id = group_id(key)
   call('ZREM', agenda .. ':open', id)
   call('ZADD', agenda .. ':closed', g[3], id)
-  if callbacks.on_finish or (succeeded and callbacks['then']) or (not succeeded and callbacks.on_failure) then
+  if callbacks.wakes or callbacks.on_finish or (succeeded and callbacks['then']) or (not succeeded and callbacks.on_failure) then
     call('HSET', key, 'p', '1')
     call('ZADD', agenda, '0', key)
   else

@@ -170,7 +170,7 @@ take = function(queue, name, batch, worker, mine, jobs)
           call('ZREM', RETRYING(queue), id)
           call('ZREM', UNSUCCESSFUL, 'a' .. id)
         end
-        local before = r.status
+        local before = r.status .. (r.token == 0 and '+' or '')  -- '+': never claimed
         r.status, r.worker, r.cancel_requested, r.settled, r.tail = 'r', worker, '0', '-', ''
         r.token, r.attempts, r.started_at = math.max(now, r.token + 1), r.attempts + 1, now
         s, j = s + 2, j + 1

@@ -1,4 +1,4 @@
--- with: _packed_ids, _events
+-- with: _packed_ids, _events, _steps
 -- Remove finished jobs and all that belongs to them. ARGV: now, how many at most, and their ids; without ids, those
 -- that have expired. Returns the removed ids.
 local limit, gone = tonumber(ARGV[2]), {}
@@ -26,6 +26,7 @@ local function remove(id, r)
     if r then count(queue .. '/' .. kind .. '/' .. r.status, -1) end
   end
   if body then call('ZREM', JOBS, body) end
+  steps.drop(id)
   cross_out(id)
 end
 

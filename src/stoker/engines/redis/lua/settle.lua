@@ -1,4 +1,4 @@
--- with: _packed_ids, _waiting, _groups, ?_subqueues, _commit, _aside, _take, ?_subqueue_claim, _claim
+-- with: _packed_ids, _waiting, _groups, ?_subqueues, _steps, _commit, _aside, _take, ?_subqueue_claim, _claim
 -- Settle runs, and claim in the same step. ARGV[2]: where the demand begins (0: none). ARGV[3..6]: keep_done and
 -- keep_dead of a queue without settings, grace and highest count of a cool-down. ARGV[7]: how many labels, each (number
 -- of the queue's keys, queue, kind); then how many workers, each (name, number of the key of its lease set). Then the
@@ -35,6 +35,8 @@ local known, all_traits, unlined = {}, {}, false
 local function traits_of(text)
   local status, flags, number, span = parse('>c1I2I2I8', text)
   local found = {status = status, flags = flags, label = labels[number], span = span, n = 0, ends = {}}
+  -- A suspension (flags ANY and ALL): what makes it due.
+  found.settled = band(flags, 8192) > 0 and 's' or band(flags, 16384) > 0 and 'S' or status
   if status ~= 'p' and status ~= 'a' then
     local expires = expiry(status, flags, found.label, span)
     found.score, found.tail = int(expires), now8 .. pack('>I8', expires)
@@ -133,7 +135,7 @@ local function judge(s, state, fence, status)
   end
   if sub(state, 2, 9) == sub(fence, 2, 9) and sub(state, 1, 1) ~= 'r' then
     local r = read_state(state)
-    if r and r.settled == status then return 'r' end
+    if r and r.settled == s.traits.settled then return 'r' end
   end
   return 'l'
 end
@@ -207,6 +209,7 @@ local function erase(s, errors)
   for _, key in ipairs({STATE, LAST, NOTES}) do call('HDEL', key, id) end
   for i = 0, math.min(errors, 32) - 1 do call('HDEL', ERRORS, id .. string.char(i)) end
   if s.key then call('ZREM', NAMED, s.key .. '\0' .. id) end
+  steps.drop(id)
 end
 
 local function conclude(s)
@@ -225,7 +228,8 @@ local function conclude(s)
     r.throttles = 0
     call('HDEL', LAST, id)
   end
-  r.status, r.worker, r.settled, r.tail = status, '', status, ''
+  r.status, r.worker, r.settled, r.tail = status, '', t.settled, ''
+  if t.settled ~= status then r.base, r.crashes = r.attempts, 0 end  -- a suspension
   if status == 'p' or status == 'a' then
     r.scheduled_at = band(flags, DUE) > 0 and t.span or now + t.span  -- lifecycle.due_again
     local entry, subqueue = waiting_entry(r.priority, r.scheduled_at, id), s.subqueue

@@ -1,0 +1,35 @@
+-- Steps of jobs (FORMAT.md): `steps` holds the rows, `stepnames` id16 · flag · name of each. The flag is '\1' for a row
+-- that is open or early, which signals look for, and '\0' for every other one.
+local steps = {rows = sub(STATE, 1, -6) .. 'steps', names = sub(STATE, 1, -6) .. 'stepnames'}
+
+-- Store a row. `field`: id16 · name. One without a time is stored now.
+function steps.put(field, row)
+  if sub(row, 10, 17) == '\0\0\0\0\0\0\0\0' then row = sub(row, 1, 9) .. now8 .. sub(row, 18) end
+  local id, name, state = sub(field, 1, 16), sub(field, 17), sub(row, 1, 1)
+  local open = state == '2' or state == '3'
+  local new = call('HSET', steps.rows, field, row) == 1
+  call('ZADD', steps.names, '0', id .. (open and '\1' or '\0') .. name)
+  if not new then call('ZREM', steps.names, id .. (open and '\0' or '\1') .. name) end
+end
+
+function steps.members(id) return call('ZRANGEBYLEX', steps.names, '[' .. id, '(' .. id .. '\2') end
+
+-- Remove the rows of a job. A store that has no rows at all is asked once for many jobs.
+function steps.drop(id)
+  if steps.some == nil then steps.some = call('EXISTS', steps.names) == 1 end
+  local found = steps.some and steps.members(id) or {}
+  for first = 1, #found, 1000 do
+    local fields = {}
+    for i = first, math.min(first + 999, #found) do fields[#fields + 1] = id .. sub(found[i], 18) end
+    call('HDEL', steps.rows, unpack(fields))
+  end
+  if #found > 0 then call('ZREMRANGEBYLEX', steps.names, '[' .. id, '(' .. id .. '\2') end
+end
+
+-- Give a job the rows of another one.
+function steps.copy(from, to)
+  for _, member in ipairs(steps.members(from)) do
+    local row = call('HGET', steps.rows, from .. sub(member, 18))
+    if row then steps.put(to .. sub(member, 18), row) end
+  end
+end

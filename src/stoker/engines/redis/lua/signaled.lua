@@ -1,0 +1,19 @@
+-- with: _steps
+-- What signals look at: the rows of a name, also its numbered ones, and all that are open or early. ARGV: now, then each
+-- (id, name). Returns {now, for each (name, row without its value, …)}.
+local out = {}
+for i = 2, #ARGV, 2 do
+  local id, name, rows = ARGV[i], ARGV[i + 1], {}
+  local found = call('ZRANGEBYLEX', steps.names, '[' .. id .. '\1', '(' .. id .. '\2')
+  local used = id .. '\0' .. name
+  found[#found + 1] = used
+  for _, member in ipairs(call('ZRANGEBYLEX', steps.names, '[' .. used .. '#', '(' .. used .. '$')) do
+    found[#found + 1] = member
+  end
+  for _, member in ipairs(found) do
+    local row = call('HGET', steps.rows, id .. sub(member, 18))
+    if row then rows[#rows + 1], rows[#rows + 2] = sub(member, 18), sub(row, 1, $STEP_SIZE$) end
+  end
+  out[#out + 1] = rows
+end
+return {int(now), out}
