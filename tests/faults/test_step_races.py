@@ -18,6 +18,8 @@ import pytest
 
 from stoker.engines.base import Engine
 from stoker.engines.postgres import step_rows
+from stoker.engines.redis import settle, steps
+from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import one_by_one
 from stoker.engines.sql.exchanges import just
 from stoker.engines.url import engine_from_url
@@ -35,14 +37,18 @@ BATCH = 20
 LONGEST_PAUSE = 0.004
 """Seconds before a caller begins: about as long as a call takes."""
 
+ENGINES = ("sqlite", "postgres", "redis", "redis-cluster")
 Mutation: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 GO, SIDE = Step("go", StepState.WAITING), Step("side", StepState.WAITING)
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.engine(name)) for name in ("sqlite", "postgres")])
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.engine(name)) for name in ENGINES])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'jobs.db'}"
+    if request.param.startswith("redis"):
+        name = request.param.replace("-", "_")
+        return f"{request.getfixturevalue(f'{name}_url')}?prefix={request.getfixturevalue(f'{name}_prefix')}"
     base = request.getfixturevalue("postgres_url")
     return f"{base}{'&' if '?' in base else '?'}schema={request.getfixturevalue('postgres_schema')}"
 
@@ -67,15 +73,15 @@ class Race:
         self.answers: Counter[str] = Counter()
         self.left_behind = 0
 
-    async def pause(self) -> None:
-        await asyncio.sleep(self.random.random() * LONGEST_PAUSE)
+    async def pause(self, times: int = 1) -> None:
+        await asyncio.sleep(self.random.random() * times * LONGEST_PAUSE)
 
     async def claim(self, queue: str = "default", n: int = 2 * BATCH) -> list[Claim]:
         return await self.first.jobs.claim(Demand("w", ((queue, n),)))
 
     async def settle(self, engine: Engine, settlements: list[Settlement]) -> None:
-        """Settle, and send again what another transaction held up."""
-        await self.pause()
+        """Settle, while the others are in the middle of their calls, and send again what a transaction held up."""
+        await self.pause(3)
         while settlements:
             verdicts = (await engine.jobs.settle(settlements)).verdicts
             assert set(verdicts) <= {Verdict.APPLIED, Verdict.HELD}, verdicts
@@ -159,6 +165,7 @@ def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
         return settlement
 
     monkeypatch.setattr(one_by_one, "suspend", suspended)
+    monkeypatch.setattr(settle, "suspend", suspended)
 
 
 def _unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,20 +173,37 @@ def _unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_rows, "lock", lambda jobs, skip=False: just(set(jobs)))
 
 
+def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals that check the row they answer when they commit, and not the job they have read before it."""
+    monkeypatch.setattr(Unit, "expect_job", lambda unit, job: None)
+
+
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals that do not check whether the other answers are still missing."""
+    monkeypatch.setattr(steps, "_expect_open", lambda unit, job: None)
+
+
 CAUGHT = [
-    pytest.param(name, mutation, marks=pytest.mark.engine(name))
-    for name, mutation in (("sqlite", _blind), ("postgres", _blind), ("postgres", _unlocked))
+    pytest.param(name, mutation, wakes, marks=pytest.mark.engine(name))
+    for name, mutation, wakes in (
+        ("sqlite", _blind, Wakes.ANY),
+        ("postgres", _blind, Wakes.ANY),
+        ("postgres", _unlocked, Wakes.ANY),
+        ("redis", _blind, Wakes.ANY),
+        ("redis", _unchecked, Wakes.ANY),
+        ("redis", _alone, Wakes.ALL),
+    )
 ]
 
 
 @pytest.mark.spec("ANSWER-12")
-@pytest.mark.parametrize(("url", "mutation"), CAUGHT, indirect=["url"])
+@pytest.mark.parametrize(("url", "mutation", "wakes"), CAUGHT, indirect=["url"])
 async def test_the_race_notices_designs_that_lose_jobs(
-    engines: list[Engine], mutation: Mutation, monkeypatch: pytest.MonkeyPatch
+    engines: list[Engine], mutation: Mutation, wakes: Wakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutation(monkeypatch)
     race = Race(engines, 7)
     with pytest.raises(AssertionError):
         for _ in range(60):
-            await race.signals(Wakes.ANY)
+            await race.signals(wakes)
             assert race.left_behind == 0
