@@ -12,15 +12,16 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 
 from stoker.codec.error_text import safe, text_of
 from stoker.codec.signature import Call
+from stoker.durable import DurableRun, Tries
 from stoker.job_participant import Commit, JobParticipant
 from stoker.model import ids
 from stoker.model.control import Refusal
@@ -34,6 +35,7 @@ from stoker.model.job import (
     Draft,
     Note,
     Settlement,
+    Verdict,
     check_drafts,
     check_ids,
     check_markers,
@@ -42,9 +44,11 @@ from stoker.model.job import (
 from stoker.model.lifecycle import Rules
 from stoker.model.origin import origin, trace_id
 from stoker.model.outcome import Held, OutOfTokens
+from stoker.model.retry import Backoff
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
+from stoker.model.steps import Save, Step
 from stoker.model.throttle import Grant
-from stoker.model.time import SECOND, moment
+from stoker.model.time import SECOND, Seconds, instant, moment, span
 from stoker.sync import in_sync
 from stoker.transaction_block import Block, Factory
 
@@ -53,6 +57,8 @@ if TYPE_CHECKING:
     from stoker.groups import GroupHandle
 
 H = TypeVar("H")
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 logger = logging.getLogger("stoker.job")
 
@@ -107,6 +113,22 @@ class Runtime(Protocol):
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
         """Report that a run begins or ends waiting for another job; may be called from any thread."""
+        ...
+
+    async def read_steps(self, job: JobId) -> list[Step]:
+        """Return the rows of a job; waits while the store is away."""
+        ...
+
+    async def save_steps(self, save: Save) -> Verdict:
+        """Store rows of a run under its claim; waits while the store is away."""
+        ...
+
+    def main_line(self, context: Context) -> tuple[asyncio.Task[Any], Any] | None:
+        """Return the task that runs an async handler, and the handler's coroutine; None: it has ended."""
+        ...
+
+    def suspend(self, context: Context) -> None:
+        """Interrupt a run that only waits: what becomes of it is decided."""
         ...
 
 
@@ -238,8 +260,10 @@ class Context:
             "cancel",
             "claim",
             "commit",
+            "durable",
             "followups",
             "limit",
+            "main",
         ),
         *("result_warning", "runtime", "trace"),
     )
@@ -256,6 +280,8 @@ class Context:
         self.awaited: tuple[JobId, ...] = ()
         self.trace: Any = None
         self.commit: Commit | None = None
+        self.durable: DurableRun | None = None
+        self.main: Any = None
         self._metadata: RunMetadata | None = None
         self._correlation: str | None = _UNREAD
 
@@ -497,6 +523,131 @@ class Context:
         commit.block = Block(app, JobParticipant(self, commit), factory or app.transaction, loop=runtime.loop)
         return commit.block
 
+    # --- durable ------------------------------------------------------------------------------------------------
+
+    @property
+    def _run(self) -> DurableRun:
+        if self.durable is None:
+            self.durable = DurableRun(self)
+        return self.durable
+
+    @overload
+    def step(
+        self,
+        name: str,
+        fn: Callable[[Unpack[Ts]], Awaitable[R]],
+        *args: *Ts,
+        key: str | None = None,
+        attempts: int = 1,
+        backoff: Backoff | None = None,
+        timeout: float | None = None,
+    ) -> Awaitable[R]: ...
+
+    @overload
+    def step(
+        self,
+        name: str,
+        fn: Callable[[Unpack[Ts]], R],
+        *args: *Ts,
+        key: str | None = None,
+        attempts: int = 1,
+        backoff: Backoff | None = None,
+        timeout: float | None = None,
+    ) -> Awaitable[R]: ...
+
+    def step(
+        self,
+        name: str,
+        fn: Callable[[Unpack[Ts]], Any],
+        *args: *Ts,
+        key: str | None = None,
+        attempts: int = 1,
+        backoff: Backoff | None = None,
+        timeout: float | None = None,
+    ) -> Awaitable[Any]:
+        """Run `fn(*args)` once in the life of this job and return what it returned, also in later runs.
+
+        The value is stored when the function returns. `StepFailed`: it raised. The n-th use of a name in a run is
+        `name#n`; with `key` it is found by that instead, whatever the order. `attempts` are tries of the step's own,
+        `backoff` apart; without them the job's policy decides. Give keywords of the function with `functools.partial`.
+        """
+        return self._run.step(name, fn, args, key, Tries(attempts, backoff, timeout))
+
+    def sleep(self, seconds: Seconds, name: str = "sleep") -> Awaitable[None]:
+        """Go on after this time, by the store's clock; the run needs no slot and no process meanwhile."""
+        return self._run.sleep(span(seconds, "seconds"), name)
+
+    def sleep_until(self, when: datetime, name: str = "sleep") -> Awaitable[None]:
+        """Go on at this time, by the store's clock; the run needs no slot and no process meanwhile."""
+        return self._run.sleep_until(instant(when, "when"), name)
+
+    @overload
+    def wait(
+        self, name: str, type: type[R], *, timeout: Seconds | None = None, ask: str | None = None
+    ) -> Awaitable[R]: ...
+
+    @overload
+    def wait(
+        self, name: str, type: Any = ..., *, timeout: Seconds | None = None, ask: str | None = None
+    ) -> Awaitable[Any]: ...
+
+    def wait(
+        self,
+        name: str,
+        type: Any = Any,  # noqa: A002 - the word for it
+        *,
+        timeout: Seconds | None = None,
+        ask: str | None = None,
+    ) -> Awaitable[Any]:
+        """Go on with the value of a signal: `jobs.handle(id).signal(name, value)`. `ask` is the question people see.
+
+        The run needs no slot and no process meanwhile. `TimeoutError`: none came within `timeout`.
+        """
+        return self._run.wait(name, type, None if timeout is None else span(timeout, "timeout"), ask)
+
+    def call(self, draft: Draft, key: str | None = None) -> Awaitable[Any]:
+        """Enqueue a job and go on with its result; the run needs no slot and no process meanwhile.
+
+        `JobFailed`, `JobCanceled`: it ended otherwise.
+        """
+        return self._run.call(draft, key)
+
+    def step_sync(
+        self,
+        name: str,
+        fn: Callable[[Unpack[Ts]], R],
+        *args: *Ts,
+        key: str | None = None,
+        attempts: int = 1,
+        backoff: Backoff | None = None,
+    ) -> R:
+        """`step` for a plain handler."""
+        found: R = self._run.step_sync(name, fn, args, key, Tries(attempts, backoff))
+        return found
+
+    def sleep_sync(self, seconds: Seconds, name: str = "sleep") -> None:
+        """`sleep` for a plain handler."""
+        self._run.sleep_sync(None, span(seconds, "seconds"), name)
+
+    def sleep_until_sync(self, when: datetime, name: str = "sleep") -> None:
+        """`sleep_until` for a plain handler."""
+        self._run.sleep_sync(instant(when, "when"), 0, name)
+
+    def wait_sync(
+        self,
+        name: str,
+        type: Any = Any,  # noqa: A002 - the word for it
+        *,
+        timeout: Seconds | None = None,
+        ask: str | None = None,
+    ) -> Any:
+        """`wait` for a plain handler."""
+        return self._run.wait_sync(name, type, None if timeout is None else span(timeout, "timeout"), ask)
+
+    def call_sync(self, draft: Draft, key: str | None = None) -> Any:
+        """`call` for a plain handler."""
+        return self._run.call_sync(draft, key)
+
     async def spend(self, budget: str, n: int = 1) -> None:
         """Take `n` tokens from a budget, or end this run: the job runs again later, without using an attempt.
 
@@ -582,6 +733,8 @@ def _refused(name: str) -> property:
 OF_ONE_JOB = (
     *("id", "tenant", "correlation", "attempt", "is_retry", "token", "previous_error", "metadata"),
     *("parent", "group", "schedule", "occurrence", "follow_up", "join", "transaction"),
+    *("step", "sleep", "sleep_until", "wait", "call"),
+    *("step_sync", "sleep_sync", "sleep_until_sync", "wait_sync", "call_sync"),
 )
 for _name in OF_ONE_JOB:
     setattr(ChunkContext, _name, _refused(_name))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stoker import views
 from stoker.chain_before import job_before, not_found, successor_of
 from stoker.codec.error_text import text_of
 from stoker.codec.signature import Signature, display
+from stoker.codec.to_json import encode_value
 from stoker.context import waiting_for
 from stoker.model import ids
 from stoker.model import job as stored
@@ -23,9 +24,10 @@ from stoker.model.explain import explain, held_by
 from stoker.model.job import Status, Stored, path_to
 from stoker.model.lifecycle import RESULT_WARNING
 from stoker.model.query import LONGEST_REASON, Cancel, Selection
+from stoker.model.steps import ACCEPTED, LARGEST_VALUE, MOST_EARLY, Signal, Signaled, check_box
 from stoker.model.time import Seconds, span
 from stoker.sync import in_sync
-from stoker.views import Job
+from stoker.views import Job, Step
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -187,6 +189,31 @@ class JobHandle(Generic[R_co]):
         await self._app.emit_altered(change, tally)
         return tally.changed + tally.cancel_requested > 0
 
+    async def signal(self, name: str, value: Any = None, *, tx: Any = None, append: bool = False) -> bool:
+        """Answer a wait of the job: `await current().wait(name)` returns the value, now or when the job gets there.
+
+        False: that wait has its answer, or the job has ended. With `append` the n-th signal of a name goes to its n-th
+        wait. With `tx` it exists if and only if that transaction commits. Raises `NotFound` when there is no such job.
+        """
+        data = encode_value(value, (value,), f"signal {name}", LARGEST_VALUE)
+        engine = await self._app.engine()
+        [told] = await engine.steps.signal([Signal(self._id, check_box(name), data, append)], tx=tx)
+        if told is Signaled.MISSING:
+            raise NotFound.job(self.id)
+        if told is Signaled.FULL:
+            raise StokerError(
+                f"job {self.id} has {MOST_EARLY} signals that it did not wait for yet. This one was not stored."
+            )
+        return told in ACCEPTED
+
+    async def steps(self) -> list[Step]:
+        """What the job has stored by name and what it waits for, in the order of time."""
+        engine = await self._app.engine()
+        [found] = await engine.steps.get([self._id])
+        return [views.step(one) for one in found]
+
+    signal_sync = in_sync(signal)
+    steps_sync = in_sync(steps)
     result_sync = in_sync(result)
     refresh_sync = in_sync(refresh)
     cancel_sync = in_sync(cancel)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
@@ -24,6 +25,8 @@ from stoker.model.limit import Slot
 from stoker.model.retry import Backoff
 from stoker.model.schedule import Misfire, Overlap, Source
 from stoker.model.schedule import Schedule as StoredSchedule
+from stoker.model.steps import Step as StoredStep
+from stoker.model.steps import StepState
 from stoker.model.throttle import Rate
 from stoker.model.time import Instant, Seconds, Span, moment, seconds, span
 from stoker.model.unique import Unique
@@ -42,6 +45,22 @@ class FailedRun(msgspec.Struct, frozen=True, gc=False):
     at: datetime
     attempt: int
     error: str
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job has stored under a name, or waits for. `value` is JSON as it was decoded, `until` ends a wait.
+
+    `error` is that of a step that failed, or that is tried again; `ask` is the question of a wait.
+    """
+
+    name: str
+    state: str
+    value: Any = None
+    error: str | None = None
+    at: datetime
+    until: datetime | None = None
+    attempt: int = 0
+    ask: str | None = None
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
@@ -322,3 +341,19 @@ def _moment(at: Instant | None) -> datetime | None:
 
 def _duration(value: Span | None) -> timedelta | None:
     return None if value is None else timedelta(microseconds=value)
+
+
+def step(found: StoredStep) -> Step:
+    """A row of a job as users see it."""
+    value = None if found.value is None else msgspec.json.decode(found.value)
+    about = value if isinstance(value, dict) and found.state in (StepState.WAITING, StepState.FAILED) else {}
+    return Step(
+        name=found.name,
+        state=found.state.name.lower(),
+        value=value if found.state in (StepState.DONE, StepState.EARLY) else None,
+        error=about.get("error"),
+        at=moment(found.at),
+        until=None if found.until is None else moment(found.until),
+        attempt=about.get("tries", 0),
+        ask=about.get("ask"),
+    )

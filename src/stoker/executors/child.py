@@ -24,16 +24,19 @@ from stoker.app_path import load
 from stoker.codec.error_text import describe_error, text_of
 from stoker.codec.signature import call_of_chunk
 from stoker.context import CancelToken, Context, Stopping, running
+from stoker.engines.base import Engine, Feature
 from stoker.executors import messages
 from stoker.executors.outcomes import Cause, outcome_of_error, outcome_of_result
 from stoker.executors.threads import Threads, handler_of
 from stoker.hooks import surround
 from stoker.model import outcome as ends
 from stoker.model.chunk import answers
+from stoker.model.errors import EngineRefused
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Note, Settlement
+from stoker.model.job import Claim, Note, Settlement, Verdict
 from stoker.model.lifecycle import Rules
 from stoker.model.outcome import Outcome, gravest
+from stoker.model.steps import Save, Step
 from stoker.model.time import SECOND, Span
 from stoker.subprocesses import Parent, set_title
 
@@ -181,6 +184,8 @@ class Child:
             outcome = outcome_of_result(task, value, context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker gets its outcome
             outcome = self._judge(error, task)
+        if self._context is not None and self._context.durable is not None:
+            outcome = self._context.durable.decided(outcome, interrupted=bool(self._token))
         self._end(outcome, tired=isinstance(outcome, ends.Crashed) or _here() != self._home)
 
     def _call_of(self, task: Task[..., Any]) -> Callable[[Context], Awaitable[Any]]:
@@ -245,6 +250,34 @@ class Child:
     def settled(self, claim: Claim, settlement: Settlement) -> None:  # noqa: ARG002
         """Tell the worker at once that a block has settled the job; any thread."""
         self._parent.send(messages.encode(messages.Settled(msgspec.structs.replace(settlement, ref=None))))
+
+    async def read_steps(self, job: JobId) -> list[Step]:
+        """Return the rows of a job."""
+        [found] = await (await self._shared_engine()).steps.get([job])
+        return found
+
+    async def save_steps(self, save: Save) -> Verdict:
+        """Store rows of the run under its claim."""
+        [verdict] = await (await self._shared_engine()).steps.save([save])
+        return verdict
+
+    async def _shared_engine(self) -> Engine:
+        engine = await self.app.engine()
+        if Feature.SHARED not in engine.features:
+            raise EngineRefused(
+                f"this handler runs in a process of its own, which cannot see the {engine.name} store of its worker. "
+                "Nothing was stored. Run it without isolation, or on a store that processes share."
+            )
+        return engine
+
+    def main_line(self, context: Context) -> tuple[asyncio.Task[Any], Any] | None:
+        """Return the task of the run, and its coroutine."""
+        return None if self._task is None or self._context is not context else (self._task, self._task.get_coro())
+
+    def suspend(self, context: Context) -> None:
+        """Interrupt a run that only waits."""
+        if self._task is not None and self._context is context:
+            self._task.cancel()
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:  # noqa: ARG002
         """Pass on that the handler waits for another job; any thread."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from stoker.codec.error_text import describe_error, forget_own_frames, text_of
 from stoker.context import Context
 from stoker.model import outcome as ends
-from stoker.model.errors import InvalidPayload
+from stoker.model.errors import InvalidPayload, StepFailed
 from stoker.model.job import LARGEST_ERROR, Claim
 from stoker.model.outcome import Exit, Outcome, gravest, leaves
 from stoker.model.retry import worth_retrying
@@ -33,6 +33,7 @@ class Cause(enum.Enum):
     CANCEL = "cancel requested"
     SHUTDOWN = "shutdown"
     LOST = "claim lost"
+    SUSPEND = "suspended"
 
 
 class ProcessDied(Exception):
@@ -127,10 +128,16 @@ def _outcome_of_exit(raised: Exit, ran: Span) -> Outcome:
 def _failed(error: BaseException, members: list[BaseException], task: Task[..., Any] | None) -> ends.Failed:
     """A group is worth a retry when each of its members is; the longest wish of theirs counts."""
     text = describe_error(error)
+    members = [_of_step(one) for one in members]
     worth, remark = _worth(members, task)
     if remark is not None:
         return ends.Failed(f"{text}\n{remark}")
     return ends.Failed(text, worth, after=max(filter(None, map(_retry_after, members)), default=None))
+
+
+def _of_step(error: BaseException) -> BaseException:
+    """The error by which a failure is judged: of a step, what its function raised."""
+    return error.__cause__ if isinstance(error, StepFailed) and error.__cause__ is not None else error
 
 
 def _worth(errors: list[BaseException], task: Task[..., Any] | None) -> tuple[bool, str | None]:

@@ -271,6 +271,19 @@ class JobCanceled(StokerError):
         super().__init__(f"job {job_id} ({kind}) was canceled: {error or 'no reason given'}")
 
 
+class StepFailed(StokerError):
+    """A step of this run raised, now or in an earlier run. `kind` is the name of the error's class.
+
+    On the run in which it happened, the error itself is `__cause__`.
+    """
+
+    def __init__(self, step: str, kind: str, error: str) -> None:
+        self.step = step
+        self.kind = kind
+        self.error = error
+        super().__init__(f"step {step} failed: {error.splitlines()[0] if error else kind}")
+
+
 class ResultUnavailable(StokerError):
     """`result()` of a job that is done and whose result could not be stored. `why` is the reason."""
 

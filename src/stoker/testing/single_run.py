@@ -17,8 +17,9 @@ from stoker.executors.threads import handler_of
 from stoker.hooks import compose, surround
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Draft, Note, Settlement, check_markers
+from stoker.model.job import Claim, Draft, Note, Settlement, Verdict, check_markers
 from stoker.model.lifecycle import Rules
+from stoker.model.steps import Save, Step
 from stoker.model.time import SECOND, Instant
 
 if TYPE_CHECKING:
@@ -75,6 +76,16 @@ class OneRun:
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None: ...
 
+    async def read_steps(self, job: JobId) -> list[Step]:
+        return []
+
+    async def save_steps(self, save: Save) -> Verdict:
+        return Verdict.APPLIED
+
+    def main_line(self, context: Context) -> None: ...
+
+    def suspend(self, context: Context) -> None: ...
+
 
 class _Context(Context):
     """A run whose job is in no store."""
@@ -86,6 +97,15 @@ class _Context(Context):
             f"current().transaction() ends a job of the store, and kit.run({self.kind}) has none. "
             f"Enqueue the job and call kit.drain() instead."
         )
+
+    def _refuse(self, *args: Any, **options: Any) -> NoReturn:
+        raise StokerError(
+            f"current() cannot wait in kit.run({self.kind}): its job is in no store. Enqueue the job and call "
+            f"kit.drain() and kit.advance() instead."
+        )
+
+    sleep = sleep_until = wait = call = _refuse
+    sleep_sync = sleep_until_sync = wait_sync = call_sync = _refuse
 
 
 async def run(

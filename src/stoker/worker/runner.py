@@ -37,6 +37,7 @@ from stoker.model.errors import InvalidPayload
 from stoker.model.job import Claim, Settlement, Status
 from stoker.model.lifecycle import Rules, conclude, expired
 from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
+from stoker.model.steps import Step
 from stoker.model.time import SECOND
 from stoker.worker import state as worker_state
 from stoker.worker.fetcher import Lane
@@ -159,14 +160,18 @@ class Runner:
         variables = copy_context()
         rules = runner.rules
         outcome: Outcome
+        raised: BaseException | None = None
         try:
             steps, value = variables.run(begin, run, context)
             if steps is not None:
+                context.main = steps
                 lane.wake_slot()
                 value = await InOwnContext(steps, value, variables)
             outcome = outcome_of_result(runner.task, value, context)
         except BaseException as error:  # noqa: BLE001 - no handler may end the worker
-            self._raised(context, error)
+            if context.durable is None or context.durable.suspended is None:
+                self._raised(context, error)
+            raised = error
             outcome = self._outcome(error, slot, runner, context)
             rules = msgspec.structs.replace(rules, roll=random())
         finally:
@@ -175,10 +180,14 @@ class Runner:
             slot.context = None
             if slot.task.cancelling():
                 slot.recover()
+        left: tuple[Step, ...] = ()
+        if context.durable is not None:
+            outcome = context.durable.decided(outcome, interrupted=slot.cause not in (None, Cause.SUSPEND))
+            left = context.durable.left(raised)
         if context.commit is not None:
-            await self._after_block(slot, context, context.commit, outcome, rules)
+            await self._after_block(slot, context, context.commit, outcome, rules, left)
             return None
-        settlement = conclude(claim, outcome, rules, context.executed())
+        settlement = conclude(claim, outcome, rules, context.executed(), left)
         if self._recorder is not None:
             self._recorder.ran(claim, settlement.status, context.elapsed)
         return self._traced(context, settlement) if settlement.followups else settlement
@@ -196,7 +205,9 @@ class Runner:
         trace_id = None if context.trace is None else context.trace_id
         self._failures.raised(context.claim, None if elsewhere else error, trace_id)
 
-    async def _after_block(self, slot: Slot, context: Context, commit: Commit, outcome: Outcome, rules: Rules) -> None:
+    async def _after_block(
+        self, slot: Slot, context: Context, commit: Commit, outcome: Outcome, rules: Rules, left: tuple[Step, ...] = ()
+    ) -> None:
         """Hand over a run that opened a block: the block may have settled its job, or moved its claim."""
         if slot.abandoned:
             return
@@ -204,7 +215,7 @@ class Runner:
             self._failures.after_block(context.claim, outcome, commit.settled)
             await self._store_loop.settled_already(context.claim, commit.settled)
             return
-        settlement = conclude(context.claim, outcome_after_block(context, outcome), rules, context.executed())
+        settlement = conclude(context.claim, outcome_after_block(context, outcome), rules, context.executed(), left)
         settlement = self._traced(context, settlement)
         self._store_loop.finished(context.claim, settlement, last=True)
 

@@ -99,6 +99,12 @@ def jobs_of(context: Context) -> str:
     return f"job {first} and {others} more of its chunk" if others else f"job {first}"
 
 
+def _interrupted(item: Context, cause: Cause, limit: float | None, task: Task[..., Any] | None) -> Outcome:
+    if cause is Cause.SUSPEND and item.durable is not None and item.durable.suspended is not None:
+        return item.durable.suspended
+    return outcome_of_interruption(cause, limit, task, item.cancel.reason)
+
+
 class RunningJobs:
     """`runs`: the slot of every job that runs; jobs of a chunk share one."""
 
@@ -219,9 +225,7 @@ class RunningJobs:
         self._end(
             slot,
             context,
-            lambda item: outcome_of_interruption(
-                slot.cause_of(item) or Cause.SHUTDOWN, context.limit, task, item.cancel.reason
-            ),
+            lambda item: _interrupted(item, slot.cause_of(item) or Cause.SHUTDOWN, context.limit, task),
         )
 
     def _end(self, slot: Slot, context: Context, outcome_of: Callable[[Context], Outcome]) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from stoker.context import Stopping, name_jobs_in_logs
+from stoker.context import Context, Stopping, name_jobs_in_logs
 from stoker.engines import notices
 from stoker.engines.base import outbox_of
 from stoker.engines.sql.user_handles.handles import running_loop
@@ -27,9 +27,10 @@ from stoker.joining import outside
 from stoker.model.errors import InvalidInput, StokerError, sentence
 from stoker.model.humanize import count
 from stoker.model.ids import JobId
-from stoker.model.job import DEFAULT_QUEUE, Claim, Note, Settlement, Status, check_name
+from stoker.model.job import DEFAULT_QUEUE, Claim, Note, Settlement, Status, Verdict, check_name
 from stoker.model.lifecycle import Rules
 from stoker.model.measures import Measures, Recorder
+from stoker.model.steps import Save, Step
 from stoker.model.time import SECOND
 from stoker.services import ServiceContext, UnderWay
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
@@ -47,6 +48,7 @@ from stoker.worker.rollup import RollUp
 from stoker.worker.running import Ended, RunningJobs
 from stoker.worker.schedules import Ticker
 from stoker.worker.state import HeldClaims, UnwrittenOutcomes, WorkerContext, WorkerState, version
+from stoker.worker.step_store import StepStore
 from stoker.worker.store_loop import StoreLoop
 from stoker.worker.task_runners import TaskRunners
 
@@ -272,6 +274,7 @@ class Worker:
         """Make the parts that need the engine; they share a context."""
         engine = self.engine
         self.progress = ProgressBuffer(engine)
+        self.step_store = StepStore(engine)
         self.due_timer = DueTimer(engine, self.fetcher, self.settings.poll / SECOND)
         self.task_runners = TaskRunners(self.app, self.executors, self.settings.unknown_task_grace)
         self._context = WorkerContext(
@@ -498,6 +501,25 @@ class Worker:
     def release_notes(self, claim: Claim) -> None:
         """Go on to write what the run notes."""
         self.progress.release(claim)
+
+    async def read_steps(self, job: JobId) -> list[Step]:
+        """Return the rows of a job."""
+        return await self.step_store.read(job)
+
+    async def save_steps(self, save: Save) -> Verdict:
+        """Store rows of a run under its claim."""
+        return await self.step_store.save(save)
+
+    def main_line(self, context: Context) -> tuple[asyncio.Task[Any], Any] | None:
+        """Return the slot that runs a handler, and the handler's coroutine."""
+        slot = self.running_jobs.runs.get(context.claim.id)
+        return None if slot is None or slot.context is not context else (slot.task, context.main)
+
+    def suspend(self, context: Context) -> None:
+        """Interrupt a run that only waits."""
+        slot = self.running_jobs.runs.get(context.claim.id)
+        if slot is not None and slot.context is context:
+            self.running_jobs.interrupt(slot, Cause.SUSPEND, "suspended")
 
     def rules_of(self, kind: str) -> Rules:
         """Return the rules by which jobs of this kind are settled."""

@@ -1,0 +1,751 @@
+"""Steps, sleeps, waits and calls of one run: what makes a job durable.
+
+A handler runs again from its beginning after a wait, a failure or a death, and what it has stored by name is not done
+again. A run that does nothing but wait is suspended: what becomes of it is decided here before the handler is
+interrupted, so nothing that the handler does afterwards changes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import time
+import typing
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from random import random
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from stoker.codec.error_text import describe_error
+from stoker.codec.to_json import encode_value, reason, revive
+from stoker.model import ids
+from stoker.model import job as stored
+from stoker.model.errors import InvalidInput, JobCanceled, JobFailed, LostClaim, NotFound, StepFailed, StokerError
+from stoker.model.groups import into_group
+from stoker.model.ids import JobId
+from stoker.model.job import ACTIVE, LARGEST_ERROR, Draft, Status, Verdict
+from stoker.model.outcome import Exit, Outcome, Suspended, leaves
+from stoker.model.retry import FALLBACK_DELAY, Backoff, backoff_delay
+from stoker.model.steps import (
+    LARGEST_VALUE,
+    LARGEST_VALUES,
+    MOST_CALLED,
+    MOST_STEPS,
+    RowNames,
+    Save,
+    Step,
+    StepState,
+    Wakes,
+    group_wait,
+)
+from stoker.model.time import DAY, SECOND, Instant, Span
+from stoker.only_waits import only_waits
+
+if TYPE_CHECKING:
+    from stoker.context import Context
+
+T = TypeVar("T")
+
+logger = logging.getLogger("stoker.job")
+
+TURNS = 10
+"""Turns of the loop after which what has ended has reached those who wait for it: a task, its gather, the handler."""
+
+LOOK_AGAIN = 1.0
+"""Seconds between two looks at a run that waits and does something else besides."""
+
+IN_THE_SLOT = 0.1
+"""Seconds up to which the rest of a sleep or wait is spent in the slot."""
+
+TRY_IN_THE_SLOT: Span = SECOND
+"""Up to which pause before the next try of a step the run keeps its slot."""
+
+ASK_AGAIN: Span = 5 * SECOND
+"""How often a run asks for a called job that was started anew."""
+
+KEEP_CALLED: Span = 7 * DAY
+"""How long a called job is kept at least: the job that called it may read its end much later."""
+
+_stepping: ContextVar[str | None] = ContextVar("stoker.stepping", default=None)
+"""The step whose function runs here."""
+
+
+class Suspend(BaseException):
+    """Ends the run of a plain handler that waits. What becomes of the job is decided already."""
+
+
+class Tries(NamedTuple):
+    """How often a step is tried, and how long one try may take."""
+
+    attempts: int = 1
+    backoff: Backoff | None = None
+    timeout: float | None = None
+
+
+class _Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A failed step as its row keeps it; `job` and `status` of a called one, `tries` of one that is tried again."""
+
+    kind: str
+    error: str
+    job: str | None = None
+    status: str | None = None
+    attempt: int = 0
+    tries: int = 0
+
+
+class _Called(msgspec.Struct, frozen=True):
+    """A called job as its row keeps it."""
+
+    job: JobId
+    group: JobId
+
+
+_encode = msgspec.json.Encoder().encode
+_read_failure = msgspec.json.Decoder(_Failure).decode
+_read_called = msgspec.json.Decoder(_Called).decode
+
+
+class _Wait(NamedTuple):
+    """A wait that is open in this run."""
+
+    step: Step
+    answer: asyncio.Future[Step | None]
+
+
+class DurableRun:
+    """What one run has stored, has open and calls."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._names = RowNames()
+        self._rows: dict[str, Step] = {}
+        self._size = 0
+        self._reading: asyncio.Future[None] | None = None
+        self._at_work = 0
+        self._asked = 0
+        self._waits: dict[str, _Wait] = {}
+        self._calls: dict[str, tuple[Draft, asyncio.Future[Step | None]]] = {}
+        self._failures: dict[str, Step] = {}
+        self._unsaved: dict[str, Step] = {}
+        self._looking = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.suspended: Suspended | None = None
+
+    # --- asked by the handler -----------------------------------------------------------------------------------
+
+    def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        key: str | None,
+        tries: Tries,
+    ) -> Awaitable[Any]:
+        """Run a function once in the life of the job."""
+        self._ask(f"step {name}")
+        return self._step(self._names.step(name, key), fn, args, tries)
+
+    def sleep(self, seconds: Span, name: str) -> Awaitable[None]:
+        """Go on when so much time has passed since this was first called."""
+        self._ask(name)
+        return self._sleep(self._names.step(name), None, seconds)
+
+    def sleep_until(self, when: Instant, name: str) -> Awaitable[None]:
+        """Go on at this instant."""
+        self._ask(name)
+        return self._sleep(self._names.step(name), when, 0)
+
+    def wait(self, name: str, kind: Any, timeout: Span | None, ask: str | None) -> Awaitable[Any]:
+        """Go on with the value of a signal."""
+        self._ask(f"wait {name}")
+        return self._wait(self._names.step(name), kind, timeout, ask)
+
+    def call(self, draft: Draft, key: str | None) -> Awaitable[Any]:
+        """Go on with the result of another job."""
+        self._ask(f"call of {draft.kind}")
+        _check_kept(draft)
+        return self._call(self._names.call(draft.kind, key), draft)
+
+    def _ask(self, what: str) -> None:
+        """Refuse what cannot be asked here; note that the handler goes on."""
+        context = self._context
+        inside = _stepping.get()
+        if inside is not None:
+            raise StokerError(
+                f"{what} of job {context.id} ({context.kind}) stands inside step {inside}, which is run as a whole. "
+                "Nothing was stored. Put one after the other."
+            )
+        if self.suspended is not None:
+            raise self._interruption()
+        if context.commit is not None and context.commit.committing:
+            raise StokerError(
+                f"{what} of job {context.id} ({context.kind}) comes after the block that has settled the job. "
+                "Nothing was stored. Put it before the block."
+            )
+        self._asked += 1
+        self._unsaved.update(self._failures)  # the handler has caught them and goes on
+        self._failures.clear()
+
+    def _interruption(self) -> BaseException:
+        return asyncio.CancelledError("the run is suspended") if _on_loop() else Suspend()
+
+    # --- asked by a plain handler, in its thread ----------------------------------------------------------------
+
+    def step_sync(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], key: str | None, tries: Tries) -> Any:
+        """`step` for a plain handler: the function runs in its thread."""
+        self._ask(f"step {name}")
+        row = self._names.step(name, key)
+        found = self._on_worker_loop(self._read()).get(row)
+        failed = 0
+        while True:
+            if found is not None and found.state is StepState.DONE:
+                return _value(row, found.value, _hint(fn))
+            if found is not None and found.state is StepState.FAILED:
+                raise _failed_step(row, _read_failure(found.value or b""))
+            if found is not None and found.state is StepState.WAITING:
+                failed = _read_failure(found.value or b"").tries
+                self._wait_here(found)
+            token = _stepping.set(row)
+            try:
+                value = fn(*args)
+                step = Step(row, StepState.DONE, encode_value(value, (value,), f"step {row}", LARGEST_VALUE))
+            except (Exit, LostClaim):
+                raise
+            except Exception as error:  # noqa: BLE001 - what a step raises becomes its failure
+                failed += 1
+                found = self._on_worker_loop(self._failed(row, error, tries, failed))
+                continue
+            finally:
+                _stepping.reset(token)
+            self._on_worker_loop(self._save(step))
+            found = step
+
+    def sleep_sync(self, until: Instant | None, pause: Span, name: str) -> None:
+        """`sleep` for a plain handler."""
+        self._ask(name)
+        row = self._names.step(name)
+        found = self._on_worker_loop(self._read()).get(row)
+        if found is not None and found.state is not StepState.WAITING:
+            return
+        if found is None or found.until is None:
+            found = Step(row, StepState.WAITING, None, self._now() + pause if until is None else until)
+        self._wait_here(found)
+        self._unsaved[row] = Step(row, StepState.DONE, b"null")
+
+    def wait_sync(self, name: str, kind: Any, timeout: Span | None, ask: str | None) -> Any:
+        """`wait` for a plain handler."""
+        self._ask(f"wait {name}")
+        row = self._names.step(name)
+        found = self._on_worker_loop(self._read(fresh_too=True)).get(row)
+        if found is None or found.state is StepState.WAITING:
+            self._wait_here(self._question(row, kind, timeout, ask, found))
+            found = self._on_worker_loop(self._time_out(row))
+        return self._answer(row, found, kind)
+
+    def call_sync(self, draft: Draft, key: str | None) -> Any:
+        """`call` for a plain handler."""
+        self._ask(f"call of {draft.kind}")
+        _check_kept(draft)
+        row = self._names.call(draft.kind, key)
+        found = self._on_worker_loop(self._read()).get(row)
+        if found is None:
+            self._calls[row] = draft, _no_future()
+            self._suspend(Wakes.ALL)
+            raise Suspend
+        while found.state is StepState.CALLED:
+            called = _read_called(found.value or b"")
+            step = self._on_worker_loop(self._ended(row, called.job))
+            if step is None:
+                self._wait_here(self._end_of_group(called))
+                continue
+            self._on_worker_loop(self._save(step))
+            found = step
+        return self._result(found, draft)
+
+    def _on_worker_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._context.runtime.loop).result()
+
+    def _wait_here(self, step: Step) -> None:
+        """Suspend the run of a plain handler, unless the time of its wait is over."""
+        if (left := self._short(step)) is not None:
+            time.sleep(left)
+            return
+        self._waits[step.name] = _Wait(step, _no_future())
+        self._suspend(Wakes.ANY)
+        raise Suspend
+
+    # --- asked by the worker ------------------------------------------------------------------------------------
+
+    def decided(self, outcome: Outcome, *, interrupted: bool) -> Outcome:
+        """The outcome of the run: what was decided when it was suspended, unless it was interrupted otherwise."""
+        if self.suspended is None or interrupted:
+            return outcome
+        return self.suspended
+
+    def left(self, error: BaseException | None) -> tuple[Step, ...]:
+        """The rows that the end of the run has to store; not the failures that the handler let out as `error`."""
+        out = set() if error is None else _let_out(error)
+        failures = [step for step in self._failures.values() if step.name not in out]
+        return (*self._unsaved.values(), *failures)
+
+    # --- rows ---------------------------------------------------------------------------------------------------
+
+    async def _read(self, *, fresh_too: bool = False) -> dict[str, Step]:
+        """The rows of the job, read once. A job that no worker ever had can only have early signals."""
+        if self._reading is None:
+            if self._context.claim.fresh and not fresh_too:
+                return self._rows
+            self._reading = asyncio.get_running_loop().create_future()
+            try:
+                await self._read_again()
+            except BaseException:
+                self._reading.cancel()
+                self._reading = None
+                raise
+            self._reading.set_result(None)
+        await self._reading
+        return self._rows
+
+    async def _read_again(self) -> None:
+        found = await self._context.runtime.read_steps(self._context.claim.id)
+        self._rows = {**self._rows, **{step.name: step for step in found}}
+        self._size = sum(len(step.value or b"") for step in self._rows.values())
+
+    async def _save(self, *steps: Step, drafts: tuple[Draft, ...] = (), groups: tuple[JobId, ...] = ()) -> bool:
+        """Store rows; False: one that ends a wait as failed has its answer, which is read now."""
+        steps = (*self._unsaved.values(), *steps)
+        self._unsaved.clear()
+        self._check_room(steps)
+        claim = self._context.claim
+        verdict = await self._context.runtime.save_steps(
+            Save(claim.id, claim.worker, claim.token, steps, drafts, groups, claim.ref)
+        )
+        if verdict is Verdict.ANSWERED:
+            await self._read_again()
+            return False
+        if verdict is not Verdict.APPLIED:
+            raise LostClaim(f"job {self._context.id} ({self._context.kind})")
+        self._rows.update((step.name, step) for step in steps)
+        return True
+
+    def _check_room(self, steps: tuple[Step, ...]) -> None:
+        self._size += sum(len(step.value or b"") for step in steps)
+        names = {step.name for step in steps if step.name not in self._rows}
+        if len(self._rows) + len(names) > MOST_STEPS or self._size > LARGEST_VALUES:
+            raise StepFailed(
+                steps[-1].name,
+                "StokerError",
+                f"a job has room for {MOST_STEPS} steps and {LARGEST_VALUES >> 20} MiB of their values. Nothing was "
+                "stored. End this job and go on in a follow-up.",
+            )
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Around what the run does itself: it is not suspended meanwhile."""
+        self._at_work += 1
+        try:
+            yield
+        finally:
+            self._at_work -= 1
+            self._look()
+
+    def _now(self) -> Instant:
+        """The store's time, counted on from the claim."""
+        return self._context.claim.claimed_at + round(self._context.elapsed * SECOND)
+
+    # --- steps --------------------------------------------------------------------------------------------------
+
+    async def _step(self, row: str, fn: Callable[..., Any], args: tuple[Any, ...], tries: Tries) -> Any:
+        with self._working():
+            found = (await self._read()).get(row)
+        while True:
+            if found is not None and found.state is StepState.DONE:
+                return _value(row, found.value, _hint(fn))
+            if found is not None and found.state is StepState.FAILED:
+                raise _failed_step(row, _read_failure(found.value or b""))
+            failed = 0
+            if found is not None and found.state is StepState.WAITING:  # for its next try
+                failed = _read_failure(found.value or b"").tries
+                answer = await self._open(found)
+                if answer is not None:
+                    found = answer
+                    continue
+            found = await self._try(row, fn, args, tries, failed)
+
+    async def _try(self, row: str, fn: Callable[..., Any], args: tuple[Any, ...], tries: Tries, failed: int) -> Step:
+        """Run the function once; returns the row that is stored then."""
+        with self._working():
+            try:
+                value = await _called(row, fn, args, tries.timeout)
+                step = Step(row, StepState.DONE, encode_value(value, (value,), f"step {row}", LARGEST_VALUE))
+            except (Exit, LostClaim):
+                raise
+            except Exception as error:  # noqa: BLE001 - what a step raises becomes its failure
+                return await self._failed(row, error, tries, failed + 1)
+            await self._save(step)
+            return step
+
+    async def _failed(self, row: str, error: Exception, tries: Tries, failed: int) -> Step:
+        text = describe_error(error, LARGEST_ERROR)
+        failure = _Failure(type(error).__name__, text, tries=failed)
+        policy = tries.backoff or self._context.claim.options.backoff or self._context.runtime.app.backoff
+        pause = FALLBACK_DELAY if policy is None else backoff_delay(policy, failed, random())
+        if failed < tries.attempts and pause is not None:
+            if pause < TRY_IN_THE_SLOT:
+                await asyncio.sleep(pause / SECOND)
+                return Step(row, StepState.WAITING, _encode(failure), self._now())
+            return Step(row, StepState.WAITING, _encode(failure), self._now() + pause)
+        step = Step(row, StepState.FAILED, _encode(failure))
+        if tries.attempts > 1:
+            await self._save(step)
+        else:
+            self._failures[row] = step
+        raise _failed_step(row, failure) from error
+
+    # --- sleeps and waits ---------------------------------------------------------------------------------------
+
+    async def _sleep(self, row: str, until: Instant | None, pause: Span) -> None:
+        with self._working():
+            found = (await self._read()).get(row)
+        if found is not None and found.state is not StepState.WAITING:
+            return  # a signal has ended it
+        if found is None or found.until is None:
+            found = Step(row, StepState.WAITING, None, self._now() + pause if until is None else until)
+        if await self._open(found) is None:
+            self._unsaved[row] = Step(row, StepState.DONE, b"null")
+
+    async def _wait(self, row: str, kind: Any, timeout: Span | None, ask: str | None) -> Any:
+        with self._working():
+            found = (await self._read(fresh_too=True)).get(row)
+        if found is None or found.state is StepState.WAITING:
+            question = self._question(row, kind, timeout, ask, found)
+            found = await self._open(question) or await self._time_out(row)
+        return self._answer(row, found, kind)
+
+    def _question(self, row: str, kind: Any, timeout: Span | None, ask: str | None, found: Step | None) -> Step:
+        """The open row of a wait; one that was opened before keeps its deadline."""
+        until = found.until if found is not None else None if timeout is None else self._now() + timeout
+        return Step(row, StepState.WAITING, _encode({"ask": ask, "schema": _schema(kind)}), until)
+
+    def _answer(self, row: str, found: Step, kind: Any) -> Any:
+        if found.state is StepState.FAILED:
+            raise TimeoutError(f"{row}: {_read_failure(found.value or b'').error}")
+        if found.state is StepState.EARLY:
+            self._unsaved[row] = replace(found, state=StepState.DONE)
+        return _value(row, found.value, kind)
+
+    async def _time_out(self, row: str) -> Step:
+        """The row of a wait whose time is over: the answer, if it came meanwhile."""
+        failure = _Failure("TimeoutError", "no signal came in time")
+        with self._working():
+            await self._save(Step(row, StepState.FAILED, _encode(failure)))
+        return self._rows[row]
+
+    async def _open(self, step: Step) -> Step | None:
+        """Wait here or, suspended, in a later run; returns the answered row, None when the time is over."""
+        if (left := self._short(step)) is not None:
+            with self._working():
+                await asyncio.sleep(left)
+            return None
+        answer: asyncio.Future[Step | None] = asyncio.get_running_loop().create_future()
+        self._waits[step.name] = _Wait(step, answer)
+        self._look()
+        try:
+            return await answer
+        finally:
+            self._waits.pop(step.name, None)
+
+    def _short(self, step: Step) -> float | None:
+        """The seconds that are left of a wait, if they are few enough to keep the slot; None: they are more."""
+        left = None if step.until is None else max(0.0, (step.until - self._now()) / SECOND)
+        return left if left is not None and left <= IN_THE_SLOT else None
+
+    # --- called jobs --------------------------------------------------------------------------------------------
+
+    async def _call(self, row: str, draft: Draft) -> Any:
+        with self._working():
+            found = (await self._read()).get(row)
+        if found is None:
+            answer: asyncio.Future[Step | None] = asyncio.get_running_loop().create_future()
+            self._calls[row] = draft, answer
+            self._look()
+            try:
+                found = await answer
+            finally:
+                self._calls.pop(row, None)
+        assert found is not None
+        while found.state is StepState.CALLED:
+            found = await self._end_of(row, _read_called(found.value or b""))
+        return self._result(found, draft)
+
+    def _result(self, found: Step, draft: Draft) -> Any:
+        if found.state is StepState.FAILED:
+            raise _failed_call(_read_failure(found.value or b""))
+        task = self._context.runtime.app.find_task(draft.kind)
+        return (
+            msgspec.json.decode(found.value or b"null") if task is None else task.signature.decode_result(found.value)
+        )
+
+    async def _end_of(self, row: str, called: _Called) -> Step:
+        """The row of a called job, with its end as soon as it has one."""
+        with self._working():
+            step = await self._ended(row, called.job)
+            if step is not None:
+                await self._save(step)
+                return step
+        await self._open(self._end_of_group(called))
+        return self._rows[row]
+
+    def _end_of_group(self, called: _Called) -> Step:
+        """The open row that waits for called jobs."""
+        mark = group_wait(called.group)
+        answered = self._rows.get(mark)
+        if answered is not None and answered.state is StepState.DONE:
+            # The group has closed and a job of it runs again, as after a requeue: only time ends this wait.
+            return Step(f"{mark}:again", StepState.WAITING, None, self._now() + ASK_AGAIN)
+        return Step(mark, StepState.WAITING)
+
+    async def _ended(self, row: str, job: JobId) -> Step | None:
+        engine = await self._context.runtime.app.engine()
+        seen: stored.Job | None = None
+        while job is not None:
+            [seen] = await engine.operator.get([job])
+            if seen is None:
+                failure = _Failure("NotFound", "the called job is gone", ids.text(job))
+                return Step(row, StepState.FAILED, _encode(failure))
+            if seen.status in ACTIVE:
+                return None
+            if seen.status is not Status.RETRIED or seen.successor is None:
+                break
+            job = seen.successor
+        assert seen is not None
+        if seen.status is Status.DONE:
+            return Step(row, StepState.DONE, seen.result or b"null")
+        failure = _Failure(seen.kind, seen.last_error or "", ids.text(seen.id), seen.status.value, seen.attempts)
+        return Step(row, StepState.FAILED, _encode(failure))
+
+    def _children(self) -> tuple[list[Step], list[Step], list[Draft], list[JobId]]:
+        """The rows, waits, drafts and groups of the calls that are not stored yet; one group for each queue."""
+        parent = self._context.claim.id
+        rows, waits, drafts = [], [], list[Draft]()
+        groups: dict[str, JobId] = {}
+        for row, (draft, _) in [*self._calls.items()][:MOST_CALLED]:
+            if draft.queue not in groups:
+                groups[draft.queue] = ids.derived(parent, f"calls {row}")
+                waits.append(Step(group_wait(groups[draft.queue]), StepState.WAITING))
+            child = ids.derived(parent, row)
+            keep = draft.options.keep
+            options = (
+                draft.options if keep is not None and keep >= KEEP_CALLED else replace(draft.options, keep=KEEP_CALLED)
+            )
+            drafts += into_group(groups[draft.queue], [replace(draft, job_id=child, options=options)])
+            rows.append(Step(row, StepState.CALLED, _encode(_Called(child, groups[draft.queue]))))
+        return rows, waits, drafts, [*groups.values()]
+
+    async def _store_calls(self) -> None:
+        """Start called jobs beside what the run does."""
+        calls = {row: answer for row, (_, answer) in self._calls.items()}
+        with self._working():
+            rows, waits, drafts, groups = self._children()
+            try:
+                await self._save(*rows, *waits, drafts=tuple(drafts), groups=tuple(groups))
+            except BaseException as error:  # noqa: BLE001 - raised where the jobs were called
+                for answer in calls.values():
+                    if not answer.done():
+                        answer.set_exception(error)
+                return
+        for step in rows:
+            if not (answer := calls[step.name]).done():
+                answer.set_result(step)
+
+    # --- suspending ---------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Suspend the run soon if nothing of it goes on."""
+        if not self._looking and self.suspended is None and (self._waits or self._calls):
+            self._looking = True
+            asyncio.get_running_loop().call_soon(self._turn, TURNS, self._asked)
+
+    def _turn(self, left: int, asked: int) -> None:
+        """Let what has ended reach those who wait for it: it takes some turns of the loop without a durable call."""
+        if self.suspended is not None or not (self._waits or self._calls):
+            self._looking = False
+        elif left:
+            left = left - 1 if asked == self._asked else TURNS
+            asyncio.get_running_loop().call_soon(self._turn, left, self._asked)
+        else:
+            self._decide()
+
+    def _decide(self) -> None:
+        """Suspend the run, or keep its slot and look again. There is no await in it: nothing can come between."""
+        loop = asyncio.get_running_loop()
+        self._looking = False
+        found = None if self._at_work else self._context.runtime.main_line(self._context)
+        if found is not None:
+            futures = {wait.answer for wait in self._waits.values()} | {answer for _, answer in self._calls.values()}
+            shape = only_waits(*found, futures)
+            if shape is not None and len(self._calls) <= MOST_CALLED:
+                self._suspend(shape)
+                self._context.runtime.suspend(self._context)
+                return
+            logger.debug(
+                "job %s (%s) waits and keeps its slot: other things go on", self._context.id, self._context.kind
+            )
+        if self._calls:
+            self._background(self._store_calls())
+        elif self._waits:
+            self._looking = True
+            first = min((wait.step.until or self._now() + DAY for wait in self._waits.values()), default=0)
+            pause = min(LOOK_AGAIN, max(0.001, (first - self._now()) / SECOND))
+            loop.call_later(pause, lambda: self._background(self._poll()))
+
+    def _background(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _poll(self) -> None:
+        """Answer the waits of a run that keeps its slot."""
+        try:
+            await self._read_again()
+        finally:
+            self._looking = False
+        for row, wait in [*self._waits.items()]:
+            found = self._rows.get(row)
+            over = wait.step.until is not None and wait.step.until <= self._now()
+            if wait.answer.done():
+                continue
+            if found is not None and found.state in (StepState.DONE, StepState.EARLY, StepState.FAILED):
+                wait.answer.set_result(found)
+            elif over:
+                wait.answer.set_result(None)
+        self._look()
+
+    def _suspend(self, shape: Wakes) -> None:
+        """Decide what becomes of a run that only waits."""
+        rows, waits, drafts, groups = self._children()
+        waits = [*(wait.step for wait in self._waits.values()), *waits]
+        ends = [step.until for step in waits if step.until is not None]
+        all_called = all(step.name.startswith("calls:") for step in waits) and not ends
+        self.suspended = Suspended(
+            (*self._unsaved.values(), *self._failures.values(), *rows, *waits),
+            max(1, min(ends) - self._now()) if ends else None,
+            shape if all_called else Wakes.ANY,
+            tuple(drafts),
+            tuple(groups),
+        )
+        self._unsaved.clear()
+        self._failures.clear()
+
+
+# --- functions of steps -----------------------------------------------------------------------------------------
+
+
+async def _called(row: str, fn: Callable[..., Any], args: tuple[Any, ...], timeout: float | None) -> Any:
+    token = _stepping.set(row)
+    try:
+        async with asyncio.timeout(timeout):
+            value = fn(*args)
+            return await value if inspect.isawaitable(value) else value
+    finally:
+        _stepping.reset(token)
+
+
+_hints: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def _hint(fn: Any) -> Any:
+    """The return hint of a step's function; Any where there is none that can be read."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = inspect.unwrap(getattr(fn, "__func__", fn))
+    if fn in _hints:
+        return _hints[fn]
+    try:
+        found = typing.get_type_hints(fn, include_extras=True).get("return", Any)
+    except Exception:  # noqa: BLE001 - a name that is not there, and whatever users' classes raise
+        found = Any
+    _hints[fn] = found
+    return found
+
+
+def _value(row: str, value: bytes | None, hint: Any) -> Any:
+    """A stored value as its type wants it, on the first run too."""
+    try:
+        return msgspec.json.decode(value or b"null", type=hint, dec_hook=revive)
+    except Exception as error:  # noqa: BLE001 - what users' types raise; a cause would show the value
+        raise StepFailed(
+            row,
+            type(error).__name__,
+            f"its stored value does not fit {hint}: {reason(error)}. Accept both forms, give the step another name, or "
+            "fork the job.",
+        ) from None
+
+
+def _schema(kind: Any) -> Any:
+    """The JSON Schema of what a wait expects; None where there is none, or only a large one."""
+    try:
+        found = msgspec.json.schema(kind)
+    except Exception:  # noqa: BLE001 - a type that msgspec does not know
+        return None
+    return found if found and len(_encode(found)) <= LARGEST_SCHEMA else None
+
+
+LARGEST_SCHEMA = 16 << 10
+
+
+# --- failures ---------------------------------------------------------------------------------------------------
+
+
+def _failed_step(row: str, failure: _Failure) -> StepFailed:
+    return StepFailed(row, failure.kind, failure.error)
+
+
+def _failed_call(failure: _Failure) -> StokerError:
+    job = failure.job or ""
+    if failure.status is None:
+        return NotFound.job(job)
+    if failure.status == Status.CANCELED.value:
+        return JobCanceled(job, failure.kind, failure.attempt, failure.error)
+    return JobFailed(job, failure.kind, failure.status, failure.attempt, failure.error)
+
+
+def _check_kept(draft: Draft) -> None:
+    if draft.options.keep == 0:
+        raise InvalidInput("keep", 0, f"must not be 0 for a job that is called: {draft.kind} would leave no result")
+
+
+def _no_future() -> Any:
+    """What a plain handler waits with: it never waits, its run ends."""
+    return None
+
+
+def _let_out(error: BaseException) -> set[str]:
+    """The steps whose failure is what ends the run, as it is or as the reason of another error."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        waiting += [*leaves(one), *(more for more in (one.__cause__, one.__context__) if more is not None)]
+        if isinstance(one, StepFailed):
+            found.add(one.step)
+    return found
+
+
+def _on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

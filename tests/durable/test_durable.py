@@ -1,0 +1,248 @@
+"""Steps, sleeps, waits and calls through a worker, on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from stoker import Status, Stoker, current
+from stoker.errors import JobFailed, StepFailed
+from stoker.model.retry import Fixed
+from stoker.testing.clock import VirtualClock
+from tests.harness.apps import drain
+
+HOUR = 3_600
+
+
+class Approval(msgspec.Struct):
+    yes: bool
+    note: str = ""
+
+
+async def test_a_stored_step_is_not_run_again(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    jobs, ran = timed_jobs, list[str]()
+
+    def note(what: str) -> str:
+        ran.append(what)
+        return what.upper()
+
+    @jobs.task
+    async def flow() -> list[str]:
+        run = current()
+        first = await run.step("a", note, "a")
+        await run.sleep(HOUR)
+        second = await run.step("b", note, "b")
+        return [first, second]
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    assert ran == ["a"]
+    record = await job.refresh()
+    assert record.status is Status.PENDING
+    assert record.attempts == 0
+    clock.advance(HOUR / 2)
+    await drain(jobs)
+    assert ran == ["a"]
+    clock.advance(HOUR)
+    await drain(jobs)
+    assert ran == ["a", "b"]
+    assert await job.result() == ["A", "B"]
+    assert {one.name: one.state for one in await job.steps()} == {"a": "done", "sleep": "done", "b": "done"}
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_a_signal_is_the_value_of_a_wait(timed_jobs: Stoker, early: bool) -> None:
+    jobs = timed_jobs
+
+    @jobs.task
+    async def flow() -> str:
+        answer = await current().wait("approval", Approval, ask="May it go on?")
+        return answer.note
+
+    job = await flow.enqueue()
+    if early:
+        assert await job.signal("approval", Approval(yes=True, note="fine"))
+        await drain(jobs)
+    else:
+        await drain(jobs)
+        [row] = await job.steps()
+        assert (row.name, row.state, row.ask) == ("approval", "waiting", "May it go on?")
+        assert await job.signal("approval", Approval(yes=True, note="fine"))
+        assert not await job.signal("approval", Approval(yes=False))
+        await drain(jobs)
+    assert await job.result() == "fine"
+
+
+async def test_a_wait_may_time_out(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    jobs = timed_jobs
+
+    @jobs.task
+    async def flow() -> str:
+        try:
+            await current().wait("approval", timeout=HOUR)
+        except TimeoutError:
+            return "late"
+        return "in time"
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    clock.advance(HOUR + 1)
+    await drain(jobs)
+    assert await job.result() == "late"
+
+
+async def test_called_jobs_run_side_by_side_and_wake_their_caller_once(timed_jobs: Stoker) -> None:
+    jobs, runs = timed_jobs, 0
+
+    @jobs.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @jobs.task
+    async def flow() -> list[int]:
+        nonlocal runs
+        runs += 1
+        run = current()
+        return list(await asyncio.gather(*(run.call(double.draft(n)) for n in range(5))))
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    assert await job.result() == [0, 2, 4, 6, 8]
+    assert runs == 2
+
+
+async def test_the_failure_of_a_called_job_is_raised(timed_jobs: Stoker) -> None:
+    jobs = timed_jobs
+
+    @jobs.task(attempts=1)
+    async def breaks() -> None:
+        raise ValueError("no")
+
+    @jobs.task
+    async def flow() -> str:
+        try:
+            await current().call(breaks.draft())
+        except JobFailed as failed:
+            return failed.kind
+        return ""
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    assert (await job.result()).endswith("breaks")
+
+
+async def test_a_failure_that_is_caught_is_the_same_in_every_later_run(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    jobs, tries = timed_jobs, 0
+
+    def charge() -> None:
+        nonlocal tries
+        tries += 1
+        raise ValueError("declined")
+
+    @jobs.task
+    async def flow() -> str:
+        run = current()
+        try:
+            await run.step("charge", charge)
+        except StepFailed as failed:
+            await run.sleep(HOUR)
+            return failed.kind
+        return "charged"
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    clock.advance(HOUR)
+    await drain(jobs)
+    assert await job.result() == "ValueError"
+    assert tries == 1
+
+
+async def test_a_failure_that_is_let_out_is_tried_again(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    jobs, tries = timed_jobs, 0
+
+    def charge() -> str:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise ValueError("declined")
+        return "charged"
+
+    @jobs.task(attempts=5, backoff=Fixed(60))
+    async def flow() -> str:
+        return await current().step("charge", charge)
+
+    job = await flow.enqueue()
+    for _ in range(3):
+        await drain(jobs)
+        clock.advance(61)
+    assert await job.result() == "charged"
+
+
+async def test_a_step_has_tries_of_its_own(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    jobs, tries = timed_jobs, 0
+
+    def charge() -> str:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise ValueError("declined")
+        return "charged"
+
+    @jobs.task(attempts=1)
+    async def flow() -> str:
+        return await current().step("charge", charge, attempts=3, backoff=Fixed(60))
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    assert tries == 1
+    [row] = await job.steps()
+    assert (row.state, row.attempt) == ("waiting", 1)
+    clock.advance(60)
+    await drain(jobs)
+    clock.advance(60)
+    await drain(jobs)
+    assert await job.result() == "charged"
+
+
+async def test_a_plain_handler_suspends_too(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    jobs, ran = timed_jobs, list[int]()
+
+    @jobs.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    @jobs.task
+    def flow(n: int) -> dict[str, Any]:
+        run = current()
+        first = run.step_sync("a", lambda: ran.append(n) or n)
+        run.sleep_sync(HOUR)
+        answer = run.wait_sync("go", int)
+        return {"first": first, "answer": answer, "called": run.call_sync(double.draft(n))}
+
+    job = await flow.enqueue(4)
+    await drain(jobs)
+    clock.advance(HOUR)
+    await drain(jobs)
+    await job.signal("go", 5)
+    await drain(jobs)
+    assert await job.result() == {"first": 4, "answer": 5, "called": 8}
+    assert ran == [4]
+
+
+async def test_a_step_inside_a_step_is_refused(timed_jobs: Stoker) -> None:
+    jobs = timed_jobs
+
+    @jobs.task(attempts=1)
+    async def flow() -> None:
+        async def outer() -> None:
+            await current().step("inner", int)
+
+        await current().step("outer", outer)
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    with pytest.raises(JobFailed, match="stands inside step outer"):
+        await job.result()
