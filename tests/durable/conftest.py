@@ -1,5 +1,5 @@
 """Fixtures of apps on each engine."""
 
-from tests.harness.apps import clock, timed_jobs
+from tests.harness.apps import clock, engine, jobs, timed_jobs
 
-__all__ = ["clock", "timed_jobs"]
+__all__ = ["clock", "engine", "jobs", "timed_jobs"]

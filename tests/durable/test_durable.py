@@ -12,7 +12,7 @@ from stoker import Status, Stoker, current
 from stoker.errors import JobFailed, StepFailed
 from stoker.model.retry import Fixed
 from stoker.testing.clock import VirtualClock
-from tests.harness.apps import drain
+from tests.harness.apps import becomes, drain, working
 
 HOUR = 3_600
 
@@ -246,3 +246,138 @@ async def test_a_step_inside_a_step_is_refused(timed_jobs: Stoker) -> None:
     await drain(jobs)
     with pytest.raises(JobFailed, match="stands inside step outer"):
         await job.result()
+
+
+async def test_the_first_of_two_waits_lets_the_run_go_on(timed_jobs: Stoker) -> None:
+    jobs = timed_jobs
+
+    @jobs.task
+    async def flow() -> str:
+        run = current()
+        waits = {asyncio.ensure_future(run.wait(name, str)) for name in ("left", "right")}
+        done, others = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for one in others:
+            one.cancel()
+        return done.pop().result()
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    assert await job.signal("right", "r")
+    await drain(jobs)
+    assert await job.result() == "r"
+
+
+async def test_a_called_job_runs_beside_a_step(jobs: Stoker) -> None:
+    began = asyncio.Event()
+
+    @jobs.task
+    async def child() -> str:
+        began.set()
+        return "child"
+
+    async def slow() -> str:
+        await began.wait()  # only the called job lets it end
+        return "step"
+
+    @jobs.task
+    async def flow() -> list[str]:
+        run = current()
+        return list(await asyncio.gather(run.call(child.draft()), run.step("slow", slow)))
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    assert await job.result() == ["child", "step"]
+
+
+async def test_a_wait_with_a_limit_in_memory_keeps_its_slot(jobs: Stoker) -> None:
+    @jobs.task
+    async def flow() -> int:
+        return await asyncio.wait_for(current().wait("go", int), 60)
+
+    job = await flow.enqueue()
+    async with working(jobs):
+        await becomes(job, Status.RUNNING)
+        assert await job.signal("go", 7)
+        assert await job.result(60) == 7
+
+
+@pytest.mark.parametrize("then", ["returns", "raises"])
+async def test_what_a_handler_does_after_its_suspension_does_not_count(
+    timed_jobs: Stoker, clock: VirtualClock, then: str
+) -> None:
+    jobs, runs = timed_jobs, 0
+
+    @jobs.task(attempts=1)
+    async def flow() -> str:
+        nonlocal runs
+        runs += 1
+        try:
+            await current().sleep(HOUR)
+        except BaseException:
+            if then == "raises":
+                raise ValueError(then) from None
+            return "early"
+        return "slept"
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    assert (await job.refresh()).status is Status.PENDING
+    clock.advance(HOUR)
+    await drain(jobs)
+    assert await job.result() == "slept"
+    assert runs == 2
+
+
+async def test_a_suspended_job_is_canceled_at_once(timed_jobs: Stoker) -> None:
+    jobs = timed_jobs
+
+    @jobs.task
+    async def flow() -> None:
+        await current().wait("never")
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    assert await job.cancel()
+    assert (await job.refresh()).status is Status.CANCELED
+    assert not await job.signal("never")
+
+
+async def test_steps_side_by_side_are_found_by_key(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    jobs, ran = timed_jobs, list[int]()
+
+    def square(n: int) -> int:
+        ran.append(n)
+        return n * n
+
+    @jobs.task
+    async def flow() -> list[int]:
+        run = current()
+        order = [3, 1, 2] if run.claim.fresh else [1, 2, 3]
+        found = await asyncio.gather(*(run.step("square", square, n, key=str(n)) for n in order))
+        await run.sleep(HOUR)
+        return sorted(found)
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    clock.advance(HOUR)
+    await drain(jobs)
+    assert await job.result() == [1, 4, 9]
+    assert sorted(ran) == [1, 2, 3]
+
+
+async def test_a_value_is_decoded_on_the_first_run_too(timed_jobs: Stoker) -> None:
+    jobs = timed_jobs
+
+    def approve() -> Approval:
+        return Approval(yes=True, note="x")
+
+    @jobs.task
+    async def flow() -> list[bool]:
+        run = current()
+        made = await run.step("approve", approve)
+        plain = await run.step("plain", lambda: (1, 2))
+        return [isinstance(made, Approval), plain == [1, 2]]
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    assert await job.result() == [True, True]

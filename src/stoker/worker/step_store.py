@@ -46,24 +46,29 @@ class _Batches(Generic[Given, Answer]):
         self._call = call
         self._most = most
         self._waiting: list[tuple[Given, asyncio.Future[Answer]]] = []
-        self._callers: set[asyncio.Task[None]] = set()
+        self._serving = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, given: Given) -> Answer:
         """The answer to this one."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((given, answer))
-        if len(self._callers) < self._most:
+        if self._serving < self._most:
+            self._serving += 1
             caller = asyncio.create_task(self._serve(), name="stoker-steps")
-            self._callers.add(caller)
-            caller.add_done_callback(self._callers.discard)
+            self._tasks.add(caller)
+            caller.add_done_callback(self._tasks.discard)
         return await answer
 
     async def _serve(self) -> None:
-        while self._waiting:
-            await asyncio.sleep(0)  # what else is asked for in this turn of the loop comes along
-            batch, self._waiting = self._waiting[:LARGEST_BATCH], self._waiting[LARGEST_BATCH:]
-            if batch := [(given, answer) for given, answer in batch if not answer.done()]:
-                await self._answer(batch)
+        try:
+            while self._waiting:
+                await asyncio.sleep(0)  # what else is asked for in this turn of the loop comes along
+                batch, self._waiting = self._waiting[:LARGEST_BATCH], self._waiting[LARGEST_BATCH:]
+                if batch := [(given, answer) for given, answer in batch if not answer.done()]:
+                    await self._answer(batch)
+        finally:
+            self._serving -= 1  # in the same turn in which nothing was found: what is asked for next starts another
 
     async def _answer(self, batch: list[tuple[Given, asyncio.Future[Answer]]]) -> None:
         pause = FIRST_PAUSE
