@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 
 from stoker.codec.error_text import safe, text_of
 from stoker.codec.signature import Call
@@ -535,6 +535,32 @@ class Context:
     def step(
         self,
         name: str,
+        fn: Callable[[H, Unpack[Ts]], Awaitable[R]],
+        *args: *Ts,
+        key: str | None = None,
+        attempts: int = 1,
+        backoff: Backoff | None = None,
+        timeout: float | None = None,
+        tx: Factory[H] | Literal[True],
+    ) -> Awaitable[R]: ...
+
+    @overload
+    def step(
+        self,
+        name: str,
+        fn: Callable[[H, Unpack[Ts]], R],
+        *args: *Ts,
+        key: str | None = None,
+        attempts: int = 1,
+        backoff: Backoff | None = None,
+        timeout: float | None = None,
+        tx: Factory[H] | Literal[True],
+    ) -> Awaitable[R]: ...
+
+    @overload
+    def step(
+        self,
+        name: str,
         fn: Callable[[Unpack[Ts]], Awaitable[R]],
         *args: *Ts,
         key: str | None = None,
@@ -555,23 +581,26 @@ class Context:
         timeout: float | None = None,
     ) -> Awaitable[R]: ...
 
-    def step(
+    def step(  # type: ignore[misc]  # mypy does not see that Any takes a TypeVarTuple
         self,
         name: str,
-        fn: Callable[[Unpack[Ts]], Any],
-        *args: *Ts,
+        fn: Callable[..., Any],
+        *args: Any,
         key: str | None = None,
         attempts: int = 1,
         backoff: Backoff | None = None,
         timeout: float | None = None,
+        tx: Factory[Any] | Literal[True] | None = None,
     ) -> Awaitable[Any]:
         """Run `fn(*args)` once in the life of this job and return what it returned, also in later runs.
 
         The value is stored when the function returns. `StepFailed`: it raised. The n-th use of a name in a run is
         `name#n`; with `key` it is found by that instead, whatever the order. `attempts` are tries of the step's own,
-        `backoff` apart; without them the job's policy decides. Give keywords of the function with `functools.partial`.
+        `backoff` apart; without them the job's policy decides. With `tx` the function gets the handle of a transaction
+        first, and its writes and the stored value exist together or not at all. Give keywords of the function with
+        `functools.partial`.
         """
-        return self._run.step(name, fn, args, key, Tries(attempts, backoff, timeout))
+        return self._run.step(name, fn, args, key, Tries(attempts, backoff, timeout, tx))
 
     def sleep(self, seconds: Seconds, name: str = "sleep") -> Awaitable[None]:
         """Go on after this time, by the store's clock; the run needs no slot and no process meanwhile."""
@@ -612,6 +641,19 @@ class Context:
         """
         return self._run.call(draft, key)
 
+    @overload
+    def step_sync(
+        self,
+        name: str,
+        fn: Callable[[H, Unpack[Ts]], R],
+        *args: *Ts,
+        key: str | None = None,
+        attempts: int = 1,
+        backoff: Backoff | None = None,
+        tx: Factory[H] | Literal[True],
+    ) -> R: ...
+
+    @overload
     def step_sync(
         self,
         name: str,
@@ -620,10 +662,20 @@ class Context:
         key: str | None = None,
         attempts: int = 1,
         backoff: Backoff | None = None,
-    ) -> R:
+    ) -> R: ...
+
+    def step_sync(  # type: ignore[misc]  # as above
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        key: str | None = None,
+        attempts: int = 1,
+        backoff: Backoff | None = None,
+        tx: Factory[Any] | Literal[True] | None = None,
+    ) -> Any:
         """`step` for a plain handler."""
-        found: R = self._run.step_sync(name, fn, args, key, Tries(attempts, backoff))
-        return found
+        return self._run.step_sync(name, fn, args, key, Tries(attempts, backoff, tx=tx))
 
     def sleep_sync(self, seconds: Seconds, name: str = "sleep") -> None:
         """`sleep` for a plain handler."""

@@ -25,6 +25,8 @@ from msgspec.structs import replace
 
 from stoker.codec.error_text import describe_error
 from stoker.codec.to_json import encode_value, reason, revive
+from stoker.engines.base import Engine, Transaction
+from stoker.job_participant import hold_claim
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.errors import InvalidInput, JobCanceled, JobFailed, LostClaim, NotFound, StepFailed, StokerError
@@ -47,6 +49,7 @@ from stoker.model.steps import (
 )
 from stoker.model.time import DAY, SECOND, Instant, Span
 from stoker.only_waits import only_waits
+from stoker.transaction_block import Block, Factory
 
 if TYPE_CHECKING:
     from stoker.context import Context
@@ -82,11 +85,12 @@ class Suspend(BaseException):
 
 
 class Tries(NamedTuple):
-    """How often a step is tried, and how long one try may take."""
+    """How a step is tried: how often, how long one try may take, and in which transaction (True: the app's own)."""
 
     attempts: int = 1
     backoff: Backoff | None = None
     timeout: float | None = None
+    tx: Factory[Any] | bool | None = None
 
 
 class _Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -212,20 +216,23 @@ class DurableRun:
             if found is not None and found.state is StepState.WAITING:
                 failed = _read_failure(found.value or b"").tries
                 self._wait_here(found)
-            token = _stepping.set(row)
             try:
-                value = fn(*args)
-                step = Step(row, StepState.DONE, encode_value(value, (value,), f"step {row}", LARGEST_VALUE))
+                if tries.tx:
+                    part = StepParticipant(self._context, row)
+                    with self._block(part, tries) as handle:
+                        part.step = _done(row, _called_here(row, fn, (handle, *args)))
+                    self._rows[row] = found = part.step
+                    continue
+                found = _done(row, _called_here(row, fn, args))
             except (Exit, LostClaim):
                 raise
-            except Exception as error:  # noqa: BLE001 - what a step raises becomes its failure
+            except Exception as error:
+                if self._context.commit is not None and self._context.commit.doubt is not None:
+                    raise
                 failed += 1
                 found = self._on_worker_loop(self._failed(row, error, tries, failed))
                 continue
-            finally:
-                _stepping.reset(token)
-            self._on_worker_loop(self._save(step))
-            found = step
+            self._on_worker_loop(self._save(found))
 
     def sleep_sync(self, until: Instant | None, pause: Span, name: str) -> None:
         """`sleep` for a plain handler."""
@@ -383,14 +390,30 @@ class DurableRun:
         """Run the function once; returns the row that is stored then."""
         with self._working():
             try:
-                value = await _called(row, fn, args, tries.timeout)
-                step = Step(row, StepState.DONE, encode_value(value, (value,), f"step {row}", LARGEST_VALUE))
+                if tries.tx:
+                    return await self._in_transaction(row, fn, args, tries)
+                step = _done(row, await _called(row, fn, args, tries.timeout))
             except (Exit, LostClaim):
                 raise
-            except Exception as error:  # noqa: BLE001 - what a step raises becomes its failure
+            except Exception as error:
+                if self._context.commit is not None and self._context.commit.doubt is not None:
+                    raise
                 return await self._failed(row, error, tries, failed + 1)
             await self._save(step)
             return step
+
+    async def _in_transaction(self, row: str, fn: Callable[..., Any], args: tuple[Any, ...], tries: Tries) -> Step:
+        """Run the function with a transaction: its writes and the row of the step exist together or not at all."""
+        part = StepParticipant(self._context, row)
+        async with self._block(part, tries) as handle:
+            part.step = _done(row, await _called(row, fn, (handle, *args), tries.timeout))
+        self._rows[row] = part.step
+        return part.step
+
+    def _block(self, part: StepParticipant, tries: Tries) -> Block[Any, Any]:
+        app, runtime = self._context.runtime.app, self._context.runtime
+        factory = app.transaction if isinstance(tries.tx, bool) else tries.tx
+        return Block(app, part, factory, loop=runtime.loop)
 
     async def _failed(self, row: str, error: Exception, tries: Tries, failed: int) -> Step:
         text = describe_error(error, LARGEST_ERROR)
@@ -645,6 +668,50 @@ class DurableRun:
         self._failures.clear()
 
 
+class StepParticipant:
+    """Holds the run's claim first and saves a step last: its row and the user's writes are one commit."""
+
+    def __init__(self, context: Context, row: str) -> None:
+        self._context = context
+        self._row = row
+        self.step = Step(row)
+
+    @property
+    def name(self) -> str:
+        """The step and its job."""
+        return f"step {self._row} of job {self._context.id} ({self._context.kind})"
+
+    async def begin(self, engine: Engine, tx: Transaction) -> bool:
+        """Hold the claim; from here on the run goes by the claim that `hold` returns."""
+        return await hold_claim(self._context, engine, tx, self.name)
+
+    async def end(self, engine: Engine, tx: Transaction) -> bool:
+        """Save the step."""
+        claim = self._context.claim
+        save = Save(claim.id, claim.worker, claim.token, (self.step,), ref=claim.ref)
+        [verdict] = await engine.steps.save([save], tx=tx)
+        return verdict is Verdict.APPLIED
+
+    def committing(self) -> None:
+        """Do nothing: the job goes on."""
+
+    def committed(self) -> None:
+        """Do nothing: the job goes on."""
+
+    def rolled_back(self) -> None:
+        """Do nothing: the step is tried again."""
+
+    def in_doubt(self, why: str) -> None:
+        """Note that this run must end as failed: the next one reads whether the step is stored."""
+        assert self._context.commit is not None
+        self._context.commit.doubt = why
+
+    async def is_stored(self, engine: Engine) -> bool:
+        """Return whether the step has its row."""
+        [rows] = await engine.steps.get([self._context.claim.id])
+        return any(row.name == self._row and row.state is StepState.DONE for row in rows)
+
+
 # --- functions of steps -----------------------------------------------------------------------------------------
 
 
@@ -656,6 +723,18 @@ async def _called(row: str, fn: Callable[..., Any], args: tuple[Any, ...], timeo
             return await value if inspect.isawaitable(value) else value
     finally:
         _stepping.reset(token)
+
+
+def _called_here(row: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    token = _stepping.set(row)
+    try:
+        return fn(*args)
+    finally:
+        _stepping.reset(token)
+
+
+def _done(row: str, value: Any) -> Step:
+    return Step(row, StepState.DONE, encode_value(value, (value,), f"step {row}", LARGEST_VALUE))
 
 
 _hints: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

@@ -56,6 +56,21 @@ def relocate(context: Context) -> Commit:
     return context.commit
 
 
+async def hold_claim(context: Context, engine: Engine, tx: Transaction, name: str) -> bool:
+    """Hold the claim of a run in a transaction; returns whether it is still this run's."""
+    if not context.runtime.shares_store and Feature.SHARED not in engine.features:
+        raise EngineRefused(
+            f"{name} runs in a process of its own, which cannot see the {engine.name} store of its worker. "
+            "Nothing was stored. Run it without isolation, or on a store that processes share."
+        )
+    claim = context.claim
+    relocate(context)  # first: a run that is interrupted now would not know where the claim is stored
+    held = await outbox_of(engine).hold(claim, tx=tx)
+    if held is not None:
+        context.claim = held
+    return held is not None
+
+
 class JobParticipant:
     """Holds the run's claim first and settles the job as done last."""
 
@@ -83,18 +98,7 @@ class JobParticipant:
 
     async def begin(self, engine: Engine, tx: Transaction) -> bool:
         """Hold the claim; from here on the run goes by the claim that `hold` returns."""
-        context = self._context
-        if not context.runtime.shares_store and Feature.SHARED not in engine.features:
-            raise EngineRefused(
-                f"{self.name} runs in a process of its own, which cannot see the {engine.name} store of its worker. "
-                "Nothing was stored. Run it without isolation, or on a store that processes share."
-            )
-        claim = context.claim
-        relocate(context)  # first: a run that is interrupted now would not know where the claim is stored
-        held = await outbox_of(engine).hold(claim, tx=tx)
-        if held is not None:
-            context.claim = held
-        return held is not None
+        return await hold_claim(self._context, engine, tx, self.name)
 
     async def end(self, engine: Engine, tx: Transaction) -> bool:
         """Settle the job as done, with its follow-ups."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -210,6 +213,10 @@ async def test_a_step_has_tries_of_its_own(timed_jobs: Stoker, clock: VirtualClo
 async def test_a_plain_handler_suspends_too(timed_jobs: Stoker, clock: VirtualClock) -> None:
     jobs, ran = timed_jobs, list[int]()
 
+    def note(n: int) -> int:
+        ran.append(n)
+        return n
+
     @jobs.task
     def double(n: int) -> int:
         return 2 * n
@@ -217,7 +224,7 @@ async def test_a_plain_handler_suspends_too(timed_jobs: Stoker, clock: VirtualCl
     @jobs.task
     def flow(n: int) -> dict[str, Any]:
         run = current()
-        first = run.step_sync("a", lambda: ran.append(n) or n)
+        first = run.step_sync("a", note, n)
         run.sleep_sync(HOUR)
         answer = run.wait_sync("go", int)
         return {"first": first, "answer": answer, "called": run.call_sync(double.draft(n))}
@@ -375,9 +382,59 @@ async def test_a_value_is_decoded_on_the_first_run_too(timed_jobs: Stoker) -> No
     async def flow() -> list[bool]:
         run = current()
         made = await run.step("approve", approve)
-        plain = await run.step("plain", lambda: (1, 2))
+        plain: Any = await run.step("plain", lambda: (1, 2))
         return [isinstance(made, Approval), plain == [1, 2]]
 
     job = await flow.enqueue()
     await drain(jobs)
     assert await job.result() == [True, True]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+async def test_a_step_in_a_transaction_is_stored_with_its_writes(tmp_path: Path, plain: bool) -> None:
+    jobs, tries = Stoker(f"sqlite:///{tmp_path}/jobs.db"), 0
+
+    def failing() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise ValueError("rolled back")
+
+    async def charge(tx: Any, cents: int) -> int:
+        await tx.execute("CREATE TABLE IF NOT EXISTS charges (cents INTEGER)")
+        await tx.execute("INSERT INTO charges VALUES (?)", cents)
+        failing()
+        return cents
+
+    def charge_plainly(tx: Any, cents: int) -> int:
+        tx.execute("CREATE TABLE IF NOT EXISTS charges (cents INTEGER)")
+        tx.execute("INSERT INTO charges VALUES (?)", cents)
+        failing()
+        return cents
+
+    if plain:
+
+        @jobs.task(attempts=3, backoff=Fixed(0.001))
+        def flow() -> int:
+            run = current()
+            found = run.step_sync("charge", charge_plainly, 5, tx=True)
+            run.wait_sync("go")
+            return found
+
+    else:
+
+        @jobs.task(attempts=3, backoff=Fixed(0.001))
+        async def flow() -> int:
+            run = current()
+            found: int = await run.step("charge", charge, 5, tx=True)
+            await run.wait("go")
+            return found
+
+    async with jobs:
+        job = await flow.enqueue()
+        async with working(jobs):
+            assert await job.signal("go")
+            assert await job.result(60) == 5
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as found:
+        assert found.execute("SELECT cents FROM charges").fetchall() == [(5,)]
+    assert tries == 2
