@@ -12,8 +12,9 @@ from stoker.context import METADATA_WARNING, CancelToken, Context, Stopping, cur
 from stoker.model import ids
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId
-from stoker.model.job import LONGEST_LOG, Claim, Draft, Note, Options, Settlement
+from stoker.model.job import LONGEST_LOG, Claim, Draft, Note, Options, Settlement, Verdict
 from stoker.model.lifecycle import PLAIN_RULES, Rules
+from stoker.model.steps import Save, Step
 from stoker.model.time import SECOND
 
 
@@ -50,6 +51,18 @@ class Host:
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         self.notes.append((progress, lines))
+
+    async def read_steps(self, job: JobId) -> list[Step]:
+        raise AssertionError
+
+    async def save_steps(self, save: Save) -> Verdict:
+        raise AssertionError
+
+    def main_line(self, context: Context) -> None:
+        raise AssertionError
+
+    def suspend(self, context: Context) -> None:
+        raise AssertionError
 
 
 def context(host: Host | None = None, limit: float | None = None, **more: Any) -> Context:

@@ -22,6 +22,7 @@ from stoker.model.errors import (
     JobFailed,
     NotFound,
     ResultUnavailable,
+    StepFailed,
     StokerError,
     UnknownTask,
 )
@@ -34,7 +35,7 @@ from stoker.model.retry import Delays, Exponential, Fixed, Linear, Never
 from stoker.model.throttle import Rate
 from stoker.model.unique import Unique
 from stoker.task import Task
-from stoker.views import Curve, Job, Receipt, Schedule
+from stoker.views import Curve, Job, Receipt, Schedule, Step
 
 if TYPE_CHECKING:
     from stoker.observe.logs import JsonFormatter, RedactingFilter
@@ -52,6 +53,7 @@ __all__ = [
     "Chunk",
     "JobHandle",
     "Job",
+    "Step",
     "Draft",
     "chain",
     "PREVIOUS",
@@ -78,6 +80,7 @@ __all__ = [
     "StokerError",
     "JobFailed",
     "JobCanceled",
+    "StepFailed",
     "GroupFailed",
     "GroupClosed",
     "ResultUnavailable",

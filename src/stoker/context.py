@@ -672,9 +672,12 @@ class Context:
         key: str | None = None,
         attempts: int = 1,
         backoff: Backoff | None = None,
+        timeout: float | None = None,
         tx: Factory[Any] | Literal[True] | None = None,
     ) -> Any:
-        """`step` for a plain handler."""
+        """`step` for a plain handler, without `timeout`: nothing can interrupt its thread."""
+        if timeout is not None:
+            raise InvalidInput("timeout", timeout, "must not be given in step_sync: nothing can interrupt a thread")
         return self._run.step_sync(name, fn, args, key, Tries(attempts, backoff, tx=tx))
 
     def sleep_sync(self, seconds: Seconds, name: str = "sleep") -> None:

@@ -25,6 +25,7 @@ class Approval(msgspec.Struct):
     note: str = ""
 
 
+@pytest.mark.spec("DURABLE-02", "DURABLE-03")
 async def test_a_stored_step_is_not_run_again(timed_jobs: Stoker, clock: VirtualClock) -> None:
     jobs, ran = timed_jobs, list[str]()
 
@@ -56,6 +57,7 @@ async def test_a_stored_step_is_not_run_again(timed_jobs: Stoker, clock: Virtual
     assert {one.name: one.state for one in await job.steps()} == {"a": "done", "sleep": "done", "b": "done"}
 
 
+@pytest.mark.spec("DURABLE-04")
 @pytest.mark.parametrize("early", [True, False])
 async def test_a_signal_is_the_value_of_a_wait(timed_jobs: Stoker, early: bool) -> None:
     jobs = timed_jobs
@@ -79,6 +81,7 @@ async def test_a_signal_is_the_value_of_a_wait(timed_jobs: Stoker, early: bool) 
     assert await job.result() == "fine"
 
 
+@pytest.mark.spec("DURABLE-05")
 async def test_a_wait_may_time_out(timed_jobs: Stoker, clock: VirtualClock) -> None:
     jobs = timed_jobs
 
@@ -97,6 +100,7 @@ async def test_a_wait_may_time_out(timed_jobs: Stoker, clock: VirtualClock) -> N
     assert await job.result() == "late"
 
 
+@pytest.mark.spec("DURABLE-06")
 async def test_called_jobs_run_side_by_side_and_wake_their_caller_once(timed_jobs: Stoker) -> None:
     jobs, runs = timed_jobs, 0
 
@@ -117,6 +121,7 @@ async def test_called_jobs_run_side_by_side_and_wake_their_caller_once(timed_job
     assert runs == 2
 
 
+@pytest.mark.spec("DURABLE-06")
 async def test_the_failure_of_a_called_job_is_raised(timed_jobs: Stoker) -> None:
     jobs = timed_jobs
 
@@ -137,6 +142,7 @@ async def test_the_failure_of_a_called_job_is_raised(timed_jobs: Stoker) -> None
     assert (await job.result()).endswith("breaks")
 
 
+@pytest.mark.spec("DURABLE-08")
 async def test_a_failure_that_is_caught_is_the_same_in_every_later_run(timed_jobs: Stoker, clock: VirtualClock) -> None:
     jobs, tries = timed_jobs, 0
 
@@ -163,6 +169,7 @@ async def test_a_failure_that_is_caught_is_the_same_in_every_later_run(timed_job
     assert tries == 1
 
 
+@pytest.mark.spec("DURABLE-08")
 async def test_a_failure_that_is_let_out_is_tried_again(timed_jobs: Stoker, clock: VirtualClock) -> None:
     jobs, tries = timed_jobs, 0
 
@@ -184,6 +191,7 @@ async def test_a_failure_that_is_let_out_is_tried_again(timed_jobs: Stoker, cloc
     assert await job.result() == "charged"
 
 
+@pytest.mark.spec("DURABLE-09")
 async def test_a_step_has_tries_of_its_own(timed_jobs: Stoker, clock: VirtualClock) -> None:
     jobs, tries = timed_jobs, 0
 
@@ -210,6 +218,7 @@ async def test_a_step_has_tries_of_its_own(timed_jobs: Stoker, clock: VirtualClo
     assert await job.result() == "charged"
 
 
+@pytest.mark.spec("DURABLE-10")
 async def test_a_plain_handler_suspends_too(timed_jobs: Stoker, clock: VirtualClock) -> None:
     jobs, ran = timed_jobs, list[int]()
 
@@ -239,6 +248,7 @@ async def test_a_plain_handler_suspends_too(timed_jobs: Stoker, clock: VirtualCl
     assert ran == [4]
 
 
+@pytest.mark.spec("DURABLE-11")
 async def test_a_step_inside_a_step_is_refused(timed_jobs: Stoker) -> None:
     jobs = timed_jobs
 
@@ -255,6 +265,7 @@ async def test_a_step_inside_a_step_is_refused(timed_jobs: Stoker) -> None:
         await job.result()
 
 
+@pytest.mark.spec("DURABLE-01")
 async def test_the_first_of_two_waits_lets_the_run_go_on(timed_jobs: Stoker) -> None:
     jobs = timed_jobs
 
@@ -274,6 +285,7 @@ async def test_the_first_of_two_waits_lets_the_run_go_on(timed_jobs: Stoker) -> 
     assert await job.result() == "r"
 
 
+@pytest.mark.spec("DURABLE-07")
 async def test_a_called_job_runs_beside_a_step(jobs: Stoker) -> None:
     began = asyncio.Event()
 
@@ -296,6 +308,7 @@ async def test_a_called_job_runs_beside_a_step(jobs: Stoker) -> None:
     assert await job.result() == ["child", "step"]
 
 
+@pytest.mark.spec("DURABLE-16")
 async def test_a_wait_with_a_limit_in_memory_keeps_its_slot(jobs: Stoker) -> None:
     @jobs.task
     async def flow() -> int:
@@ -308,6 +321,7 @@ async def test_a_wait_with_a_limit_in_memory_keeps_its_slot(jobs: Stoker) -> Non
         assert await job.result(60) == 7
 
 
+@pytest.mark.spec("DURABLE-12")
 @pytest.mark.parametrize("then", ["returns", "raises"])
 async def test_what_a_handler_does_after_its_suspension_does_not_count(
     timed_jobs: Stoker, clock: VirtualClock, then: str
@@ -335,6 +349,7 @@ async def test_what_a_handler_does_after_its_suspension_does_not_count(
     assert runs == 2
 
 
+@pytest.mark.spec("DURABLE-15")
 async def test_a_suspended_job_is_canceled_at_once(timed_jobs: Stoker) -> None:
     jobs = timed_jobs
 
@@ -349,6 +364,7 @@ async def test_a_suspended_job_is_canceled_at_once(timed_jobs: Stoker) -> None:
     assert not await job.signal("never")
 
 
+@pytest.mark.spec("DURABLE-02")
 async def test_steps_side_by_side_are_found_by_key(timed_jobs: Stoker, clock: VirtualClock) -> None:
     jobs, ran = timed_jobs, list[int]()
 
@@ -372,6 +388,7 @@ async def test_steps_side_by_side_are_found_by_key(timed_jobs: Stoker, clock: Vi
     assert sorted(ran) == [1, 2, 3]
 
 
+@pytest.mark.spec("DURABLE-13")
 async def test_a_value_is_decoded_on_the_first_run_too(timed_jobs: Stoker) -> None:
     jobs = timed_jobs
 
@@ -390,6 +407,7 @@ async def test_a_value_is_decoded_on_the_first_run_too(timed_jobs: Stoker) -> No
     assert await job.result() == [True, True]
 
 
+@pytest.mark.spec("DURABLE-14")
 @pytest.mark.parametrize("plain", [True, False])
 async def test_a_step_in_a_transaction_is_stored_with_its_writes(tmp_path: Path, plain: bool) -> None:
     jobs, tries = Stoker(f"sqlite:///{tmp_path}/jobs.db"), 0

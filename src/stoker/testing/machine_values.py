@@ -5,6 +5,8 @@ Values that repeat in a list are drawn more often.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from hypothesis import strategies as st
 
@@ -78,7 +80,15 @@ options = st.builds(
     expires=st.sampled_from([None, None, MINUTE]),
     limit=st.none() | slots,
 )
-drafts = st.fixed_dictionaries(
+
+
+def _with_fitting_delay(options: dict[str, Any]) -> dict[str, Any]:
+    """A draft whose key lasts `longest` at most must not be delayed for longer."""
+    unique = options["unique"]
+    return {**options, "delay": 0} if unique is not None and unique.longest is not None else options
+
+
+drafts: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "kind": st.sampled_from(["send", "push"]),
         "queue": st.sampled_from(QUEUES),
@@ -90,7 +100,7 @@ drafts = st.fixed_dictionaries(
         "tenant": st.sampled_from([None, "acme", "bolt"]),
         "options": options,
     }
-)
+).map(_with_fitting_delay)
 """A draft but for its id."""
 
 few = st.lists(drafts, max_size=2)
