@@ -19,7 +19,7 @@ import msgspec
 
 from stoker.context import Context, Stopping, name_jobs_in_logs
 from stoker.engines import notices
-from stoker.engines.base import outbox_of
+from stoker.engines.base import Feature, outbox_of
 from stoker.engines.sql.user_handles.handles import running_loop
 from stoker.executors import Executors
 from stoker.executors.outcomes import Cause
@@ -102,6 +102,7 @@ class Worker:
         self._loops: list[asyncio.Task[Any]] = []
         self._serving: list[asyncio.Task[Any]] = []
         self._under_way = UnderWay()
+        self._closed_after = 0
         self._ending: asyncio.Task[None] | None = None
 
     def _queues(self, given: Mapping[str, int | None] | Sequence[str] | None) -> Mapping[str, int]:
@@ -548,7 +549,19 @@ class Worker:
             return
         resting = not (self.fetcher.busy or len(self.outcomes) or self.outcomes.flying or self.outcomes.held)
         if resting and not self._under_way and all(not lane.may_have_more and not lane.buffer for lane in self.lanes):
-            self.ask_stop()
+            ended = sum(self.counts.values())
+            if ended != self._closed_after and Feature.CLOSES_AT_ONCE not in self.engine.features:
+                self._closed_after = ended
+                self._spawn(self._close_groups(), "closings")
+            else:
+                self.ask_stop()
+
+    async def _close_groups(self) -> None:
+        """Close groups whose last members this worker has ended: a drain includes what that lets start."""
+        with self._under_way.one(), suppress(StokerError):
+            await self.engine.groups.sweep()
+        self.fetcher.wake()
+        await self.store_loop.answer()
 
     def _lease_keeper_failed(self, error: BaseException) -> None:
         """Stop: without the lease keeper's thread the worker must not claim."""
