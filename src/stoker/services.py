@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 class UnderWay:
     """How many pieces of work the services of a worker have in hand.
 
-    A worker that stops lets them finish within its grace, and one that drains waits until there are none.
+    A worker that stops lets them finish within its grace, and one that drains waits until there are none. `rested` is
+    called when the last is done.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rested: Callable[[], None] = lambda: None) -> None:
         self.count = 0
+        self._rested = rested
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -35,11 +37,17 @@ class UnderWay:
     @contextmanager
     def one(self) -> Iterator[None]:
         """Count one more piece of work while the block runs."""
-        self.count += 1
+        self.add(1)
         try:
             yield
         finally:
-            self.count -= 1
+            self.add(-1)
+
+    def add(self, n: int) -> None:
+        """Count more pieces of work, or fewer."""
+        self.count += n
+        if n < 0 and not self.count:
+            self._rested()
 
 
 def _always() -> bool:

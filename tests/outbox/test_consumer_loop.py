@@ -524,6 +524,19 @@ async def test_a_worker_that_drains_delivers_what_there_is(outbox: Outbox[int]) 
     assert got == list(range(25))
 
 
+@pytest.mark.spec("DELIVER-12")
+async def test_a_drain_ends_with_the_last_delivery_and_not_at_the_next_poll(outbox: Outbox[int]) -> None:
+    got: list[int] = []
+
+    @outbox.deliver
+    async def publish(message: Message[int]) -> None:
+        got.append(message.body)
+
+    await fill(outbox, 1)
+    await drain(outbox.app, queues={}, poll=3600)
+    assert got == [0]
+
+
 @pytest.mark.spec("DELIVER-13")
 async def test_an_append_starts_its_delivery_at_once(outbox: Outbox[int]) -> None:
     times: list[float] = []

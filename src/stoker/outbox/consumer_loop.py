@@ -177,8 +177,8 @@ class ConsumerLoop:
 
     def _count(self, *, looking: bool) -> None:
         """Tell the worker whether a lane is about to look; while it rests there is nothing to wait for."""
-        self.context.under_way.count += looking - self._looking
-        self._looking = looking
+        before, self._looking = self._looking, looking
+        self.context.under_way.add(looking - before)
 
     def request(self) -> LeaseRequest:
         """What a lane asks for, under the id that the worker has now."""

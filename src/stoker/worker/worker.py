@@ -308,7 +308,7 @@ class Worker:
         self.maintenance = Maintenance(self._context, self.store_loop)
 
     def _services(self) -> list[asyncio.Task[Any]]:
-        self._under_way = UnderWay()
+        self._under_way = UnderWay(self._services_rest)
         state, stopping, under_way = self._state, self.stopping, self._under_way
         context = ServiceContext(self.app, self.engine, lambda: state.id, lambda: state.taking, stopping, under_way)
         services = [Janitor(self.retention), GroupSweeper(), RollUp(), Ticker(), *self.app.services]
@@ -562,6 +562,12 @@ class Worker:
             await self.engine.groups.sweep()
         self.fetcher.wake()
         await self.store_loop.answer()
+
+    def _services_rest(self) -> None:
+        """In drain mode: look once more whether nothing is due, now that the services have nothing in hand."""
+        if self.state == "running" and self.draining:
+            self.fetcher.wake()
+            self.store_loop.wakeup.set()
 
     def _lease_keeper_failed(self, error: BaseException) -> None:
         """Stop: without the lease keeper's thread the worker must not claim."""
