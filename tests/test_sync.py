@@ -20,6 +20,7 @@ from stoker.model.errors import StokerError
 from stoker.model.job import Draft
 from stoker.schedules import ScheduleHandle
 from stoker.task import Task
+from stoker.testing import TestKit
 from tests.harness.apps import PATIENCE, working
 
 
@@ -68,7 +69,8 @@ async def test_every_sync_form_is_refused_inside_a_loop_and_names_its_await_form
 
 @pytest.mark.spec("SYNC-06")
 @pytest.mark.parametrize(
-    "owner", [Stoker, JobHandle, GroupHandle, QueueHandle, BudgetHandle, LockHandle, ScheduleHandle, Context, Task]
+    "owner",
+    [Stoker, JobHandle, GroupHandle, QueueHandle, BudgetHandle, LockHandle, ScheduleHandle, Context, Task, TestKit],
 )
 def test_a_sync_form_has_the_arguments_of_its_async_form(owner: type) -> None:
     forms = [name for name in vars(owner) if name.endswith("_sync") and not name.startswith("_")]

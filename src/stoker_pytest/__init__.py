@@ -1,4 +1,4 @@
-"""The pytest plugin of Stoker: the fixture `stoker_kit` and the mark `stoker`.
+"""The pytest plugin of Stoker: the fixture `stoker_kit`, the mark `stoker`, and what the kit did in a test that fails.
 
 pytest imports this package at every start, also in projects that never test a job. So it stands beside `stoker`, and
 imports it when a test asks for the fixture.
@@ -6,8 +6,10 @@ imports it when a test asks for the fixture.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import os
+import sys
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,16 +17,37 @@ if TYPE_CHECKING:
     from stoker.testing import TestKit
 
 APP = "the app that `stoker_kit` is made for, as module:attribute"
+SEED = "what `kit.reorder()` and other choices by chance begin with: a whole number, as a failure names it"
+TOLD = "stoker.testing.told"
 MARK = 'stoker(engines=["memory", "sqlite", ...]): run a test that takes `stoker_kit` on each of these stores'
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("stoker").addoption("--stoker-app", metavar="MODULE:ATTRIBUTE", help=APP)
+    group = parser.getgroup("stoker")
+    group.addoption("--stoker-app", metavar="MODULE:ATTRIBUTE", help=APP)
+    group.addoption("--stoker-seed", metavar="N", type=int, help=SEED)
     parser.addini("stoker_app", APP)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARK)
+    seed = config.getoption("--stoker-seed")
+    if seed is not None:
+        os.environ["STOKER_TEST_SEED"] = str(seed)  # where kits read it, also those that a test makes itself
+
+
+def pytest_runtest_setup() -> None:
+    if TOLD in sys.modules:
+        sys.modules[TOLD].lines.clear()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, None]:
+    outcome = yield
+    report = outcome.get_result()
+    told = sys.modules[TOLD].lines if TOLD in sys.modules else {}
+    if report.failed and told:
+        report.sections.append(("Stoker", "\n".join(told.values())))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -8,7 +8,7 @@ With `tx` they read through that handle.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +94,7 @@ def find(app: Stoker, task: Task[..., Any] | str, tx: Any = None) -> list[Enqueu
         engine = app.new_engine()
         await engine.open()
         try:
-            return await _all(engine, kind, None)
+            return await stored(engine, kind)
         finally:
             await engine.close()
 
@@ -102,16 +102,24 @@ def find(app: Stoker, task: Task[..., Any] | str, tx: Any = None) -> list[Enqueu
         found = aside(read)
     else:
         _check_handle(app, tx)
-        found = Given(app, tx).join_sync(lambda engine, tx: _all(engine, kind, tx))
-    known = task if isinstance(task, Task) else app.find_task(kind)
-    return [_with_arguments(job, known) for job in sorted(found, key=lambda job: (job.created_at, job.id))]
+        found = Given(app, tx).join_sync(lambda engine, tx: stored(engine, kind, tx))
+    known = task if isinstance(task, Task) else None
+    return in_order(app, found, known)
 
 
-async def _all(engine: Engine, kind: str, tx: Any) -> list[Job]:
+def in_order(app: Stoker, jobs: Iterable[Job], task: Task[..., Any] | None = None) -> list[EnqueuedJob]:
+    """Jobs in the order in which they were enqueued, with their arguments: as `task` reads them, else each its own."""
+    ordered = sorted(jobs, key=lambda job: (job.created_at, job.id))
+    return [_with_arguments(job, task or app.find_task(job.kind)) for job in ordered]
+
+
+async def stored(engine: Engine, kind: str | None = None, tx: Any = None) -> list[Job]:
+    """All jobs of the store, or those of one kind, as `tx` sees them."""
     found: list[Job] = []
     cursor: bytes | None = None
+    kinds = frozenset(() if kind is None else (kind,))
     while True:
-        query = Query(kinds=frozenset((kind,)), order="oldest", limit=LARGEST_PAGE, cursor=cursor)
+        query = Query(kinds=kinds, order="oldest", limit=LARGEST_PAGE, cursor=cursor)
         page = await engine.operator.find(query, tx=tx)
         found += [views.job(one) for one in page.jobs]
         cursor = page.cursor
@@ -184,9 +192,14 @@ def _missing(task: Task[..., Any], wanted: Wanted, jobs: list[EnqueuedJob]) -> I
         yield from (f"    {difference}" for difference in wanted.differences(job))
 
 
-def _line(job: EnqueuedJob) -> str:
+def written(job: EnqueuedJob) -> str:
+    """A job as its call is written."""
     called = ", ".join(f"{name}={value!r}" for name, value in job.arguments.items())
-    return f"  {job.kind}({called}), {job.status.value} in queue {job.queue!r}, job {job.id}"
+    return f"{job.kind}({called})"
+
+
+def _line(job: EnqueuedJob) -> str:
+    return f"  {written(job)}, {job.status.value} in queue {job.queue!r}, job {job.id}"
 
 
 def _with_arguments(job: Job, task: Task[..., Any] | None) -> EnqueuedJob:

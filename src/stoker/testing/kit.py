@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
+import os
+import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Self
@@ -30,12 +33,18 @@ from stoker.model.query import RunNow, Selection
 from stoker.model.time import Instant, Seconds, span
 from stoker.sync import in_sync
 from stoker.task import Task
-from stoker.testing import single_run
+from stoker.testing import single_run, told
 from stoker.testing.clock import VirtualClock
+from stoker.testing.crash_runs import Crashes, CrashRun
 from stoker.testing.enqueued import EnqueuedJob, Wanted, find
+from stoker.testing.faulty_engine import faulty
+from stoker.testing.handler_faults import Faults
+from stoker.testing.mortal_worker import MortalWorker
 from stoker.testing.stores import OwnStore, aside
-from stoker.worker import Worker
 from stoker.worker.schedules import declare, fire_due
+
+SEED = "STOKER_TEST_SEED"
+"""Where the seed of this call of pytest stands."""
 
 WAITING = (Status.PENDING, Status.RETRYING)
 
@@ -58,9 +67,10 @@ class TestKit:
         self.app = jobs
         self.clock = VirtualClock() if clock is None else clock
         self._where = store
-        self._store: OwnStore | None = None
-        self._back: Callable[[], list[LoopEngine]] | None = None
+        self._swapped: list[tuple[OwnStore, Callable[[], list[LoopEngine]]]] = []
+        """The stores that the app works on, each with what gives it the one before; the last is in use."""
         self._failures: dict[str, deque[BaseException | type[BaseException]]] = {}
+        self._faults = Faults()
         self._served: frozenset[str] = frozenset()
 
     @property
@@ -78,7 +88,7 @@ class TestKit:
         running = _running_loop()
         store = self._swap()
         if running is not None and not store.in_memory:
-            self._restore()
+            self._swap_back()
             aside(store.remove)
             raise StokerError(
                 f"this thread runs an event loop, on which a {self._where.partition('://')[0]} store is closed. "
@@ -92,12 +102,12 @@ class TestKit:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        running, store = _running_loop(), self._store
-        left = self._restore()
-        for member in left:
-            if member.loop is not running:
-                _close_elsewhere(member)
-        if store is not None:
+        running = _running_loop()
+        while self._swapped:
+            store, left = self._swap_back()
+            for member in left:
+                if member.loop is not running:
+                    _close_elsewhere(member)
             aside(store.remove)
 
     async def __aenter__(self) -> Self:
@@ -110,15 +120,19 @@ class TestKit:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        store = self._store
+        while self._swapped:
+            await self._leave_store()
+
+    async def _leave_store(self) -> None:
+        """Close and remove the store that the app has now; it has the one before again."""
         here = asyncio.get_running_loop()
-        for member in self._restore():
+        store, left = self._swap_back()
+        for member in left:
             if member.loop is here:
                 await member.close(None)
             else:
                 await asyncio.to_thread(_close_elsewhere, member)
-        if store is not None:
-            await store.remove()
+        await store.remove()
 
     def _swap(self) -> OwnStore:
         with _lock:
@@ -126,22 +140,27 @@ class TestKit:
             if other is not None:
                 which = "this TestKit is open already" if other is self else f"{other!r} is open on this app already"
                 raise StokerError(f"{which}: an app has one TestKit at a time. Use that one, or end its block first.")
-            self._store = store = OwnStore(self._where, self.clock)
-            self._back = self.app.use_store(store.engine)
             self._failures.clear()
-            self.app.middleware.insert(0, self._failing)
+            self._faults = Faults()
+            store = self._use_new_store()
+            self.app.middleware.insert(0, self._around)
             _open[self.app] = self
         return store
 
-    def _restore(self) -> list[LoopEngine]:
-        """Give the app its own store back; returns the engines that are to be closed."""
+    def _use_new_store(self) -> OwnStore:
+        store = OwnStore(self._where, self.clock)
+        if store.user_transactions is not None:
+            store.user_transactions.committed = self._faults.committed
+        self._swapped.append((store, self.app.use_store(faulty(store.engine, self._faults))))
+        return store
+
+    def _swap_back(self) -> tuple[OwnStore, list[LoopEngine]]:
+        """Give the app the store that it had before; returns the kit's, and the engines on it, to be closed."""
         with _lock:
-            back, self._back = self._back, None
-            self._store = None
-            if back is None:
-                return []
-            _open.pop(self.app, None)
-            return back()
+            store, back = self._swapped.pop()
+            if not self._swapped:
+                _open.pop(self.app, None)
+            return store, back()
 
     async def _prepare(self) -> None:
         """Store what code declares, as the first worker would."""
@@ -157,11 +176,16 @@ class TestKit:
         await declare(self.app, engine)
 
     def _check_open(self, verb: str) -> None:
-        if self._back is None:
+        if not self._swapped:
             raise StokerError(
                 f"kit.{verb}() works inside the block of the kit only: the app has its own store now. "
                 f"Write `with TestKit(jobs) as kit:` around it."
             )
+
+    def _check_task(self, verb: str, task: Any) -> None:
+        self._check_open(verb)
+        if not isinstance(task, Task) or task.app is not self.app:
+            raise InvalidInput("task", task, "must be a task of the app that this kit was made for")
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -202,15 +226,123 @@ class TestKit:
         The job is in no store, so nothing is retried and `current().transaction()` is refused. Follow-ups are enqueued
         when the handler has returned.
         """
-        self._check_open("run")
-        if not isinstance(task, Task) or task.app is not self.app:
-            raise InvalidInput("task", task, "must be a task of the app that this kit was made for")
+        self._check_task("run", task)
         draft, now = task.draft(*args, **kwargs), self.clock.now()
         return await single_run.run(self.app, task, draft, now, attempt=attempt, metadata=metadata)
 
     drain_sync = in_sync(drain)
     advance_sync = in_sync(advance)
     run_sync = in_sync(run)
+
+    # --- faults -------------------------------------------------------------------------------------------------
+
+    async def crash_everywhere(
+        self,
+        task: Task[..., Any],
+        /,
+        *args: Any,
+        reset: Callable[[], object] | None = None,
+        **kwargs: Any,
+    ) -> AsyncGenerator[CrashRun, None]:
+        """Run a job once for each point at which its worker can die, and let another worker go on each time.
+
+        A worker can die before the handler starts, before and after it enqueues, appends, receives, notes something or
+        commits a block, and before the end of the job is stored. The first run is one in which no worker dies. Every
+        run has an empty store, in which it leaves what came of it until the next one begins, and starts at the same
+        time. `reset` is called on that store before each run, and may be a coroutine function: it puts back what the
+        handler changes elsewhere, and stores what it needs. After the last run the kit has its own store again.
+        """
+        crashes = self._crashes(task, args, kwargs, reset)
+        while crashes.left:
+            await self._fresh_store(crashes)
+            await _result_of(reset)
+            yield self._tell(await crashes.run())
+        await self._own_store(crashes)
+
+    def crash_everywhere_sync(
+        self,
+        task: Task[..., Any],
+        /,
+        *args: Any,
+        reset: Callable[[], object] | None = None,
+        **kwargs: Any,
+    ) -> Iterator[CrashRun]:
+        """`crash_everywhere` for code without a loop; `reset` is called in the caller's thread."""
+        crashes = self._crashes(task, args, kwargs, reset)
+        run = functools.partial(self.app.run, instead="`async for` with `kit.crash_everywhere(...)`")
+        while crashes.left:
+            run(self._fresh_store(crashes))
+            found = None if reset is None else reset()
+            if inspect.isawaitable(found):
+                run(found)
+            yield self._tell(run(crashes.run()))
+        run(self._own_store(crashes))
+
+    def _crashes(self, task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reset: Any) -> Crashes:
+        self._check_task("crash_everywhere", task)
+        if reset is not None and not callable(reset):
+            raise InvalidInput("reset", reset, "must be a function, such as charges.clear without parentheses")
+        return Crashes(self.app, self.clock, self._faults, self._drain_all, (task, args, kwargs))
+
+    async def _fresh_store(self, crashes: Crashes) -> None:
+        """Give the app an empty store instead of that of the run before."""
+        await self._own_store(crashes)
+        with _lock:
+            self._use_new_store()
+        await self._prepare()
+
+    async def _own_store(self, crashes: Crashes) -> None:
+        """Give the app the kit's own store back."""
+        self._check_open("crash_everywhere")
+        while len(self._swapped) > 1:
+            await self._leave_store()
+        crashes.rewind()
+        told.lines.pop("crash_everywhere", None)
+
+    def _tell(self, run: CrashRun) -> CrashRun:
+        told.lines["crash_everywhere"] = str(run)
+        return run
+
+    async def _drain_all(self, engine: Engine) -> None:
+        await self._drain(engine, 1)
+
+    def twice(self, task: Task[..., Any]) -> None:
+        """Have the next run of a task that ends well be forgotten: its worker dies before its end is stored.
+
+        So the job runs once more, as it does when a worker is killed at the worst moment. Several calls line up.
+        """
+        self._check_task("twice", task)
+        self._faults.twice[task.name] += 1
+
+    def late(self, task: Task[..., Any], *, by: Seconds) -> None:
+        """Have the next run of a task start `by` seconds late, as behind a long queue; several calls line up."""
+        self._check_task("late", task)
+        self._faults.late.setdefault(task.name, deque()).append(span(by, "by"))
+
+    def lose_commit_answer(self) -> None:
+        """Have the next commit raise `EngineUnavailable` after it has happened, as when a connection breaks then.
+
+        A commit is the end of a block or of a transaction that was given as `tx=`, and every enqueue or append outside
+        of them. A kit on a real store refuses: it does not see the commits of your handles.
+        """
+        self._check_open("lose_commit_answer")
+        store, _ = self._swapped[-1]
+        if not store.in_memory:
+            raise StokerError("kit.lose_commit_answer() is for a TestKit in memory: use TestKit(jobs).")
+        self._faults.lost_answers += 1
+
+    def reorder(self, seed: int | None = None) -> None:
+        """Have jobs that may run at the same time run in another order from now on, which the seed decides.
+
+        Without a seed it is that of `--stoker-seed`, else one by chance, which the plugin of pytest prints with a
+        failure. Jobs that a limit holds apart keep their order.
+        """
+        self._check_open("reorder")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise InvalidInput("seed", seed, "must be a whole number, or be left out")
+        chosen = _seed() if seed is None else seed
+        told.lines["reorder"] = f"the jobs ran in the order of --stoker-seed={chosen}"
+        self._faults.reorder(chosen)
 
     # --- transactions of the user's, in memory --------------------------------------------------------------------
 
@@ -220,10 +352,10 @@ class TestKit:
         For tests whose transaction is rolled back at the end. A kit on a real store refuses: there the handle decides.
         """
         self._check_open("commit")
-        assert self._store is not None
-        if self._store.user_transactions is None:
+        store, _ = self._swapped[-1]
+        if store.user_transactions is None:
             raise StokerError("kit.commit() is for a TestKit in memory. On a real store commit your own transaction.")
-        self._store.user_transactions.commit()
+        store.user_transactions.commit()
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -245,19 +377,18 @@ class TestKit:
 
     def fail_next(self, task: Task[..., Any], error: BaseException | type[BaseException]) -> None:
         """Have the next run of a task raise `error` instead of calling its handler; several calls line up."""
-        self._check_open("fail_next")
-        if not isinstance(task, Task) or task.app is not self.app:
-            raise InvalidInput("task", task, "must be a task of the app that this kit was made for")
+        self._check_task("fail_next", task)
         if not isinstance(error, BaseException) and not (isinstance(error, type) and issubclass(error, BaseException)):
             raise InvalidInput("error", error, "must be an exception, such as ConnectionError()")
         self._failures.setdefault(task.name, deque()).append(error)
 
-    async def _failing(self, call: Next[Any, Any], context: Any) -> Any:
+    async def _around(self, call: Next[Any, Any], context: Any) -> Any:
         """Surround every handler as middleware."""
         waiting = self._failures.get(context.kind)
         if waiting:
             raise waiting.popleft()
-        return await call(context)
+        worker = context.runtime
+        return await (worker.around(call, context) if isinstance(worker, MortalWorker) else call(context))
 
     @contextmanager
     def inline(self) -> Iterator[None]:
@@ -318,15 +449,22 @@ class TestKit:
         await fire_due(self.app, engine, await engine.schedules.read())
         served, again = await self._queues(engine), True
         while again:
-            worker = Worker(self.app, dict.fromkeys(sorted(served), slots), drain=True)
-            worker.executors = single_run.InThisProcess(worker.settings)
+            worker = MortalWorker(self.app, dict.fromkeys(sorted(served), slots), self._faults)
             async with worker:
                 await worker.join()
+            if worker.died is not None:
+                await worker.release()
+                if self._faults.death is not None:
+                    self._faults.death.over = True
             ran = {status: n for status, n in worker.counts.items() if n}
             counts.update(ran)
             await engine.groups.sweep()  # some stores close a group a moment after its last member has ended
             queues = served | await self._queues(engine)
-            again = queues != served or (bool(ran) and (await engine.jobs.ahead(sorted(served))).wait == 0)
+            again = (
+                queues != served
+                or worker.died is not None
+                or (bool(ran) and (await engine.jobs.ahead(sorted(served))).wait == 0)
+            )
             served = queues
         self._served = served
         return counts
@@ -366,6 +504,22 @@ class TestKit:
             for one in state.cursors
             if one.cursor.position < state.last[one.cursor.partition]
         ]
+
+
+async def _result_of(reset: Callable[[], object] | None) -> None:
+    found = None if reset is None else reset()
+    if inspect.isawaitable(found):
+        await found
+
+
+def _seed() -> int:
+    """The seed that the caller of pytest gave, else one by chance."""
+    given = os.environ.get(SEED)
+    if given is None:
+        return random.randrange(1_000_000)
+    if not given.isdecimal():
+        raise InvalidInput(f"${SEED}", given, "must be a whole number")
+    return int(given)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -25,6 +25,8 @@ class UserTransactions:
         self._engine = engine
         self._open: list[tuple[Any, MemoryTransaction]] = []
         self._watched: WeakSet[Any] = WeakSet()
+        self.committed: Callable[[], None] = lambda: None
+        """Called after each commit of a handle, inside of it; what it raises comes out of the handle's commit."""
 
     def of(self, handle: Any, *, writes: bool) -> MemoryTransaction:
         """The transaction for a call with this handle. Refuses handles that do not say how they end."""
@@ -80,6 +82,7 @@ class UserTransactions:
             if tx is not None:
                 self._drop(session)
                 self._engine.commit(tx)
+                self.committed()
 
         def rolled_back(session: Any, transaction: Any) -> None:
             tx = self._find(session)
@@ -112,6 +115,8 @@ class UserTransactions:
         def committed() -> None:
             if self._find(connection) is tx:
                 self._engine.commit(tx.split(lambda inside: inside is committed))
+                if tx.is_empty:  # else other hooks are still to come, which an error would keep from running
+                    self.committed()
 
         connection.on_commit(committed)
         tx.inside = committed

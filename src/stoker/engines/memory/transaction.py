@@ -74,6 +74,11 @@ class MemoryTransaction:
         return part
 
     @property
+    def is_empty(self) -> bool:
+        """Is nothing left that a commit would write?"""
+        return not self._calls
+
+    @property
     def raw(self) -> NoReturn:
         """Refuse: there is no connection."""
         raise _without_sql()
