@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
 from stoker import GroupClosed, GroupFailed, InvalidInput, NotFound, Stoker, StokerError, chain, current
 from stoker import groups as face
 from stoker.engines.memory import MemoryEngine
 from stoker.model import ids
-from stoker.model.errors import EngineUnavailable
+from stoker.model.errors import EngineUnavailable, InvalidArgument
 from stoker.model.events import EventType, Transition, Window
 from stoker.model.groups import ABANDONED_AFTER, MOST_KNOWN, Swept, into_group, new_group
 from stoker.model.job import Demand, Draft, Status
@@ -20,6 +23,7 @@ from stoker.model.lifecycle import KEEP_DONE, conclude
 from stoker.model.outcome import Done, Reject
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.services import ServiceContext
+from stoker.testing import TestKit
 from stoker.testing.clock import VirtualClock
 from stoker.views import Progress
 from stoker.worker import janitor
@@ -307,7 +311,9 @@ async def test_a_group_joins_a_transaction(jobs: Stoker) -> None:
 def test_groups_work_without_a_loop() -> None:
     jobs = Stoker("memory://")
     tasks = Tasks(jobs)
-    whole = jobs.run(jobs.group([tasks.work.using(delay=60).draft()]))
+    assert jobs.run(jobs.group([tasks.work.draft()])).progress_sync().total == 1
+    whole = jobs.group_sync([tasks.work.using(delay=60).draft()], id=FAN_OUT)
+    assert jobs.group_sync([tasks.work.using(delay=60).draft()], id=uuid.UUID(FAN_OUT)) == whole
     assert whole.progress_sync().waiting == 1
     assert whole.cancel_sync() == 1
     with pytest.raises(GroupFailed):
@@ -317,6 +323,44 @@ def test_groups_work_without_a_loop() -> None:
     jobs.run(drain(jobs))
     assert group.wait_sync(5).done == 1
     jobs.run(jobs.close())
+
+
+@pytest.mark.spec("GROUP-25")
+def test_a_group_without_a_loop_joins_a_transaction() -> None:
+    """Of the user's, also inside a running loop, and of a handler."""
+    jobs = Stoker("memory://")
+    tasks = Tasks(jobs)
+    members = [tasks.work.draft(n) for n in range(MOST_KNOWN + 1)]
+
+    @jobs.task
+    def fan_out() -> None:
+        with current().transaction():
+            jobs.group_sync([tasks.work.draft()], then=tasks.report.draft("of the block"))
+
+    async def inside_a_loop() -> None:
+        with Session(create_engine("sqlite://")) as session:
+            jobs.group_sync([tasks.work.draft()], tx=session)
+        with pytest.raises(StokerError, match=r"use `await jobs.group\(...\)` here"):
+            jobs.group_sync([tasks.work.draft()])
+
+    with TestKit(jobs) as kit:
+        with Session(create_engine("sqlite://")) as session:
+            group = jobs.group_sync(members, then=tasks.report.draft(), tx=session)
+            empty = jobs.group_sync([], tx=session)
+            with pytest.raises(InvalidInput, match="in a transaction one commit stores all"):
+                jobs.group_sync(members, id=FAN_OUT, tx=session)
+            with pytest.raises(InvalidInput, match="needs its drafts"):
+                jobs.group_sync(tx=session)
+            assert kit.drain_sync() == {}
+            with pytest.raises(NotFound):
+                group.progress_sync()
+            session.commit()
+        assert kit.drain_sync() == {Status.DONE: len(members) + 1}
+        assert (group.wait_sync(5).done, empty.wait_sync(5).total) == (len(members), 0)
+        asyncio.run(inside_a_loop())
+        fan_out.enqueue_sync()
+        assert kit.drain_sync() == {Status.DONE: 3}
+        assert tasks.ran[-1][0] == "of the block"
 
 
 @pytest.mark.spec("GROUP-26")
@@ -520,7 +564,7 @@ async def test_an_id_that_cannot_go_on_is_refused(jobs: Stoker) -> None:
             pass
     with pytest.raises(InvalidInput, match="in a transaction one commit stores all"):
         await jobs.group(fan_out(tasks, 2), id=FAN_OUT, tx=object())
-    with pytest.raises(InvalidInput, match="group id"):
+    with pytest.raises(InvalidArgument, match=r"group id: must be a UUID, such as current\(\).id, or .*uuid5"):
         jobs.group([], id="import 7")
     with pytest.raises(InvalidInput, match="needs its drafts"):
         await jobs.group(id=FAN_OUT)

@@ -10,10 +10,11 @@ import pytest
 from stoker.app import Stoker
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import Duplicate, InvalidInput
-from stoker.model.job import PLAIN, Status, Stored
+from stoker.model.job import PLAIN, Draft, Status, Stored
 from stoker.model.retry import Fixed, Linear, Policy
 from stoker.model.time import SECOND, instant
 from stoker.model.unique import Unique
+from stoker.testing import TestKit
 from stoker.testing.clock import VirtualClock
 
 
@@ -156,9 +157,57 @@ async def test_all_arguments_of_what_cannot_be_compared_are_refused(jobs: Stoker
     jobs.declare("elsewhere", unique=True)
     with pytest.raises(InvalidInput, match=r"needs the task's code .* give unique= a key"):
         jobs.draft("elsewhere", {"n": 1})
-    no: Any = False
-    with pytest.raises(InvalidInput, match="or True for all of them"):
-        jobs.declare("another", unique=no)
+    with pytest.raises(InvalidInput, match="True for all of them, or False for no key"):
+        jobs.declare("another", unique=7)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"unique: has no key; task.draft\(...\)"):
+        Draft(bytes(16), "elsewhere", unique=Unique())
+
+
+@pytest.mark.spec("TASK-09")
+async def test_a_key_of_all_arguments_has_the_other_fields_of_unique(jobs: Stoker) -> None:
+    """The same arguments once an hour, and the latest of them."""
+
+    @jobs.task(unique=Unique(for_=3600))
+    async def fetch(url: str, depth: int = 1) -> None: ...
+
+    @jobs.task(unique=lambda url, **_: Unique(for_=60) if url else None)
+    async def chosen(url: str, depth: int = 1) -> None: ...
+
+    with TestKit(jobs) as kit:
+        first = await fetch.enqueue("a")
+        await kit.drain()
+        assert await fetch.enqueue(url="a", depth=1) == first
+        assert await jobs.enqueue(jobs.draft(fetch.name, {"url": "a"})) == first
+        assert await fetch.enqueue("a", 2) != first
+        kit.clock.advance(3600)
+        assert await fetch.enqueue("a") != first
+        replaced = await fetch.using(unique=Unique(mode="replace")).enqueue("a")
+        assert replaced.stored is Stored.REPLACED
+        assert await chosen.enqueue("a") == await chosen.enqueue("a") != await chosen.enqueue("a", 2)
+        assert await chosen.enqueue("") != await chosen.enqueue("")
+    with pytest.raises(InvalidInput, match=r"is left out for all arguments, as in Unique\(for_=3600\)"):
+        Unique(True, for_=3600)  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("TASK-10")
+async def test_a_call_may_drop_the_key_of_its_task(jobs: Stoker) -> None:
+    """False means no key; None leaves it to the task."""
+
+    @jobs.task(unique=True)
+    async def fetch(url: str) -> None: ...
+
+    @jobs.task(unique="one")
+    async def single() -> None: ...
+
+    first = await fetch.enqueue("a")
+    assert await fetch.using(unique=False).enqueue("a") != first
+    assert await fetch.using(unique=None).enqueue("a") == first
+    assert fetch.using(unique=False).using(unique="k").draft("a").unique == Unique("k")
+    assert single.using(unique=False).draft().unique is None
+    assert jobs.draft(fetch.name, {"url": "a"}, unique=False).unique is None
+    jobs.declare("elsewhere", unique="one")
+    assert jobs.draft("elsewhere", unique=False).unique is None
+    jobs.cron("0 3 * * *", name="nightly", unique=False, misfire="all")(single)
 
 
 @pytest.mark.spec("TASK-05")

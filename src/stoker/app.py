@@ -15,6 +15,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Self, TypeVar, Unpack, cast
+from uuid import UUID
 
 import msgspec
 
@@ -89,7 +90,7 @@ FOR_USERS = frozenset(
             "middleware",
         ),
         *("draft", "enqueue", "enqueue_sync", "enqueue_many", "enqueue_many_sync", "joining"),
-        *("handle", "group", "group_handle"),
+        *("handle", "group", "group_sync", "group_handle"),
         *("queue", "budget", "spend", "spend_sync", "lock", "run", "open", "close", "engine"),
         *("schedule", "schedule_sync", "unschedule", "unschedule_sync", "schedules", "schedules_sync"),
         "schedule_handle",
@@ -475,7 +476,7 @@ class Stoker(Registry):
             for transition in transitions_of_alter(change, tally, [*changed, *copies]):
                 self.listeners.emit(transition)
 
-    def handle(self, job: str | JobId) -> JobHandle[Any]:
+    def handle(self, job: str | UUID | JobId) -> JobHandle[Any]:
         """The handle of a job by its id: text, or its sixteen bytes."""
         return JobHandle(self, _id(job, "job id"))
 
@@ -488,7 +489,7 @@ class Stoker(Registry):
         then: Draft | None = None,
         on_failure: Draft | None = None,
         on_finish: Draft | None = None,
-        id: str | None = None,  # noqa: A002 - what callers know it by
+        id: str | UUID | None = None,  # noqa: A002 - what callers know it by
         tx: Transaction | None = None,
     ) -> NewGroup:
         """Count jobs together, and store another one when all of them are finished.
@@ -502,7 +503,7 @@ class Stoker(Registry):
         """
         keep = self.defaults.keep
         group = new_group(
-            self.mint() if id is None else _id(id, "group id"),
+            self.mint() if id is None else _id(id, "group id", _OWN_ID),
             then=then,
             on_failure=on_failure,
             on_finish=on_finish,
@@ -515,7 +516,21 @@ class Stoker(Registry):
             draft.check(None, may_fail=may_fail)
         return NewGroup(self, drafts, tx, group, callbacks, again=id is not None)
 
-    def group_handle(self, group: str | JobId) -> GroupHandle:
+    def group_sync(
+        self,
+        drafts: Iterable[Draft] | None = None,
+        *,
+        then: Draft | None = None,
+        on_failure: Draft | None = None,
+        on_finish: Draft | None = None,
+        id: str | UUID | None = None,  # noqa: A002 - what callers know it by
+        tx: Transaction | None = None,
+    ) -> GroupHandle:
+        """`group` for code without a loop; a synchronous `tx` of yours needs no loop at all."""
+        new = self.group(drafts, then=then, on_failure=on_failure, on_finish=on_finish, id=id, tx=tx)
+        return new.store_here() if new.joins else self.run(new, instead="`await jobs.group(...)`")
+
+    def group_handle(self, group: str | UUID | JobId) -> GroupHandle:
         """The handle of a group by its id."""
         return GroupHandle(self, _id(group, "group id"))
 
@@ -676,5 +691,8 @@ def _log_superseded(draft: Draft, loser: JobId) -> None:
     logger.error(text, job, draft.id, draft.kind, draft.queue, extra={"job": job})
 
 
-def _id(given: str | JobId, what: str) -> JobId:
-    return given if isinstance(given, bytes) and len(given) == 16 else ids.parse(cast("str", given), what)
+_OWN_ID = "must be a UUID, such as current().id, or of a text of yours uuid.uuid5(uuid.NAMESPACE_URL, text)"
+
+
+def _id(given: str | UUID | JobId, what: str, why: str = "must be a UUID") -> JobId:
+    return given if isinstance(given, bytes) and len(given) == 16 else ids.parse(cast("str", given), what, why)

@@ -24,7 +24,7 @@ from stoker.engines.sql.user_handles.handles import drive
 from stoker.handle import JobHandle
 from stoker.joining import joined
 from stoker.model import ids
-from stoker.model.errors import GroupFailed, InvalidInput, NotFound, StokerError
+from stoker.model.errors import GroupFailed, InvalidArgument, InvalidInput, NotFound, StokerError
 from stoker.model.groups import Group, in_order, into_group
 from stoker.model.humanize import count
 from stoker.model.ids import JobId
@@ -496,7 +496,7 @@ def _iterated(drafts: Iterable[Draft]) -> Iterable[Draft]:
 
 def _end_of(timeout: Seconds | None) -> float | None:
     """When a wait ends, by the monotonic clock."""
-    return None if timeout is None else time.monotonic() + span(timeout, "timeout") / 1e6
+    return None if timeout is None else time.monotonic() + span(timeout, "timeout", InvalidArgument) / 1e6
 
 
 def _when_ended(member: tuple[JobId, Job | None]) -> int:

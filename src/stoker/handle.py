@@ -19,7 +19,7 @@ from stoker.context import waiting_for
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.control import Queue
-from stoker.model.errors import JobCanceled, JobFailed, NotFound, ResultUnavailable, StokerError
+from stoker.model.errors import InvalidArgument, JobCanceled, JobFailed, NotFound, ResultUnavailable, StokerError
 from stoker.model.explain import explain, held_by
 from stoker.model.job import Status, Stored, path_to
 from stoker.model.lifecycle import RESULT_WARNING
@@ -96,7 +96,7 @@ class JobHandle(Generic[R_co]):
     async def _result(self, timeout: Seconds | None) -> R_co:
         if timeout is None:
             return await self._ended(None)
-        limit = span(timeout, "timeout") / 1e6
+        limit = span(timeout, "timeout", InvalidArgument) / 1e6
         try:
             # With a timeout of zero the store still has time for one read.
             async with asyncio.timeout(max(limit, ONE_LOOK)):

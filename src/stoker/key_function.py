@@ -33,24 +33,24 @@ def bound_call(
 
 
 class KeyOf:
-    """Finds the unique key of a call; `fn` computes it, and None stands for all arguments."""
+    """Finds the unique key of a call: by a function, or for a `Unique` without a key by all arguments."""
 
-    __slots__ = ("_call", "_signature")
+    __slots__ = ("_call", "_given", "_signature")
 
-    def __init__(self, fn: KeyFunction | None, signature: Signature, task: str) -> None:
+    def __init__(self, by: KeyFunction | Unique, signature: Signature, task: str) -> None:
         self._signature = signature
-        self._call = None if fn is None else bound_call(fn, signature.parameters, task, "unique")
+        self._given = by if isinstance(by, Unique) else None
+        self._call = None if isinstance(by, Unique) else bound_call(by, signature.parameters, task, "unique")
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], payload: bytes) -> Unique | None:
         """The key of one call, which the task's signature is known to take."""
-        if self._call is None:
-            return key_of_arguments(self._signature, payload)
-        return _key(self._call(args, kwargs))
+        found = self._given if self._call is None else _key(self._call(args, kwargs))
+        return None if found is None else with_arguments(found, self._signature, payload)
 
 
-def key_of_arguments(signature: Signature, payload: bytes) -> Unique:
-    """The key that jobs of a task with the same arguments share. The arguments cannot be read from it."""
-    return Unique(f"arguments:{signature.fingerprint(payload)}")
+def with_arguments(unique: Unique, signature: Signature, payload: bytes) -> Unique:
+    """The key of a call; jobs of a task with the same arguments share it. The arguments cannot be read from it."""
+    return unique.of_arguments(signature.fingerprint(payload)) if unique.is_of_arguments else unique
 
 
 def _wants_keywords(fn: Callable[..., Any], signature: inspect.Signature, task: str, option: str) -> bool | None:

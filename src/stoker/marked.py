@@ -16,6 +16,7 @@ from stoker.codec.signature import Signature, encode_payload
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Draft, MarkedDraft
 from stoker.model.markers import PREVIOUS, RESULTS, Marker, is_marked, places, positions, unmarked
+from stoker.model.unique import Unique
 from stoker.options import JobOptions
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Marks(NamedTuple):
 
     def check_keys(self, kind: str, options: JobOptions) -> None:
         """Refuse a unique key of all arguments, and a limit that counts by one, if it is not known yet."""
-        if options.unique is True:
+        if isinstance(options.unique, Unique) and options.unique.is_of_arguments:
             why = f"is a key of all arguments, and {self.marker.meaning} is not known yet; give another unique="
             raise InvalidInput("unique", kind, why)
         if (limit := options.limit) and limit.key in (*self.previous, *self.results):

@@ -34,7 +34,7 @@ class TaskOptions(TypedDict, Generic[KeyFunctionT], total=False):
     attempts: int | None
     backoff: Backoff | None
     timeout: Seconds | None
-    unique: str | Unique | KeyFunctionT | Literal[True] | None
+    unique: str | Unique | KeyFunctionT | bool | None
     expires: Seconds | None
     keep: Seconds | None
     metadata: Mapping[str, str] | None
@@ -51,14 +51,17 @@ class CallOptions(TaskOptions[KeyFunctionT], Generic[KeyFunctionT], total=False)
 
 
 class JobOptions(Options, frozen=True, kw_only=True, gc=True):
-    """Options that were read and checked; None leaves an option to the task, the queue or the app."""
+    """Options that were read and checked; None leaves an option to the task, the queue or the app.
+
+    `unique` is False where a call has no key, whatever its task says.
+    """
 
     queue: str | None = None
     priority: int | None = None
     delay: Span | None = None
     at: Instant | None = None
     attempts: int | None = None
-    unique: Unique | KeyFunction | Literal[True] | None = None
+    unique: Unique | KeyFunction | Literal[False] | None = None
     tenant: str | None = None
     limit: LimitOption | None = None  # type: ignore[assignment]  # each draft computes its own `Slot` of it
 
@@ -98,8 +101,10 @@ def parse(options: Mapping[str, Any], more: tuple[str, ...] = ()) -> JobOptions:
     unique = given.get("unique")
     if isinstance(unique, str):
         given["unique"] = Unique(unique)
-    elif unique is not None and unique is not True and not isinstance(unique, Unique) and not callable(unique):
-        why = "must be a key, a Unique, a function of the task's arguments, or True for all of them"
+    elif unique is True:
+        given["unique"] = Unique()
+    elif unique not in (None, False) and not isinstance(unique, Unique) and not callable(unique):
+        why = "must be a key, a Unique, a function of the task's arguments, True for all of them, or False for no key"
         raise InvalidInput("unique", unique, why)
     if "backoff" in given and not isinstance(given["backoff"], Backoff):
         raise InvalidInput("backoff", given["backoff"], "must be Exponential, Linear, Fixed, Delays or Never")

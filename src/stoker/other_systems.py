@@ -49,6 +49,7 @@ OPTIONS: Final = {
     "queueing_lock": "unique=",
     "task_id": "unique=",
     "job_id": "unique=",
+    "id": "unique=, which keeps a second job with that key out; ids of jobs are made by Stoker",
     "link": "task.draft(...).then(...)",
     "depends_on": "draft.then(...) of the job before, or chain(...)",
     "bind": "current(), which a handler calls for its own run",

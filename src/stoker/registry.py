@@ -19,7 +19,7 @@ import uuid_utils
 
 from stoker.codec.signature import Signature, encode_payload
 from stoker.event_buffer import wall
-from stoker.key_function import KeyFunction, key_of_arguments
+from stoker.key_function import KeyFunction, with_arguments
 from stoker.lifespan import Lifespan
 from stoker.limits import LimitOf
 from stoker.marked import marks_of_payload
@@ -347,11 +347,11 @@ class Registry:
             if marks is None:
                 task.signature.check_named(payload)
             task.signature.check(encoded, marked=marks is not None)
-        if unique is True:
+        if unique and unique.is_of_arguments:
             if task is None:
                 why = "needs the task's code to compare all arguments; give unique= a key with a job of a declared kind"
                 raise InvalidInput("unique", kind, why)
-            unique = key_of_arguments(task.signature, encoded)
+            unique = with_arguments(unique, task.signature, encoded)
         draft = Draft(
             self.mint(),
             kind,
@@ -361,7 +361,7 @@ class Registry:
             delay=chosen.delay or 0,
             at=chosen.at,
             attempts=attempts,
-            unique=unique,
+            unique=unique or None,
             tenant=tenant,
             options=rest,
         )

@@ -90,7 +90,7 @@ class Declaration(NamedTuple):
     def check(self, now: Instant) -> None:
         """Raise for what can never fire, without asking the app's router and hooks."""
         _check_defaults(self.task)
-        unique = None if self.task.options.unique is None else Unique("probe")
+        unique = Unique("probe") if self.task.options.unique else None
         stored.check(plan(self.name, Draft(NO_ID, self.task.name, unique=unique), "code", self.given), now)
 
 

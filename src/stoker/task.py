@@ -12,7 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Self, TypeVar, Unpack
 
 from msgspec.structs import asdict, replace
 
@@ -71,10 +71,11 @@ class Task(Generic[P, R]):
         self.is_async = is_async_function(fn)
         self.signature = signature or Signature(fn, name, chunk=chunk is not None)
         self.tx = tx
-        unique = options.unique
+        unique = options.unique or None
+        self._unique = unique if isinstance(unique, Unique) else None
         self._key_of = None
-        if unique is not None and not isinstance(unique, Unique):
-            self._key_of = KeyOf(None if unique is True else unique, self.signature, name)
+        if unique is not None and (self._unique is None or self._unique.is_of_arguments):
+            self._key_of = KeyOf(unique, self.signature, name)
         self._limit_of = LimitOf(options.limit, name, self.signature) if options.limit else None
         self._resolved: tuple[str, int, int, Options] | None = None
         self.__name__ = getattr(fn, "__name__", name)
@@ -104,6 +105,11 @@ class Task(Generic[P, R]):
             more = f"; what you may know as {name}() is {hint}" if hint else ""
             raise AttributeError(f"task {vars(self).get('name', '?')!r} has no {name!r}{more}", name=name, obj=self)
 
+        def __or__(self, other: object) -> NoReturn:
+            """Raise, naming what other job systems mean by it."""
+            why = "is no operator here; write chain(first.draft(...), second.draft(PREVIOUS))"
+            raise InvalidInput("task | task", self, why)
+
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """A job that is not stored yet, for `jobs.enqueue_many` and for follow-ups."""
         if self.tx is not None:
@@ -124,7 +130,7 @@ class Task(Generic[P, R]):
             payload = marks.payload
         if self.validate:
             self.signature.check(payload, marked=marks is not None)
-        unique: Any = given.unique
+        unique = self._unique
         if self._key_of is not None:
             unique = self._key_of(args, kwargs, payload)
         tenant = self.app.current_tenant() if given.tenant is None else given.tenant

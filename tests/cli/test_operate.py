@@ -64,7 +64,7 @@ def rows(*words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in call(*words, "--json").stdout.splitlines()]
 
 
-@pytest.mark.spec("CLI-11")
+@pytest.mark.spec("CLI-11", "FILTER-12")
 def test_jobs_are_listed_as_a_table_or_as_json(url: str) -> None:
     lines = call("jobs", "list", "is:dead").stdout.splitlines()
     assert lines[0].split("\t") == ["id", "status", "queue", "kind", "attempts", "created", "error"]
@@ -73,6 +73,12 @@ def test_jobs_are_listed_as_a_table_or_as_json(url: str) -> None:
     assert "\x1b" not in "".join(lines), "nothing that moves the cursor"
     assert [job["payload"]["to"] for job in rows("jobs", "list", "order:oldest", "--limit", "2")] == ["nowhere", "ada"]
     assert len(call("jobs", "list").stdout.splitlines()) == 5
+    app = Stoker(url)
+    app.declare("send")
+    tagged = app.enqueue_sync(app.draft("send", metadata={"customer": "4 2", "a=b": "5"}))
+    for words in (('meta:customer="4 2"',), ("is:active", 'meta:"a=b"=5')):
+        assert [job["id"] for job in rows("jobs", "list", *words)] == [tagged.id]
+    app.run(app.close())
 
 
 @pytest.mark.spec("CLI-12")
@@ -138,7 +144,7 @@ def test_an_action_over_a_filter_counts_first(url: str) -> None:
     "words, code, says",
     [
         (["jobs", "show", UNKNOWN], 3, "is not in the store"),
-        (["jobs", "show", "seven"], 2, "a UUID, or its first eight digits or more; got 'seven'. Nothing was done."),
+        (["jobs", "show", "seven"], 2, "a UUID, or its first eight digits or more; got 'seven'."),
         (["jobs", "list", "is:daed"], 2, "Did you mean dead?"),
         (["jobs", "list", "is:dead -kind:sned"], 2, "Did you mean send?; got '-kind:sned'. Nothing was done."),
         (["jobs", "delete", "kind:sned", "--yes"], 2, "Did you mean send?; got 'kind:sned'. Nothing was done."),

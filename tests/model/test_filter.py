@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model import ids
-from stoker.model.filter import DUE, VIEWS, Filter, InvalidFilter, moment_of
+from stoker.model.filter import DUE, VIEWS, Filter, InvalidFilter, meta_of, moment_of
 from stoker.model.job import ACTIVE, FINISHED, Draft, Job, Status
 from stoker.model.names import Names
 from stoker.model.query import ORDERS, Query
@@ -41,7 +41,7 @@ filters = st.builds(
     tenant=st.none() | text,
     key=st.none() | text,
     group=st.sampled_from([None, JOB]),
-    meta=st.sampled_from([None, "customer=42", 'a b="c,d"', "empty=", "x==y"]),
+    meta=st.sampled_from([None, "customer=42", 'a b="c,d"', "empty=", "x==y", '"a=b"=5', '"a"=5']),
     since=st.sampled_from([None, "2h", "today", "2026-11-16T14:00"]),
     until=st.sampled_from([None, "90s", "1w", "2026-11-16"]),
     finished=st.sampled_from([None, "2h", "3d..1d", "today..2026-11-16T14:00"]),
@@ -248,6 +248,21 @@ def test_an_entry_of_the_metadata_reaches_the_query() -> None:
     assert query("meta:customer=42").meta == ("customer", "42")
     assert query('meta:"a b=c = d"').meta == ("a b", "c = d")
     assert query("meta:customer=").meta == ("customer", "")
+    for written, entry in (
+        ('meta:customer="4 2"', ("customer", "4 2")),
+        ('meta:customer="4 2" is:dead', ("customer", "4 2")),
+        ('meta:"first name"="Ada, \\"L.\\""', ("first name", 'Ada, "L."')),
+        ('meta:customer=4" "2', ("customer", "4 2")),
+        ('meta:"a=b"=5', ("a=b", "5")),
+        ('meta:"a=b"="c=d e"', ("a=b", "c=d e")),
+        ('meta:a"=b"=5', ("a=b", "5")),
+        ("meta:x==y", ("x", "=y")),
+    ):
+        asked = Filter.parse(written)
+        assert asked.entry == Filter.parse(str(asked)).entry == entry, written
+        assert asked.text is None
+        assert Filter(meta=meta_of(*entry)).entry == entry
+    assert query('key:order-"4 2"').key == "order-4 2"
     assert query("meta:a=\u00e9").meta_json == '"a":"\u00e9"'
     assert (query("is:dead").meta, query("is:dead").meta_json) == (None, None)
 

@@ -33,6 +33,7 @@ from stoker import (
     Snooze,
     Stoker,
     StokerError,
+    Unique,
     current,
 )
 from stoker.errors import EngineBusy
@@ -197,8 +198,17 @@ async def test_an_order_is_charged_once(kit: TestKit) -> None:
     await charge.enqueue(1)
     await charge.enqueue(1)
     assert_enqueued(charge, order=1, unique="order-1")
-    assert await kit.drain() == {"done": 1}
-    assert happened == [("charged", 1)]
+    assert_enqueued(charge, unique=Unique("order-1"))
+    refute_enqueued(charge, unique=Unique("order-1", for_=3600))
+    refute_enqueued(charge, unique=None)
+    with pytest.raises(AssertionError, match=r"unique is Unique\(key='order-1'.*, not Unique\(.*mode='replace'"):
+        assert_enqueued(charge, unique=Unique("order-1", mode="replace", longest=60))
+    await charge.using(unique=False).enqueue(2)
+    assert assert_enqueued(charge, unique=False) == assert_enqueued(charge, unique=None, order=2)
+    await charge.using(unique=Unique("debounced", mode="replace", longest=60)).enqueue(3)
+    assert_enqueued(charge, unique=Unique("debounced", mode="replace", longest=60))
+    assert await kit.drain() == {"done": 3}
+    assert happened == [("charged", 1), ("charged", 2), ("charged", 3)]
 
 
 @pytest.mark.spec("KIT-03")
@@ -226,7 +236,7 @@ async def test_a_job_that_is_rejected_is_dead(kit: TestKit) -> None:
 
 @pytest.mark.spec("KIT-07")
 def test_inline_runs_jobs_at_their_enqueue(plain_kit: TestKit) -> None:
-    plain_kit.fail_next(send, ConnectionError)
+    plain_kit.fail_next("send", ConnectionError)
     with plain_kit.inline():
         report.enqueue_sync(7)
         sign_up("ada")
@@ -851,7 +861,7 @@ async def test_handles_that_must_be_awaited_are_refused_before_they_are_used() -
             kit.enqueued(send, tx=connection)
         await connection.commit()
         assert_enqueued(send, to="ada")
-    with pytest.raises(StokerError, match=r"kit\.where\(\) works inside the block"):
+    with pytest.raises(StokerError, match=r"kit.where works inside the block"):
         assert kit.where
 
 
@@ -910,6 +920,7 @@ def test_bad_input_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -
             (lambda: assert_enqueued(send, limit=1), "limit: cannot be compared"),
             (lambda: assert_enqueued(send, unique=True), "unique: must be a key here"),
             (lambda: assert_enqueued(charge, unique=str), "unique: must be a key here"),
+            (lambda: assert_enqueued(charge, unique=Unique()), "unique: must be a key here"),
             (lambda: assert_enqueued(send, delay="soon"), "delay: "),
             (lambda: assert_enqueued("send"), "task: must be a task, whose app says where to look"),  # type: ignore[arg-type]
             (lambda: kit.enqueued(other), "task: must be a task of the app that this kit was made for"),
@@ -918,10 +929,20 @@ def test_bad_input_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -
             (lambda: kit.run_sync(other, "ada"), "task: must be a task of the app that this kit was made for"),
             (lambda: kit.run_sync(send, "ada", attempt=0), "attempt: must be a whole number of at least 1"),
             (lambda: kit.advance_sync(-1), "advance: "),
+            (
+                lambda: kit.drain_sync(slots=0),
+                "slots: must be how many jobs of a queue run at a time, ",
+            ),
+            (lambda: kit.advance_sync(1, slots="x"), "slots: must be how many"),  # type: ignore[arg-type]
+            (
+                lambda: kit.fail_next("sned", ValueError()),
+                "task: must be a task of the app that this kit was made for,",
+            ),
         ):
             with pytest.raises(InvalidInput) as refused:
                 call()
             assert str(refused.value).startswith(said) or said in str(refused.value), said
+            assert "Nothing was stored" not in str(refused.value)
     for call, said in (
         (lambda: TestKit("jobs"), "jobs: must be the Stoker object"),  # type: ignore[arg-type]
         (lambda: TestKit(jobs, 7).__enter__(), 'store: must be "memory", "sqlite", or the URL'),  # type: ignore[arg-type]

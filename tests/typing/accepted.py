@@ -138,6 +138,8 @@ async def main() -> None:
     await resize.using(unique=lambda image, *, width=800: Unique(f"img:{image}")).enqueue(7)
     await crop.using(unique=lambda image, width=1: f"{image}").enqueue(7)
     await crop.using(unique=True).enqueue(7)
+    await crop.using(unique=False).enqueue(7)
+    await crop.using(unique=Unique(for_=3600)).enqueue(7)
     await crop.using(unique=Unique("7", for_=3600)).enqueue(7)
     await crop.using(unique=Unique("7", mode="replace", longest=timedelta(minutes=5)), delay=30).enqueue(7)
     await jobs.enqueue(jobs.draft("crop", {"image": 7}, priority=1, delay=timedelta(minutes=1), metadata={"by": "me"}))

@@ -54,7 +54,7 @@ async def main() -> None:
     resize.using(backoff=Delays("10"))  # E: arg-type | reportArgumentType
     resize.using(unique=Unique("7", mode="replace", longest="60"))  # E: arg-type | reportArgumentType
     resize.using(unique=Unique("7", for_="hour"))  # E: arg-type | reportArgumentType
-    resize.using(unique=False)  # E: arg-type | reportArgumentType
+    resize.using(unique=7)  # E: arg-type | reportArgumentType
     resize.draft(None)  # E: arg-type | reportArgumentType
     jobs.task(print, nmae="show")  # E: call-overload | reportCallIssue
     jobs.enqueue_sync("send")  # E: arg-type | reportArgumentType

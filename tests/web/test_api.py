@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
 from contextlib import closing
 from typing import Any
@@ -17,6 +18,7 @@ from stoker.engines.sqlite import SqliteEngine
 from stoker.model import ids
 from stoker.model.job import FIRST, Status
 from stoker.model.throttle import Rate
+from stoker.outbox import Outbox
 from stoker.testing.clock import VirtualClock
 from stoker.web import Limits, dashboard
 from tests.harness.apps import PATIENCE
@@ -85,6 +87,31 @@ async def test_a_job_that_cannot_be_read_is_shown_as_such(app: Stoker, client: C
     assert "neither" in one["metadata"]["stoker.corrupt"]
     [shown] = (await Admin(app).jobs.find(f"id:{bad}")).jobs
     assert json.loads(json.dumps(as_object(shown)))["unreadable"] is True
+
+
+@pytest.mark.spec("FILTER-12")
+async def test_an_entry_of_the_metadata_with_spaces_is_found(app: Stoker, client: Client) -> None:
+    """By REST and on the page."""
+    job = await enqueue(app)
+    wanted = await app.enqueue(app.draft("send", metadata={"customer": "4 2", "a=b": "5"}))
+    for q in ('meta:customer="4 2"', 'meta:"a=b"=5'):
+        found = (await client.get("/api/v1/jobs", params={"q": q})).json()
+        assert [one["id"] for one in found["jobs"]] == [wanted.id], q
+        page = await client.http.get("/jobs", params={"q": q})
+        assert (wanted.id in page.text, job in page.text) == (True, False), q
+
+
+@pytest.mark.spec("REST-02")
+async def test_a_place_that_no_page_ended_at_is_refused_by_the_name_it_was_given(app: Stoker, client: Client) -> None:
+    await Outbox(app, stream="orders").append("ada", {"order": 7})
+    for path in ("jobs", "groups", "streams/orders/letters"):
+        refused = await client.get(f"/api/v1/{path}?after=zzz")
+        assert (refused.status_code, refused.json()["field"]) == (422, "after"), path
+        assert re.fullmatch(r"after: .* page before; got 'zzz'\.", refused.json()["detail"]), path
+    for path in ("jobs", "groups"):
+        assert "after: must be the one of the page before" in (await client.get(f"/{path}?after=zzz")).text
+    limit = (await client.get("/api/v1/jobs?limit=0")).json()
+    assert "stored" not in limit["detail"]
 
 
 @pytest.mark.spec("REST-02")

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from stoker.admin.context import Noun, OperatorContext
 from stoker.model import ids
 from stoker.model.audit import AuditEntry, AuditQuery, Deed, Way, instant_of, readable
-from stoker.model.errors import NotFound
+from stoker.model.errors import InvalidArgument, NotFound
 from stoker.model.job import Status
 from stoker.model.query import Former
 from stoker.model.time import DAY, SECOND, Seconds, moment, span
@@ -94,7 +94,7 @@ class AuditAdmin(Noun):
     ) -> list[AuditView]:
         """Entries of a window that ends now, latest first. `action` may end in a dot: `jobs.` means all about jobs."""
         engine = await self._context.engine()
-        since = max(await engine.now() - span(window, "window"), 0)
+        since = max(await engine.now() - span(window, "window", InvalidArgument), 0)
         wanted = AuditQuery(since=since, who=who, action=action, target=target, limit=limit)
         return [_view(one) for one in await engine.audit.read(wanted)]
 

@@ -12,7 +12,7 @@ from stoker.admin.context import Noun, OperatorContext
 from stoker.admin.operations import OperationsAdmin, OperationView
 from stoker.model import ids
 from stoker.model.actions import Given, on_group
-from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.errors import InvalidArgument, NotFound
 from stoker.model.filter import Filter
 from stoker.model.groups import CALLBACKS, Group
 from stoker.model.job import Status
@@ -141,9 +141,9 @@ class GroupsAdmin(Noun):
         A group that closes between two pages may be on both.
         """
         if state not in (None, *STATES):
-            raise InvalidInput("state", state, f"must be one of {', '.join(STATES)}")
+            raise InvalidArgument("state", state, f"must be one of {', '.join(STATES)}")
         if not 1 <= limit <= LARGEST_PAGE:
-            raise InvalidInput("limit", limit, f"must be between 1 and {LARGEST_PAGE}")
+            raise InvalidArgument("limit", limit, f"must be between 1 and {LARGEST_PAGE}")
         engine = await self._context.engine()
         behind: Place | None = None
         first: State = STATES[0] if state is None else state
@@ -171,7 +171,7 @@ def _read_cursor(text: str) -> tuple[State, Place]:
     state, _, place = text.partition("-")
     found = read_cursor(place)
     if state not in STATES or len(found) != len(cursor_at(0, bytes(16))):
-        raise InvalidInput("cursor", text, "must be the one of the page before")
+        raise InvalidArgument("cursor", text, "must be the one of the page before")
     return ("closed" if state == "closed" else "open"), (cursor_time(found), found[8:])
 
 

@@ -11,7 +11,7 @@ from stoker.admin.bulk import question_of
 from stoker.admin.context import Noun
 from stoker.admin.details import EventView, event_view
 from stoker.model import ids
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidArgument
 from stoker.model.events import EventType, Point, Window
 from stoker.model.filter import Filter
 from stoker.model.job import Status
@@ -102,13 +102,13 @@ class HistoryAdmin(Noun):
         minutes are in it. Empty: nothing happened.
         """
         if metric not in METRICS:
-            raise InvalidInput("metric", metric, f"must be one of {', '.join(METRICS)}")
-        wide, length = span(width, "width"), span(window, "window")
+            raise InvalidArgument("metric", metric, f"must be one of {', '.join(METRICS)}")
+        wide, length = span(width, "width", InvalidArgument), span(window, "window", InvalidArgument)
         if wide < BUCKET:
-            raise InvalidInput("width", width, "must be at least 60 seconds")
+            raise InvalidArgument("width", width, "must be at least 60 seconds")
         if length > wide * MOST_BUCKETS:
             least = width_for(length) // MINUTE * 60
-            raise InvalidInput("width", width, f"must be at least {least} seconds for this window")
+            raise InvalidArgument("width", width, f"must be at least {least} seconds for this window")
         engine = await self._context.engine()
         end = await engine.now() if until is None else instant(until, "until")
         # Buckets begin at multiples of the width, so that a chart does not change its steps while time passes.
@@ -131,7 +131,9 @@ class HistoryAdmin(Noun):
         engine = await self._context.engine()
         end = await engine.now() + 1 if until is None else instant(until, "until")
         one = None if job is None else ids.parse(job)
-        found = await engine.timeline.events(Window(end - span(window, "window"), end, queue, one, limit + 1))
+        found = await engine.timeline.events(
+            Window(end - span(window, "window", InvalidArgument), end, queue, one, limit + 1)
+        )
         return EventPage([event_view(event) for event in found[:limit]], len(found) <= limit)
 
     async def latencies(
@@ -140,7 +142,9 @@ class HistoryAdmin(Noun):
         """How long the jobs took that were completed in a window, both ends included, latest first."""
         engine = await self._context.engine()
         end = await engine.now() if until is None else instant(until, "until")
-        found = await engine.timeline.latencies(Window(end - span(window, "window"), end + 1, queue, None, limit))
+        found = await engine.timeline.latencies(
+            Window(end - span(window, "window", InvalidArgument), end + 1, queue, None, limit)
+        )
         return [
             LatencyView(
                 queue=one.queue,

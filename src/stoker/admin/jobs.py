@@ -38,7 +38,7 @@ from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.actions import ACTIONS, Given, Making, action_of, on_many
 from stoker.model.control import Queue
-from stoker.model.errors import CorruptRecord, InvalidInput, KeyHeld, NotFound, WrongStatus
+from stoker.model.errors import CorruptRecord, InvalidArgument, InvalidInput, KeyHeld, NotFound, WrongStatus
 from stoker.model.events import Event, EventType, Window
 from stoker.model.explain import Explanation, Line, comes_before, explain, held_by
 from stoker.model.filter import Filter, InvalidFilter
@@ -186,7 +186,7 @@ class JobsAdmin(Noun):
             if page.cursor is None:
                 return found
             cursor = page.cursor
-        raise InvalidInput("job id", f"{cut.head}…{cut.tail}", "begins so many jobs; give more of its first digits")
+        raise InvalidArgument("job id", f"{cut.head}…{cut.tail}", "begins so many jobs; give more of its first digits")
 
     async def explain(self, job: str) -> Explanation:
         """Why a job does not run, and what to do about it. Raises `NotFound`."""

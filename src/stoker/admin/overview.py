@@ -13,6 +13,7 @@ from stoker.admin.history import closed
 from stoker.admin.kinds import KindView, kind_views
 from stoker.admin.queues import MEASURED, QueueView, minutes_of, views
 from stoker.admin.workers import WorkerView, worker_views
+from stoker.model.errors import InvalidArgument
 from stoker.model.findings import Finding, Tone, findings, verdict
 from stoker.model.job import Status
 from stoker.model.operator_metrics import Flow
@@ -87,7 +88,7 @@ async def overview(context: OperatorContext, window: Seconds = 3600) -> Overview
     """
     engine = await context.engine()
     census = await engine.operator.census()
-    wide = max(span(window, "window"), MINUTE)
+    wide = max(span(window, "window", InvalidArgument), MINUTE)
     minutes = minutes_of(wide)
     since, until = closed(census.at, minutes)
     points = await engine.timeline.points(since, until, MEASURED, width=minutes * MINUTE)

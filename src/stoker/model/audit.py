@@ -17,7 +17,7 @@ import msgspec
 from stoker.model import ids
 from stoker.model.actions import ACTIONS, action_of
 from stoker.model.control import Budget, Queue
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidArgument, InvalidInput
 from stoker.model.humanize import UNKNOWN, span
 from stoker.model.operations import Operation
 from stoker.model.outbox.consumers import Steering
@@ -154,7 +154,7 @@ def of_alter(selection: Selection, change: Change, tally: Tally) -> Deed | None:
 def instant_of(entry: str) -> Instant:
     """The time of the entry with this id."""
     if len(entry) != _TIME_DIGITS + _DIGEST_DIGITS or not set(entry) <= set("0123456789abcdef"):
-        raise InvalidInput("entry", entry, "must be the id of an entry of the audit log, as `stoker audit` shows it")
+        raise InvalidArgument("entry", entry, "must be the id of an entry of the audit log, as `stoker audit` shows it")
     return int(entry[:_TIME_DIGITS], 16)
 
 

@@ -43,11 +43,21 @@ class InvalidInput(StokerError, ValueError):
         self.value = value
         self.why = why
         got = "" if ", got `" in why else f"; got {self.got(value)}"  # msgspec's own text says it
-        super().__init__(f"{cut(field)}: {cut(why)}{got}. {self.aftermath}")
+        super().__init__(f"{cut(field)}: {cut(why)}{got}. {self.aftermath}".rstrip())
 
     def got(self, value: Any) -> str:
         """Return how the message shows the value."""
         return shown(value)
+
+    def named(self, field: str) -> Self:
+        """The same refusal, for a reader who knows the field by another name."""
+        return type(self)(field, self.value, self.why)
+
+
+class InvalidArgument(InvalidInput):
+    """An argument of a call that stores nothing: an id, a page, a window, a time to wait, what a test asks for."""
+
+    aftermath = ""
 
 
 class InvalidName(InvalidInput):

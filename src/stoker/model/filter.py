@@ -66,6 +66,7 @@ WORDS = (*LISTS, *SINGLES)
 
 _TERM = re.compile(r'(-)?([A-Za-z_]+):|"((?:[^"\\]|\\.)*)"|(\S+)')
 _VALUE = re.compile(r'"((?:[^"\\]|\\.)*)"|([^\s,"]+)')
+_QUOTED_NAME = re.compile(r'"((?:[^"\\]|\\.)*)"=(.*)', re.DOTALL)
 _AGO = re.compile(r"(\d{1,9})(s|m|h|d|w)")
 _ATTEMPTS = re.compile(r"(>=|<=|>|<|=)?(\d{1,6})")
 _UNITS: dict[str, Span] = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
@@ -270,10 +271,20 @@ def _same(job: str, sample: Job | None, kinds: frozenset[str] | None) -> tuple[s
 
 
 def _entry(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
+    """The name and the value in `Filter.meta`; a name with an equals sign stands in quotes there."""
+    if (quoted := _QUOTED_NAME.fullmatch(text)) is not None:
+        name, equals, value = _unquoted(quoted[1]), "=", quoted[2]
+    else:
+        name, equals, value = text.partition("=")
     if not name or not equals:
-        raise InvalidFilter("meta", text, "must be a name, = and the whole value, as in meta:customer=42")
+        why = 'must be a name, = and the whole value, as in meta:customer=42 or meta:customer="Ada L."'
+        raise InvalidFilter("meta", text, why)
     return name, value
+
+
+def meta_of(name: str, value: str) -> str:
+    """`Filter.meta` for an entry of the metadata."""
+    return f"{_quoted(name) if '=' in name or name.startswith(chr(34)) else name}={value}"
 
 
 def _check_order(given: Filter) -> None:
@@ -393,16 +404,36 @@ def _checked(word: str, value: str) -> str:
 
 def _values(word: str, text: str, at: int) -> tuple[list[str], int]:
     values: list[str] = []
-    while (found := _VALUE.match(text, at)) is not None:
-        quoted, bare = found.groups()
-        values.append(bare if quoted is None else _unquoted(quoted))
-        at = found.end()
+    while (parts := _parts(text, at))[0]:
+        found, at = parts
+        values.append(_written_entry(found) if word == "meta" else "".join(part for part, _ in found))
         if text[at : at + 1] != ",":
             return values, at
         at += 1
     if text[at : at + 1] == '"':
         raise InvalidFilter("filter", f"{word}:{text[at:]}", "has a quote that is not closed")
     raise InvalidFilter("filter", f"{word}:", "needs a value right behind the colon, and behind each comma")
+
+
+def _parts(text: str, at: int) -> tuple[list[tuple[str, bool]], int]:
+    """The parts of one value, in a row and each with whether it is in quotes, and where the value ends."""
+    parts: list[tuple[str, bool]] = []
+    while (found := _VALUE.match(text, at)) is not None:
+        quoted, bare = found.groups()
+        parts.append((bare, False) if quoted is None else (_unquoted(quoted), True))
+        at = found.end()
+    return parts, at
+
+
+def _written_entry(parts: Sequence[tuple[str, bool]]) -> str:
+    """`Filter.meta` as written: `customer=42`, `customer="4 2"`, `"a=b"=5`, or the whole in quotes."""
+    before = ""
+    for n, (part, quoted) in enumerate(parts):
+        name, equals, value = part.partition("=")
+        if equals and not quoted:
+            return meta_of(before + name, value + "".join(rest for rest, _ in parts[n + 1 :]))
+        before += part
+    return before
 
 
 def _past_space(text: str, at: int) -> int:

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidArgument
 from stoker.model.time import MILLISECOND, Instant
 
 JobId: TypeAlias = bytes
@@ -145,13 +145,9 @@ SHORT = LEAST_DIGITS + 5
 """The length of such an id."""
 
 
-class _InvalidId(InvalidInput):
-    aftermath = "Nothing was done."
-
-
-def parse(value: str, what: str = "job id", why: str = "must be a UUID") -> JobId:
+def parse(value: str | uuid.UUID, what: str = "job id", why: str = "must be a UUID") -> JobId:
     """Read what `text` wrote (any spelling `uuid` knows); `what` it is and `why` it is refused, for the error."""
     try:
-        return uuid.UUID(value).bytes
+        return value.bytes if isinstance(value, uuid.UUID) else uuid.UUID(value).bytes
     except (ValueError, AttributeError, TypeError) as error:
-        raise _InvalidId(what, value, why) from error
+        raise InvalidArgument(what, value, why) from error

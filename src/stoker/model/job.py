@@ -11,7 +11,7 @@ import enum
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -220,11 +220,18 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             raise InvalidInput("attempts", self.attempts, f"must be 1 to {MOST_ATTEMPTS:,} (the total number of runs)")
         if self.tenant is not None:
             keep_plain(self, tenant=check_text("tenant", self.tenant))
-        if self.unique is not None and self.unique.longest is not None and self.delay > span(self.unique.longest):
-            why = f"must be at least the delay, {self.delay / SECOND:g} s"
-            raise InvalidInput("Unique.longest", self.unique.longest, why)
+        if self.unique is not None:
+            self._check_key(self.unique)
         if self.at is not None and (self.delay or not isinstance(self.at, int) or not 0 <= self.at <= LATEST):
             raise InvalidInput("at", self.at, "must be between 1970 and 2255 and cannot be combined with a delay")
+
+    def _check_key(self, unique: Unique) -> None:
+        if unique.is_of_arguments:
+            why = "has no key; task.draft(...) and jobs.draft(...) make one of all arguments"
+            raise InvalidInput("unique", self.kind, why)
+        if unique.longest is not None and self.delay > span(unique.longest):
+            why = f"must be at least the delay, {self.delay / SECOND:g} s"
+            raise InvalidInput("Unique.longest", unique.longest, why)
 
     @property
     def id(self) -> str:
@@ -234,6 +241,13 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     def __repr__(self) -> str:
         more = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__[1:])
         return f"Draft(id={self.id!r}, {more})"
+
+    if not TYPE_CHECKING:  # a checker refuses it by itself
+
+        def __or__(self, other: object) -> NoReturn:
+            """Raise, naming what other job systems mean by it."""
+            why = "is no operator here; write chain(first, second), with PREVIOUS where the second takes the result"
+            raise InvalidInput("draft | draft", self.kind, why)
 
     def then(self, *drafts: Draft) -> Draft:
         """A copy whose success stores these drafts, in the same write.

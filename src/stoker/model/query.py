@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from stoker.model.errors import InvalidInput, InvalidOption
+from stoker.model.errors import InvalidArgument, InvalidInput, InvalidOption
 from stoker.model.ids import JobId, minted_at
 from stoker.model.job import FINISHED, LARGEST_BATCH, PRIORITIES, Draft, Job, Status, check_name, shown_error
 from stoker.model.same_error import normalized_error
@@ -96,17 +96,19 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for status in self.statuses:
             if not isinstance(status, Status):
-                raise InvalidInput("status", status, f"must be one of {', '.join(Status)}")
+                raise InvalidArgument("status", status, f"must be one of {', '.join(Status)}")
         if not 1 <= self.limit <= LARGEST_PAGE:
-            raise InvalidInput("limit", self.limit, f"must be between 1 and {LARGEST_PAGE}")
+            raise InvalidArgument("limit", self.limit, f"must be between 1 and {LARGEST_PAGE}")
         if self.order not in ORDERS:
-            raise InvalidInput("order", self.order, f"must be one of {', '.join(ORDERS)}")
+            raise InvalidArgument("order", self.order, f"must be one of {', '.join(ORDERS)}")
         if self.due not in (None, "now", "later"):
-            raise InvalidInput("due", self.due, "must be now or later")
+            raise InvalidArgument("due", self.due, "must be now or later")
         if self.cursor is not None and not _fits(self.cursor, timed=self.timed):
-            raise InvalidInput("cursor", self.cursor.hex(), f"is none of the order {self.order}; begin without one")
+            raise InvalidArgument("cursor", self.cursor.hex(), f"is none of the order {self.order}; begin without one")
         if not self.wanted:
-            raise InvalidInput("order" if self.timed else "finished", self.order, f"no job that {_asked(self)} has it")
+            raise InvalidArgument(
+                "order" if self.timed else "finished", self.order, f"no job that {_asked(self)} has it"
+            )
 
     @property
     def timed(self) -> bool:
@@ -200,7 +202,7 @@ def read_cursor(text: str) -> bytes:
     try:
         return bytes.fromhex(text.replace("-", ""))
     except ValueError:
-        raise InvalidInput("cursor", text, "must be the one of the page before") from None
+        raise InvalidArgument("cursor", text, "must be the one of the page before") from None
 
 
 class Placed(Protocol):

@@ -38,21 +38,21 @@ _FIRST: Instant = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(micros
 _LAST: Instant = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 
 
-def span(value: Seconds, field: str = "duration") -> Span:
-    """Read a duration; refuses negatives, NaN, infinity and anything beyond `LONGEST`."""
+def span(value: Seconds, field: str = "duration", error: type[InvalidInput] = InvalidInput) -> Span:
+    """Read a duration; refuses negatives, NaN, infinity and anything beyond `LONGEST`, with the class `error`."""
     if isinstance(value, timedelta):
         micros = value // timedelta(microseconds=1)
     elif isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInput(field, value, "must be seconds or a timedelta")
+        raise error(field, value, "must be seconds or a timedelta")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise InvalidInput(field, value, "must be finite")
+        raise error(field, value, "must be finite")
     else:
         # Pulled in first, so that no number is too large to be multiplied or rounded.
         micros = round(min(max(value, -1), LONGEST) * SECOND)
     if micros < 0:
-        raise InvalidInput(field, value, "must not be negative")
+        raise error(field, value, "must not be negative")
     if micros > LONGEST:
-        raise InvalidInput(field, value, "must be at most ten years")
+        raise error(field, value, "must be at most ten years")
     return micros
 
 

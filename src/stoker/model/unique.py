@@ -27,11 +27,14 @@ TRAITS = tuple((scope, mode, hold) for scope in get_args(Scope) for mode in get_
 """Every way a key can be meant. Stores write a way's place in this list, so nothing in it ever changes its place."""
 
 LONGEST_KEY = 512
+ALL_ARGUMENTS = "arguments:"
+"""The key of a `Unique` without one, and the beginning of each key that is made of all arguments of a call."""
+
 SUPERSEDED = "superseded by a newer job with the same unique key"
 
 
 class Unique(msgspec.Struct, frozen=True, gc=False):
-    """A key and what to do when it is taken.
+    """A key and what to do when it is taken. Without a key all arguments of the call are one (`of_arguments`).
 
     `existing` returns the holder's id, `replace` overwrites a holder that is still pending, `raise` refuses the
     whole call. With `longest` a draft that replaces may push the holder's due time to so many seconds after its
@@ -39,7 +42,7 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
     the job succeeds, so that no other one runs meanwhile.
     """
 
-    key: str
+    key: str = ALL_ARGUMENTS
     scope: Scope = "kind"
     mode: Mode = "existing"
     hold: Hold = "active"
@@ -47,6 +50,9 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
     for_: Seconds | None = msgspec.field(default=None, name="for")
 
     def __post_init__(self) -> None:
+        given: object = self.key
+        if given is True:
+            raise InvalidInput("unique key", given, "is left out for all arguments, as in Unique(for_=3600)")
         keep_plain(self, key=check_text("unique key", self.key))
         for name, value, known in (
             ("scope", self.scope, get_args(Scope)),
@@ -60,6 +66,15 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
                 msgspec.structs.force_setattr(self, name, _positive(f"Unique.{name}", value))
         if self.longest is not None and self.mode != "replace":
             raise InvalidInput("Unique.longest", self.longest, 'needs mode="replace": only a replaced job waits longer')
+
+    @property
+    def is_of_arguments(self) -> bool:
+        """Does it stand for all arguments of a call, which are not known yet?"""
+        return self.key == ALL_ARGUMENTS
+
+    def of_arguments(self, fingerprint: str) -> Unique:
+        """The key of a call whose arguments have this fingerprint."""
+        return msgspec.structs.replace(self, key=f"{ALL_ARGUMENTS}{fingerprint}")
 
     def slot(self, kind: str) -> str:
         """The one text under which engines store the key: no kind contains a slash, so scopes never collide."""

@@ -19,7 +19,7 @@ from stoker.engines.base import Outbox as Streams
 from stoker.executors.threads import Threads
 from stoker.model import ids
 from stoker.model.audit import By
-from stoker.model.errors import InvalidInput, InvalidOption
+from stoker.model.errors import InvalidArgument, InvalidInput, InvalidOption
 from stoker.model.outbox import letters as stored
 from stoker.model.outbox.delivery import NOTHING_DONE
 from stoker.model.outbox.letters import (
@@ -115,7 +115,7 @@ def place(text: str) -> LetterPlace:
         failed, stream, consumer, partition, number = text.split("~")
         return LetterPlace(int(failed), stream, consumer, int(partition), int(number))
     except ValueError:
-        raise InvalidInput("before", text, "is not the place of a letter; take it from the page before") from None
+        raise InvalidArgument("before", text, "is not the place of a letter; take it from the page before") from None
 
 
 class LetterTerms(TypedDict, total=False):

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Final
 
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidArgument
 from stoker.model.time import Instant, Seconds, instant, moment, rfc3339, span
 
 START: Final = datetime(2030, 1, 1, tzinfo=UTC)
@@ -66,7 +66,7 @@ def _read(at: datetime | Instant) -> Instant:
     if isinstance(at, datetime):
         at = instant(at, "clock")
     if isinstance(at, bool) or not isinstance(at, int):
-        raise InvalidInput("clock", at, "must be a datetime with a zone or an instant in microseconds")
+        raise InvalidArgument("clock", at, "must be a datetime with a zone or an instant in microseconds")
     if at < 0:
-        raise InvalidInput("clock", at, "must not be before 1970")
+        raise InvalidArgument("clock", at, "must not be before 1970")
     return at

@@ -17,7 +17,7 @@ from stoker.codec.signature import display
 from stoker.engines.base import Engine, Feature
 from stoker.engines.sql.user_handles import handles
 from stoker.joining import Given
-from stoker.model.errors import InvalidInput, InvalidPayload
+from stoker.model.errors import InvalidArgument, InvalidInput, InvalidPayload
 from stoker.model.job import Status
 from stoker.model.query import LARGEST_PAGE, Query
 from stoker.model.time import moment
@@ -30,12 +30,6 @@ from stoker.views import Job
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
-
-
-class NotComparable(InvalidInput):
-    """What no job can be compared with."""
-
-    aftermath = "Nothing was compared."
 
 
 STATUS = "status"
@@ -79,6 +73,8 @@ class Wanted:
                 found.append(f"{name} is {job.arguments[name]!r}, not {value!r}")
         for name in self._written:
             is_, wanted = _of_job(job, name), _of_options(self._options, name)
+            if name == "unique" and isinstance(self._written[name], str):
+                is_, wanted = (None if one is None else one.key for one in (is_, wanted))
             if name == "metadata":
                 is_ = {key: is_.get(key) for key in wanted}
             if is_ != wanted:
@@ -133,12 +129,13 @@ def _check_handle(app: Stoker, tx: Any) -> None:
         return  # the kit in memory reads no handle, and a store without transactions refuses each
     known, name = handles.known(tx), handles.describe_handle(tx)
     if known is None:
-        raise NotComparable("tx", tx, f"cannot be a {name}; give your session or connection, whose transaction is open")
+        why = f"cannot be a {name}; give your session or connection, whose transaction is open"
+        raise InvalidArgument("tx", tx, why)
     if known.suspends:
         instead = "give a synchronous handle, or read after the commit"
         if hasattr(tx, "run_sync"):
             instead = "write `await session.run_sync(lambda inside: kit.enqueued(task, tx=inside))`"
-        raise NotComparable("tx", tx, f"is a {name}, which must be awaited, and this call is not; {instead}")
+        raise InvalidArgument("tx", tx, f"is a {name}, which must be awaited, and this call is not; {instead}")
 
 
 def assert_enqueued(
@@ -147,6 +144,7 @@ def assert_enqueued(
     """Raise `AssertionError` unless the task's app has a job with these arguments and options; returns the first.
 
     Keywords are parameters of the handler, options of the job (`queue`, `delay`, `priority`, `tenant`, …) or `status`.
+    A key as `unique` is compared alone, a `Unique` with its scope, mode, hold and `for_` too, and None means no key.
     A parameter that is called like an option stands in `args`. What is not given may be anything, so without keywords
     any job of the task will do. The message shows what was enqueued and how it differs. With `tx` the jobs are read
     through that handle, so that those count which wait for its commit.
@@ -177,7 +175,7 @@ def _compared(
 ) -> tuple[Wanted, list[EnqueuedJob]]:
     if not isinstance(task, Task):
         why = "must be a task, whose app says where to look; for a kind without one use kit.enqueued(name)"
-        raise NotComparable("task", task, why)
+        raise InvalidArgument("task", task, why)
     return Wanted(task, args, expected), find(task.app, task, tx)
 
 
@@ -237,7 +235,7 @@ def _check_parameters(task: Task[..., Any] | str, arguments: Mapping[str, Any]) 
         if name not in known:
             has = f"its parameters are {', '.join(known)}" if known else "it has no parameters"
             why = f"is no parameter of task {task.name!r} and no option of a job; {has}, options are {_OPTIONS}"
-            raise NotComparable(name, value, why)
+            raise InvalidArgument(name, value, why)
 
 
 _OPTIONS = ", ".join(sorted((*OPTIONS, STATUS)))
@@ -247,7 +245,7 @@ def _named(args: object) -> Mapping[str, Any]:
     if args is None:
         return {}
     if not isinstance(args, Mapping):
-        raise NotComparable("args", args, "must map names of parameters to values, as in args={'queue': 'mail'}")
+        raise InvalidArgument("args", args, "must map names of parameters to values, as in args={'queue': 'mail'}")
     return args
 
 
@@ -255,23 +253,31 @@ def _status(given: Any) -> Status:
     try:
         return Status(given)
     except ValueError:
-        raise NotComparable(STATUS, given, f"must be one of {', '.join(Status)}") from None
+        raise InvalidArgument(STATUS, given, f"must be one of {', '.join(Status)}") from None
 
 
 def _options(written: Mapping[str, Any]) -> JobOptions:
     for name in NOT_COMPARED:
         if name in written:
-            raise NotComparable(name, written[name], "cannot be compared: a job is stored with the slot it takes")
-    if written.get("unique") is True or callable(written.get("unique")):
-        raise NotComparable("unique", written["unique"], "must be a key here, as the job has it")
+            raise InvalidArgument(name, written[name], "cannot be compared: a job is stored with the slot it takes")
     check_known(written, OPTIONS, "the job option")
-    return parse(written)
+    try:
+        options = parse(written)
+    except InvalidInput as wrong:
+        raise InvalidArgument(wrong.field, wrong.value, wrong.why) from None
+    unique = options.unique
+    if callable(unique) or (unique and unique.is_of_arguments):
+        why = "must be a key here, a Unique with its key, or None for no key: what the job has"
+        raise InvalidArgument("unique", written["unique"], why)
+    return options
 
 
 def _of_options(options: JobOptions, name: str) -> Any:
     value = getattr(options, name)
     if isinstance(value, Unique):
-        return value.key
+        return value.stored
+    if value is False:
+        return None  # no key
     if value is None or name in ("queue", "priority", "attempts", "tenant", "metadata", "backoff", "isolation"):
         return value
     return moment(value) if name == "at" else timedelta(microseconds=value)
@@ -285,8 +291,6 @@ def _of_job(job: Job, name: str) -> Any:
         return job.scheduled_at
     if name == "attempts":
         return job.budget
-    if name == "unique":
-        return None if job.unique is None else job.unique.key
     return getattr(job, name)
 
 

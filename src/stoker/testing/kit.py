@@ -25,7 +25,7 @@ from stoker.engines.base import Engine, Transaction, outbox_of
 from stoker.hooks import FailedRun, Next
 from stoker.joining import joined
 from stoker.model import ids
-from stoker.model.errors import EngineRefused, InvalidInput, JobFailed, StokerError
+from stoker.model.errors import EngineRefused, InvalidArgument, JobFailed, StokerError
 from stoker.model.groups import Group
 from stoker.model.ids import JobId
 from stoker.model.job import Draft, Receipt, Status, Stored
@@ -63,7 +63,7 @@ class TestKit:
 
     def __init__(self, jobs: Stoker, store: str = "memory", *, clock: VirtualClock | None = None) -> None:
         if not isinstance(jobs, Stoker):
-            raise InvalidInput("jobs", jobs, "must be the Stoker object whose tasks are tested")
+            raise InvalidArgument("jobs", jobs, "must be the Stoker object whose tasks are tested")
         self.app = jobs
         self.clock = VirtualClock() if clock is None else clock
         self._where = store
@@ -75,7 +75,10 @@ class TestKit:
 
     @property
     def where(self) -> str:
-        """Where the store is, such as the path of its SQLite file; a session of the test may connect to it."""
+        """Where the store is, such as the path of its SQLite file; a session of the test may connect to it.
+
+        A store in memory is nowhere to connect to: then it is the text "in this process".
+        """
         self._check_open("where")
         return self.app.root().where
 
@@ -177,15 +180,21 @@ class TestKit:
 
     def _check_open(self, verb: str) -> None:
         if not self._swapped:
+            called = verb if verb == "where" else f"{verb}()"
             raise StokerError(
-                f"kit.{verb}() works inside the block of the kit only: the app has its own store now. "
+                f"kit.{called} works inside the block of the kit only: the app has its own store now. "
                 f"Write `with TestKit(jobs) as kit:` around it."
             )
 
     def _check_task(self, verb: str, task: Any) -> None:
         self._check_open(verb)
         if not isinstance(task, Task) or task.app is not self.app:
-            raise InvalidInput("task", task, "must be a task of the app that this kit was made for")
+            raise InvalidArgument("task", task, "must be a task of the app that this kit was made for")
+
+    def _name(self, verb: str, task: Any) -> str:
+        """The name of a task that is given, or given by its name."""
+        self._check_task(verb, self.app.find_task(task) or task if isinstance(task, str) else task)
+        return task if isinstance(task, str) else task.name
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -197,12 +206,14 @@ class TestKit:
         own run in this one.
         """
         self._check_open("drain")
+        _check_slots(slots)
         return dict(await self._drain(await self.app.engine(), slots))
 
     async def advance(self, by: Seconds, *, slots: int = 1) -> dict[Status, int]:
         """Let time pass: run what is due now, then whatever becomes due, each at its time; returns as `drain` does."""
         self._check_open("advance")
-        end = self.clock.now() + span(by, "advance")
+        _check_slots(slots)
+        end = self.clock.now() + span(by, "advance", InvalidArgument)
         engine = await self.app.engine()
         counts = await self._drain(engine, slots)
         while (due := await self._next_due(engine)) is not None and due <= end:
@@ -281,7 +292,7 @@ class TestKit:
     def _crashes(self, task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reset: Any) -> Crashes:
         self._check_task("crash_everywhere", task)
         if reset is not None and not callable(reset):
-            raise InvalidInput("reset", reset, "must be a function, such as charges.clear without parentheses")
+            raise InvalidArgument("reset", reset, "must be a function, such as charges.clear without parentheses")
         return Crashes(self.app, self.clock, self._faults, self._drain_all, (task, args, kwargs))
 
     async def _fresh_store(self, crashes: Crashes) -> None:
@@ -306,18 +317,17 @@ class TestKit:
     async def _drain_all(self, engine: Engine) -> None:
         await self._drain(engine, 1)
 
-    def twice(self, task: Task[..., Any]) -> None:
+    def twice(self, task: Task[..., Any] | str) -> None:
         """Have the next run of a task that ends well be forgotten: its worker dies before its end is stored.
 
         So the job runs once more, as it does when a worker is killed at the worst moment. Several calls line up.
         """
-        self._check_task("twice", task)
-        self._faults.twice[task.name] += 1
+        self._faults.twice[self._name("twice", task)] += 1
 
-    def late(self, task: Task[..., Any], *, by: Seconds) -> None:
+    def late(self, task: Task[..., Any] | str, *, by: Seconds) -> None:
         """Have the next run of a task start `by` seconds late, as behind a long queue; several calls line up."""
-        self._check_task("late", task)
-        self._faults.late.setdefault(task.name, deque()).append(span(by, "by"))
+        name = self._name("late", task)
+        self._faults.late.setdefault(name, deque()).append(span(by, "by", InvalidArgument))
 
     def lose_commit_answer(self) -> None:
         """Have the next commit raise `EngineUnavailable` after it has happened, as when a connection breaks then.
@@ -339,7 +349,7 @@ class TestKit:
         """
         self._check_open("reorder")
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-            raise InvalidInput("seed", seed, "must be a whole number, or be left out")
+            raise InvalidArgument("seed", seed, "must be a whole number, or be left out")
         chosen = _seed() if seed is None else seed
         told.lines["reorder"] = f"the jobs ran in the order of --stoker-seed={chosen}"
         self._faults.reorder(chosen)
@@ -369,18 +379,21 @@ class TestKit:
         """
         self._check_open("enqueued")
         if not isinstance(task, str) and (not isinstance(task, Task) or task.app is not self.app):
-            raise InvalidInput("task", task, "must be a task of the app that this kit was made for, or a kind")
+            raise InvalidArgument("task", task, "must be a task of the app that this kit was made for, or a kind")
         wanted = Wanted(task, args, filters)
         return [job for job in find(self.app, task, tx) if not wanted.differences(job)]
 
     # --- steering -----------------------------------------------------------------------------------------------
 
-    def fail_next(self, task: Task[..., Any], error: BaseException | type[BaseException]) -> None:
-        """Have the next run of a task raise `error` instead of calling its handler; several calls line up."""
-        self._check_task("fail_next", task)
+    def fail_next(self, task: Task[..., Any] | str, error: BaseException | type[BaseException]) -> None:
+        """Have the next run of a task raise `error` instead of calling its handler; several calls line up.
+
+        The task may be given by its name, as in `twice` and `late`.
+        """
+        name = self._name("fail_next", task)
         if not isinstance(error, BaseException) and not (isinstance(error, type) and issubclass(error, BaseException)):
-            raise InvalidInput("error", error, "must be an exception, such as ConnectionError()")
-        self._failures.setdefault(task.name, deque()).append(error)
+            raise InvalidArgument("error", error, "must be an exception, such as ConnectionError()")
+        self._failures.setdefault(name, deque()).append(error)
 
     async def _around(self, call: Next[Any, Any], context: Any) -> Any:
         """Surround every handler as middleware."""
@@ -512,13 +525,18 @@ async def _result_of(reset: Callable[[], object] | None) -> None:
         await found
 
 
+def _check_slots(slots: object) -> None:
+    if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
+        raise InvalidArgument("slots", slots, "must be how many jobs of a queue run at a time, at least 1")
+
+
 def _seed() -> int:
     """The seed that the caller of pytest gave, else one by chance."""
     given = os.environ.get(SEED)
     if given is None:
         return random.randrange(1_000_000)
     if not given.isdecimal():
-        raise InvalidInput(f"${SEED}", given, "must be a whole number")
+        raise InvalidArgument(f"${SEED}", given, "must be a whole number")
     return int(given)
 
 

@@ -15,7 +15,7 @@ from stoker.executors import Executors
 from stoker.executors.choose import HandlerCall
 from stoker.executors.threads import handler_of
 from stoker.hooks import compose, surround
-from stoker.model.errors import InvalidInput, StokerError
+from stoker.model.errors import InvalidArgument, StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Draft, Note, Settlement, Verdict, check_markers
 from stoker.model.lifecycle import Rules
@@ -148,7 +148,7 @@ def _on_loop(task: Task[..., Any]) -> HandlerCall:
 
 def _claim(draft: Draft, now: Instant, attempt: int, metadata: Mapping[str, str] | None) -> Claim:
     if isinstance(attempt, bool) or not isinstance(attempt, int) or attempt < 1:
-        raise InvalidInput("attempt", attempt, "must be a whole number of at least 1")
+        raise InvalidArgument("attempt", attempt, "must be a whole number of at least 1")
     options = draft.options
     if metadata is not None:
         options = msgspec.structs.replace(options, metadata={**(options.metadata or {}), **metadata})

@@ -17,7 +17,7 @@ from stoker.engines.base import Clock, Engine
 from stoker.engines.memory.engine import MemoryEngine
 from stoker.engines.sql.user_handles.handles import drive
 from stoker.engines.url import engine_from_url
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidArgument
 from stoker.testing.user_transactions import UserTransactions
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class OwnStore:
         """Make an engine on a file in a folder of its own, beside the file that the URL names."""
         given = None if url is None else Path(engine_from_url(url).where)
         if given is not None and not given.parent.is_dir():
-            raise InvalidInput("store", url, f"must be in a folder that exists; {given.parent} does not")
+            raise InvalidArgument("store", url, f"must be in a folder that exists; {given.parent} does not")
         self._folder = Path(tempfile.mkdtemp(prefix="stoker-kit-", dir=None if given is None else given.parent))
         own = quote(str(self._folder / ("jobs.db" if given is None else given.name)))
         query = "" if url is None else urlsplit(url).query
@@ -101,7 +101,7 @@ class OwnStore:
 def _url(where: object) -> str:
     """The URL that a user means: one of the names of engines, or a URL."""
     if not isinstance(where, str) or ("://" not in where and where not in ("memory", "sqlite", *ADDRESSES)):
-        raise InvalidInput("store", where, 'must be "memory", "sqlite", or the URL of a store')
+        raise InvalidArgument("store", where, 'must be "memory", "sqlite", or the URL of a store')
     if where == "memory":
         return "memory://"
     if where == "sqlite":
@@ -110,7 +110,7 @@ def _url(where: object) -> str:
         found = os.environ.get(ADDRESSES[where])
         if not found:
             why = f"needs a server: set ${ADDRESSES[where]} to its URL, or give the URL itself"
-            raise InvalidInput("store", where, why)
+            raise InvalidArgument("store", where, why)
         return found
     return where
 

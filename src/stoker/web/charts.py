@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidArgument
 from stoker.model.events import Point
 from stoker.model.humanize import span
 from stoker.model.stats import BUCKET, COUNTED, OF_ALL, of_all, width_for
@@ -70,11 +70,11 @@ def range_of(visit: RequestContext, now: Instant) -> Range:
         start = _moment("since", since or _text(closed - HOUR)) // BUCKET * BUCKET
         end = min(-(-_moment("until", until or _text(closed)) // BUCKET) * BUCKET, closed)
         if end - start > LONGEST:
-            raise InvalidInput("since", since, "must be 90 days before until at most")
+            raise InvalidArgument("since", since, "must be 90 days before until at most")
         return _ranged("", min(start, end - BUCKET), end)
     name = visit.parameter("range", "1h")
     if name not in SPANS:
-        raise InvalidInput("range", name, f"must be one of {', '.join(SPANS)}")
+        raise InvalidArgument("range", name, f"must be one of {', '.join(SPANS)}")
     return _ranged(name, closed - SPANS[name], closed)
 
 
@@ -87,10 +87,10 @@ def _moment(field: str, text: str) -> Instant:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInput(field, text, "must be a time such as 2026-11-16T14:00:00Z") from None
+        raise InvalidArgument(field, text, "must be a time such as 2026-11-16T14:00:00Z") from None
     at = instant(found if found.tzinfo is not None else found.replace(tzinfo=UTC), field)
     if not 0 <= at <= LATEST:
-        raise InvalidInput(field, text, "must be between 1970 and 2255")
+        raise InvalidArgument(field, text, "must be between 1970 and 2255")
     return at
 
 
@@ -235,7 +235,7 @@ def as_json(found: Series, look: str) -> list[list[float | None]]:
         "latency": [found.p50, found.p95, found.p99],
     }
     if look not in columns:
-        raise InvalidInput("look", look, f"must be one of {', '.join(columns)}")
+        raise InvalidArgument("look", look, f"must be one of {', '.join(columns)}")
     return [[at / SECOND for at in found.at], *columns[look]]
 
 

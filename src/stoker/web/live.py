@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidArgument
 from stoker.web import view
 from stoker.web.hub import Want
 from stoker.web.pages import (
@@ -131,7 +131,7 @@ def _shown(visit: RequestContext) -> tuple[Live, RequestContext]:
     """The live page that the address names, and a visit to it."""
     name = visit.parameter("page")
     if name not in PAGES:
-        raise InvalidInput("page", name, f"must be one of {', '.join(PAGES)}")
+        raise InvalidArgument("page", name, f"must be one of {', '.join(PAGES)}")
     page = PAGES[name]
     named = {part: visit.parameter(part) for part in page.names}
     path = visit.url(page.path.format(**{part: quote(value, safe="") for part, value in named.items()}))

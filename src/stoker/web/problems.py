@@ -89,6 +89,9 @@ def details(problem: Problem, request: str) -> ProblemDetails:
     )
 
 
+PLACES = ("cursor", "before")
+"""What callers in Python give to get the page behind another one; a request says `after`."""
+
 AWAY = "The store does not answer. Nothing was changed. Try again in a moment."
 
 
@@ -117,6 +120,8 @@ def of(error: Exception) -> Problem | None:
             return Problem(409, "duplicate", str(error), job=error.job_id, key=error.key)
         case PayloadTooLarge():
             return Problem(413, "too_large", str(error), field=error.field)
+        case InvalidInput() if error.field in PLACES:
+            return of(error.named("after"))
         case InvalidInput():
             return Problem(422, "invalid", str(error), field=error.field)
         case UnknownTask():

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias, assert_never
 
 import msgspec
 
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidArgument, InvalidInput
 from stoker.model.job import check_span
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.stream import Message, MessageId
@@ -230,7 +230,7 @@ class LetterFilter(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not 1 <= self.limit <= LARGEST_PAGE:
-            raise InvalidInput("limit", self.limit, f"must be between 1 and {LARGEST_PAGE}")
+            raise InvalidArgument("limit", self.limit, f"must be between 1 and {LARGEST_PAGE}")
 
     def matches(self, letter: Letter) -> bool:
         wanted = (self.stream, self.consumer, self.status, self.key, self.partition, self.type)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from stoker.admin.audit import AuditView
 from stoker.model.audit import difference, in_words
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidArgument
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.web import view
 from stoker.web.pages import shared
@@ -25,7 +25,7 @@ async def show(visit: RequestContext) -> Response:
     reading = await visit.board.hub.reading()
     since = visit.parameter("since", "7d")
     if since not in WINDOWS:
-        raise InvalidInput("since", since, f"must be one of {', '.join(WINDOWS)}")
+        raise InvalidArgument("since", since, f"must be one of {', '.join(WINDOWS)}")
     who, target = visit.parameter("who") or None, visit.parameter("target") or None
     found = await visit.admin.audit.list(WINDOWS[since] / SECOND, who=who, target=target, limit=SHOWN)
     context = view.common(visit, "audit", "Audit", shared.found(visit, reading)) | {

@@ -11,7 +11,7 @@ from stoker.admin.groups import STATES, CallbackView, GroupDetail, GroupView, St
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.actions import OF_GROUP
-from stoker.model.errors import InvalidInput, NotFound
+from stoker.model.errors import InvalidArgument, InvalidInput, NotFound
 from stoker.model.humanize import count
 from stoker.model.job import Status
 from stoker.web import view
@@ -36,7 +36,7 @@ async def show(visit: RequestContext) -> Response:
     """A page of groups, open ones first."""
     state, after = visit.parameter("state"), visit.parameter("after") or None
     if state not in ("", *STATES):
-        raise InvalidInput("state", state, f"must be one of {', '.join(STATES)}")
+        raise InvalidArgument("state", state, f"must be one of {', '.join(STATES)}")
     wanted: State | None = "open" if state == "open" else "closed" if state == "closed" else None
     reading = await visit.board.hub.reading()
     found = await visit.admin.groups.list(state=wanted, limit=SHOWN, cursor=after)

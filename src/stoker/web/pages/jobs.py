@@ -12,7 +12,7 @@ from stoker.admin import Filter, InvalidFilter
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.actions import MANY, Action
-from stoker.model.errors import Forbidden, InvalidInput
+from stoker.model.errors import Forbidden, InvalidArgument, InvalidInput
 from stoker.model.humanize import ago, clock, span, until
 from stoker.model.job import Status
 from stoker.model.names import in_use
@@ -21,7 +21,7 @@ from stoker.model.query import Census, Query, cursor_time, read_cursor
 from stoker.model.same_error import error_line
 from stoker.model.time import SECOND, Instant, instant
 from stoker.views import Job
-from stoker.web import view
+from stoker.web import problems, view
 from stoker.web.hub import Reading, Want
 from stoker.web.pages import shared
 from stoker.web.request import RequestContext
@@ -87,8 +87,10 @@ async def show(visit: RequestContext) -> Response:
             return await _by_error(visit, reading, wanted)
         found = await visit.admin.jobs.find(wanted, limit=SHOWN, cursor=_cursor(visit))
     except (InvalidInput, Forbidden) as error:
-        context = _context(visit, reading, Filter(), text) | {"mistake": str(error), "rows": [], "found": None}
-        return view.page(visit, "jobs.html", context, 403 if isinstance(error, Forbidden) else 422)
+        problem = problems.of(error)
+        assert problem is not None  # both are refusals
+        context = _context(visit, reading, Filter(), text) | {"mistake": problem.detail, "rows": [], "found": None}
+        return view.page(visit, "jobs.html", context, problem.status)
     now = visit.board.hub.current(reading).census.at
     back = cursor_time(read_cursor(found.cursor)) if found.cursor else None
     context = _context(visit, reading, wanted, text) | {
@@ -158,7 +160,7 @@ def live_context(visit: RequestContext, reading: Reading, newest: Sequence[bytes
     try:
         newer = sum(one > ids.parse(top) for one in newest) if top else len(newest)
     except ValueError:
-        raise InvalidInput("top", top, "must be the id of a job") from None
+        raise InvalidArgument("top", top, "must be the id of a job") from None
     return _context(visit, reading, wanted, text) | {"rows": [], "found": None, "newer": newer}
 
 
