@@ -12,7 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, Self, TypeVar, Unpack
 
 from msgspec.structs import asdict, replace
 
@@ -105,10 +105,10 @@ class Task(Generic[P, R]):
             more = f"; what you may know as {name}() is {hint}" if hint else ""
             raise AttributeError(f"task {vars(self).get('name', '?')!r} has no {name!r}{more}", name=name, obj=self)
 
-        def __or__(self, other: object) -> NoReturn:
-            """Raise, naming what other job systems mean by it."""
-            why = "is no operator here; write chain(first.draft(...), second.draft(PREVIOUS))"
-            raise InvalidInput("task | task", self, why)
+    def __or__(self, other: Never) -> Never:
+        """Raise, naming what other job systems mean by it; no type is accepted, so checkers refuse it too."""
+        why = "is no operator here; write chain(first.draft(...), second.draft(PREVIOUS))"
+        raise InvalidInput("task | task", self, why)
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """A job that is not stored yet, for `jobs.enqueue_many` and for follow-ups."""

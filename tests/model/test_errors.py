@@ -13,6 +13,7 @@ from stoker.model.errors import (
     DuplicateSchedule,
     DuplicateTask,
     EngineError,
+    InvalidArgument,
     InvalidInput,
     InvalidTransition,
     JobCanceled,
@@ -77,6 +78,8 @@ def test_refused_input_names_field_value_and_reason() -> None:
     error = InvalidInput("queue", "a b", "must not contain spaces")
     assert (error.field, error.value, error.why) == ("queue", "a b", "must not contain spaces")
     assert str(error) == "queue: must not contain spaces; got 'a b'. Nothing was stored."
+    read = InvalidArgument("cursor", "zzz", "must be the one of the page before").named("after")
+    assert str(read) == "after: must be the one of the page before; got 'zzz'."
 
 
 @pytest.mark.spec("ERROR-02")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -78,6 +80,30 @@ def test_no_text_can_be_made_of_a_marker() -> None:
         with pytest.raises(InvalidInput, match="RESULTS: stands for the results of a group's members, which is not"):
             make(RESULTS)
     assert PREVIOUS.misplaced == "PREVIOUS stands for a whole argument; it cannot be inside another value"
+
+
+@pytest.mark.spec("PASS-14")
+def test_what_cannot_be_made_of_a_marker_or_a_draft_says_what_to_write() -> None:
+    marker: Any
+    for marker in (PREVIOUS, RESULTS):
+        uses: tuple[Callable[[], Any], ...] = (
+            lambda: marker["x"],  # noqa: B023 - called here
+            lambda: marker + 1,  # noqa: B023
+            lambda: 1 + marker,  # noqa: B023
+            lambda: marker < 1,  # noqa: B023
+            lambda: int(marker),  # noqa: B023
+            lambda: list(marker),  # noqa: B023
+            lambda: sum(marker),  # noqa: B023
+        )
+        whole = rf"{marker!r}: .* has no value yet; give it whole, as in task.draft\({marker!r}\), and .* handler"
+        for use in uses:
+            with pytest.raises(InvalidInput, match=whole):
+                use()
+        with pytest.raises(AttributeError, match=rf"{marker!r} stands for .* got {marker!r}.total$"):
+            _ = marker.total
+        assert copy.copy(marker).name == marker.name
+    with pytest.raises(InvalidInput, match=r"write chain\(first, second\), with PREVIOUS where"):
+        _ = draft(1) | draft(2)  # type: ignore[operator]
 
 
 @pytest.mark.spec("PASS-01", "PASS-02")

@@ -73,6 +73,17 @@ def test_durations_of_a_key_are_refused_by_field() -> None:
     with pytest.raises(InvalidInput, match="must be at least the delay, 61 s"):
         Draft(b"j" * 16, "send", delay=61 * SECOND, unique=Unique("k", mode="replace", longest=60))
     assert Unique("k", for_=60) == Unique("k", for_=timedelta(minutes=1)) != Unique("k")
+    with pytest.raises(InvalidInput, match=r"is left out for all arguments, as in Unique\(for_=3600\)"):
+        Unique(True)  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("TASK-09")
+def test_a_key_of_all_arguments_is_made_of_their_fingerprint() -> None:
+    assert Unique(for_=60).is_of_arguments
+    made = Unique(for_=60, mode="raise").of_arguments("f00")
+    assert (made, made.is_of_arguments) == (Unique("arguments:f00", for_=60, mode="raise"), False)
+    with pytest.raises(InvalidInput, match=r"unique: has no key; task.draft\(...\)"):
+        Draft(b"j" * 16, "send", unique=Unique())
     assert Unique("k", mode="replace", longest=60) == Unique("k", mode="replace", longest=timedelta(minutes=1))
 
 

@@ -83,6 +83,7 @@ async def main() -> None:
     jobs.cron("@daily", queu="mail")  # E: call-arg | reportCallIssue
     await jobs.schedule("s", send.draft("a"), crontab="@daily")  # E: call-arg | reportCallIssue
     await jobs.schedule("s", send, cron="@daily")  # E: arg-type | reportArgumentType
+    send.draft("a") | send.draft("b")  # E: operator | reportOperatorIssue
     jobs.draft("resize", prioritty=1)  # E: call-arg | reportCallIssue
     jobs.declare("elsewhere", attempts="three")  # E: arg-type | reportArgumentType
     jobs.queue("mail", rate=5)  # E: arg-type | reportArgumentType

@@ -103,7 +103,8 @@ async def test_an_entry_of_the_metadata_with_spaces_is_found(app: Stoker, client
 
 @pytest.mark.spec("REST-02")
 async def test_a_place_that_no_page_ended_at_is_refused_by_the_name_it_was_given(app: Stoker, client: Client) -> None:
-    await Outbox(app, stream="orders").append("ada", {"order": 7})
+    orders: Outbox[dict[str, int]] = Outbox(app, stream="orders")
+    await orders.append("ada", {"order": 7})
     for path in ("jobs", "groups", "streams/orders/letters"):
         refused = await client.get(f"/api/v1/{path}?after=zzz")
         assert (refused.status_code, refused.json()["field"]) == (422, "after"), path

@@ -11,7 +11,7 @@ import enum
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from typing import Any, Literal, Never, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -242,12 +242,10 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         more = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__[1:])
         return f"Draft(id={self.id!r}, {more})"
 
-    if not TYPE_CHECKING:  # a checker refuses it by itself
-
-        def __or__(self, other: object) -> NoReturn:
-            """Raise, naming what other job systems mean by it."""
-            why = "is no operator here; write chain(first, second), with PREVIOUS where the second takes the result"
-            raise InvalidInput("draft | draft", self.kind, why)
+    def __or__(self, other: Never) -> Never:
+        """Raise, naming what other job systems mean by it; no type is accepted, so checkers refuse it too."""
+        why = "is no operator here; write chain(first, second), with PREVIOUS where the second takes the result"
+        raise InvalidInput("draft | draft", self.kind, why)
 
     def then(self, *drafts: Draft) -> Draft:
         """A copy whose success stores these drafts, in the same write.

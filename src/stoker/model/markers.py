@@ -9,7 +9,7 @@ over a marker meanwhile stays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 from msgspec import Raw
@@ -39,20 +39,18 @@ class Marker:
     def __format__(self, spec: str) -> str:
         return str(self)
 
-    if not TYPE_CHECKING:  # markers are typed `Any`: no checker sees these
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in Marker.__slots__:  # of one that is being copied
+            raise AttributeError(name)
+        raise AttributeError(f"{self.name} {self.known_later}; got {self.name}.{name}", name=name, obj=self)
 
-        def __getattr__(self, name: str) -> NoReturn:
-            if name in Marker.__slots__:  # of one that is being copied
-                raise AttributeError(name)
-            raise AttributeError(f"{self.name} {self.known_later}; got {self.name}.{name}", name=name, obj=self)
+    def _refuse(self, *_: object) -> NoReturn:
+        raise InvalidInput(self.name, self, self.known_later)
 
-        def _refuse(self, *_: object) -> NoReturn:
-            raise InvalidInput(self.name, self, self.known_later)
-
-        __getitem__ = __iter__ = __int__ = __float__ = _refuse
-        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
-        __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _refuse
-        __lt__ = __le__ = __gt__ = __ge__ = __or__ = __ror__ = _refuse
+    __getitem__ = __iter__ = __int__ = __float__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __or__ = __ror__ = _refuse
 
     @property
     def known_later(self) -> str:
