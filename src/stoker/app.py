@@ -528,7 +528,7 @@ class Stoker(Registry):
     ) -> GroupHandle:
         """`group` for code without a loop; a synchronous `tx` of yours needs no loop at all."""
         new = self.group(drafts, then=then, on_failure=on_failure, on_finish=on_finish, id=id, tx=tx)
-        return new.store_here() if new.joins else self.run(new, instead="`await jobs.group(...)`")
+        return new.store_here() if new.joins else self.run(new.store(), instead="`await jobs.group(...)`")
 
     def group_handle(self, group: str | UUID | JobId) -> GroupHandle:
         """The handle of a group by its id."""

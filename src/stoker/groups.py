@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
@@ -371,19 +371,23 @@ class NewGroup:
     # --- whole --------------------------------------------------------------------------------------------------
 
     def __await__(self) -> Generator[Any, None, GroupHandle]:
+        return self.store().__await__()
+
+    def store(self) -> Coroutine[Any, Any, GroupHandle]:
+        """Store it, once it is awaited."""
         self._use()
-        return self._store().__await__()
+        return self._store()
 
     def store_here(self) -> GroupHandle:
         """Store it in the transaction that it joins, in this thread and without a loop."""
-        self._use()
-        return drive(self._store())
+        return drive(self.store())
 
     async def _store(self) -> GroupHandle:
         if self._drafts is None:
             raise InvalidInput("group", None, "needs its drafts, or a block: async with jobs.group(...) as group")
         members = self._handle.taken_in(self._group, _drafts((self._drafts,)))
         if self._again:
+            self._check_steps()
             return await self._go_on(await self._app.engine(), members)
         first, *rest = list(portions(members, self._app.root().most_bytes)) or [range(0)]
         group = self._group if rest and not self.joins else self._group.seal(abandoned=False)
@@ -403,7 +407,6 @@ class NewGroup:
 
         A call that is interrupted leaves the group open for the next one; after an hour it is abandoned.
         """
-        self._check_steps()
         [stored] = await engine.groups.get([self._group.id])
         placed = 0 if stored is None else self._placed(stored, len(members))
         try:
