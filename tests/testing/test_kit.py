@@ -934,10 +934,7 @@ def test_bad_input_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -
                 "slots: must be how many jobs of a queue run at a time, ",
             ),
             (lambda: kit.advance_sync(1, slots="x"), "slots: must be how many"),  # type: ignore[arg-type]
-            (
-                lambda: kit.fail_next("sned", ValueError()),
-                "task: must be a task of the app that this kit was made for,",
-            ),
+            (lambda: kit.fail_next("sned", ValueError()), "task: must be a task of the app that this kit was made"),
         ):
             with pytest.raises(InvalidInput) as refused:
                 call()
