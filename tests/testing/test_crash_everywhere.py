@@ -269,6 +269,114 @@ async def test_on_sqlite_a_block_with_sql_of_its_own_is_run_at_every_point() -> 
         assert points == 6
 
 
+# --- durable jobs -----------------------------------------------------------------------------------------------------
+
+
+def pay_provider(order: int) -> str:
+    charged.append(f"order {order}")
+    return f"receipt {order}"
+
+
+def pay_provider_by_key(order: int, key: str) -> str:
+    by_key.setdefault(key, order)
+    return f"receipt {order}"
+
+
+@jobs.task
+async def label(order: int) -> str:
+    return f"label {order}"
+
+
+@jobs.task
+async def durable(order: int) -> str:
+    run = current()
+    receipt = await run.step("charge", pay_provider_by_key, order, f"order {order}")
+    name = await run.wait("approval", str, timeout=3600)
+    await run.sleep(14 * 86400)
+    return f"{receipt}, {name}, {await run.call(label.draft(order))}"
+
+
+@jobs.task
+def durable_in_thread(order: int) -> str:
+    run = current()
+    receipt: str = run.step_sync("charge", pay_provider, order)
+    run.sleep_sync(3600)
+    return receipt
+
+
+@pytest.mark.spec("KIT-19")
+async def test_a_durable_job_dies_around_each_step_and_before_each_suspension() -> None:
+    async with TestKit(jobs) as kit:
+        points = []
+        async for run in kit.crash_everywhere(
+            durable, 7, reset=reset, answer=lambda job: job.signal("approval", "ada")
+        ):
+            points.append(run.point)
+            assert (run.result, len(by_key)) == ("receipt 7, ada, label 7", 1), run
+            assert [job.kind for job in run.enqueued] == ["label"], run
+    assert points == [
+        None,
+        "before the start",
+        "before step charge was stored",
+        "after step charge was stored",
+        "before it was suspended",
+        "before the start, time 2",
+        "before it was suspended, time 2",
+        "before the start, time 3",
+        "before it was suspended, time 3",
+        "before the start, time 4",
+        "before step call:label was stored",
+        "after step call:label was stored",
+        "before the settlement",
+    ]
+
+
+@pytest.mark.spec("KIT-19")
+def test_a_step_without_a_key_is_caught_before_it_is_stored_and_nowhere_else() -> None:
+    with TestKit(jobs) as kit:
+        twice = [run.point for run in kit.crash_everywhere_sync(durable_in_thread, 7, reset=reset) if len(charged) != 1]
+        assert twice == ["before step charge was stored"]
+
+
+@pytest.mark.spec("KIT-19")
+async def test_a_job_that_waits_for_a_signal_that_nobody_sends_is_shown_waiting() -> None:
+    @jobs.task(name="waits")
+    async def waits() -> None:
+        await current().wait("never")
+
+    async with TestKit(jobs) as kit:
+        runs = [run async for run in kit.crash_everywhere(waits)]
+    assert {run.status for run in runs} == {"pending"} and [run.point for run in runs] == [
+        None,
+        "before the start",
+        "before it was suspended",
+    ]
+
+
+@pytest.mark.spec("KIT-19")
+@pytest.mark.parametrize("where", ["memory", "sqlite"])
+async def test_a_step_in_a_transaction_is_stored_with_its_writes_or_not_at_all(where: str) -> None:
+    app = Stoker(NEVER)
+
+    @app.task
+    async def send() -> None: ...
+
+    async def write(tx: object) -> str:
+        await send.enqueue()
+        return "written"
+
+    @app.task
+    async def pay() -> str:
+        return str(await current().step("write", write, tx=True))
+
+    async with TestKit(app, where) as kit:
+        points = []
+        async for run in kit.crash_everywhere(pay):
+            points.append(run.point)
+            assert (len(run.enqueued), run.result) == (1, "written"), run
+    assert points[-3:] == ["before step write was stored", "after step write was stored", "before the settlement"]
+
+
 # --- what a run does ------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from stoker.hooks import FailedRun
 from stoker.model.errors import EngineRefused, StokerError
 from stoker.model.humanize import count
 from stoker.model.job import FINISHED, Draft, Status
+from stoker.model.steps import NEVER
 from stoker.model.time import DAY
 from stoker.testing.clock import VirtualClock
 from stoker.testing.enqueued import EnqueuedJob, in_order, stored, written
@@ -20,6 +22,7 @@ from stoker.testing.handler_faults import Death, Faults
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
+    from stoker.handle import JobHandle
     from stoker.task import Task
 
 
@@ -66,12 +69,14 @@ class Crashes:
         faults: Faults,
         drain: Callable[[Engine], Awaitable[object]],
         call: tuple[Task[..., Any], tuple[Any, ...], Mapping[str, Any]],
+        answer: Callable[[JobHandle[Any]], object] | None,
     ) -> None:
         self._app = app
         self._clock = clock
         self._faults = faults
         self._drain = drain
         self._call = call
+        self._answer = answer
         self._points: list[str | None] = [None]
         self._next = 0
         self._began = clock.now()
@@ -104,7 +109,7 @@ class Crashes:
         listener = app.on_error(lambda failed: _keep(raised, draft, failed))
         try:
             handle = await app.enqueue_draft(draft, task.signature)
-            await self._until_it_rests(engine, draft)
+            await self._until_it_rests(engine, draft, handle)
         finally:
             self._faults.death = None
             app.errors.remove(listener)
@@ -131,15 +136,24 @@ class Crashes:
             appended=dict(await _messages(engine) - messages),
         )
 
-    async def _until_it_rests(self, engine: Engine, draft: Draft) -> None:
-        """Drain until the job has ended, or waits for something that no time brings."""
+    async def _until_it_rests(self, engine: Engine, draft: Draft, handle: JobHandle[Any]) -> None:
+        """Drain until the job has ended, or waits for something that neither time nor the test brings."""
+        answered = 0
         while True:
             await self._drain(engine)
             [job] = await engine.operator.get([draft.job_id])
             assert job is not None
-            if job.status in FINISHED or job.scheduled_at <= self._clock.now():
+            if job.status in FINISHED:
                 return
-            self._clock.set(job.scheduled_at)
+            if self._answer is not None and job.suspended and answered != job.token:
+                answered = job.token  # once for each run
+                given = self._answer(handle)
+                if inspect.isawaitable(given):
+                    await given
+            elif self._clock.now() < job.scheduled_at < NEVER:
+                self._clock.set(job.scheduled_at)
+            else:
+                return
 
 
 def _keep(raised: list[BaseException], draft: Draft, failed: FailedRun) -> None:

@@ -9,10 +9,11 @@ from typing import Any, cast
 from stoker.engines.base import Engine, Transaction
 from stoker.model.groups import Group
 from stoker.model.humanize import count
-from stoker.model.job import Claim, Demand, Draft, Receipt, Settled, Settlement
+from stoker.model.job import Claim, Demand, Draft, Receipt, Settled, Settlement, Verdict
 from stoker.model.outbox.stream import Entry, Stream
+from stoker.model.steps import Save
 from stoker.model.time import Span
-from stoker.testing.handler_faults import Faults
+from stoker.testing.handler_faults import Faults, stored_steps
 
 
 class FaultyJobs:
@@ -38,8 +39,7 @@ class FaultyJobs:
 
     async def claim(self, demand: Demand) -> list[Claim]:
         if self._faults.seed is None:
-            claims: list[Claim] = await self._inner.claim(demand)
-            return claims
+            return self._faults.claimed(await self._inner.claim(demand))
         return self._faults.chosen(demand, await self._inner.claim(self._faults.widened(demand)))
 
     async def settle(
@@ -47,7 +47,7 @@ class FaultyJobs:
     ) -> Settled:
         if demand is None or self._faults.seed is None:
             settled: Settled = await self._inner.settle(settlements, demand=demand, **options)
-            return settled
+            return Settled(settled.verdicts, self._faults.claimed(settled.claims))
         settled = await self._inner.settle(settlements, demand=self._faults.widened(demand), **options)
         return Settled(settled.verdicts, self._faults.chosen(demand, settled.claims))
 
@@ -83,6 +83,24 @@ class FaultyOutbox:
         return settled
 
 
+class FaultySteps:
+    """The steps of an engine. Those that a run saves by itself die with their worker, see `MortalWorker`."""
+
+    def __init__(self, inner: Any, faults: Faults) -> None:
+        self._inner = inner
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def save(self, saves: Sequence[Save], *, tx: Transaction | None = None) -> list[Verdict]:
+        verdicts: list[Verdict] = await self._inner.save(saves, tx=tx)
+        if tx is not None:
+            self._faults.step_to_commit = what = stored_steps(saves[0])
+            self._faults.reach(f"before {what}")
+        return verdicts
+
+
 class FaultyEngine:
     """Another engine, whose calls are points at which a worker may die."""
 
@@ -90,6 +108,7 @@ class FaultyEngine:
         self._inner = inner
         self._faults = faults
         self.jobs = FaultyJobs(inner.jobs, faults)
+        self.steps = FaultySteps(inner.steps, faults)
         self.outbox = None if inner.outbox is None else FaultyOutbox(inner.outbox, faults)
 
     def __getattr__(self, name: str) -> Any:

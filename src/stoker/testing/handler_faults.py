@@ -19,6 +19,7 @@ from stoker.context import Context, running
 from stoker.model.errors import EngineUnavailable
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Claim, Demand
+from stoker.model.steps import Save
 from stoker.model.time import Span
 
 START: Final = "before the start"
@@ -27,6 +28,12 @@ SETTLEMENT: Final = "before the settlement"
 
 class WorkerDied(BaseException):
     """Ends a handler whose worker is dead. No `except Exception` catches it."""
+
+
+def stored_steps(save: Save) -> str:
+    """How points name the rows of a durable job that a write stores."""
+    names = [step.name for step in save.steps]
+    return f"step {names[0]} was stored" if len(names) == 1 else f"steps {', '.join(names)} were stored"
 
 
 class Death:
@@ -65,7 +72,10 @@ class Faults:
         self.death: Death | None = None
         self.twice: Counter[str] = Counter()
         self.late: dict[str, deque[Span]] = {}
+        self.postponed: set[JobId] = set()
         self.lost_answers = 0
+        self.step_to_commit: str | None = None
+        """What a transaction that is about to commit stores of a step."""
         self.seed: int | None = None
         self._aside: dict[str, list[Claim]] = {}
         self._alike: Counter[tuple[str, bytes]] = Counter()
@@ -86,7 +96,10 @@ class Faults:
             death.reach(name)
 
     def committed(self) -> None:
-        """Lose the answer of a commit that has happened, if a test asked for that."""
+        """Die after the commit of a step, or lose the answer of a commit that has happened, if a test asked for it."""
+        step, self.step_to_commit = self.step_to_commit, None
+        if step is not None:
+            self.reach(f"after {step}")
         if self.lost_answers:
             self.lost_answers -= 1
             raise EngineUnavailable(
@@ -101,6 +114,11 @@ class Faults:
         self.seed = seed
         self._alike.clear()
         self._places.clear()
+
+    def claimed(self, claims: list[Claim]) -> list[Claim]:
+        """Claims as their worker gets them: a job that was late was not started before."""
+        late = self.postponed
+        return [msgspec.structs.replace(one, fresh=True) if one.id in late else one for one in claims]
 
     def widened(self, demand: Demand) -> Demand:
         """Ask for everything that may run, so that there is something to choose from."""
@@ -122,7 +140,7 @@ class Faults:
                 aside.append(claim)
         if aside:
             self._aside[demand.worker] = aside
-        return taken
+        return self.claimed(taken)
 
     def _place(self, claim: Claim) -> float:
         """Where a job comes: by chance, but the same jobs come in the same order with the same seed."""

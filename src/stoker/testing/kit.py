@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 from stoker.app import Stoker
 from stoker.engine_pool import LoopEngine
 from stoker.engines.base import Engine, Transaction, outbox_of
+from stoker.handle import JobHandle
 from stoker.hooks import FailedRun, Next
 from stoker.joining import joined
 from stoker.model import ids
@@ -253,17 +254,20 @@ class TestKit:
         /,
         *args: Any,
         reset: Callable[[], object] | None = None,
+        answer: Callable[[JobHandle[Any]], object] | None = None,
         **kwargs: Any,
     ) -> AsyncGenerator[CrashRun, None]:
         """Run a job once for each point at which its worker can die, and let another worker go on each time.
 
-        A worker can die before the handler starts, before and after it enqueues, appends, receives, notes something or
-        commits a block, and before the end of the job is stored. The first run is one in which no worker dies. Every
-        run has an empty store, in which it leaves what came of it until the next one begins, and starts at the same
-        time. `reset` is called on that store before each run, and may be a coroutine function: it puts back what the
-        handler changes elsewhere, and stores what it needs. After the last run the kit has its own store again.
+        A worker can die before the handler starts, before and after it enqueues, appends, receives, notes something,
+        stores a step or commits a block, and before the job is suspended or its end is stored. The first run is one in
+        which no worker dies. Every run has an empty store, in which it leaves what came of it until the next one
+        begins, and starts at the same time. `reset` is called on that store before each run: it puts back what the
+        handler changes elsewhere, and stores what it needs. `answer` is called with the job's handle whenever a run was
+        suspended, and may send the signal that it waits for. Both may return something to be awaited. After the last
+        run the kit has its own store again.
         """
-        crashes = self._crashes(task, args, kwargs, reset)
+        crashes = self._crashes(task, args, kwargs, reset, answer)
         while crashes.left:
             await self._fresh_store(crashes)
             await _result_of(reset)
@@ -276,10 +280,11 @@ class TestKit:
         /,
         *args: Any,
         reset: Callable[[], object] | None = None,
+        answer: Callable[[JobHandle[Any]], object] | None = None,
         **kwargs: Any,
     ) -> Iterator[CrashRun]:
         """`crash_everywhere` for code without a loop; `reset` is called in the caller's thread."""
-        crashes = self._crashes(task, args, kwargs, reset)
+        crashes = self._crashes(task, args, kwargs, reset, answer)
         run = functools.partial(self.app.run, instead="`async for` with `kit.crash_everywhere(...)`")
         while crashes.left:
             run(self._fresh_store(crashes))
@@ -289,11 +294,12 @@ class TestKit:
             yield self._tell(run(crashes.run()))
         run(self._own_store(crashes))
 
-    def _crashes(self, task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reset: Any) -> Crashes:
+    def _crashes(self, task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], reset: Any, answer: Any) -> Crashes:
         self._check_task("crash_everywhere", task)
-        if reset is not None and not callable(reset):
-            raise InvalidArgument("reset", reset, "must be a function, such as charges.clear without parentheses")
-        return Crashes(self.app, self.clock, self._faults, self._drain_all, (task, args, kwargs))
+        for name, given in (("reset", reset), ("answer", answer)):
+            if given is not None and not callable(given):
+                raise InvalidArgument(name, given, "must be a function, such as charges.clear without parentheses")
+        return Crashes(self.app, self.clock, self._faults, self._drain_all, (task, args, kwargs), answer)
 
     async def _fresh_store(self, crashes: Crashes) -> None:
         """Give the app an empty store instead of that of the run before."""

@@ -10,11 +10,12 @@ from stoker.context import Context
 from stoker.hand_back import BATCH, publish
 from stoker.hooks import Next
 from stoker.model.ids import JobId
-from stoker.model.job import LEASE, Claim, Settlement
+from stoker.model.job import LEASE, Claim, Settlement, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Crashed, Exit, HandedBack, Snooze
+from stoker.model.steps import Save
 from stoker.model.time import SECOND
-from stoker.testing.handler_faults import SETTLEMENT, START, Faults, WorkerDied
+from stoker.testing.handler_faults import SETTLEMENT, START, Faults, WorkerDied, stored_steps
 from stoker.testing.single_run import InThisProcess
 from stoker.worker import Worker
 from stoker.worker.failures import FailureLog
@@ -46,17 +47,29 @@ class MortalWorker(Worker):
         super().settled(claim, settlement)
         self._faults.reach("after the commit of its block")
 
+    async def save_steps(self, save: Save) -> Verdict:
+        """Save steps of a durable job."""
+        what = stored_steps(save)
+        self._faults.reach(f"before {what}")
+        verdict = await super().save_steps(save)
+        self._faults.reach(f"after {what}")
+        return verdict
+
     async def around(self, call: Next[Any, Any], context: Context) -> Any:
         """Run a handler; if the worker dies under it, stay there until `die` has ended everything."""
         faults, kind = self._faults, context.kind
         if late := faults.late.get(kind):
+            faults.postponed.update(item.claim.id for item in context.items if item.claim.fresh)
             raise Snooze(late.popleft() / SECOND)
         try:
             faults.reach(START)
             try:
                 value = await call(context)
-            except (Exception, Exit):
-                faults.reach(SETTLEMENT)
+            except BaseException as error:
+                if any(item.durable is not None and item.durable.suspended for item in context.items):
+                    faults.reach("before it was suspended")
+                elif isinstance(error, Exception | Exit):
+                    faults.reach(SETTLEMENT)
                 raise
             if any(item.commit is None or item.commit.settled is None for item in context.items):
                 faults.reach(SETTLEMENT)
