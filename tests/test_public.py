@@ -28,6 +28,7 @@ HOME = {
     "stoker.outbox",
     "stoker.web",
     "stoker.contrib.fastapi",
+    "stoker.contrib.flask",
 }
 """Where users import from."""
 

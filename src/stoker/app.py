@@ -150,7 +150,7 @@ class Stoker(Registry):
         )
         pace = {field.name: options.pop(field.name, None) for field in dataclasses.fields(TimelineSettings)}
         self._pace = resolve(TimelineSettings, pace, environ=os.environ)
-        self._pool = _engine_pool(_address(url), options)
+        self._pool = self._make_pool(url, options)
         self._pool.added = self._watch_closings
         self._tenant_scope = tenant_scope
         self.middleware: list[Middleware[Any, Any] | PlainMiddleware[Any, Any]] = list(middleware)
@@ -165,6 +165,10 @@ class Stoker(Registry):
         """Has a `TestKit` taken over? Then nothing runs by itself."""
         self.declarations = Declarations(keep_dead)
         self.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk) if timeline else None
+
+    def _make_pool(self, url: str | Engine | None, options: dict[str, Any]) -> EnginePool:
+        """Make the engines of the store; an integration may know later where that is."""
+        return EnginePool(engine_maker(url, options), None if isinstance(url, str) else url)
 
     def __repr__(self) -> str:
         return f"<Stoker {len(self._tasks)} tasks>"
@@ -639,16 +643,17 @@ def _address(url: str | Engine | None) -> str | Engine:
     return url
 
 
-def _engine_pool(url: str | Engine, options: dict[str, Any]) -> EnginePool:
+def engine_maker(url: str | Engine | None, options: dict[str, Any]) -> Callable[[], Engine]:
     """Make the engine now, without opening it, so that a wrong URL or option is refused where it is written."""
-    if not isinstance(url, str):
-        check_known(options, {*_keywords(), *inspect.signature(type(url)).parameters}, "the keyword")
+    at = _address(url)
+    if not isinstance(at, str):
+        check_known(options, {*_keywords(), *inspect.signature(type(at)).parameters}, "the keyword")
         for name in options:
             raise InvalidOption("the option", name, "belongs to the engine; give it where the engine is made")
-        return EnginePool(url.for_loop, url)
-    check_known(options, {*_keywords(), *engine_options(url)}, "the keyword")
-    engine = engine_from_url(url, **options)
-    return EnginePool(lambda: _announced(engine, url))
+        return at.for_loop
+    check_known(options, {*_keywords(), *engine_options(at)}, "the keyword")
+    engine = engine_from_url(at, **options)
+    return lambda: _announced(engine, at)
 
 
 def _keywords() -> list[str]:

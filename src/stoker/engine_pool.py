@@ -112,6 +112,15 @@ class EnginePool:
                 self._root = self._make()
             return self._root
 
+    def point_at(self, make: Callable[[], Engine]) -> None:
+        """Make engines by another function from now on. Refused while one is open."""
+        with self._lock:
+            if any(one.is_open for one in self._by_loop.values()) and self._pid == os.getpid():
+                where = self.root().where
+                raise StokerError(f"the store at {where} is in use; close the app before it gets another: jobs.close()")
+            self._by_loop = {}
+            self._make, self._root = make, None
+
     def any_open(self) -> Engine:
         """An engine for a call that needs no loop: an open one if there is one, this loop's first.
 
