@@ -24,7 +24,7 @@ from stoker.model.explain import explain, held_by
 from stoker.model.job import Status, Stored, path_to
 from stoker.model.lifecycle import RESULT_WARNING
 from stoker.model.query import LONGEST_REASON, Cancel, Selection
-from stoker.model.steps import ACCEPTED, LARGEST_VALUE, MOST_EARLY, Signal, Signaled, check_box
+from stoker.model.steps import ACCEPTED, LARGEST_VALUE, MOST_EARLY, Signal, Signaled, StepState, check_box
 from stoker.model.time import Seconds, span
 from stoker.sync import in_sync
 from stoker.views import Job, Step
@@ -210,6 +210,7 @@ class JobHandle(Generic[R_co]):
         """What the job has stored by name and what it waits for, in the order of time."""
         engine = await self._app.engine()
         [found] = await engine.steps.get([self._id])
+        found.sort(key=lambda one: (one.at, one.state is StepState.WAITING))  # a test's clock may stand still
         return [views.step(one) for one in found]
 
     signal_sync = in_sync(signal)
