@@ -24,12 +24,14 @@ from stoker.model.query import (
     Delete,
     Discard,
     Edit,
+    Fork,
     Move,
     Prioritize,
     Requeue,
     Restore,
     RunNow,
 )
+from stoker.model.steps import LONGEST_ROW
 
 Given: TypeAlias = Mapping[str, str | int | float | bool | None]
 """What is given with an action, by the names of its parameters."""
@@ -199,6 +201,9 @@ class Action(Struct, frozen=True, kw_only=True):
         self.check(given)
         if self.change is Clone:
             return lambda n: Clone(tuple(mint() for _ in range(n)))
+        if self.change is Fork:
+            after = str(given["after"]) if given.get("after") else None
+            return lambda n: Fork(tuple(mint() for _ in range(n)), after)
         taken = [one for one in self.parameters if one.name in self.change.__struct_fields__]
         fields: dict[str, Any] = {
             one.name: one.read(given[one.name]) for one in taken if given.get(one.name) is not None
@@ -254,6 +259,35 @@ _ALL: Final = (
         of_group="dead",
         readies=True,
         takes_key=True,
+    ),
+    Action(
+        name="fork",
+        change=Fork,
+        statuses=frozenset(Status),
+        parameters=(
+            Parameter(
+                name="after",
+                type=Annotated[str, Meta(min_length=1, max_length=LONGEST_ROW)],
+                one_job=True,
+                metavar="STEP",
+                help="One ID: keep its finished steps up to this one.",
+            ),
+        ),
+        label="Fork",
+        summary="Enqueue a copy of a job, from its beginning or behind one of its steps.",
+        help="Enqueue copies that run from their beginning; the jobs stay as they are.",
+        follows="Each gets a new job that runs from its beginning; the old ones stay as they are.",
+        keep="Make no copies",
+        past="Forked",
+        buttons=(
+            Button(
+                label="Fork",
+                hint="A copy from the beginning; this one stays",
+                main=False,
+                done="Enqueued a copy of {kind}; this one stays as it is. {still}",
+            ),
+        ),
+        readies=True,
     ),
     Action(
         name="run-now",

@@ -17,7 +17,7 @@ from stoker.model.groups import Closing
 from stoker.model.ids import JobId, text
 from stoker.model.job import DEFAULT_QUEUE, PLAIN, Claim, Draft, Job, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import TOLD
-from stoker.model.query import Cancel, Change, Clone, Delete, Former, Repair, Restore, Tally
+from stoker.model.query import Cancel, Change, Clone, Delete, Fork, Former, Repair, Restore, Tally
 from stoker.model.time import HOUR, LATEST, MINUTE, SECOND, Instant, Span
 
 MOST_SAMPLES = 10_000
@@ -333,13 +333,13 @@ def transition_to_running(claim: Claim) -> Transition:
 
 
 def of_alter(change: Change, tally: Tally, at: Instant) -> list[Event]:
-    """Events of an operator's change: cancels, and the copies of dead jobs."""
+    """Events of an operator's change: cancels, and copies of jobs."""
     if isinstance(change, Cancel):
         return [
             Event(at, EventType.CANCELED, one.id, one.queue, one.kind, one.attempts, _ran(one, at))
             for one in tally.former
         ]
-    if isinstance(change, Clone):
+    if isinstance(change, Clone | Fork):
         copies = zip(tally.created, tally.former, strict=False)
         return [Event(at, EventType.ENQUEUED, job, one.queue, one.kind) for job, one in copies]
     return []

@@ -29,6 +29,7 @@ VIEWS: Final[dict[str, frozenset[Status]]] = {
     **{status.value: frozenset({status}) for status in Status},
     "ready": frozenset({Status.PENDING}),
     "scheduled": frozenset({Status.PENDING}),
+    "waiting": frozenset({Status.PENDING}),
     "active": ACTIVE,
     "finished": FINISHED,
 }
@@ -45,7 +46,7 @@ _ORDERS: Final[dict[str, Order]] = {order: order for order in ORDERS}
 _ONLY: Final = {"finished": (FINISHED, "finished"), "due": (WAITING, "waiting")}
 """Orders that only some jobs have."""
 
-DUE: Final[dict[str, Due]] = {"ready": "now", "scheduled": "later"}
+DUE: Final[dict[str, Due]] = {"ready": "now", "scheduled": "later", "waiting": "waiting"}
 LISTS = ("is", "queue", "kind")
 SINGLES = (
     "tenant",
@@ -380,7 +381,7 @@ def _check_views(lists: dict[str, list[str]], values: list[str], *, minus: bool)
         raise InvalidFilter("filter", f"-is:{split[0]}", "cannot be left out; use is:pending or the other one")
     together = {*values, *lists.get("views", ())} if not minus else set(lists.get("views", ()))
     if not DUE.keys().isdisjoint(together) and len(together) > 1:
-        raise InvalidFilter("is", ",".join(sorted(together)), "ready and scheduled stand alone; use is:pending")
+        raise InvalidFilter("is", ",".join(sorted(together)), f"{listed(DUE)} stand alone; use is:pending")
 
 
 def _checked(word: str, value: str) -> str:

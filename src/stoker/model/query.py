@@ -37,7 +37,7 @@ LONGEST_REASON = 1_000
 
 Order: TypeAlias = Literal["newest", "oldest", "finished", "due"]
 ORDERS: tuple[Order, ...] = ("newest", "oldest", "finished", "due")
-Due: TypeAlias = Literal["now", "later"]
+Due: TypeAlias = Literal["now", "later", "waiting"]
 
 Place: TypeAlias = tuple[Instant, JobId]
 """Where a job is in the order of a time: the time, then the id."""
@@ -58,7 +58,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     `newest` and `oldest` follow the ids. `finished` lists finished jobs, the latest end first, and `due` waiting jobs,
     the soonest first; ids decide between equal times, in the same direction.
 
-    `due` splits pending jobs by time: `now` are ready, `later` are scheduled. `since` and `until` bound the creation
+    `due` splits pending jobs by time: `now` are ready, `later` are scheduled, and those of them whose last run was
+    suspended are `waiting`. `since` and `until` bound the creation
     time, `finished_since` and `finished_until` the end: at or after, strictly before. `ended_by` leaves out jobs that
     ended after it, and none that has not ended. `attempts_from` and `attempts_to` bound the attempts, both included.
     `text` looks into payload and last error, `payload` and `error` into one of them, ignoring case. `same_error` is
@@ -101,8 +102,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgument("limit", self.limit, f"must be between 1 and {LARGEST_PAGE}")
         if self.order not in ORDERS:
             raise InvalidArgument("order", self.order, f"must be one of {', '.join(ORDERS)}")
-        if self.due not in (None, "now", "later"):
-            raise InvalidArgument("due", self.due, "must be now or later")
+        if self.due not in (None, "now", "later", "waiting"):
+            raise InvalidArgument("due", self.due, "must be now, later or waiting")
         if self.cursor is not None and not _fits(self.cursor, timed=self.timed):
             raise InvalidArgument("cursor", self.cursor.hex(), f"is none of the order {self.order}; begin without one")
         if not self.wanted:
@@ -262,7 +263,9 @@ def _metadata(job: Job, name: str) -> str | None:
 
 
 def _is_due(job: Job, due: Due, now: Instant) -> bool:
-    return job.status is Status.PENDING and (job.scheduled_at > now) == (due == "later")
+    if job.status is not Status.PENDING or (job.scheduled_at > now) == (due == "now"):
+        return False
+    return due != "waiting" or job.suspended
 
 
 def _in_payload(job: Job, text: str) -> bool:
@@ -316,6 +319,18 @@ class Clone(msgspec.Struct, frozen=True):
     """Enqueue a copy under a new id (`ids`, one per selected job) and mark the dead original as retried."""
 
     ids: tuple[JobId, ...]
+
+
+class Fork(msgspec.Struct, frozen=True):
+    """Enqueue a copy under a new id (`ids`, one per selected job) that keeps some steps; the original stays as it is.
+
+    The copy has the finished steps that were stored no later than the one named `after`; without it none. It holds no
+    unique key, and takes another `payload` if one is given.
+    """
+
+    ids: tuple[JobId, ...]
+    after: str | None = None
+    payload: bytes | None = None
 
 
 class Discard(msgspec.Struct, frozen=True):
@@ -393,7 +408,7 @@ class Restore(msgspec.Struct, frozen=True):
     former: tuple[Former, ...]
 
 
-Change: TypeAlias = Cancel | Requeue | Clone | Discard | Delete | RunNow | Move | Prioritize | Edit | Restore
+Change: TypeAlias = Cancel | Requeue | Clone | Fork | Discard | Delete | RunNow | Move | Prioritize | Edit | Restore
 
 
 class Seen(Protocol):
@@ -537,7 +552,12 @@ class Census(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 def is_counted(query: Query) -> bool:
     """Do counters know how many jobs a query means? It asks for statuses, queues, kinds and due alone."""
     plain = Query(statuses=query.statuses, queues=query.queues, kinds=query.kinds, due=query.due, order=query.order)
-    return msgspec.structs.replace(query, limit=plain.limit, cursor=None) == plain and not (query.due and query.kinds)
+    by_queue = query.due is not None and bool(query.kinds)
+    return (
+        msgspec.structs.replace(query, limit=plain.limit, cursor=None) == plain
+        and not by_queue
+        and query.due != "waiting"
+    )
 
 
 def queues_of(query: Query, census: Census) -> frozenset[str]:

@@ -36,7 +36,7 @@ from stoker.model.job import (
 )
 from stoker.model.lifecycle import check_transition, deletes, due_again, expiry
 from stoker.model.limit import Slot
-from stoker.model.query import Cancel, Edit, Former
+from stoker.model.query import Cancel, Edit, Fork, Former
 from stoker.model.steps import Step, Wakes, lets_run
 from stoker.model.time import Instant, Span
 from stoker.model.unique import SUPERSEDED, Holder, Kept
@@ -251,6 +251,14 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
             tenant=self.tenant,
             token=min(self.token, 1),
         )
+
+    def fork(self, job: JobId, change: Fork, now: Instant) -> Self:
+        """A copy that lives beside the original, which keeps its unique key and its place in a group."""
+        copy = self.clone(job, now)
+        payload = self.payload if change.payload is None else change.payload
+        options = msgspec.structs.replace(copy.options, group=None)
+        token = 0 if change.after is None else copy.token
+        return msgspec.structs.replace(copy, payload=payload, options=options, unique=None, token=token)
 
     def retried_as(self, job: JobId, now: Instant, queue: Queue) -> Self:
         """A dead job of which a copy was enqueued; it keeps the time of its end, and its retention counts anew."""

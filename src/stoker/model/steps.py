@@ -325,3 +325,12 @@ def lets_run(wakes: Wakes, token: int, row: Step, others: Iterable[Step]) -> boo
     if row.token != token:
         return False
     return wakes is Wakes.ANY or not any(is_open(one) and one.token == token for one in others)
+
+
+def kept_by_copy(rows: Mapping[str, Step], after: str | None) -> dict[str, Step]:
+    """The rows that a copy of a job gets: all, or the finished ones stored no later than the row named `after`."""
+    if after is None:
+        return dict(rows)
+    last = rows[after].at if after in rows else -1
+    finished = StepState.DONE, StepState.FAILED
+    return {name: row for name, row in rows.items() if row.state in finished and row.at <= last}

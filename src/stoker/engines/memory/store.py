@@ -36,7 +36,7 @@ from stoker.model.job import FINISHED
 from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.record import WAITING, Record, Total
 from stoker.model.schedule import Schedule
-from stoker.model.steps import Step
+from stoker.model.steps import Step, kept_by_copy
 from stoker.model.subqueues import freed, line_of, renumbers
 from stoker.model.time import MINUTE, Instant, Span
 from stoker.model.unique import Kept
@@ -187,9 +187,9 @@ class Store:
                 self._place(after, unit.now, anew=renumbers(before, after))
             elif before is not None:
                 self.steps.pop(before.id, None)
-        for copy, job in unit.copied_steps.items():
-            if job in self.steps:
-                self.steps[copy] = dict(self.steps[job])
+        for copy, (job, last) in unit.copied_steps.items():
+            if kept := kept_by_copy(self.steps.get(job, {}), last):
+                self.steps[copy] = kept
         for job in unit.begun_anew:
             self.steps.pop(job, None)
         for job, rows in unit.changed_steps.items():

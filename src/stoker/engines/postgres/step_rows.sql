@@ -36,11 +36,13 @@ ON CONFLICT (id, name) DO UPDATE SET
 WHERE excluded.state <> 3 OR s.state = 3
 
 -- name: copy_steps
--- The rows of jobs for copies of them.
+-- The rows of jobs for copies of them (`steps.kept_by_copy`).
 INSERT INTO stoker.step (id, token, at, until, state, name, value)
 SELECT u.copy, s.token, s.at, s.until, s.state, s.name, s.value
-FROM unnest($1::uuid[], $2::uuid[]) AS u (id, copy)
-JOIN stoker.step AS s ON s.id = u.id
+FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS u (id, copy, after)
+JOIN stoker.step AS s ON s.id = u.id AND (u.after IS NULL OR (s.state < 2 AND s.at <= (
+    SELECT last.at FROM stoker.step AS last WHERE last.id = u.id AND last.name = u.after
+)))
 
 -- name: ready_copied
 -- `Record.clone`: a copy has a token from the start, so that no claim of it is fresh.

@@ -367,7 +367,8 @@ class Unit(SqlUnit):
             difference.add((_QUEUE_WRITE, pack_queue(queue)))
         if self.copied_steps:
             copies = list(self.copied_steps)
-            difference.add((_COPY_STEPS, (list(self.copied_steps.values()), copies)))
+            jobs, afters = zip(*self.copied_steps.values(), strict=True)
+            difference.add((_COPY_STEPS, (list(jobs), copies, list(afters))))
             difference.add((_READY_COPIED, (copies,)))
         if self.begun_anew:
             difference.add((_ERASE[-1], (sorted(self.begun_anew),)))

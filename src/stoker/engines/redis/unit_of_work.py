@@ -247,8 +247,8 @@ class Unit(UnitOfWork):
         key = self.shard.key(STEPS)
         for job in self.begun_anew:
             self.drop_steps(job)
-        for copy, job in self.copied_steps.items():
-            self.write("COPY_STEPS", key, job, copy)
+        for copy, (job, after) in self.copied_steps.items():
+            self.write("COPY_STEPS", key, job, copy, after or "")
         for job in self.changed_steps:
             for check, row in self.written_rows(job):
                 self._checks.append(check)

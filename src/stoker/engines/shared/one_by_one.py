@@ -29,6 +29,7 @@ from stoker.model.query import (
     Delete,
     Discard,
     Edit,
+    Fork,
     Former,
     Move,
     Prioritize,
@@ -300,7 +301,7 @@ def callbacks_of(closed: Iterable[Group]) -> list[Draft]:
 
 def check(selection: Selection, change: Change) -> None:
     """Refuse a change that does not fit its selection."""
-    if isinstance(change, Clone) and len(change.ids) != len(selection.ids):
+    if isinstance(change, Clone | Fork) and len(change.ids) != len(selection.ids):
         raise InvalidInput("clone ids", len(change.ids), f"must be one for each of {len(selection.ids)} selected jobs")
     if isinstance(change, Restore) and tuple(one.id for one in change.former) != selection.ids:
         raise InvalidInput("restore", len(change.former), "must name exactly the selected jobs, in their order")
@@ -310,7 +311,7 @@ def wanted_by_change(selection: Selection, change: Change) -> Wanted:
     """What the change needs."""
     ids = frozenset(selection.ids)
     match change:
-        case Clone(ids=clones):
+        case Clone(ids=clones) | Fork(ids=clones):
             return Wanted(ids.union(clones), revives=True)
         case Requeue() | Edit() | Restore():
             return Wanted(ids, revives=True)
@@ -375,6 +376,8 @@ class Alteration:
                     self._put(record.requeue(now), position)
             case Clone(ids=ids):
                 self._clone(record, position, ids[position])
+            case Fork(ids=ids):
+                self._fork(record, position, ids[position], self._change)
             case Discard() if not record.counted:
                 self._delete(record, position)
             case Discard():
@@ -435,6 +438,16 @@ class Alteration:
             if record.token:
                 self._unit.copy_steps(record.id, job)
             self.created[position] = job
+
+    def _fork(self, record: Record, position: int, job: JobId, change: Fork) -> None:
+        if self._unit.get(job) is not None:
+            self.blocked += 1
+            return
+        _create(self._unit, record.fork(job, change, self._unit.now))
+        if change.after is not None:
+            self._unit.copy_steps(record.id, job, change.after)
+        self.changed.append(position)
+        self.created[position] = job
 
     def _key_is_free(self, record: Record) -> bool:
         """Whether this job may become active; a weak holder of its key is ended for it."""

@@ -94,7 +94,7 @@ class UnitOfWork:
         """By job: rows as they are now."""
         self.begun_anew: set[JobId] = set()
         """Jobs whose rows are removed, because a newer draft took their place."""
-        self.copied_steps: dict[JobId, JobId] = {}
+        self.copied_steps: dict[JobId, tuple[JobId, str | None]] = {}
         """By new job: the one whose rows it gets."""
         self._steps: dict[JobId, dict[str, Step]] = {}
         self._asked_steps: set[tuple[JobId, str]] = set()
@@ -202,9 +202,9 @@ class UnitOfWork:
         self._steps.setdefault(job, {})[row.name] = row
         self.changed_steps.setdefault(job, {})[row.name] = row
 
-    def copy_steps(self, job: JobId, copy: JobId) -> None:
-        """Give a copy the rows of the job it was made from."""
-        self.copied_steps[copy] = job
+    def copy_steps(self, job: JobId, copy: JobId, after: str | None = None) -> None:
+        """Give a copy the rows of the job it was made from; with `after` those that a fork keeps (`Fork`)."""
+        self.copied_steps[copy] = job, after
 
     def begin_anew(self, job: JobId) -> None:
         """Remove the rows of a job that has become another one."""

@@ -47,9 +47,9 @@ def write(seq: int, rows: Iterable[Step]) -> Exchange[None]:
         yield _PUT, (seq, row.name, int(row.state), row.until, row.token, row.at, row.value)
 
 
-def copy(seq: int, to: int) -> Exchange[None]:
-    """Store the rows of a job for a copy of it."""
-    yield _COPY, (seq, to)
+def copy(seq: int, to: int, after: str | None) -> Exchange[None]:
+    """Store the rows of a job for a copy of it (`steps.kept_by_copy`)."""
+    yield _COPY, (seq, to, after)
 
 
 def delete(seq: int) -> Exchange[None]:

@@ -341,8 +341,8 @@ class Unit(SqlUnit):
         yield from self._write_counts()
         for queue in self.changed_queues.values():
             yield from self.write_queue(queue)
-        for copy, job in self.copied_steps.items():
-            yield from step_rows.copy(self.stored(job).seq, seqs[copy])
+        for copy, (job, last) in self.copied_steps.items():
+            yield from step_rows.copy(self.stored(job).seq, seqs[copy], last)
         for job in self.begun_anew:
             yield from step_rows.delete(self.stored(job).seq)
         for job, rows in self.changed_steps.items():

@@ -11,7 +11,7 @@ from stoker.model.job import Options, Status, Stored, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.limit import Slot
 from stoker.model.outcome import Done, Failed, HandedBack, Rejected, Snoozed
-from stoker.model.query import Cancel, Clone, Delete, Requeue, Retention, Selection
+from stoker.model.query import Cancel, Clone, Delete, Fork, Requeue, Retention, Selection
 from stoker.model.steps import LARGEST_VALUE, LONGEST_ROW, MOST_STEPS, Step, StepState
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.model.unique import Unique
@@ -238,6 +238,44 @@ async def test_a_copy_takes_the_rows_along(store: Store) -> None:
     assert await signal(store, copies[0]) == "taken"
     assert await values(store, copies[1]) == {"a": (StepState.DONE, b"1"), "go": (StepState.WAITING, None)}
     assert (await store.take()).id == copies[0]
+
+
+@pytest.mark.spec("STEP-35")
+async def test_a_fork_keeps_the_finished_steps_up_to_one(store: Store) -> None:
+    """The original stays as it is, with its key; a fork without a step begins from the beginning, in whatever status."""
+    job = await store.add(unique=Unique("order-7"), payload=b"[7]")
+    claim = await store.take()
+    await save(store, claim, Step("a", value=b"1"), Step("no", StepState.FAILED, b'"x"'))
+    store.pass_time(SECOND)
+    await save(store, claim, Step("b", value=b"2"))
+    store.pass_time(SECOND)
+    await save(store, claim, Step("c", value=b"3"))
+    await suspend(store, claim, wait("go"))
+    behind, anew, other = store.mint(), store.mint(), store.mint()
+    tally = await store.engine.operator.alter(Selection((job,)), Fork((behind,), "b"))
+    assert (tally.created, tally.changed_ids, tally.changed) == ((behind,), (job,), 1)
+    assert (await store.engine.operator.alter(Selection((job,)), Fork((anew,)))).created == (anew,)
+    await store.engine.operator.alter(Selection((job,)), Fork((other,), "a", b"[8]"))
+    assert (await store.engine.operator.alter(Selection((job,)), Fork((other,)))).blocked == 1
+    assert await values(store, behind) == {
+        "a": (StepState.DONE, b"1"),
+        "no": (StepState.FAILED, b'"x"'),
+        "b": (StepState.DONE, b"2"),
+    }
+    assert await values(store, anew) == {}
+    found = {one.id: one for one in await store.engine.operator.get([behind, anew, other]) if one}
+    assert [(found[id_].unique, found[id_].payload) for id_ in (behind, anew, other)] == [
+        (None, b"[7]"),
+        (None, b"[7]"),
+        (None, b"[8]"),
+    ]
+    assert set(await values(store, other)) == {"a", "no"}
+    assert {claim.id: claim.fresh for claim in await store.claim(n=3)} == {behind: False, anew: True, other: False}
+    [found_original] = await store.engine.operator.get([job])
+    assert found_original is not None
+    assert found_original.view(store.now()) == "waiting"
+    assert await signal(store, job) == "taken"
+    assert (await store.take()).id == job
 
 
 @pytest.mark.spec("STEP-06")

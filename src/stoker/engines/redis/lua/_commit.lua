@@ -2,7 +2,7 @@
 -- many writes, each (command, key number, how many arguments, arguments…). Beside the server's commands there are WAKE,
 -- HOLD (token, id), LET_GO (token, id), LEAVE (waiting entry), UNEND (score, id) and GROUP (number of the key `groups`,
 -- change of total, done, dead and canceled, ids that join, queue of the first). On the key `steps`: STEP (id16 · name,
--- row), DROP_STEPS (id), COPY_STEPS (from id, to id). On the key `subqueue_entries`: JOIN
+-- row), DROP_STEPS (id), COPY_STEPS (from id, to id, after). On the key `subqueue_entries`: JOIN
 -- (queue, subqueue, limit, '1' if it sets the number, waiting entry), QUIT (queue, number of the key `wait`, subqueue,
 -- waiting entry), FREE (queue, subqueue, id). All checks come before all writes.
 -- Kinds: '=' a hash field has this value, '^' its value begins with this, '-' a hash field is absent, 'w' a waiting entry exists, 'l' the same in a
@@ -67,7 +67,7 @@ local function written(at)
     elseif command == 'DROP_STEPS' then
       steps.drop(ARGV[at])
     elseif command == 'COPY_STEPS' then
-      steps.copy(ARGV[at], ARGV[at + 1])
+      steps.copy(ARGV[at], ARGV[at + 1], ARGV[at + 2])
     elseif command == 'LEAVE' then
       leave_waiting(key, ARGV[at])
     elseif command == 'JOIN' then

@@ -26,10 +26,11 @@ function steps.drop(id)
   if #found > 0 then call('ZREMRANGEBYLEX', steps.names, '[' .. id, '(' .. id .. '\2') end
 end
 
--- Give a job the rows of another one.
-function steps.copy(from, to)
+-- Give a job the rows of another one (model.steps.kept_by_copy).
+function steps.copy(from, to, after)
+  local last = after ~= '' and (call('HGET', steps.rows, from .. after) or '')
   for _, member in ipairs(steps.members(from)) do
     local row = call('HGET', steps.rows, from .. sub(member, 18))
-    if row then steps.put(to .. sub(member, 18), row) end
+    if row and (not last or (sub(row, 1, 1) < '2' and sub(row, 10, 17) <= sub(last, 10, 17))) then steps.put(to .. sub(member, 18), row) end
   end
 end
