@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stoker import views
 from stoker.chain_before import job_before, not_found, successor_of
 from stoker.codec.error_text import text_of
-from stoker.codec.signature import Signature, display
+from stoker.codec.signature import Signature, display, encode_payload
 from stoker.codec.to_json import encode_value
 from stoker.context import waiting_for
+from stoker.durable import calls_in
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.control import Queue
 from stoker.model.errors import InvalidArgument, JobCanceled, JobFailed, NotFound, ResultUnavailable, StokerError
 from stoker.model.explain import explain, held_by
-from stoker.model.job import Status, Stored, path_to
+from stoker.model.job import LARGEST_BATCH, Status, Stored, path_to
 from stoker.model.lifecycle import RESULT_WARNING
-from stoker.model.query import LONGEST_REASON, Cancel, Selection
-from stoker.model.steps import ACCEPTED, LARGEST_VALUE, MOST_EARLY, Signal, Signaled, StepState, check_box
+from stoker.model.query import LONGEST_REASON, Cancel, Fork, Selection
+from stoker.model.steps import ACCEPTED, LARGEST_VALUE, MOST_EARLY, Signal, Signaled, StepState, check_box, check_fork
 from stoker.model.time import Seconds, span
 from stoker.sync import in_sync
 from stoker.views import Job, Step
@@ -174,8 +176,12 @@ class JobHandle(Generic[R_co]):
         value: R_co = display(job.result) if signature is None else signature.decode_result(job.result)
         return value
 
-    async def cancel(self, *, force: bool = False, reason: str = "canceled by its owner") -> bool:
+    async def cancel(
+        self, *, force: bool = False, reason: str = "canceled by its owner", children: bool = False
+    ) -> bool:
         """Cancel a waiting job, ask a running one to stop. False when it had ended already.
+
+        `children=True`: then the jobs that it called and that have not ended, and those that they called.
 
         The reason becomes the job's last error; a running handler reads it as `current().cancel.reason`.
 
@@ -187,7 +193,34 @@ class JobHandle(Generic[R_co]):
         change = Cancel(reason, force)
         tally = await engine.operator.alter(Selection((self._id,)), change)
         await self._app.emit_altered(change, tally)
+        called = await _called_by(engine, [self._id]) if children else []
+        while called:
+            below = await engine.operator.alter(Selection(tuple(called)), change)
+            await self._app.emit_altered(change, below)
+            called = await _called_by(engine, called)
         return tally.changed + tally.cancel_requested > 0
+
+    async def fork(self, after: str | None = None, payload: Any = None) -> JobHandle[R_co]:
+        """Enqueue a copy of the job that runs from its beginning, or behind the finished step `after`.
+
+        This job stays as it is and keeps its unique key. `payload` are other arguments for the copy: a list of
+        positional ones or a mapping of named ones.
+        """
+        engine = await self._app.engine()
+        [found] = await engine.operator.get([self._id])
+        if found is None:
+            raise NotFound.job(self.id)
+        if after is not None:
+            check_fork(after, (await engine.steps.get([self._id]))[0], self.id)
+        data = None if payload is None else encode_payload(payload)
+        if data is not None and (signature := self._app.signature_of(found.kind)) is not None:
+            signature.check(data)
+        change = Fork((self._app.mint(),), after, data)
+        tally = await engine.operator.alter(Selection((self._id,)), change)
+        if not tally.created:
+            raise NotFound.job(self.id)
+        await self._app.emit_altered(change, tally)
+        return JobHandle(self._app, change.ids[0], self._signature, Stored.INSERTED)
 
     async def signal(self, name: str, value: Any = None, *, tx: Any = None, append: bool = False) -> bool:
         """Answer a wait of the job: `await current().wait(name)` returns the value, now or when the job gets there.
@@ -213,6 +246,7 @@ class JobHandle(Generic[R_co]):
         found.sort(key=lambda one: (one.at, one.state is StepState.WAITING))  # a test's clock may stand still
         return [views.step(one) for one in found]
 
+    fork_sync = in_sync(fork)
     signal_sync = in_sync(signal)
     steps_sync = in_sync(steps)
     result_sync = in_sync(result)
@@ -243,3 +277,8 @@ async def why_not_ended(app: Stoker, job: ids.JobId) -> str:
         return ""
     queue = queues.get(found.queue, Queue(name=found.queue))
     return f": {explain(found, queue, presences, census, budgets=budgets).detail}"
+
+
+async def _called_by(engine: Engine, jobs: Sequence[ids.JobId]) -> list[ids.JobId]:
+    """The jobs that these have called and whose ends they have not stored."""
+    return [called.job for rows in await engine.steps.get(jobs) for called in calls_in(rows)][:LARGEST_BATCH]

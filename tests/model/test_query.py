@@ -26,6 +26,7 @@ from stoker.model.query import (
     Discard,
     Edit,
     Expired,
+    Fork,
     Move,
     Prioritize,
     Query,
@@ -72,6 +73,7 @@ CHANGES: list[Change] = [
     Prioritize(3),
     Edit(priority=3),
     Restore(()),
+    Fork((b"x" * 16,)),
 ]
 
 
@@ -247,6 +249,7 @@ def test_changes_refuse_what_no_job_can_have() -> None:
         (CHANGES[2], {"dead"}),
         (Discard(), {"dead"}),
         (Delete(), {status.value for status in Status}),
+        (CHANGES[-1], {status.value for status in Status}),
         (RunNow(), {"pending"}),
         (Move("other"), {"pending", "retrying"}),
         (Prioritize(1), {"pending", "retrying"}),

@@ -57,6 +57,7 @@ CONSUMER: Final = "/outbox/{stream}/{consumer}"
 
 FORMS: Final[dict[str, dict[str, str]]] = {
     **{f"{JOB}/{verb}": {} for verb in ("requeue", "retry", "run-now", "discard", "restore")},
+    f"{JOB}/fork": {"after": "charge"},
     f"{JOB}/cancel": {"reason": "why", "sure": "yes"},
     f"{JOB}/force-cancel": {"reason": "why", "sure": "yes"},
     f"{JOB}/delete": {"next": "/jobs"},

@@ -64,6 +64,7 @@ from stoker.model.query import (
 )
 from stoker.model.redact import EVERYTHING_SHOWN, with_secrets
 from stoker.model.stats import COUNTED, OF_ALL
+from stoker.model.steps import check_fork
 from stoker.model.subqueues import before_in_round, position
 from stoker.model.time import SECOND, Instant, Seconds, instant, moment, span
 from stoker.options import CallOptions
@@ -309,6 +310,16 @@ class JobsAdmin(Noun):
     async def retry(self, target: Target, progress: Progress | None = None) -> Bulk:
         """Enqueue copies of dead jobs under new ids; the originals stay as `retried`."""
         return await self.act("retry", target, {}, progress)
+
+    async def fork(self, target: Target, progress: Progress | None = None, *, after: str | None = None) -> Bulk:
+        """Enqueue copies that run from their beginning; the originals stay as they are and keep their unique keys.
+
+        `after` is for one id: the copy keeps the finished steps that were stored no later than this one.
+        """
+        if isinstance(target, str) and after is not None:
+            engine = await self._context.engine()
+            check_fork(after, (await engine.steps.get([(await self._context.stored(target)).id]))[0], target)
+        return await self.act("fork", target, {"after": after}, progress)
 
     async def cancel(
         self, target: Target, *, reason: str | None = None, force: bool = False, progress: Progress | None = None

@@ -334,3 +334,11 @@ def kept_by_copy(rows: Mapping[str, Step], after: str | None) -> dict[str, Step]
     last = rows[after].at if after in rows else -1
     finished = StepState.DONE, StepState.FAILED
     return {name: row for name, row in rows.items() if row.state in finished and row.at <= last}
+
+
+def check_fork(after: str, rows: Iterable[Step], job: str) -> None:
+    """Refuse a fork behind a step that the job has not finished."""
+    finished = [row.name for row in rows if row.state in (StepState.DONE, StepState.FAILED)]
+    if after not in finished:
+        known = f"its finished steps are {', '.join(finished)}" if finished else "it has none"
+        raise InvalidInput("after", after, f"is no finished step of job {job}: {known}")

@@ -54,6 +54,7 @@ from stoker.model.query import (
     Clone,
     Delete,
     Discard,
+    Fork,
     Move,
     Place,
     Query,
@@ -548,8 +549,8 @@ class LockStep(Laws):
         """Change jobs the change is meant for, or any."""
         wanted = action_of(change).statuses if aimed else frozenset[Status]()
         ids = tuple(dict.fromkeys(self.pick(place, wanted) for place in places))
-        if isinstance(change, Clone):
-            change = Clone(tuple(self.mint() for _ in ids))
+        if isinstance(change, Clone | Fork):
+            change = type(change)(tuple(self.mint() for _ in ids))
             self.ids += change.ids
         elif isinstance(change, Move) and Feature.ACROSS_QUEUES not in self.engine.features:
             change = Move(QUEUES[0])

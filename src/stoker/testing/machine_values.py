@@ -39,6 +39,7 @@ from stoker.model.query import (
     Clone,
     Delete,
     Discard,
+    Fork,
     Move,
     Prioritize,
     Requeue,
@@ -150,7 +151,7 @@ waiting: st.SearchStrategy[Change] = st.one_of(
     st.sampled_from([JobEdit(attempts=4), JobEdit(payload=b'{"edited":true}', priority=1), JobEdit(at=START + DAY)]),
 )
 finished: st.SearchStrategy[Change] = st.sampled_from(
-    [Requeue(), Requeue(), Clone(()), Discard(), Discard(), Delete(), JobEdit(priority=-2)]
+    [Requeue(), Requeue(), Clone(()), Fork(()), Discard(), Discard(), Delete(), JobEdit(priority=-2)]
 )
 signed = st.sampled_from([None, MARIA])
 boxes = st.sampled_from(["go", "go", "go#2", "side"])

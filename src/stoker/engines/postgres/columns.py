@@ -131,6 +131,7 @@ FOUND = {
     "finished": "d.finished",
     "attempts": f"coalesce(r.attempts, d.attempts, CASE WHEN $4 THEN {_RUN_ATTEMPTS} END, 0)",
     "status": f"coalesce(r.status, d.status, {RUNNING})",
+    "settled": "r.settled",
     "payload": "CASE WHEN $3 THEN j.payload END",
     "last_error": f"CASE WHEN $3 THEN {_LAST_ERROR} END",
 }

@@ -17,7 +17,7 @@ from stoker.engines.postgres.columns import CODES, FOUND, STATUSES, shown
 from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.sql.exchanges import Exchange, Row
-from stoker.engines.sql.packing import read_bucket, read_unique
+from stoker.engines.sql.packing import SUSPENDED, read_bucket, read_unique
 from stoker.model.control import Pause
 from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
@@ -104,6 +104,7 @@ class Look(NamedTuple):
     attempts: int
     payload: bytes
     last_error: str | None
+    suspended: bool
     options: Options
     metadata: dict[str, str] = {}  # noqa: RUF012 - a default that is never changed
 
@@ -264,6 +265,7 @@ def _look(row: Sequence[Any], query: Query) -> Look:
         attempts=values["attempts"],
         payload=(values["payload"] or "").encode(),
         last_error=values["last_error"],
+        suspended=values["settled"] in SUSPENDED,
         options=PLAIN if query.group is None else Options(group=query.group),
         metadata={} if query.meta is None else dict([query.meta]),
     )

@@ -26,6 +26,8 @@ SETTLED: tuple[Status | Wakes, ...] = (*Status, *Wakes)
 """How the last run of a job ended: stores write its place in this list."""
 
 SETTLED_CODES = {settled: code for code, settled in enumerate(SETTLED)}
+SUSPENDED = frozenset(SETTLED_CODES[wakes] for wakes in Wakes)
+"""How a suspended job was settled."""
 _TRAITS = {traits: code for code, traits in enumerate(TRAITS)}
 _WAYS = 256
 """The traits of a key are one number: its way, and so many times the microseconds for which a success keeps it."""

@@ -242,7 +242,7 @@ async def test_a_copy_takes_the_rows_along(store: Store) -> None:
 
 @pytest.mark.spec("STEP-35")
 async def test_a_fork_keeps_the_finished_steps_up_to_one(store: Store) -> None:
-    """The original stays as it is, with its key; a fork without a step begins from the beginning, in whatever status."""
+    """The original stays as it is, with its key; without a step a fork begins from the beginning."""
     job = await store.add(unique=Unique("order-7"), payload=b"[7]")
     claim = await store.take()
     await save(store, claim, Step("a", value=b"1"), Step("no", StepState.FAILED, b'"x"'))

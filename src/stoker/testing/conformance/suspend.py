@@ -8,17 +8,45 @@ import pytest
 from stoker.engines.base import LEASE, Feature
 from stoker.model.control import Tuning
 from stoker.model.errors import InvalidInput
+from stoker.model.ids import JobId
 from stoker.model.job import Demand, Options, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.limit import Slot
 from stoker.model.next_due import NextDue
-from stoker.model.outcome import Crashed, Done, Failed, Suspended
-from stoker.model.query import Cancel, Move, Query, Requeue, Restore, RunNow, Selection
+from stoker.model.outcome import Crashed, Done, Failed, Snoozed, Suspended
+from stoker.model.query import Cancel, Due, Move, Order, Query, Requeue, Restore, RunNow, Selection
 from stoker.model.steps import NEVER, Step, StepState, Wakes
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.conformance.harness import QUEUE, Store, needs
 from stoker.testing.conformance.step_helpers import calls, rows, save, signal, suspend, values, wait
+
+
+@pytest.mark.spec("STEP-36")
+@pytest.mark.parametrize("order", ["newest", "due"])
+async def test_waiting_jobs_are_found(store: Store, order: Order) -> None:
+    """Those whose last run was suspended and that are not due; a list of scheduled jobs has them too."""
+    waits, sleeps, snoozes, later = [await store.add() for _ in range(3)] + [await store.add(delay=HOUR)]
+    await store.add()
+    for job in (waits, sleeps, snoozes):
+        claim = await store.take()
+        assert claim.id == job
+        if job == snoozes:
+            await store.finish(claim, Snoozed(HOUR))
+        else:
+            until = None if job == waits else store.now() + HOUR
+            await suspend(store, claim, wait("go", until), after=None if until is None else HOUR)
+
+    async def found(due: Due) -> set[JobId]:
+        page = await store.engine.operator.find(Query(statuses=frozenset({Status.PENDING}), due=due, order=order))
+        return {one.id for one in page.jobs}
+
+    assert await found("waiting") == {waits, sleeps}
+    assert await found("later") == {waits, sleeps, snoozes, later}
+    store.pass_time(HOUR)
+    assert await found("waiting") == {waits}
+    assert await signal(store, waits) == "taken"
+    assert await found("waiting") == set()
 
 
 @pytest.mark.core
