@@ -10,13 +10,18 @@ import pytest
 
 from stoker.admin import Admin, Filter, InvalidFilter, bulk
 from stoker.admin.operations import OperationView
+from stoker.admin.preview import Lasts
 from stoker.app import Stoker
 from stoker.model.audit import By
 from stoker.model.errors import EngineUnavailable, InvalidInput, NotFound, WrongState
+from stoker.model.events import Point
 from stoker.model.job import Demand, Settlement, Status
 from stoker.model.operations import SILENT_AFTER
 from stoker.model.query import Change, Selection, Tally
+from stoker.model.time import MINUTE, moment
+from stoker.model.unique import Unique
 from stoker.testing.clock import VirtualClock
+from tests.harness.apps import PATIENCE
 
 
 async def waiting(app: Stoker, n: int) -> None:
@@ -270,3 +275,67 @@ async def test_closing_stops_what_runs(admin: Admin, app: Stoker, monkeypatch: p
     assert ended.ended
     with pytest.raises(InvalidFilter):
         await admin.jobs.act("delete", Filter.parse("queue:nowhere"))
+
+
+@pytest.mark.spec("OPERATION-05", "OPERATION-06")
+async def test_an_operation_shows_how_far_it_is_and_what_became_of_each(
+    admin: Admin, app: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PAGE", 2)
+    await waiting(app, 5)
+    engine = await app.engine()
+    await engine.jobs.renew("w", [], first=True)
+    await engine.jobs.claim(Demand("w", (("default", 1),), 1))
+    gates, first = [asyncio.Event() for _ in range(4)], asyncio.Event()
+    turns = iter(gates)
+    real = bulk.Walk.step
+
+    async def step(self: bulk.Walk) -> Any:
+        first.set()
+        await next(turns).wait()
+        first.clear()
+        return await real(self)
+
+    monkeypatch.setattr(bulk.Walk, "step", step)
+    started = await admin.operations.start("delete", "kind:send", total=6)
+    assert (started.total, started.seen, started.share, started.fates) == (6, 0, 0.0, {"changed": 0})
+    await first.wait()
+    clock.advance(2)
+    gates[0].set()
+    async with asyncio.timeout(PATIENCE):
+        while (await admin.operations.get(started.id)).seen == 0:
+            await asyncio.sleep(0.01)
+    under_way = await Admin(app).operations.get(started.id)
+    assert (under_way.seen, under_way.rate, under_way.lasts) == (2, 1.0, timedelta(seconds=4))
+    assert under_way.share == pytest.approx(1 / 3)
+    for gate in gates:
+        gate.set()
+    ended = await admin.operations.finish(started.id)
+    assert ended.fates == {"changed": 4, "left: running": 1, "changed before their turn": 1}
+    assert (ended.seen, ended.share) == (5, 1.0)
+    known = await admin.operations.finish((await admin.operations.start("cancel", "is:running")).id)
+    assert (known.total, known.cancel_requested) == (1, 1), "it counts by itself without a preview"
+
+
+@pytest.mark.spec("OPERATION-07")
+async def test_a_preview_says_what_would_be_skipped_and_how_long_it_takes(
+    admin: Admin, app: Stoker, clock: VirtualClock
+) -> None:
+    for n in range(3):
+        await app.enqueue(app.draft("send", unique=Unique(f"k{n}")))
+    await everything_dies(app)
+    await app.enqueue(app.draft("send", unique=Unique("k1")))
+    await waiting(app, 1)
+    found = await admin.jobs.preview("kind:send", action="requeue")
+    assert (found.count, found.skipped, found.lasts) == (5, {"pending": 2, "key taken": 1}, None)
+    engine = await app.engine()
+    minute = clock() // MINUTE * MINUTE - MINUTE
+    points = [Point("default", "completed", minute, 3), Point("", "counted", minute, 1)]
+    await engine.timeline.record([], points, now=clock())
+    found = await admin.jobs.preview("is:dead", action="requeue", counted_at=moment(clock()))
+    assert found.lasts == Lasts("default", timedelta(seconds=100)), "two wait, three more come, three a minute"
+    assert str(found.lasts) == "At its rate of the last 15 minutes queue default needs about 1 min 40 s for them."
+    assert (await admin.jobs.preview("is:dead", action="discard")).lasts is None
+    await admin.queues.pause("default")
+    assert (await admin.jobs.preview("is:dead", action="requeue")).lasts is None
+    assert (await admin.jobs.preview("is:ready", action="requeue")).skipped == {"pending": 2}

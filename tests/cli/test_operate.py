@@ -11,18 +11,22 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
+from stoker.admin import documents
 from stoker.app import Stoker
-from stoker.cli import ALIASES, COMMANDS
+from stoker.cli import ALIASES, COMMANDS, operations
 from stoker.cli.command import stoker
+from stoker.cli.text import say
 from stoker.context import current
 from stoker.limits import Limit
-from stoker.model import findings
+from stoker.model import findings, ids
 from stoker.model.job import FIRST, Demand
+from stoker.model.operations import Operation
 from tests.harness.apps import PATIENCE, drain, working
 
 UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
@@ -131,7 +135,7 @@ def test_an_action_over_a_filter_counts_first(url: str) -> None:
     )
     counted = json.loads(call("jobs", "delete", "is:dead", "--dry-run", "--json").stdout)
     done = json.loads(call("jobs", "delete", "is:dead", "--yes", "--json").stdout)
-    assert (counted["matching"], done["changed"], done["counted"], done["later"]) == (2, 2, 2, 0)
+    assert (counted["matching"], done["changed"], done["total"], done["later"]) == (2, 2, 2, 0)
     assert counted["counted_at"] < done["counted_at"]
     assert call("jobs", "list", "is:done,scheduled", code=2).output
     tally = json.loads(call("jobs", "cancel", "is:scheduled", "--yes", "--reason", "no", "--json").stdout)
@@ -508,12 +512,62 @@ def test_limits_kinds_and_operations_are_shown_and_changed(url: str) -> None:
     assert (operation["id"], operation["filter"]) == (done["operation"], "is:dead")
     assert call("operations", "show", operation["id"]).stdout.splitlines() == [
         f"{operation['id']} done: requeue is:dead",
+        "2 of 2 jobs",
         "requeue: 2 jobs",
     ]
     assert len(call("operations", "list").stdout.splitlines()) == 2
     assert call("operations", "stop", operation["id"]).exit_code == 0
     assert "is done, which 'resume'" in call("operations", "resume", operation["id"], code=4).output
     assert "not in the store" in call("operations", "show", "none", code=3).output
+
+
+@pytest.mark.spec("CLI-77")
+def test_an_operation_of_another_process_is_watched_to_its_end(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "there is no operation" in call("operations", "watch", code=3).stderr
+    monkeypatch.setattr("stoker.cli.operations.LOOK_AGAIN", 0.01)
+    app = Stoker(url)
+    put = documents.put_operation
+
+    async def walked(state: Literal["done", "failed"]) -> str:
+        """What a walk in another process writes, one page after the other."""
+        async with app:
+            engine = await app.engine()
+            now = await engine.now()
+            same: dict[str, Any] = {
+                "who": "ada",
+                "action": "requeue",
+                "filter": "is:dead",
+                "bound": now,
+                "started": now,
+            }
+            stored = await put(engine, Operation(id=ids.text(app.mint()), total=1_000, **same))
+            assert stored is not None
+            watched.append(asyncio.create_task(asyncio.to_thread(call, "operations", "watch", code=state == "failed")))
+            for changed in (500, 1_000):
+                while f"{changed - 500:,} of 1,000 jobs" not in "".join(said):
+                    await asyncio.sleep(0.01)
+                after = replace(stored, changed=changed, state="running" if changed < 1_000 else state, error="away")
+                stored = await put(engine, after, before=stored)
+                assert stored is not None
+            done = await asyncio.wait_for(watched.pop(), PATIENCE)
+            return str(done.stdout)
+
+    watched: list[asyncio.Task[Result]] = []
+    said: list[str] = []
+
+    def heard(text: str = "", **how: Any) -> None:
+        said.append(text)
+        say(text, **how)
+
+    monkeypatch.setattr(operations, "say", heard)
+    shown = app.run(walked("done"))
+    assert "running: 0 of 1,000 jobs\n" in shown
+    assert re.search(r"^running: 500 of 1,000 jobs, \S+ a second, about .* left$", shown, re.MULTILINE)
+    assert shown.endswith("1,000 of 1,000 jobs\nrequeue: 1,000 jobs\naway\n")
+    said.clear()
+    app.run(walked("failed"))
+    last = json.loads(call("operations", "watch", "--json", code=1).stdout)
+    assert (last["state"], last["fates"]) == ("failed", {"changed": 1_000})
 
 
 @pytest.mark.spec("CLI-24")

@@ -13,14 +13,17 @@ import pytest
 from msgspec import Raw, structs
 
 from stoker import Curve, Limit, Unique
-from stoker.admin import Admin, Operators
+from stoker.admin import Admin, Operators, documents
 from stoker.app import Stoker
 from stoker.model import ids
 from stoker.model.access import Identity, Role
 from stoker.model.actions import ACTIONS, MANY
 from stoker.model.control import Tuning
+from stoker.model.events import Point
 from stoker.model.job import Settlement, Status
+from stoker.model.operations import Operation
 from stoker.model.throttle import Rate
+from stoker.model.time import MINUTE
 from stoker.testing.clock import VirtualClock
 from stoker.web import Limits, dashboard
 from stoker.web.health_cache import CheckUps
@@ -261,7 +264,35 @@ async def test_many_jobs_are_previewed_and_the_number_is_typed(app: Stoker, clie
     started = await client.post("/operations", {**fields, "count": "3"})
     page = await becomes(client, started.headers["location"], "Delete is done")
     assert "Deleted 3 jobs." in text(page)
+    assert "3 of 3 jobs" in text(page)
+    assert 'aria-label="100 of 100"' in page.text, "the bar is full"
     assert (await client.get(f"/jobs/{made[0]}")).status_code == 404
+
+
+@pytest.mark.spec("OPERATION-05", "OPERATION-07")
+async def test_a_page_previews_how_long_it_lasts_and_shows_how_far_it_is(
+    app: Stoker, client: Client, clock: VirtualClock
+) -> None:
+    for _ in range(3):
+        await enqueue(app)
+    await end(app, await claim(app))
+    engine = await app.engine()
+    minute = clock() // MINUTE * MINUTE - MINUTE
+    points = [Point("default", "completed", minute, 2), Point("", "counted", minute, 1)]
+    await engine.timeline.record([], points, now=clock())
+    preview = text(await client.get("/operations/new", params={"do": "requeue", "q": "is:dead"}))
+    assert "queue default needs about 1 min 30 s for them" in preview
+    answer = (await client.get("/api/v1/preview", params={"q": "is:dead", "action": "requeue"})).json()
+    assert (answer["count"], answer["skipped"], answer["lasts"]) == (3, {}, {"queue": "default", "time": 90.0})
+    now = clock()
+    under_way = Operation(
+        id="a", who="ada", action="requeue", filter="is:dead", bound=now, started=now - 2_000_000, total=8, changed=2
+    )
+    await documents.put_operation(engine, under_way)
+    page = await client.get("/operations/a")
+    assert 'aria-label="25 of 100"' in page.text
+    assert "2 of 8 jobs 1.0 jobs a second, about 6.0 s left" in text(page)
+    assert "2 of 8" in text(await client.get("/operations"))
 
 
 @pytest.mark.spec("WEBACT-08")

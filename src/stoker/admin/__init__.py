@@ -2,7 +2,8 @@
 
 from stoker.admin.admin import Admin, Operators
 from stoker.admin.bulk import Bulk
-from stoker.admin.jobs import JobPage, Preview
+from stoker.admin.jobs import JobPage
+from stoker.admin.preview import Preview
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.redact import Redaction
 

@@ -174,12 +174,13 @@ class Walk:
         spares = action_of(self._change(0)).spares
         there = [job for job in page.jobs if matched_at(job, self._query, self._bound)]
         chosen = [job for job in there if job.status not in spares]
-        tally = Tally()
+        tally = Tally(refused=Counter(job.status for job in there if job.status in spares))
         if chosen:
             jobs, statuses = tuple(job.id for job in chosen), tuple(job.status for job in chosen)
             selection = Selection(jobs, statuses, self._bound)
-            tally = await alter(self._context, selection, self._change(len(chosen)))
-            self.bulk.add(tally)
+            done = await alter(self._context, selection, self._change(len(chosen)))
+            tally = msgspec.structs.replace(done, refused=Counter(done.refused) + Counter(tally.refused))
+        self.bulk.add(tally)
         self.cursor = None if page.cursor is None else write_cursor(page.cursor)
         self.ended = page.cursor is None
         return tally

@@ -29,6 +29,9 @@ from stoker.admin.bulk import (
 from stoker.admin.context import Noun, OperatorContext
 from stoker.admin.details import EventView, JobDetail, detail, event_view
 from stoker.admin.history import closed, flows
+from stoker.admin.preview import MOST as MOST_COUNTED
+from stoker.admin.preview import Preview, count_for
+from stoker.admin.queues import QueuesAdmin
 from stoker.admin.search import search
 from stoker.app_path import named
 from stoker.codec.signature import encode_payload
@@ -36,7 +39,7 @@ from stoker.engines.base import CORRUPT, Engine
 from stoker.key_function import KeyFunction
 from stoker.model import ids
 from stoker.model import job as stored
-from stoker.model.actions import ACTIONS, Given, Making, action_of, on_many
+from stoker.model.actions import ACTIONS, Action, Given, Making, action_of, on_many
 from stoker.model.control import Queue
 from stoker.model.errors import CorruptRecord, InvalidArgument, InvalidInput, KeyHeld, NotFound, WrongStatus
 from stoker.model.events import Event, EventType, Window
@@ -68,9 +71,6 @@ from stoker.model.steps import check_fork
 from stoker.model.subqueues import before_in_round, position
 from stoker.model.time import SECOND, Instant, Seconds, instant, moment, span
 from stoker.options import CallOptions
-
-MOST_COUNTED = 10_000
-"""Up to here jobs are counted where no counter knows their number."""
 
 PREVIEW_WALK = 100 * LONGEST_WALK
 """Records that a preview reads at most; a list reads no more than one page may."""
@@ -111,18 +111,6 @@ class ErrorPage(msgspec.Struct, frozen=True):
     groups: list[ErrorGroup]
     looked: int
     hint: str = ""
-
-
-class Preview(msgspec.Struct, frozen=True):
-    """How many jobs a filter means, at least so many if not `complete`, and when they were counted.
-
-    An action that is given `counted_at` touches none that was created or ended later. `queues` are those they are in.
-    """
-
-    count: int
-    complete: bool
-    counted_at: datetime
-    queues: frozenset[str] = frozenset()
 
 
 Progress: TypeAlias = Callable[[Bulk], bool | None]
@@ -221,10 +209,13 @@ class JobsAdmin(Noun):
         home = app.queue_of(found.kind)
         return explain(seen, queue, presences, census, line=line, turns=turns, home=home, app=named(app), **known)
 
-    async def preview(self, filter_: Filter | str, *, counted_at: datetime | None = None) -> Preview:
+    async def preview(
+        self, filter_: Filter | str, *, action: str | None = None, counted_at: datetime | None = None
+    ) -> Preview:
         """How many jobs a filter means now, or still means of those at the moment of an earlier preview.
 
-        A name that is not known is refused. What no counter knows is walked over, up to 10,000 jobs.
+        A name that is not known is refused. What no counter knows is walked over, up to 10,000 jobs. With an `action`,
+        which of them it would leave as they are, and how long its queues take for what it makes ready.
         """
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
         engine = await self._context.engine()
@@ -236,12 +227,27 @@ class JobsAdmin(Noun):
         query = await query_to_change(self._context, filter_, 1, bound)
         if query is None:
             return Preview(0, True, moment(bound))
+        if action is not None:
+            return await self._forecast(query, on_many(action), None if counted_at is None else bound)
         if counted_at is None and is_counted(query):
             census = await engine.operator.census()
             return Preview(counted(query, census), True, moment(census.at), queues_of(query, census))
         met: set[str] = set()
         count, complete = await _total(self._context, as_of(query, bound), PREVIEW_WALK, met)
         return Preview(count, complete, moment(bound), frozenset(met))
+
+    async def _forecast(self, query: Query, action: Action, bound: Instant | None) -> Preview:
+        """What an action would do to the jobs of a question, now or to those at an earlier moment."""
+        engine = await self._context.engine()
+        census = await engine.operator.census()
+        at = census.at if bound is None else bound
+        asked = query if bound is None else as_of(query, bound)
+        found = await count_for(engine, asked, action, census if bound is None else None)
+        skipped, lasts = found.skipped(action.allowed(by_filter=True)), None
+        if action.readies and found.queues:
+            lasts = await QueuesAdmin(self._context).lasts(found.queues)
+        every = sum(found.statuses.values())
+        return Preview(every, found.complete, moment(at), frozenset(found.queues), skipped, lasts)
 
     async def question(self, filter_: Filter, limit: int) -> Query | None:
         """What a change by this filter would ask the store, for a preview; None: no job is meant."""

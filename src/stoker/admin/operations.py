@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, Unpack
 
 import msgspec
 from msgspec.structs import replace
 
 from stoker.admin import documents
-from stoker.admin.bulk import Walk, check_queue_to_move_to, query_to_change
+from stoker.admin.bulk import Walk, bound_at, check_queue_to_move_to, query_to_change
 from stoker.admin.context import Noun, OperatorContext
 from stoker.admin.letter_walk import LETTER_ACTIONS, LetterWalk, as_text, chosen
+from stoker.admin.preview import MOST, walked
 from stoker.engines.base import outbox_of
 from stoker.model import ids
 from stoker.model.access import check_search_to_change
@@ -29,7 +30,7 @@ from stoker.model.filter import Filter
 from stoker.model.humanize import count
 from stoker.model.job import Status
 from stoker.model.operations import Operation, bound_of
-from stoker.model.query import Tally
+from stoker.model.query import Tally, as_of
 from stoker.model.time import Instant, instant, moment
 from stoker.outbox.letters import LetterTerms
 
@@ -41,6 +42,8 @@ class OperationView(msgspec.Struct, frozen=True, kw_only=True):
 
     `state` is running, stopping, stopped, done, failed or interrupted (its process fell silent). `counted_at` is its
     one moment: what was created or ended after it is left, and `later` says at its end how many; None: not known.
+    `total` were counted at that moment, of which it has `seen` so many; `fates` says what became of them. `rate` is
+    how many it comes past in a second, and `lasts` how long it still takes; each is None where it is not known.
     """
 
     id: str
@@ -59,6 +62,11 @@ class OperationView(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[Status, int]
     later: int | None
     error: str | None
+    total: int | None = None
+    seen: int = 0
+    rate: float | None = None
+    lasts: timedelta | None = None
+    fates: dict[str, int] = {}
 
     @property
     def ended(self) -> bool:
@@ -66,9 +74,11 @@ class OperationView(msgspec.Struct, frozen=True, kw_only=True):
         return self.state not in {"running", "stopping"}
 
     @property
-    def seen(self) -> int:
-        """How many it has looked at."""
-        return self.changed + self.cancel_requested + self.missing + self.blocked + sum(self.refused.values())
+    def share(self) -> float | None:
+        """How much of it is done, from 0 to 1; None where the total is not known."""
+        if self.state == "done":
+            return 1.0
+        return None if not self.total else min(self.seen / self.total, 1.0)
 
     @property
     def noun(self) -> str:
@@ -93,11 +103,13 @@ class OperationsAdmin(Noun):
         given: Given | None = None,
         *,
         counted_at: datetime | None = None,
+        total: int | None = None,
     ) -> OperationView:
         """Store an operation and begin to walk, in this process; returns at once.
 
         `action` is a name of `model.actions.MANY`, `given` what it needs (`{"queue": "bulk"}`). `counted_at` is the
         moment of the preview that was shown, now without one: jobs that were created or ended after it are not touched.
+        `total` is how many that preview counted; without one they are counted now, if there are not too many.
         """
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
         if filter_.id is not None:
@@ -106,8 +118,13 @@ class OperationsAdmin(Noun):
         found.making(given, self._context.app.mint)
         found.check_many(given)
         await check_queue_to_move_to(self._context, given)
-        await query_to_change(self._context, filter_, 1)
-        return await self._store(action, str(filter_), given, counted_at)
+        engine = await self._context.engine()
+        bound = await bound_at(engine, counted_at)
+        query = await query_to_change(self._context, filter_, 1, bound)
+        if total is None:
+            jobs, whole = ([], True) if query is None else await walked(engine, as_of(query, bound), MOST)
+            total = len(jobs) if whole else None
+        return await self._store(action, str(filter_), given, counted_at, total)
 
     async def start_on_letters(
         self,
@@ -115,6 +132,7 @@ class OperationsAdmin(Noun):
         *,
         stream: str | None = None,
         counted_at: datetime | None = None,
+        total: int | None = None,
         **terms: Unpack[LetterTerms],
     ) -> OperationView:
         """Store an operation on letters and begin to walk, in this process; returns at once.
@@ -128,9 +146,11 @@ class OperationsAdmin(Noun):
         given = {field: value for field, value in fields.items() if value is not None}
         chosen(given)
         outbox_of(await self._context.engine())
-        return await self._store(name, as_text(given), given, counted_at)
+        return await self._store(name, as_text(given), given, counted_at, total)
 
-    async def _store(self, action: str, filter_: str, given: Given, counted_at: datetime | None) -> OperationView:
+    async def _store(
+        self, action: str, filter_: str, given: Given, counted_at: datetime | None, total: int | None
+    ) -> OperationView:
         engine = await self._context.engine()
         now = await engine.now()
         stored = await documents.put_operation(
@@ -143,6 +163,7 @@ class OperationsAdmin(Noun):
                 change=dict(given),
                 bound=bound_of(None if counted_at is None else instant(counted_at, "counted_at"), now),
                 started=now,
+                total=total,
             ),
             by=self._context.signed(),
         )
@@ -196,7 +217,7 @@ class OperationsAdmin(Noun):
             now = await engine.now()
             if found.state == "done" or not (found.ended or found.interrupted(now)):
                 raise WrongState(f"operation {operation}", view(found, now).state, "resume")
-            again = replace(found, state="running", error=None)
+            again = replace(found, state="running", error=None, begun=now, before=found.looked_at)
             if (stored := await documents.put_operation(engine, again, before=found, by=by)) is not None:
                 return self._begin(stored, found.cursor)
 
@@ -303,4 +324,9 @@ def view(one: Operation, now: Instant) -> OperationView:
         refused=one.refused,
         later=one.later,
         error=one.error,
+        total=one.total,
+        seen=one.looked_at,
+        rate=one.rate,
+        lasts=None if one.lasts is None else timedelta(microseconds=one.lasts),
+        fates=one.fates,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from stoker.admin.bulk import Bulk, Walk, bound_at, query_to_change
 from stoker.admin.context import UNCHANGED, Noun
 from stoker.admin.history import RECENT, closed
+from stoker.admin.preview import Lasts
 from stoker.model.control import Presence, Queue, Tuning, live
 from stoker.model.errors import InvalidInput
 from stoker.model.events import Point
@@ -95,6 +96,18 @@ class QueuesAdmin(Noun):
         """What keeps the jobs of these queues from running once an action has made them ready, in sentences."""
         engine = await self._context.engine()
         return [text for _, text in notes(await engine.control.queues(), names, await engine.operator.census())]
+
+    async def lasts(self, more: Mapping[str, int]) -> Lasts | None:
+        """How long the slowest of these queues takes for what waits in it and for so many more jobs.
+
+        None where that is not known: none of them completed a job in the last 15 closed minutes, or all are paused.
+        """
+        found = [
+            Lasts(one.name, timedelta(microseconds=time))
+            for one in await self.list()
+            if one.name in more and not one.paused and (time := one.flow.clear_in(one.ready + more[one.name]))
+        ]
+        return max(found, key=lambda one: one.time, default=None)
 
     async def pause(
         self,

@@ -91,13 +91,13 @@ def _add_command(action: Action) -> None:
     ) -> None:
         wanted = {key: value for key, value in given.items() if value not in (None, False)}
 
-        async def call(admin: Operators) -> tuple[OperationView, int] | None:
+        async def call(admin: Operators) -> OperationView | None:
             filter_ = await admin.groups.members(group, action.name)
             return await act_on_many(admin, action, filter_, wanted, yes=yes, dry_run=dry_run, as_json=as_json)
 
         done = ask(path, url, call)
         if done is not None:
-            report_operation(*done, as_json)
+            report_operation(done, as_json)
 
     text = f"{action.help}\n\nAll members of the group that are {action.of_group}. It asks above {ASKS_ABOVE} jobs."
     decorated = click.argument("group")(acting(action, on_store(command)))

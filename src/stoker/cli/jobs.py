@@ -20,7 +20,7 @@ from stoker.admin.operations import OperationView
 from stoker.admin.workers import WorkerView
 from stoker.cli.command import NearestGroup
 from stoker.cli.completion import complete_kinds, complete_queues, complete_terms
-from stoker.cli.operations import check_failed, finished, tally
+from stoker.cli.operations import bar, check_failed, finished, tally
 from stoker.cli.store import (
     EXIT_CODES,
     as_json_option,
@@ -434,31 +434,33 @@ async def act_on_many(
     yes: bool,
     dry_run: bool,
     as_json: bool,
-) -> tuple[OperationView, int] | None:
-    """Count the jobs of a filter, ask about them, and do an action to them as an operation.
-
-    Returns it with the number that was counted, 0 where there are more than can be; None: nothing was done.
-    """
-    found = await admin.jobs.preview(filter_)
+) -> OperationView | None:
+    """Count the jobs of a filter, ask about them, and do an action to them as an operation; None: nothing was done."""
+    found = await admin.jobs.preview(filter_, action=action.name)
     shown = count_of(found.count, "job") if found.complete else f"more than {found.count:,} jobs"
+    skipped = "".join(f" {n:,} would be left: {why}." for why, n in found.skipped.items())
+    lasts = "" if found.lasts is None else f" {found.lasts}"
     if dry_run or not found.count:
         said(
-            f"{shown} {'matches' if found.count == 1 else 'match'} {filter_}. Nothing was changed.",
+            f"{shown} {'matches' if found.count == 1 else 'match'} {filter_}.{skipped}{lasts} Nothing was changed.",
             as_json,
             action=action.name,
             matching=found.count,
             complete=found.complete,
             counted_at=found.counted_at.isoformat(),
             changed=0,
+            skipped=found.skipped,
+            lasts=plain(found.lasts),
         )
         return None
     if action.destroys or found.count > ASKS_ABOVE or not found.complete:
-        confirm(f"{action.name} {shown} of {filter_}?", yes=yes)
+        confirm(f"{action.name} {shown} of {filter_}?{skipped}{lasts}", yes=yes)
     if action.readies:
         for note in await admin.queues.notes(found.queues):
             say(f"note: {safe(note)}", err=True)
-    started = await admin.operations.start(action.name, filter_, given, counted_at=found.counted_at)
-    return await _shown_progress(admin, started, found.count), found.count if found.complete else 0
+    total = found.count if found.complete else None
+    started = await admin.operations.start(action.name, filter_, given, counted_at=found.counted_at, total=total)
+    return await _shown_progress(admin, started)
 
 
 def acting(action: Action, command: F) -> F:
@@ -484,7 +486,7 @@ def _add_command(action: Action) -> None:
             raise click.UsageError(f"the filter is empty: name the jobs to {name}, as in is:dead, or kind:* for all")
         wanted = {key: value for key, value in given.items() if value not in (None, False)}
 
-        async def call(admin: Operators) -> Bulk | tuple[OperationView, int] | None:
+        async def call(admin: Operators) -> Bulk | OperationView | None:
             filter_ = Filter.parse(await whole(admin, terms))
             if filter_.id is not None:
                 if dry_run or action.destroys:
@@ -501,8 +503,8 @@ def _add_command(action: Action) -> None:
             return await act_on_many(admin, action, filter_, wanted, yes=yes, dry_run=dry_run, as_json=as_json)
 
         done = ask(path, url, call)
-        if isinstance(done, tuple):
-            report_operation(*done, as_json)
+        if isinstance(done, OperationView):
+            report_operation(done, as_json)
         elif done is not None:
             _report(name, done, as_json=as_json)
 
@@ -523,27 +525,15 @@ def option_of(one: Parameter) -> Callable[[F], F]:
     )
 
 
-async def _shown_progress(admin: Operators, started: OperationView, count: int) -> OperationView:
+async def _shown_progress(admin: Operators, started: OperationView) -> OperationView:
     """Wait for an operation, with a bar on a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("jobs", total=count)
-
-        def progress(one: OperationView) -> None:
-            bar.update(task, completed=one.seen)
-
+    with bar(started.noun) as progress:
         return await finished(admin, started.id, progress)
 
 
-def report_operation(one: OperationView, counted: int, as_json: bool) -> None:
-    """Say what was done, and what of the counted jobs was left because it had changed before its turn."""
-    gone = max(0, counted - one.seen) if one.state == "done" else 0
-    if as_json:
-        say(json.dumps({**plain(one), "operation": one.id, "counted": counted, "changed_before": gone}))
-    else:
-        say(tally(one) + (f"; {gone:,} of the {counted:,} that were counted had changed before" if gone else ""))
+def report_operation(one: OperationView, as_json: bool) -> None:
+    """Say what was done, and what was left and why."""
+    say(json.dumps({**plain(one), "operation": one.id}) if as_json else tally(one))
     check_failed(one)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import click
 
@@ -13,13 +16,16 @@ from stoker.admin.operations import OperationView, Progress
 from stoker.cli.command import NearestGroup
 from stoker.cli.completion import complete_operations
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store, on_target
-from stoker.cli.tables import Columns, as_lines_option, columns, mark, table
+from stoker.cli.tables import Columns, Figure, as_lines_option, columns, mark, table
 from stoker.cli.text import safe, say
-from stoker.model.humanize import count
+from stoker.model.errors import NotFound
+from stoker.model.humanize import count, pace, share, span
+from stoker.model.operations import GONE
 
 COLUMNS: Columns[OperationView] = {
     "operation": "id",
     "state": lambda one: mark(one.state, "bad", when=one.state in {"failed", "interrupted"}),
+    "done": lambda one: "" if one.share is None else Figure(share(one.share, 1)),
     **columns("action", "filter", "by=who", "started=started_at", "changed"),
     "left": lambda one: one.missing + one.blocked + sum(one.refused.values()),
 }
@@ -28,7 +34,7 @@ GOES_FIRST = ("by", "filter", "left")
 
 @click.group(cls=NearestGroup)
 def operations() -> None:
-    """List bulk actions; stop and resume them."""
+    """List bulk actions; watch, stop and resume them."""
 
 
 @operations.command("list")
@@ -46,6 +52,48 @@ def list_(as_json: bool, path: str | None, url: str | None) -> None:
 def show_(operation: str, as_json: bool, path: str | None, url: str | None) -> None:
     """Show one operation."""
     _print(ask(path, url, lambda admin: admin.operations.get(operation)), as_json)
+
+
+@operations.command(epilog=EXIT_CODES)
+@click.argument("operation", required=False, shell_complete=complete_operations)
+@click.option("--json", "as_json", is_flag=True, help="One object per line, whenever it has come further.")
+@on_store
+def watch(operation: str | None, as_json: bool, path: str | None, url: str | None) -> None:
+    """Watch an operation of any process until it ends: how far it is, how fast, and what became of the jobs.
+
+    Without an id the one that was started last. Ctrl-C ends the watching, not the operation.
+    """
+
+    async def look(admin: Operators) -> OperationView:
+        if operation is not None:
+            return await _watched(admin, await admin.operations.get(operation), as_json)
+        found = await admin.operations.list()
+        if not found:
+            raise NotFound("there is no operation in the store")
+        return await _watched(admin, found[0], as_json)
+
+    try:
+        ended = ask(path, url, look)
+    except KeyboardInterrupt:
+        return
+    if not as_json:
+        _print(ended, as_json=False)
+    check_failed(ended)
+
+
+async def _watched(admin: Operators, one: OperationView, as_json: bool) -> OperationView:
+    """Look again and again until an operation ends."""
+    with bar(one.noun, quiet=as_json) as progress:
+        before: OperationView | None = None
+        while True:
+            progress(one)
+            if (before is None or (one.seen, one.state) != (before.seen, before.state)) and (as_json or not shown()):
+                say(json.dumps(plain(one)) if as_json else f"{one.state}: {how_far(one)}")
+            if one.ended:
+                return one
+            before = one
+            await asyncio.sleep(LOOK_AGAIN)
+            one = await admin.operations.get(one.id)
 
 
 @operations.command(epilog=EXIT_CODES)
@@ -71,6 +119,39 @@ def resume(operation: str, as_json: bool, path: str | None, url: str | None) -> 
     _print(ask(path, url, go_on), as_json)
 
 
+LOOK_AGAIN = 0.5
+"""Seconds between two looks at an operation of another process."""
+
+
+def shown() -> bool:
+    """Is there a terminal for a bar?"""
+    return sys.stderr.isatty()
+
+
+def how_far(one: OperationView) -> str:
+    """How far an operation is, and how fast."""
+    of = f"{one.seen:,} {one.noun}s" if one.total is None else f"{one.seen:,} of {count(one.total, one.noun)}"
+    rate = "" if one.rate is None or one.ended else f", {pace(one.rate)} a second"
+    left = f", about {span(one.lasts)} left" if one.lasts else ""
+    return f"{of}{rate}{left}"
+
+
+@contextmanager
+def bar(noun: str, *, quiet: bool = False) -> Generator[Progress, None, None]:
+    """A bar on a terminal, which shows what it is called with."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = TextColumn("{task.fields[state]}"), BarColumn(), TextColumn("{task.fields[far]}")
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet or not shown()) as live:
+        task = live.add_task(noun, total=None, state="", far="")
+
+        def progress(one: OperationView) -> None:
+            live.update(task, total=one.total, completed=one.seen, state=one.state, far=how_far(one))
+
+        yield progress
+
+
 async def finished(admin: Operators, operation: str, progress: Progress | None = None) -> OperationView:
     """Wait for an operation of this process; Ctrl-C stops it after its present page."""
     try:
@@ -93,6 +174,7 @@ def _print(one: OperationView, as_json: bool) -> None:
         say(json.dumps(plain(one)))
         return
     say(f"{one.id} {one.state}: {safe(one.action)} {safe(one.filter)}")
+    say(how_far(one))
     say(tally(one))
     if one.error is not None:
         say(one.error)
@@ -107,7 +189,9 @@ def tally(one: OperationView) -> str:
         parts.append(f"{one.blocked:,} left: unique key held by another job")
     parts += [f"{n:,} left: {status.value}" for status, n in one.refused.items()]
     if one.missing:
-        parts.append(f"{one.missing:,} gone")
+        parts.append(f"{one.missing:,} no longer there")
+    if gone := one.fates.get(GONE):
+        parts.append(f"{gone:,} of the {one.total:,} that were counted had changed before")
     if one.later:
         parts.append(f"{one.later:,} left: created or ended after the count at {one.counted_at:%H:%M:%S} UTC")
     return "; ".join(parts)

@@ -157,7 +157,7 @@ def _on_letters(name: Literal["replay", "discard"], text: str, *, asks: bool) ->
                 if asks:
                     confirm(f"{name} {count(found.count, 'letter')} of stream {stream}?", yes=yes)
                 started = await admin.operations.start_on_letters(
-                    name, stream=stream, counted_at=found.counted_at, **given
+                    name, stream=stream, counted_at=found.counted_at, total=found.count, **given
                 )
                 ended = await finished(admin, started.id)
                 check_failed(ended)

@@ -28,6 +28,9 @@ CLOCKS_APART: Span = MINUTE
 INTERRUPTED: Final = "interrupted"
 """How a running operation is shown whose process has fallen silent."""
 
+GONE: Final = "changed before their turn"
+"""What became of those that were counted and not met."""
+
 ENDED: Final = frozenset({"stopped", "done", "failed"})
 
 
@@ -38,7 +41,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is the text of the jobs that are meant, `bound` the one moment of the action (`bound_of`): jobs that were created or
     ended after it are not touched. `cursor` is the place from which the walk goes on, `seen` the store's time of the
     last write. `later` is how many jobs its filter means at its end that were left because they came after its moment;
-    None: not counted.
+    None: not counted. `total` is how many its preview counted; None: not known. `begun` is when its present walk began,
+    at its start or when it was resumed, and `before` how many had been looked at by then.
     """
 
     id: str
@@ -48,6 +52,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     change: dict[str, str | int | float | bool | None] = {}
     bound: Instant
     started: Instant
+    total: int | None = None
+    begun: Instant = 0
+    before: int = 0
     seen: Instant = 0
     state: State = "running"
     cursor: str | None = None
@@ -63,6 +70,42 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def ended(self) -> bool:
         """Has it come to its end? One that is not, and is interrupted, can be resumed."""
         return self.state in ENDED
+
+    @property
+    def looked_at(self) -> int:
+        """How many it has come past."""
+        return self.changed + self.cancel_requested + self.missing + self.blocked + sum(self.refused.values())
+
+    @property
+    def rate(self) -> float | None:
+        """How many it comes past in a second, in its present walk; None: not known yet."""
+        took = self.seen - max(self.begun, self.started)
+        return (self.looked_at - self.before) * SECOND / took if took > 0 and self.looked_at > self.before else None
+
+    @property
+    def lasts(self) -> Span | None:
+        """How long it still takes at its rate; None: not known, or it has ended."""
+        if self.ended or self.total is None or self.rate is None:
+            return None
+        return round(max(self.total - self.looked_at, 0) / self.rate * SECOND)
+
+    @property
+    def fates(self) -> dict[str, int]:
+        """What became of those it came past, by a word for each class that there is, the changed ones first.
+
+        When it is done, those that were counted and that it did not meet had changed before their turn.
+        """
+        gone = self.total - self.looked_at if self.total is not None and self.state == "done" else 0
+        found = {
+            "changed": self.changed,
+            "asked to stop": self.cancel_requested,
+            "key taken": self.blocked,
+            "no longer there": self.missing,
+            **{f"left: {status.value}": n for status, n in sorted(self.refused.items())},
+            GONE: max(gone, 0),
+            "came later": self.later or 0,
+        }
+        return {name: n for name, n in found.items() if n or name == "changed"}
 
     @property
     def shown_filter(self) -> str:

@@ -573,6 +573,11 @@ def queues_of(query: Query, census: Census) -> frozenset[str]:
 
 def counted(query: Query, census: Census) -> int:
     """How many jobs a query means that `is_counted`."""
+    return sum(one.n for one in chosen_counts(query, census))
+
+
+def chosen_counts(query: Query, census: Census) -> list[Count]:
+    """The counts of the jobs that a query means which `is_counted`; of due ones, and scheduled ones, by queue alone."""
     chosen = [
         count
         for count in census.counts
@@ -580,11 +585,11 @@ def counted(query: Query, census: Census) -> int:
         and (not query.queues or count.queue in query.queues)
         and (not query.kinds or count.kind in query.kinds)
     ]
-    total = sum(count.n for count in chosen)
     if query.due is None:
-        return total
-    later = sum(n for queue, n in census.scheduled.items() if not query.queues or queue in query.queues)
-    return later if query.due == "later" else total - later
+        return chosen
+    names = sorted({one.queue for one in chosen})
+    due = [(name, census.scheduled.get(name, 0) if query.due == "later" else census.ready(name)) for name in names]
+    return [Count(queue=name, kind="", status=Status.PENDING, n=n) for name, n in due]
 
 
 class Sweep(enum.StrEnum):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from stoker.admin import Filter, Preview
 from stoker.admin.operations import OperationView
+from stoker.model.actions import MANY
 from stoker.model.humanize import count
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
@@ -19,11 +20,17 @@ from stoker.web.request import RequestContext
 
 api = Noun("operations")
 
+if TYPE_CHECKING:
+    MaybeAction: TypeAlias = str | None
+else:
+    MaybeAction = Literal[tuple(MANY)] | None
+
 
 class PreviewQuery(t.Strict):
-    """Which jobs."""
+    """Which jobs, and what would be done to them: then the answer says what would be skipped, and how long it lasts."""
 
     q: t.FilterText = ""
+    action: MaybeAction = None
 
 
 class NewOperation(Acting, kw_only=True):
@@ -54,7 +61,7 @@ class Operations(Struct, kw_only=True):
 @api.get("/preview")
 async def preview(visit: RequestContext, given: PreviewQuery) -> Preview:
     """Count the jobs that a filter means."""
-    return await visit.admin.jobs.preview(given.q)
+    return await visit.admin.jobs.preview(given.q, action=given.action)
 
 
 @api.get("/operations")
@@ -74,7 +81,9 @@ async def start(visit: RequestContext, given: NewOperation) -> NewOperationRecor
         shown = count(left.count, "job") if left.complete else f"more than {left.count:,} jobs"
         now = await visit.admin.jobs.preview(wanted)
         raise pages.grown(f"{shown} matched then, and {given.count:,} are meant", now.count, now.counted_at)
-    found = await pages.begin(visit, given.action, wanted, more, given.counted_at)
+    found = await pages.begin(
+        visit, given.action, wanted, more, given.counted_at, left.count if left.complete else None
+    )
     visit.board.hub.forget()
     return begun(found, left.count, complete=left.complete)
 

@@ -159,7 +159,7 @@ async def begin(
         now = await visit.admin.outbox.preview(do, **fields)
         why = f"{count(now.count, 'letter')} would be changed now, and {of:,} were counted before"
         raise grown(why, now.count, now.counted_at)
-    begun = await visit.admin.operations.start_on_letters(do, **fields, counted_at=counted_at)
+    begun = await visit.admin.operations.start_on_letters(do, **fields, counted_at=counted_at, total=left)
     visit.board.walking = [*visit.board.walking[-99:], visit.admin]
     visit.board.hub.forget()
     return begun, left

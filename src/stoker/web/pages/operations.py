@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import msgspec
 from starlette.responses import Response
 
-from stoker.admin import Bulk, Filter, InvalidFilter
+from stoker.admin import Bulk, Filter
 from stoker.admin.operations import OperationView
+from stoker.admin.preview import PAGE, Counted, count_for, counted_jobs, with_keys
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.actions import MANY, Action, on_many
 from stoker.model.errors import InvalidInput
 from stoker.model.explain import Reason, notes
-from stoker.model.humanize import clock, count
-from stoker.model.job import ACTIVE, Job, Status
+from stoker.model.humanize import clock, count, pace, span
 from stoker.model.operations import bound_of
-from stoker.model.operator_metrics import keys_taken
-from stoker.model.query import Query, as_of, matched_at, queues_of
+from stoker.model.query import as_of
 from stoker.model.time import instant, moment
 from stoker.web import view
 from stoker.web.actions.result import act
@@ -32,12 +30,8 @@ from stoker.web.problems import Problem
 from stoker.web.request import RequestContext
 from stoker.web.view import Flash
 
-MOST = 10_000
 TYPED_ABOVE = 100
 LARGEST_SELECTION = 1_000
-PAGE = 1_000
-KEYED = 2_000
-"""Jobs whose unique keys are looked at."""
 
 LETTERS: Final = {"replay-letters": "Replay of letters", "discard-letters": "Discarding of letters"}
 """What is done to many letters."""
@@ -106,6 +100,7 @@ async def _preview(
         "verb_names": LABELS,
         "queue_names": shared.queue_names(reading),
         "notes": _notes(reading, counted.queues) if action.readies else [],
+        "lasts": await visit.admin.queues.lasts(counted.queues) if action.readies and counted.queues else None,
         "running": [one for one in await visit.admin.operations.list() if not one.ended][:5],
         "back": visit.url("jobs", q=text),
         "may": visit.may("operate"),
@@ -116,23 +111,6 @@ async def _preview(
     return view.page(visit, "operation-new.html", context, 200 if refused is None else refused.status)
 
 
-class Counted(NamedTuple):
-    """What an action would meet: jobs by status, and those whose key is taken, if only among so many (`taken_of`).
-
-    `queues` are those that they are in.
-    """
-
-    statuses: Counter[Status]
-    complete: bool
-    taken: int = 0
-    taken_of: int | None = None
-    queues: frozenset[str] = frozenset()
-
-    def changeable(self, allowed: frozenset[Status]) -> int:
-        """How many of them it would change."""
-        return sum(n for status, n in self.statuses.items() if status in allowed) - self.taken
-
-
 async def _count(visit: RequestContext, reading: Reading, text: str, chosen: list[str], action: Action) -> Counted:
     """What an action would meet now."""
     engine = await visit.board.store.engine()
@@ -140,65 +118,12 @@ async def _count(visit: RequestContext, reading: Reading, text: str, chosen: lis
         if len(chosen) > LARGEST_SELECTION:
             raise InvalidInput("id", f"{len(chosen)} ids", f"must be {LARGEST_SELECTION:,} at most; use a filter")
         there = [job for job in await engine.operator.get([ids.parse(one) for one in chosen]) if job is not None]
-        found = Counted(Counter(job.status for job in there), True, queues=_queues_of(there, action))
-        return await _with_keys(engine, found, there, True, action)
-    wanted = Filter.parse(text)
-    query = await visit.admin.jobs.question(wanted, PAGE)
-    if query is None:
-        return Counted(Counter(), True)
-    if known := _by_status(wanted, reading):
-        statuses = Counter({status: n for status, n in known.items() if not query.statuses or status in query.statuses})
-        looked, whole = await _walked(engine, query, KEYED) if action.takes_key else ([], True)
-        named = queues_of(query, reading.census)
-        return await _with_keys(engine, Counted(statuses, True, queues=named), looked, whole, action)
-    return await _counted(engine, query, action)
+        return await with_keys(engine, counted_jobs(there, True, action), there, True, action)
+    query = await visit.admin.jobs.question(Filter.parse(text), PAGE)
+    return Counted(Counter(), True) if query is None else await count_for(engine, query, action, reading.census)
 
 
-async def _counted(engine: Engine, query: Query, action: Action) -> Counted:
-    looked, whole = await _walked(engine, query, MOST)
-    found = Counted(Counter(job.status for job in looked), whole, queues=_queues_of(looked, action))
-    return await _with_keys(engine, found, looked, whole, action)
-
-
-def _queues_of(jobs_: list[Job], action: Action) -> frozenset[str]:
-    """The queues of the jobs that an action applies to."""
-    return frozenset(job.queue for job in jobs_ if job.status in action.statuses)
-
-
-def _by_status(wanted: Filter, reading: Reading) -> dict[Status, int]:
-    """What the shared counts know; empty where they do not, as of a name that only a schedule or the app has."""
-    try:
-        return jobs.by_status(wanted, reading.census)
-    except InvalidFilter:
-        return {}
-
-
-async def _walked(engine: Engine, query: Query, most: int) -> tuple[list[Job], bool]:
-    """Jobs of a question, up to so many, and whether these are all."""
-    found: list[Job] = []
-    at = query.ended_by
-    while len(found) < most:
-        page = await engine.operator.find(query)
-        found += [job for job in page.jobs if at is None or matched_at(job, query, at)]
-        if page.cursor is None:
-            return found, True
-        query = msgspec.structs.replace(query, cursor=page.cursor)
-    return found, False
-
-
-async def _with_keys(engine: Engine, counted: Counted, looked: list[Job], whole: bool, action: Action) -> Counted:
-    """Count the jobs whose unique key another job has."""
-    keyed = [job for job in looked if job.unique is not None and job.status in action.statuses]
-    if not action.takes_key or not keyed:
-        return counted
-    everywhere = any(job.unique is not None and job.unique.scope == "global" for job in keyed)
-    kinds = frozenset[str]() if everywhere else frozenset(job.kind for job in keyed)
-    active, all_active = await _walked(engine, Query(statuses=ACTIVE, kinds=kinds, limit=PAGE), KEYED)
-    of = None if whole and all_active else len(looked)
-    return counted._replace(taken=keys_taken(keyed, active), taken_of=of)
-
-
-def _notes(reading: Reading, queues: frozenset[str]) -> list[tuple[str, str]]:
+def _notes(reading: Reading, queues: Collection[str]) -> list[tuple[str, str]]:
     """What matters about the queues that the jobs go back to."""
     signs = {Reason.PAUSED: "pause", Reason.COOLING: "snow"}
     return [(signs[why], text) for why, text in notes(reading.queues, queues, reading.census)][:3]
@@ -215,25 +140,26 @@ async def start(visit: RequestContext) -> Response:
     wanted, at = Filter.parse(text), moment_of("counted_at", form)
     visit.board.hub.forget()  # a refusal counts anew, not from a reading that others share
     try:
-        left = await _check_count(visit, form, wanted, at, action)
+        left, total = await _check_count(visit, form, wanted, at, action)
     except Problem as refused:
         return await again(visit, form, refused)
-    begun = await begin(visit, action.name, wanted, given_in(form, action), at)
+    begun = await begin(visit, action.name, wanted, given_in(form, action), at, total)
     return view.redirect(visit, visit.url(f"operations/{begun.id}"), left)
 
 
 async def _check_count(
     visit: RequestContext, form: Form, wanted: Filter, at: datetime | None, action: Action
-) -> Flash | None:
+) -> tuple[Flash | None, int | None]:
     """Refuse if more matched at the moment of the preview than it showed, or if its number was not typed.
 
-    Fewer are no mistake: jobs end and change while people think. Returns what to say of those.
+    Fewer are no mistake: jobs end and change while people think. Returns what to say of those, and how many still
+    match; None: more than were counted.
     """
     of = whole("of", form.get("of") or "0")
     query = await visit.admin.jobs.question(wanted, PAGE)
     engine = await visit.board.store.engine()
     bound = bound_of(None if at is None else instant(at, "counted_at"), await engine.now())
-    counted = Counted(Counter(), True) if query is None else await _counted(engine, as_of(query, bound), action)
+    counted = Counted(Counter(), True) if query is None else await count_for(engine, as_of(query, bound), action)
     now = counted.changeable(action.allowed(by_filter=True))
     if now > of or (not counted.complete and of <= now):
         shown = f"{'' if counted.complete else 'more than '}{count(now, 'job')}"
@@ -241,10 +167,12 @@ async def _check_count(
         raise Problem(409, "count", f"{why} They are counted anew below.")
     if of > TYPED_ABOVE or action.destroys:
         check_typed(form, of, "jobs")
+    total = sum(counted.statuses.values()) if counted.complete else None
     if not counted.complete or now == of:
-        return None
+        return None, total
     changed = "1 has" if of - now == 1 else f"{of - now:,} have"
-    return Flash(f"Of the {count(of, 'job')} that were counted, {changed} changed since: nothing is done to those.")
+    text = f"Of the {count(of, 'job')} that were counted, {changed} changed since: nothing is done to those."
+    return Flash(text), total
 
 
 def grown(why: str, now: int, counted_at: datetime) -> Problem:
@@ -284,11 +212,16 @@ def check_reach(visit: RequestContext) -> None:
 
 
 async def begin(
-    visit: RequestContext, do: str, wanted: Filter, needs: dict[str, Any], counted_at: datetime | None
+    visit: RequestContext,
+    do: str,
+    wanted: Filter,
+    needs: dict[str, Any],
+    counted_at: datetime | None,
+    total: int | None = None,
 ) -> OperationView:
     """Start an operation on what was there at the moment of its preview; the dashboard keeps the task that walks it."""
     visit.needs(on_many(do).role)
-    begun = await visit.admin.operations.start(do, wanted, needs, counted_at=counted_at)
+    begun = await visit.admin.operations.start(do, wanted, needs, counted_at=counted_at, total=total)
     visit.board.walking = [*visit.board.walking[-99:], visit.admin]
     return begun
 
@@ -335,12 +268,20 @@ def live_context(visit: RequestContext, reading: Reading, found: OperationView) 
     return view.common(visit, page, f"{label} {STATES[found.state]}", shared.found(visit, reading)) | {
         "now": reading.census.at,
         "w": found,
-        "seen": found.seen,
+        "speed": speed(found),
         "tally": _tally(found),
         "back": back,
         "may": visit.may("operate") and visit.who.reaches_all,
         "live_url": visit.url("live", page="operation", id=found.id),
     }
+
+
+def speed(found: OperationView) -> str:
+    """How fast an operation is, and how long it still takes, as far as it is known."""
+    if found.rate is None:
+        return ""
+    left = f", about {span(found.lasts)} left" if found.lasts else ""
+    return f"{pace(found.rate)} {found.noun}s a second{left}"
 
 
 def given(found: OperationView) -> dict[str, str]:
