@@ -7,7 +7,7 @@ Enqueues, groups, appends and receipts ask `joined(app, tx)` and make their call
    which is what `jobs.joining(handle)` makes;
 3. else in the handle that the app's `ambient` returns. An integration sets it: a function that takes nothing and is
    asked in the thread of the call, such as one that returns Django's connection inside of `atomic()`. It returns a
-   handle as `tx=` takes it, or None; what it raises ends the call, and nothing is stored;
+   handle as `tx=` takes it, or a `Given` of its own, or None; what it raises ends the call, and nothing is stored;
 4. else in none.
 
 A scope is a contextvar: Tasks started inside inherit it, and so does what `asyncio.to_thread` runs; `threading.Thread`
@@ -96,6 +96,8 @@ def outside() -> Context:
 
 
 def _given(app: Stoker, tx: Transaction) -> Joined:
+    if isinstance(tx, Given):
+        return tx
     if isinstance(tx, BlockHandle) and tx.block.app is app:
         block: Scope = tx.block
         found = block.joined_by_this_call()

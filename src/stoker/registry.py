@@ -311,6 +311,10 @@ class Registry:
             return None
         return self.resolve(kind, self._declared[kind] if task is None else task.options)[0]
 
+    def served_queues(self) -> set[str]:
+        """The queues that a worker serves where none are named: those of the tasks."""
+        return {self.resolve(task.name, task.options)[0] for task in self.tasks.values()}
+
     def current_tenant(self) -> str | None:
         """The tenant from the hook; None without a hook."""
         return None if self._tenant is None else self._tenant()

@@ -71,7 +71,7 @@ def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
 @click.option("--weighted", is_flag=True, help="Share the slots; larger numbers are served more.")
 @click.option("-p", "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
 @click.option("--drain", is_flag=True, help="Stop when nothing is due any more.")
-@click.option("--reload", is_flag=True, help="For development: replace the processes when a .py file here changes.")
+@click.option("--reload/--no-reload", help="For development: replace the processes when a .py file here changes.")
 @click.option("--grace", metavar="TIME", help="How long running jobs may finish after a stop, as in 30s.")
 @click.option("--lease", metavar="TIME", help="How long a worker that does not renew its lease keeps its jobs.")
 @click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="Replace a process after about N jobs.")

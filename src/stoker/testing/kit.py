@@ -16,12 +16,13 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
 from stoker.app import Stoker
 from stoker.engine_pool import LoopEngine
 from stoker.engines.base import Engine, Transaction, outbox_of
+from stoker.executors import Executors
 from stoker.handle import JobHandle
 from stoker.hooks import FailedRun, Next
 from stoker.joining import joined
@@ -32,6 +33,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import Draft, Receipt, Status, Stored
 from stoker.model.query import RunNow, Selection
 from stoker.model.time import Instant, Seconds, span
+from stoker.settings import WorkerSettings, resolve
 from stoker.sync import in_sync
 from stoker.task import Task
 from stoker.testing import single_run, told
@@ -61,6 +63,8 @@ class TestKit:
     """
 
     __test__ = False  # pytest would take the class for one with tests
+    gives_way: ClassVar[bool] = False
+    """Does it end when another kit is opened on its app?"""
 
     def __init__(self, jobs: Stoker, store: str = "memory", *, clock: VirtualClock | None = None) -> None:
         if not isinstance(jobs, Stoker):
@@ -111,7 +115,7 @@ class TestKit:
             store, left = self._swap_back()
             for member in left:
                 if member.loop is not running:
-                    _close_elsewhere(member)
+                    close_elsewhere(member)
             aside(store.remove)
 
     async def __aenter__(self) -> Self:
@@ -135,10 +139,13 @@ class TestKit:
             if member.loop is here:
                 await member.close(None)
             else:
-                await asyncio.to_thread(_close_elsewhere, member)
+                await asyncio.to_thread(close_elsewhere, member)
         await store.remove()
 
     def _swap(self) -> OwnStore:
+        former = _open.get(self.app)
+        if former is not None and former.gives_way:
+            former.__exit__()
         with _lock:
             other = _open.get(self.app)
             if other is not None:
@@ -240,7 +247,8 @@ class TestKit:
         """
         self._check_task("run", task)
         draft, now = task.draft(*args, **kwargs), self.clock.now()
-        return await single_run.run(self.app, task, draft, now, attempt=attempt, metadata=metadata)
+        executors = self._executors(resolve(WorkerSettings, environ=self.app.environ))
+        return await single_run.run(self.app, task, draft, now, executors, attempt=attempt, metadata=metadata)
 
     drain_sync = in_sync(drain)
     advance_sync = in_sync(advance)
@@ -462,6 +470,10 @@ class TestKit:
 
     # --- how it runs --------------------------------------------------------------------------------------------
 
+    def _executors(self, settings: WorkerSettings) -> Executors:
+        """What runs the handlers."""
+        return single_run.InThisProcess(settings)
+
     async def _drain(self, engine: Engine, slots: int) -> Counter[Status]:
         counts: Counter[Status] = Counter()
         await self._declare(engine)
@@ -469,6 +481,7 @@ class TestKit:
         served, again = await self._queues(engine), True
         while again:
             worker = MortalWorker(self.app, dict.fromkeys(sorted(served), slots), self._faults)
+            worker.executors = self._executors(worker.settings)
             async with worker:
                 await worker.join()
             if worker.died is not None:
@@ -489,8 +502,7 @@ class TestKit:
         return counts
 
     def _queues_of_tasks(self) -> frozenset[str]:
-        app = self.app
-        return frozenset(app.resolve(task.name, task.options)[0] for task in app.tasks.values())
+        return frozenset(self.app.served_queues())
 
     async def _queues(self, engine: Engine) -> frozenset[str]:
         """The queues of the app's tasks, and those that its jobs wait in."""
@@ -546,6 +558,11 @@ def _seed() -> int:
     return int(given)
 
 
+def kit_of(app: Stoker) -> TestKit | None:
+    """The kit that is open on an app."""
+    return _open.get(app)
+
+
 def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
@@ -553,7 +570,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _close_elsewhere(member: LoopEngine) -> None:
+def close_elsewhere(member: LoopEngine) -> None:
     """Close the engine of a loop that does not run in this thread."""
     loop = member.loop
     if loop.is_closed():

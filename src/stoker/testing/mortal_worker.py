@@ -16,7 +16,6 @@ from stoker.model.outcome import Crashed, Exit, HandedBack, Snooze
 from stoker.model.steps import Save
 from stoker.model.time import SECOND
 from stoker.testing.handler_faults import SETTLEMENT, START, Faults, WorkerDied, stored_steps
-from stoker.testing.single_run import InThisProcess
 from stoker.worker import Worker
 from stoker.worker.failures import FailureLog
 
@@ -29,7 +28,6 @@ class MortalWorker(Worker):
 
     def __init__(self, app: Stoker, queues: Mapping[str, int | None], faults: Faults) -> None:
         super().__init__(app, queues, drain=True)
-        self.executors = InThisProcess(self.settings)
         self.died: str | None = None
         self._faults = faults
         self._dying: asyncio.Task[None] | None = None

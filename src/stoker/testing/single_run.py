@@ -109,12 +109,19 @@ class _Context(Context):
 
 
 async def run(
-    app: Stoker, task: Task[..., Any], draft: Draft, now: Instant, *, attempt: int, metadata: Mapping[str, str] | None
+    app: Stoker,
+    task: Task[..., Any],
+    draft: Draft,
+    now: Instant,
+    executors: Executors,
+    *,
+    attempt: int,
+    metadata: Mapping[str, str] | None,
 ) -> Any:
     """Run the handler for a draft as a worker would, and return what it returns; follow-ups are stored afterwards."""
     check_markers(draft)
     claim = _claim(draft, now, attempt, metadata)
-    runtime, executors = OneRun(app), InThisProcess()
+    runtime = OneRun(app)
     span = app.defaults.timeout if draft.options.timeout is None else draft.options.timeout
     limit = None if span is None else span / SECOND
     item = _Context(claim, runtime, task.signature.decode(claim.payload), limit)

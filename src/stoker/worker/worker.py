@@ -111,8 +111,7 @@ class Worker:
         if given is None:
             given = self.settings.queues
         if given is None:
-            served = {self.app.resolve(task.name, task.options)[0] for task in self.app.tasks.values()}
-            given = sorted(served) or [self.app.defaults.queue or DEFAULT_QUEUE]
+            given = sorted(self.app.served_queues()) or [self.app.defaults.queue or DEFAULT_QUEUE]
         if not given and not len(self.app.services):
             raise InvalidInput("queues", given, "must name at least one queue, for this app has no services either")
         numbers = given if isinstance(given, Mapping) else dict.fromkeys(given)
