@@ -1,0 +1,32 @@
+"""Stoker in Django: `INSTALLED_APPS += ["stoker.contrib.django"]` and `STOKER = {"DATABASE": "default"}`.
+
+`jobs` is the app that the settings describe, made when it is first asked for. Asking for it sets Django up if nothing
+has done so yet, as in a worker process: nobody calls `django.setup()` by hand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stoker.contrib.django.app import DjangoStoker
+    from stoker.contrib.django.backend import StokerBackend as StokerBackend
+
+    jobs: DjangoStoker
+
+__all__ = ["StokerBackend", "jobs"]
+
+
+if not TYPE_CHECKING:  # a checker would take it for a promise that every name exists
+
+    def __getattr__(name: str) -> Any:
+        """Make the app, or import the backend, on first use."""
+        if name == "jobs":
+            from stoker.contrib.django.app import the_app
+
+            return the_app()
+        if name == "StokerBackend":
+            from stoker.contrib.django.backend import StokerBackend
+
+            return StokerBackend
+        raise AttributeError(f"module 'stoker.contrib.django' has no attribute {name!r}")
