@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from stoker import GroupClosed, GroupFailed, InvalidInput, NotFound, Stoker, StokerError, chain, current
+from stoker import GroupClosed, GroupFailed, InvalidInput, NotFound, Stoker, StokerError, chain, chain_before, current
 from stoker import groups as face
 from stoker.engines.memory import MemoryEngine
 from stoker.model import ids
@@ -361,6 +361,23 @@ def test_a_group_without_a_loop_joins_a_transaction() -> None:
         fan_out.enqueue_sync()
         assert kit.drain_sync() == {Status.DONE: 3}
         assert tasks.ran[-1][0] == "of the block"
+
+
+@pytest.mark.spec("PASS-15")
+async def test_a_callback_is_found_behind_many_groups(jobs: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open and closed ones are looked through page by page."""
+    monkeypatch.setattr(chain_before, "AT_ONCE", 2)
+    monkeypatch.setattr(chain_before, "MOST_LOOKED", 6)
+    tasks = Tasks(jobs)
+    waits = [tasks.report.draft() for _ in range(7)]
+    opened = [await jobs.group([tasks.work.using(delay=60).draft()], then=draft) for draft in waits]
+    ended = [tasks.report.draft() for _ in range(3)]
+    closed = [await jobs.group([], on_failure=draft) for draft in ended]
+    for group, draft in [*zip(opened[1:], waits[1:], strict=True), *zip(closed, ended, strict=True)]:
+        with pytest.raises(NotFound, match=group.id):
+            await jobs.handle(draft.id).refresh()
+    with pytest.raises(NotFound, match="is not in the store"):
+        await jobs.handle(waits[0].id).refresh()
 
 
 @pytest.mark.spec("GROUP-26")

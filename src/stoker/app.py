@@ -162,6 +162,7 @@ class Stoker(Registry):
         self.ambient: Callable[[], Transaction | None] | None = None
         """An integration's answer to "which transaction is this call in?"; see `stoker.joining`."""
         self.tested = False
+        self.unattended: Callable[[], Awaitable[str]] | None = None
         """Has a `TestKit` taken over? Then nothing runs by itself."""
         self.declarations = Declarations(keep_dead)
         self.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk) if timeline else None
@@ -568,15 +569,18 @@ class Stoker(Registry):
             twin.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk)
         return twin
 
-    def use_store(self, engine: Engine) -> Callable[[], list[LoopEngine]]:
+    def use_store(
+        self, engine: Engine, unattended: Callable[[], Awaitable[str]] | None = None
+    ) -> Callable[[], list[LoopEngine]]:
         """Work on another store until the returned function is called; that returns its engines, to be closed.
 
         Schedules, queues and budgets that code declares meanwhile, and middleware that it adds, are forgotten then.
+        `unattended` says what a caller who waits can do while nobody runs the jobs there; empty: somebody does.
         """
         self._import()
-        swapped = ("_pool", "timeline", "declarations", "_schedules", "middleware", "tested")
+        swapped = ("_pool", "timeline", "declarations", "_schedules", "middleware", "tested", "unattended")
         kept = {name: vars(self)[name] for name in swapped}
-        self.tested = True
+        self.tested, self.unattended = True, unattended
         pool = self._pool = EnginePool(lambda: engine)
         pool.added = self._watch_closings
         if self.timeline is not None:

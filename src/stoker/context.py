@@ -839,6 +839,12 @@ def name_jobs_in_logs() -> None:
         handler.addFilter(_job_log_filter)
 
 
+def in_group(group: JobId) -> bool:
+    """Is this code the handler of a member of a group?"""
+    run = running.get(None)
+    return run is not None and run.claim.options.group == group
+
+
 @contextmanager
 def waiting_for(job: JobId) -> Iterator[None]:
     """Report to the worker while a handler waits for another job; does nothing outside a handler."""

@@ -7,7 +7,6 @@ the group when the block ends; a block that raises abandons it.
 from __future__ import annotations
 
 import asyncio
-import time
 import warnings
 from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -24,13 +23,14 @@ from stoker.engines.sql.user_handles.handles import drive
 from stoker.handle import JobHandle
 from stoker.joining import joined
 from stoker.model import ids
-from stoker.model.errors import GroupFailed, InvalidArgument, InvalidInput, NotFound, StokerError
+from stoker.model.errors import GroupFailed, InvalidInput, NotFound, StokerError
 from stoker.model.groups import Group, in_order, into_group
 from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, LARGEST_BATCH, Draft, Job, MarkedDraft, Status, links, portions
 from stoker.model.query import LARGEST_PAGE, LONGEST_REASON, Cancel, Query, Selection
-from stoker.model.time import Seconds, span
+from stoker.model.time import Seconds
+from stoker.patience import Patience
 from stoker.sync import in_sync
 from stoker.views import Progress, Receipt
 
@@ -205,7 +205,7 @@ class GroupHandle:
         Raises `TimeoutError` when the group is not closed in time; its jobs go on.
         """
         self._check_waits()
-        until, pause, given = _end_of(timeout), FIRST_PAUSE, set[JobId]()
+        patience, pause, given = Patience(self._app, timeout, LONGEST_LOOK), FIRST_PAUSE, set[JobId]()
         while True:
             group = await self._find()
             found = await members_of(await self._app.engine(), group)
@@ -217,7 +217,7 @@ class GroupHandle:
                     yield JobHandle(self._app, member)
             if group.closed_at is not None:
                 return
-            left = self._left(group, until)
+            left = await self._left(group, patience)
             active = [member for member, job in found if job is not None and job.status not in FINISHED]
             if not 0 < len(active) <= MOST_AWAITED or not await self._first_end(active, min(left, LONGEST_LOOK)):
                 await asyncio.sleep(min(pause, left))
@@ -272,9 +272,9 @@ class GroupHandle:
     async def _closed(self, timeout: Seconds | None) -> Group:
         """The group when it is closed."""
         self._check_waits()
-        until, pause = _end_of(timeout), FIRST_PAUSE
+        patience, pause = Patience(self._app, timeout, LONGEST_LOOK), FIRST_PAUSE
         while (group := await self._find()).closed_at is None:
-            left = self._left(group, until)
+            left = await self._left(group, patience)
             if await self._ends(group, min(left, LONGEST_LOOK)):
                 pause = FIRST_PAUSE  # the last members have ended: it is closed now, or in a moment
                 continue
@@ -288,12 +288,14 @@ class GroupHandle:
                 f"group {self.id} cannot close before this job ends, for it is a member; it does not wait"
             )
 
-    def _left(self, group: Group, until: float | None) -> float:
+    async def _left(self, group: Group, patience: Patience) -> float:
         """Seconds until the next look. Raises if there is no time left."""
-        left = LONGEST_LOOK if until is None else until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"group {self.id} is not closed in time ({_counts(group)}); its jobs go on")
-        return left
+        left = await patience.left()
+        if left > 0:
+            return left
+        if hint := await patience.hint():
+            raise TimeoutError(f"group {self.id} is not closed ({group.counts}): {hint}")
+        raise TimeoutError(f"group {self.id} is not closed in time ({group.counts}); its jobs go on")
 
     def _result(self, job: Job) -> Any:
         signature = self._app.signature_of(job.kind)
@@ -332,8 +334,8 @@ class GroupHandle:
         dead = [job for job in members if job.status in (Status.DEAD, Status.DISCARDED)]
         first = next(iter(dead or [job for job in members if job.status is Status.CANCELED]), None)
         if first is None:
-            return GroupFailed(self.id, _counts(group))
-        return GroupFailed(self.id, _counts(group), ids.text(first.id), first.kind, first.last_error)
+            return GroupFailed(self.id, group.counts)
+        return GroupFailed(self.id, group.counts, ids.text(first.id), first.kind, first.last_error)
 
 
 class NewGroup:
@@ -497,18 +499,6 @@ def _iterated(drafts: Iterable[Draft]) -> Iterable[Draft]:
     return drafts
 
 
-def _end_of(timeout: Seconds | None) -> float | None:
-    """When a wait ends, by the monotonic clock."""
-    return None if timeout is None else time.monotonic() + span(timeout, "timeout", InvalidArgument) / 1e6
-
-
 def _when_ended(member: tuple[JobId, Job | None]) -> int:
     """Where a member is in the order of the ends; one whose record is gone ended long ago."""
     return (0 if member[1] is None else member[1].finished_at) or 0
-
-
-def _counts(group: Group) -> str:
-    waiting = f", {group.waiting} not finished" if group.waiting else ""
-    abandoned = ", abandoned before it was sealed" if group.abandoned else ""
-    numbers = f"{group.done} done, {group.dead} dead, {group.canceled} canceled"
-    return f"of {group.total} members {numbers}{waiting}{abandoned}"

@@ -12,22 +12,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stoker import views
-from stoker.chain_before import job_before, not_found, successor_of
+from stoker.chain_before import before, group_before, job_before, missing, not_called, not_found, successor_of
 from stoker.codec.error_text import text_of
 from stoker.codec.signature import Signature, display, encode_payload
 from stoker.codec.to_json import encode_value
-from stoker.context import waiting_for
+from stoker.context import in_group, waiting_for
 from stoker.durable import calls_in
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.control import Queue
-from stoker.model.errors import InvalidArgument, JobCanceled, JobFailed, NotFound, ResultUnavailable, StokerError
+from stoker.model.errors import GroupFailed, JobCanceled, JobFailed, NotFound, ResultUnavailable, StokerError
 from stoker.model.explain import explain, held_by
-from stoker.model.job import LARGEST_BATCH, Status, Stored, path_to
+from stoker.model.groups import Group
+from stoker.model.job import ACTIVE, LARGEST_BATCH, Status, Stored, path_to
 from stoker.model.lifecycle import RESULT_WARNING
 from stoker.model.query import LONGEST_REASON, Cancel, Fork, Selection
 from stoker.model.steps import ACCEPTED, LARGEST_VALUE, MOST_EARLY, Signal, Signaled, StepState, check_box, check_fork
-from stoker.model.time import Seconds, span
+from stoker.model.time import Seconds
+from stoker.patience import Patience
 from stoker.sync import in_sync
 from stoker.views import Job, Step
 
@@ -84,9 +86,9 @@ class JobHandle(Generic[R_co]):
         return views.job(job)
 
     async def result(self, timeout: Seconds | None = None) -> R_co:
-        """Wait for the job to end and return its result; before that, for the jobs before it in its chain.
+        """Wait for the job to end and return its result; before that, for its chain, or the group that calls it back.
 
-        A job of the chain that fails raises as if it were this one, with its own id.
+        A job of the chain that fails raises as if it were this one, with its own id; a group raises `GroupFailed`.
 
         Raises `JobFailed` when it is dead, `JobCanceled`, `ResultUnavailable` when what the handler returned could not
         be stored, `NotFound` when the record is no longer kept, and `TimeoutError` when it has not ended in time; the
@@ -96,47 +98,49 @@ class JobHandle(Generic[R_co]):
             return await self._result(timeout)
 
     async def _result(self, timeout: Seconds | None) -> R_co:
-        if timeout is None:
-            return await self._ended(None)
-        limit = span(timeout, "timeout", InvalidArgument) / 1e6
+        patience = Patience(self._app, timeout, LONGEST_WAIT)
+        limit = patience.limit
         try:
             # With a timeout of zero the store still has time for one read.
-            async with asyncio.timeout(max(limit, ONE_LOOK)):
-                return await self._ended(time.monotonic() + limit)
+            async with asyncio.timeout(None if limit is None else max(limit, ONE_LOOK)):
+                return await self._ended(patience)
         except TimeoutError:
+            if hint := await patience.hint():
+                raise TimeoutError(f"job {self.id} has not ended: {hint}") from None
             why = await why_not_ended(self._app, self._id)
             raise TimeoutError(f"job {self.id} has not ended within {limit:g} s; it goes on{why}") from None
 
-    async def _ended(self, until: float | None) -> R_co:
+    async def _ended(self, patience: Patience) -> R_co:
         engine = await self._app.engine()
         awaited: stored.Job | None = None  # a job before this one in its chain
         while True:
-            left = LONGEST_WAIT if until is None else until - time.monotonic()
+            left = await patience.left()
             if left > 0:
                 await engine.jobs.ended(self._id if awaited is None else awaited.id, left)
             [job] = await engine.operator.get([self._id])
             if job is None:
-                awaited = await self._before(engine, awaited)
+                awaited = await self._before(engine, awaited, patience)
                 _check_failed(awaited)
             elif job.status is Status.DONE:
                 return self._value(job)
             else:
                 awaited = None
                 _check_failed(job)
-            if until is not None and time.monotonic() >= until:
+            if patience.over:
                 raise TimeoutError
 
-    async def _before(self, engine: Engine, awaited: stored.Job | None) -> stored.Job:
+    async def _before(self, engine: Engine, awaited: stored.Job | None, patience: Patience) -> stored.Job:
         """The job of the chain that is stored now, while this one is not; `awaited` was the one before.
 
-        Raises `NotFound` if there is none, or if the chain has ended before this job.
+        It waits for the group that stores the chain. Raises `NotFound` if there is none, or if the chain has ended
+        before this job.
         """
         if awaited is not None:
             [awaited] = await engine.operator.get([awaited.id])
         if awaited is not None:
             awaited = await successor_of(engine, awaited)
         if awaited is None or (awaited.status is Status.DONE and not path_to(awaited.options, self._id)):
-            awaited = await self._look_before(engine)
+            awaited = await self._look_before(engine, patience)
             if awaited.id == self._id:
                 return awaited
         until = time.monotonic() + STORED_WITHIN
@@ -156,7 +160,7 @@ class JobHandle(Generic[R_co]):
                 )
         return awaited
 
-    async def _look_before(self, engine: Engine) -> stored.Job:
+    async def _look_before(self, engine: Engine, patience: Patience) -> stored.Job:
         """The job before this one, or this one if it is stored meanwhile.
 
         A look passes over a link that succeeds during it, and perhaps over the next one too: so it looks again.
@@ -165,9 +169,40 @@ class JobHandle(Generic[R_co]):
             found = await job_before(engine, self._id)
             if found is None:
                 [found] = await engine.operator.get([self._id])
+            if found is None:
+                found = await self._called_back(engine, patience)
             if found is not None:
                 return found
         raise NotFound.job(self.id)
+
+    async def _called_back(self, engine: Engine, patience: Patience) -> stored.Job | None:
+        """The job that a group stores on the way to this one, when it has closed; None: there is no such group.
+
+        Raises `GroupFailed` if the group did not succeed and this is its `then`, or behind that.
+        """
+        calling = await group_before(engine, self._id)
+        if calling is None:
+            return None
+        name, path = calling.leads_to(self._id) or ("", ())
+        group = self._app.group_handle(calling.id)
+        if in_group(calling.id):
+            group.seen_by("member")
+        try:
+            await group.wait(None if patience.limit is None else await patience.left())
+        except GroupFailed:
+            if name == "then":
+                raise
+        [closed] = await engine.groups.get([calling.id])
+        if closed is not None and (error := not_called(closed, self._id)) is not None:
+            raise error
+        until = time.monotonic() + STORED_WITHIN
+        while True:
+            stored = [job for job in await engine.operator.get([draft.job_id for draft in path]) if job is not None]
+            if stored:
+                return stored[-1]
+            if time.monotonic() >= until:
+                raise NotFound.job(self.id)
+            await asyncio.sleep(0.05)
 
     def _value(self, job: stored.Job) -> R_co:
         if job.result is None and (why := job.metadata.get(RESULT_WARNING)) is not None:
@@ -182,7 +217,7 @@ class JobHandle(Generic[R_co]):
         """Cancel a waiting job, ask a running one to stop. False when it had ended already.
 
         `children=True`: then the jobs that it called and that have not ended, and those that they called.
-
+        A job that its chain or group has not stored yet cannot be canceled: `NotFound` says what stands before it.
         The reason becomes the job's last error; a running handler reads it as `current().cancel.reason`.
 
         `force=True` takes the claim away from a handler that ignores the request: the job is canceled now, and
@@ -198,7 +233,14 @@ class JobHandle(Generic[R_co]):
             below = await engine.operator.alter(Selection(tuple(called)), change)
             await self._app.emit_altered(change, below)
             called = await _called_by(engine, called)
-        return tally.changed + tally.cancel_requested > 0
+        if tally.changed + tally.cancel_requested:
+            return True
+        [job] = await engine.operator.get([self._id])
+        if job is None and (waits_for := await before(engine, self._id)) is not None:
+            error = missing(self._id, waits_for)
+            error.args = (f"{error}. Nothing was canceled{_cancel_instead(waits_for)}.",)
+            raise error
+        return False
 
     async def fork(self, after: str | None = None, payload: Any = None) -> JobHandle[R_co]:
         """Enqueue a copy of the job that runs from its beginning, or behind the finished step `after`.
@@ -252,6 +294,15 @@ class JobHandle(Generic[R_co]):
     result_sync = in_sync(result)
     refresh_sync = in_sync(refresh)
     cancel_sync = in_sync(cancel)
+
+
+def _cancel_instead(waits_for: stored.Job | Group) -> str:
+    """What to cancel so that a job which is not stored yet never is."""
+    if isinstance(waits_for, Group):
+        return "" if waits_for.closed_at else ": cancel it when it is stored, or now the members of the group"
+    if waits_for.status in ACTIVE:
+        return f": cancel job {ids.text(waits_for.id)}, and the chain ends there"
+    return ", and nothing is stored unless that job runs again"
 
 
 def _check_failed(job: stored.Job) -> None:

@@ -224,5 +224,9 @@ def test_a_line_of_the_log_can_go_on_after_an_error(text: str, told: str) -> Non
 
 @pytest.mark.spec("PASS-11")
 def test_a_job_that_is_not_stored_yet_names_the_one_before_it() -> None:
+    called = NotFound.behind_group("b", "g", "of 1 members 0 done")
+    assert (called.job_id, "is waiting behind group g (of 1 members 0 done)" in str(called)) == ("b", True)
+    never = NotFound.not_called("b", "g", "then", "failed")
+    assert (never.job_id, "it is then of group g, or behind that, and the group is failed" in str(never)) == ("b", True)
     error = NotFound.behind("b", "a", "send", "pending")
     assert (str(error), error.job_id) == ("job b is waiting behind job a (send, pending): its success stores it", "b")

@@ -340,3 +340,24 @@ def test_drafts_are_placed_in_a_group_once_and_in_their_order() -> None:
         placing(stored, given, 600)
     with pytest.raises(InvalidInput, match="has 0 drafts stored, and these begin at 1000"):
         placing(None, given, 500)
+
+
+@pytest.mark.spec("PASS-15")
+def test_a_group_leads_to_its_callbacks_and_what_is_behind_them() -> None:
+    first, second, third, other = (Draft(bytes([n]) * 16, f"job{n}") for n in range(4))
+    group = new_group(b"g" * 16, then=chain(first, second), on_finish=third)
+    found = [group.leads_to(draft.job_id) for draft in (first, second, third, other)]
+    assert [None if one is None else (one[0], [draft.kind for draft in one[1]]) for one in found] == [
+        ("then", ["job0"]),
+        ("then", ["job0", "job1"]),
+        ("on_finish", ["job2"]),
+        None,
+    ]
+
+
+@pytest.mark.spec("PASS-15")
+def test_the_counts_of_a_group_in_words() -> None:
+    group = msgspec.structs.replace(new_group(b"g" * 16), total=3, done=1)
+    assert group.counts == "of 3 members 1 done, 0 dead, 0 canceled, 2 not finished, not sealed yet"
+    ended = msgspec.structs.replace(group, total=1).seal(abandoned=True)
+    assert ended.counts == "of 1 members 1 done, 0 dead, 0 canceled, abandoned before it was sealed"

@@ -34,7 +34,9 @@ from stoker import (
     Stoker,
     StokerError,
     Unique,
+    Worker,
     current,
+    patience,
 )
 from stoker.errors import EngineBusy
 from stoker.outbox import Message
@@ -895,6 +897,38 @@ async def test_verbs_outside_of_the_block_are_refused() -> None:
         kit.fail_next(send, ValueError())
     with pytest.raises(StokerError, match=said), kit.inline():
         pass
+
+
+@pytest.mark.spec("KIT-19")
+async def test_waiting_where_nothing_runs_says_what_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "TRUSTED", 0.0)
+    said = r"nothing runs by itself in a TestKit; call kit\.drain\(\), or kit\.advance\(seconds\)"
+    async with TestKit(jobs) as kit:
+        job, group = await send.enqueue("ada"), await jobs.group([send.draft("bob")])
+        for limit in (None, 0, 3600):
+            with pytest.raises(TimeoutError, match=rf"^job {job.id} has not ended: {said}"):
+                await job.result(limit)
+            for wait in (group.wait, group.results):
+                with pytest.raises(TimeoutError, match=rf"^group {group.id} is not closed \(.* finished\): {said}"):
+                    await wait(limit)
+        with pytest.raises(TimeoutError, match=said):
+            _ = [one async for one in group.as_completed()]
+        assert (await asyncio.gather(kit.drain(), job.result(), group.results()))[1:] == [
+            "Hello, ada",
+            ["Hello, bob"],
+        ]
+        later = await send.using(delay=3600).enqueue("cas")
+        assert (await asyncio.gather(kit.advance(3600), later.result()))[1] == "Hello, cas"
+        async with Worker(jobs):
+            assert await (await send.enqueue("dan")).result() == "Hello, dan"
+    assert jobs.unattended is None
+
+
+@pytest.mark.spec("KIT-19")
+def test_a_plain_test_that_forgot_to_drain_is_told_so() -> None:
+    """Within a second: somebody may be about to start a worker."""
+    with TestKit(jobs), pytest.raises(TimeoutError, match=r"call kit\.drain"):
+        send.enqueue_sync("ada").result_sync()
 
 
 @pytest.mark.spec("KIT-09")

@@ -237,6 +237,22 @@ class NotFound(StokerError, LookupError):
         return error
 
     @classmethod
+    def behind_group(cls, job_id: str, group: str, counts: str) -> Self:
+        """The error for a callback that is not stored before its group closes."""
+        error = cls(f"job {job_id} is waiting behind group {group} ({counts}): its closing stores it")
+        error.job_id = job_id
+        return error
+
+    @classmethod
+    def not_called(cls, job_id: str, group: str, callback: str, state: str) -> Self:
+        """The error for a callback that the end of its group did not call for."""
+        error = cls(
+            f"job {job_id} was not stored: it is {callback} of group {group}, or behind that, and the group is {state}"
+        )
+        error.job_id = job_id
+        return error
+
+    @classmethod
     def group(cls, group: bytes) -> Self:
         """The error for a group without a record."""
         return cls(

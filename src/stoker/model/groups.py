@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from stoker.model.control import Queue
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import JobId, text
-from stoker.model.job import ACTIVE, LARGEST_BATCH, PARENT, Draft, Job, Status, check_once
+from stoker.model.job import ACTIVE, LARGEST_BATCH, PARENT, Draft, Job, Status, check_once, path_to
 from stoker.model.lifecycle import HELD
 from stoker.model.markers import PREVIOUS
 from stoker.model.record import Record
@@ -128,6 +128,15 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         return "open" if self.closed_at is None else "done" if self.succeeded else "failed"
 
     @property
+    def counts(self) -> str:
+        """What became of its members, in words."""
+        waiting = f", {self.waiting} not finished" if self.waiting else ""
+        abandoned = ", abandoned before it was sealed" if self.abandoned else ""
+        open_ = "" if self.sealed else ", not sealed yet"
+        ended = f"{self.done} done, {self.dead} dead, {self.canceled} canceled"
+        return f"of {self.total} members {ended}{waiting}{abandoned}{open_}"
+
+    @property
     def complete(self) -> bool:
         """Whether it is to be closed now."""
         return self.sealed and self.closed_at is None and self.waiting <= 0
@@ -142,6 +151,14 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         """What its closing stores."""
         chosen = self.then if self.succeeded else self.on_failure
         return tuple(draft for draft in (chosen, self.on_finish) if draft is not None)
+
+    def leads_to(self, job: JobId) -> tuple[str, tuple[Draft, ...]] | None:
+        """The name of the callback that is this job, or that it is behind, with the drafts up to it; None: neither."""
+        for name in CALLBACKS:
+            callback: Draft | None = getattr(self, name)
+            if callback is not None and (path := (callback, *path_to(callback.options, job)))[-1].job_id == job:
+                return name, path
+        return None
 
     @property
     def kept(self) -> Span:

@@ -77,6 +77,7 @@ class TestKit:
         self._failures: dict[str, deque[BaseException | type[BaseException]]] = {}
         self._faults = Faults()
         self._served: frozenset[str] = frozenset()
+        self._at_work = 0
 
     @property
     def where(self) -> str:
@@ -162,7 +163,7 @@ class TestKit:
         store = OwnStore(self._where, self.clock)
         if store.user_transactions is not None:
             store.user_transactions.committed = self._faults.committed
-        self._swapped.append((store, self.app.use_store(faulty(store.engine, self._faults))))
+        self._swapped.append((store, self.app.use_store(faulty(store.engine, self._faults), self._unattended)))
         return store
 
     def _swap_back(self) -> tuple[OwnStore, list[LoopEngine]]:
@@ -185,6 +186,20 @@ class TestKit:
     async def _declare(self, engine: Engine) -> None:
         await self.app.declarations.store(engine, self._queues_of_tasks())
         await declare(self.app, engine)
+
+    async def _unattended(self) -> str:
+        """What a caller who waits can do, since nothing runs by itself; empty: something runs now."""
+        if self._at_work or await (await self.app.engine()).control.workers():
+            return ""
+        return "nothing runs by itself in a TestKit; call kit.drain(), or kit.advance(seconds) for what is due later"
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        self._at_work += 1
+        try:
+            yield
+        finally:
+            self._at_work -= 1
 
     def _check_open(self, verb: str) -> None:
         if not self._swapped:
@@ -215,18 +230,20 @@ class TestKit:
         """
         self._check_open("drain")
         _check_slots(slots)
-        return dict(await self._drain(await self.app.engine(), slots))
+        with self._working():
+            return dict(await self._drain(await self.app.engine(), slots))
 
     async def advance(self, by: Seconds, *, slots: int = 1) -> dict[Status, int]:
         """Let time pass: run what is due now, then whatever becomes due, each at its time; returns as `drain` does."""
         self._check_open("advance")
         _check_slots(slots)
         end = self.clock.now() + span(by, "advance", InvalidArgument)
-        engine = await self.app.engine()
-        counts = await self._drain(engine, slots)
-        while (due := await self._next_due(engine)) is not None and due <= end:
-            self.clock.set(due)
-            counts += await self._drain(engine, slots)
+        with self._working():
+            engine = await self.app.engine()
+            counts = await self._drain(engine, slots)
+            while (due := await self._next_due(engine)) is not None and due <= end:
+                self.clock.set(due)
+                counts += await self._drain(engine, slots)
         if self.clock.now() < end:
             self.clock.set(end)
         return dict(counts)
@@ -329,7 +346,8 @@ class TestKit:
         return run
 
     async def _drain_all(self, engine: Engine) -> None:
-        await self._drain(engine, 1)
+        with self._working():
+            await self._drain(engine, 1)
 
     def twice(self, task: Task[..., Any] | str) -> None:
         """Have the next run of a task that ends well be forgotten: its worker dies before its end is stored.
@@ -455,7 +473,7 @@ class TestKit:
             started: dict[JobId, int] = dict.fromkeys(jobs, -1)
             while started:
                 await engine.operator.alter(Selection(tuple(started)), RunNow(first=True))
-                await self._drain(engine, 1)
+                await self._drain_all(engine)
                 found = [job for job in await engine.operator.get(list(started)) if job is not None]
                 again = [job for job in found if job.status is Status.RETRYING and job.attempts > started[job.id]]
                 started = {job.id: job.attempts for job in again}

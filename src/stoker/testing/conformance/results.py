@@ -88,12 +88,7 @@ class Adding:
     async def result(self, draft: Draft) -> Any:
         """What a job returned, which a callback's group may store only now."""
         async with self.working():
-            for _ in range(round(PATIENCE / 0.02)):  # Postgres closes a group right after the commit
-                try:
-                    return await self.jobs.handle(draft.id).result(PATIENCE)
-                except NotFound:
-                    await asyncio.sleep(0.02)
-        raise AssertionError(f"job {draft.id} was not stored")
+            return await self.jobs.handle(draft.id).result(PATIENCE)
 
 
 @pytest.mark.core
@@ -266,6 +261,8 @@ async def test_waiting_for_the_last_link_waits_for_its_chain(store: Store) -> No
         await app.jobs.handle(last.id).refresh()
     with pytest.raises(TimeoutError, match=f"is waiting behind job {first.id}"):
         await app.jobs.handle(last.id).result(0)
+    with pytest.raises(NotFound, match=f"behind job {first.id} .* Nothing was canceled: cancel job {first.id}"):
+        await app.jobs.handle(last.id).cancel()
     waiting = asyncio.create_task(app.jobs.handle(last.id).result(PATIENCE))
     async with app.working():
         assert await waiting == 8
@@ -284,8 +281,9 @@ async def test_waiting_for_the_last_link_fails_with_the_link_that_failed(store: 
         with pytest.raises(JobFailed, match=rf"{middle.id} \(double\) is dead: 3 is odd") as failed:
             await handle.result(PATIENCE)
         assert failed.value.job_id == middle.id
-    with pytest.raises(NotFound, match=rf"is waiting behind job {middle.id} \(double, dead\)"):
-        await handle.refresh()
+    for call in (handle.refresh, handle.cancel):
+        with pytest.raises(NotFound, match=rf"is waiting behind job {middle.id} \(double, dead\)"):
+            await call()
     app.picky = False
     engine, copy = await app.jobs.engine(), store.mint()
     assert (await engine.operator.alter(Selection((middle.job_id,)), Clone((copy,)))).changed == 1
@@ -316,3 +314,78 @@ async def test_a_chain_that_ended_before_its_last_link_is_an_error(
     assert (await holder.refresh()).status is Status.PENDING
     with pytest.raises(NotFound, match="is not in the store"):
         await app.jobs.handle(ids.text(store.mint())).result(PATIENCE)
+
+
+# --- callbacks --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.spec("PASS-15")
+async def test_waiting_for_a_callback_waits_for_its_group(store: Store) -> None:
+    """And for what is behind it in a chain. While it is not stored, `NotFound` names the group, also of a cancel."""
+    app = Adding(store)
+    last, finish = app.double.draft(PREVIOUS), app.look.draft()
+    then = app.total.draft(RESULTS)
+    group = await app.jobs.group(app.doubles(3), then=chain(then, last), on_finish=finish)
+    for draft in (then, last, finish):
+        said = rf"{draft.id} is waiting behind group {group.id} \(of 3 members .* 3 not finished\): its closing"
+        with pytest.raises(NotFound, match=said) as missing:
+            await app.jobs.handle(draft.id).refresh()
+        assert missing.value.job_id == draft.id
+        with pytest.raises(NotFound, match=f"{said} .*Nothing was canceled: cancel it when it is stored, or"):
+            await app.jobs.handle(draft.id).cancel()
+        with pytest.raises(TimeoutError, match="is waiting behind group"):
+            await app.jobs.handle(draft.id).result(0)
+    waiting = [asyncio.create_task(app.jobs.handle(draft.id).result(PATIENCE)) for draft in (then, last, finish)]
+    async with app.working():
+        assert await asyncio.gather(*waiting) == [6, 12, [[0, 2, 4], []]]
+
+
+@pytest.mark.core
+@pytest.mark.spec("PASS-15")
+async def test_waiting_for_a_callback_fails_with_its_group(store: Store) -> None:
+    """As the group does for `then`; a callback that its end did not call for is not waited for."""
+    app = Adding(store)
+    app.picky = True
+    then, failure, finish = app.total.draft(RESULTS), app.look.draft(), app.look.draft()
+    group = await app.jobs.group(app.doubles(2), then=then, on_failure=failure, on_finish=finish)
+    waiting = [asyncio.create_task(app.jobs.handle(draft.id).result(PATIENCE)) for draft in (failure, finish)]
+    async with app.working():
+        with pytest.raises(GroupFailed, match=rf"group {group.id} failed.*\(double\): 1 is odd"):
+            await app.jobs.handle(then.id).result(PATIENCE)
+        assert await asyncio.gather(*waiting) == [[[0, None], ["1 is odd"]]] * 2
+    for call in (app.jobs.handle(then.id).refresh, app.jobs.handle(then.id).cancel):
+        with pytest.raises(NotFound, match=f"was not stored: it is then of group {group.id}, .* group is failed"):
+            await call()
+    app.picky = False
+    other = app.look.draft()
+    succeeded = await app.jobs.group(app.doubles(1), on_failure=other)
+    await app.drain()
+    await succeeded.wait(PATIENCE)
+    with pytest.raises(NotFound, match=f"it is on_failure of group {succeeded.id}, .* and the group is done"):
+        await app.jobs.handle(other.id).result(PATIENCE)
+
+
+@pytest.mark.spec("PASS-15")
+async def test_a_callback_that_is_gone_is_not_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor by a member of its group, which would wait for itself."""
+    monkeypatch.setattr(handles, "STORED_WITHIN", 0.0)
+    app = Adding(store)
+    gone = app.double.using(keep=0).draft(1)
+
+    @app.jobs.task
+    async def impatient() -> str:
+        try:
+            await app.jobs.handle(gone.id).result()
+        except StokerError as error:
+            return str(error)
+        return ""
+
+    group = await app.jobs.group([impatient.draft()], then=gone)
+    await app.drain()
+    [why] = await group.results(PATIENCE)
+    assert why == f"group {group.id} cannot close before this job ends, for it is a member; it does not wait"
+    await app.drain()
+    with pytest.raises(NotFound, match="is not in the store"):
+        await app.jobs.handle(gone.id).result(PATIENCE)
+    assert not await app.jobs.handle(gone.id).cancel()
