@@ -899,7 +899,7 @@ async def test_verbs_outside_of_the_block_are_refused() -> None:
         pass
 
 
-@pytest.mark.spec("KIT-19")
+@pytest.mark.spec("KIT-20")
 async def test_waiting_where_nothing_runs_says_what_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "TRUSTED", 0.0)
     said = r"nothing runs by itself in a TestKit; call kit\.drain\(\), or kit\.advance\(seconds\)"
@@ -924,7 +924,7 @@ async def test_waiting_where_nothing_runs_says_what_to_call(monkeypatch: pytest.
     assert jobs.unattended is None
 
 
-@pytest.mark.spec("KIT-19")
+@pytest.mark.spec("KIT-20")
 def test_a_plain_test_that_forgot_to_drain_is_told_so() -> None:
     """Within a second: somebody may be about to start a worker."""
     with TestKit(jobs), pytest.raises(TimeoutError, match=r"call kit\.drain"):
