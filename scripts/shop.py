@@ -20,14 +20,15 @@ import msgspec
 from msgspec.structs import replace
 
 from stoker import Exponential, Limit, Rate, Stoker, Unique
-from stoker.engines.base import Engine, outbox_of
+from stoker.engines.base import ERRORS, Engine, outbox_of
 from stoker.engines.sqlite import SqliteEngine
 from stoker.engines.sqlite.file_checks import SIDE_FILES
 from stoker.engines.sqlite.side_folder import END
 from stoker.model import ids
 from stoker.model.audit import By, Deed
 from stoker.model.control import Presence, Tuning
-from stoker.model.events import Event, EventType, Point
+from stoker.model.error_records import ErrorRecord, add_failures
+from stoker.model.events import Event, EventCount, EventType, Point
 from stoker.model.groups import Group, into_group, new_group
 from stoker.model.ids import Mint
 from stoker.model.job import Claim, Demand, Draft, Note, Settlement, Status
@@ -37,6 +38,7 @@ from stoker.model.outbox.delivery import Advance
 from stoker.model.outbox.letters import Letter
 from stoker.model.outbox.stream import Entry, Message, Stream
 from stoker.model.query import Prioritize, Query, Selection
+from stoker.model.same_error import signature
 from stoker.model.stats import merge, of_all
 from stoker.model.throttle import Cool
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant
@@ -106,6 +108,7 @@ async def fill(path: Path) -> None:
         await _streams(engine, clock, now)
         clock.set(now - 12 * MINUTE)
         await _jobs(app, engine, clock, now)
+        await _errors(engine, now)
         await _settings(engine, clock, now)
         clock.set(now)
         await _schedules(app, engine, clock, now)
@@ -213,7 +216,10 @@ async def _end(
     at = await engine.now()
     ended = {Status.DONE: EventType.COMPLETED, Status.DEAD: EventType.FAILED, Status.RETRYING: EventType.RETRIED}
     events = [
-        Event(at, ended[status], one.id, one.queue, one.kind, one.attempt, max(at - one.claimed_at, 1))
+        Event(
+            *(at, ended[status], one.id, one.queue, one.kind, one.attempt, max(at - one.claimed_at, 1)),
+            error=signature(error),
+        )
         for one in claims
     ]
     starts = [Event(one.claimed_at, EventType.STARTED, one.id, one.queue, one.kind, one.attempt) for one in claims]
@@ -305,6 +311,27 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
     await _enqueue(app, "mail.send_digest", 40, delay=16 * 3600)
     await _enqueue(app, "users.export_archive", 12, archive, delay=1200)
     await engine.groups.seal(archive.id)
+
+
+async def _errors(engine: Engine, now: Instant) -> None:
+    """What is known of the errors, as if workers had rolled them up for a week."""
+    known: dict[str, ErrorRecord] = {}
+    for error, places, usual, hours in (
+        (SKU, {"imports.parse_supplier_feed": "imports"}, 17, range(2)),
+        (TIMED_OUT, {"webhooks.deliver": "webhooks", "mail.send_digest": "mail"}, 9, range(0, 160, 3)),
+        (KILLED, {"media.transcode_video": "media"}, 2, range(0, 60, 5)),
+        (LIMITED, {"billing.charge_subscription": "billing"}, 30, range(1, 168)),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", KINDS, 3, range(30, 90, 7)),
+    ):
+        for hour in sorted(hours, reverse=True):
+            minute = (now - hour * HOUR) // MINUTE * MINUTE - 2 * MINUTE
+            counts = [
+                EventCount(queue, EventType.FAILED, RANDOM.randint(1, 2 * usual), kind, signature(error), mint())
+                for kind, queue in places.items()
+            ]
+            known |= {name: one for name, one in add_failures(known, minute, counts, minute + MINUTE).items() if one}
+    for one in known.values():
+        await engine.documents.swap(ERRORS, one.id, None, msgspec.json.encode(one))
 
 
 async def _settings(engine: Engine, clock: VirtualClock, now: Instant) -> None:

@@ -98,7 +98,7 @@ async def test_a_mistyped_name_is_refused_and_the_nearest_one_named(admin: Admin
     assert found.hint == "queue:maill matches no queue that is known. Did you mean mail?"
     assert [one.id for one in (await admin.jobs.find("queue:maill,mail")).jobs] == [job]
     errors = await admin.jobs.errors("queue:maill")
-    assert (errors.groups, errors.looked, errors.hint) == ([], 0, found.hint)
+    assert (errors.groups, errors.looked_at, errors.hint) == ([], 0, found.hint)
 
 
 @pytest.mark.spec("ADMIN-36")

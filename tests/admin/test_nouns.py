@@ -127,7 +127,7 @@ async def test_secrets_are_masked_in_every_answer(app: Stoker) -> None:
         await admin.jobs.get(job.id),
         await admin.jobs.find("is:dead"),
         await admin.jobs.explain(job.id),
-        await admin.history.failures(),
+        await admin.jobs.errors(),
         await admin.schedules.list(),
         await admin.schedules.get("nightly"),
         await admin.overview(),
@@ -440,19 +440,28 @@ async def test_events_and_run_times_of_a_window(admin: Admin, app: Stoker, clock
 
 
 @pytest.mark.spec("ADMIN-21")
-async def test_failures_are_grouped_by_kind_and_error(admin: Admin, app: Stoker) -> None:
-    for kind in ("send", "send", "resize"):
+async def test_errors_are_groups_of_jobs_whatever_their_kind(admin: Admin, app: Stoker) -> None:
+    for kind in ("send", "send", "resize", "send"):
         await app.enqueue(app.draft(kind))
-    for n, one in enumerate(await claim(app)):
+    *timeouts, last = await claim(app)
+    for n, one in enumerate(timeouts):
         await end(app, [one], Status.DEAD, f"Timeout: after {n} s")
-    found = await admin.history.failures()
-    assert found.looked_at == 3
-    assert [(one.kind, one.error, one.count) for one in found.groups] == [
-        ("send", "Timeout: after … s", 2),
-        ("resize", "Timeout: after 2 s", 1),
+    await end(app, [last], Status.DEAD, "boom")
+    found = await admin.jobs.errors()
+    assert (found.looked_at, found.complete) == (4, True)
+    assert [(one.error, one.count, one.kinds) for one in found.groups] == [
+        ("Timeout: after … s", 3, ("resize", "send")),
+        ("boom", 1, ("send",)),
     ]
-    assert [one.kind for one in (await admin.history.failures(kind="resize")).groups] == ["resize"]
-    assert (await admin.history.failures(queue="other")).since is None
+    [narrow] = (await admin.jobs.errors("kind:resize")).groups
+    assert (narrow.error, narrow.count) == ("Timeout: after 2 s", 1)
+    assert (await admin.jobs.errors("queue:other")).since is None
+    named = found.groups[0].id
+    assert len((await admin.jobs.find(f"same_error:{named}")).jobs) == 3
+    assert len((await admin.jobs.find(f"same_error:{named} kind:resize")).jobs) == 1
+    assert (await admin.jobs.preview(f"same_error:{named}")).count == 3
+    first = await admin.jobs.errors("", limit=1)
+    assert (first.looked_at, first.complete, [one.count for one in first.groups]) == (1, False, [1])
 
 
 # --- everything on one screen ---

@@ -815,6 +815,19 @@ def test_a_term_that_leaves_out_is_no_option(url: str) -> None:
     assert "No such option" in call("jobs", "list", "-kin:send", code=2).output
 
 
+@pytest.mark.spec("CLI-78")
+def test_errors_are_listed_and_requeued_by_their_id(url: str) -> None:
+    [error] = rows("jobs", "errors")
+    dead = [row["id"] for row in rows("jobs", "list", "is:dead")]
+    assert (error["count"], error["kinds"], error["died"]) == (len(dead), ["send"], 0)
+    assert "no such address\\x1b[2J\tsend\t" + error["id"] in call("jobs", "errors").stdout
+    assert rows("jobs", "errors", "is:done") == []
+    assert "Did you mean send" in call("jobs", "errors", "kind:sned").stderr
+    alike = rows("jobs", "list", f"same_error:{error['id']}", "kind:send")
+    assert [row["id"] for row in alike] == dead
+    assert call("jobs", "requeue", f"same_error:{error['id']}").stdout.startswith(f"requeue: {len(dead)} job")
+
+
 @pytest.mark.spec("CLI-69")
 def test_an_id_may_be_cut(url: str) -> None:
     dead = [row["id"] for row in rows("jobs", "list", "is:dead")]

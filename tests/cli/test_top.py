@@ -151,7 +151,7 @@ async def test_many_jobs_are_requeued_after_a_question(app: Stoker) -> None:
         await shows(pilot, lambda: cells(top))
         await pilot.press("3")
         await shows(pilot, lambda: len(cells(top)) == 1)
-        assert (of_first(top, "jobs"), of_first(top, "kind")) == ("12", "send")
+        assert (of_first(top, "jobs"), of_first(top, "kinds")) == ("12", "send")
         await pilot.press("enter")
         await shows(pilot, lambda: top.looking_at == "jobs" and len(cells(top)) == 12)
         await pilot.press("3")

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 from stoker.model.errors import CorruptRecord
 from stoker.model.event_blocks import (
     NEVER,
+    TICK,
     Block,
     EventCounter,
     EventList,
@@ -23,7 +27,7 @@ START = 1_000 * MINUTE
 ALL = Window(0, 1 << 60)
 
 
-def event(at: int, type_: EventType = EventType.STARTED, job: int = 1, queue: str = "q", **rest: int) -> Event:
+def event(at: int, type_: EventType = EventType.STARTED, job: int = 1, queue: str = "q", **rest: Any) -> Event:
     return Event(at, type_, job.to_bytes(16), queue, "work", **rest)
 
 
@@ -46,7 +50,21 @@ events = st.lists(
         st.sampled_from(["k", "größer"]),
         st.integers(0, 2**31 - 1),
         st.none() | st.integers(0, 2**62),
+        st.none(),
+        st.none(),
+        st.sampled_from(["", "KeyError: …", "KeyError: …\napp/mail.py in send"]),
+    )
+    | st.builds(
+        Event,
+        st.integers(START, START + 3 * MINUTE),
+        st.just(EventType.COMPLETED),
+        st.binary(min_size=16, max_size=16),
+        st.sampled_from(["a", "b"]),
+        st.just("k"),
+        st.just(1),
         st.none() | st.integers(0, 2**62),
+        st.integers(0, 2**62),
+        st.none() | st.integers(0, 2**55).map(lambda ticks: ticks * TICK),
     ),
     max_size=30,
 )
@@ -70,10 +88,7 @@ def test_blocks_return_what_was_packed(given_: list[Event], shift: int) -> None:
     def order(one: Event) -> tuple[int, bytes]:
         return one.at, one.job
 
-    shifted = [
-        Event(one.at + shift, one.type, one.job, one.queue, one.kind, one.attempt, one.duration, one.total)
-        for one in given_
-    ]
+    shifted = [msgspec.structs.replace(one, at=one.at + shift) for one in given_]
     assert sorted(found, key=order) == sorted(shifted, key=order)
 
 
@@ -105,7 +120,7 @@ def test_a_removal_hides_blocks_up_to_a_number_and_events_up_to_an_instant() -> 
     assert left(Removal(0, START)) == [(1, 5), (2, 0)]
     counter = EventCounter(0, 1 << 60)
     counter.add(block, {job: Removal(7, NEVER)})
-    assert counter.counts() == [EventCount("q", EventType.STARTED, 3)]
+    assert counter.counts() == [EventCount("q", EventType.STARTED, 3, "work")]
 
 
 @pytest.mark.spec("TIMELINE-15")
@@ -136,6 +151,33 @@ def test_blocks_are_counted_as_a_whole_and_in_part() -> None:
     ]
 
 
+@pytest.mark.spec("TIMELINE-15")
+def test_failures_are_counted_by_error_with_their_newest_job() -> None:
+    died, again = EventType.FAILED, EventType.RETRIED
+    block = one(
+        event(START, died, job=3, error="a"),
+        event(START + 1, died, job=2, error="a"),
+        event(START + 2, died, job=9, error="b"),
+        event(START + 3, again, job=8, error="a"),
+        event(START + 4, EventType.COMPLETED, job=99),
+    )
+    later = one(event(START + 5, died, job=1, error="a"), number=2)
+    for until in (START + 5, START + 6):
+        counter = EventCounter(START, until)
+        counter.add(block)
+        if until > START + 5:
+            counter.add(later)
+        assert counter.counts() == [
+            EventCount("q", EventType.COMPLETED, 1, "work"),
+            EventCount("q", died, 2 + (until > START + 5), "work", "a", (3).to_bytes(16)),
+            EventCount("q", died, 1, "work", "b", (9).to_bytes(16)),
+            EventCount("q", again, 1, "work", "a", (8).to_bytes(16)),
+        ]
+    part = EventCounter(START + 1, START + 3)
+    part.add(block)
+    assert [(one.error, one.n, one.sample[-1]) for one in part.counts()] == [("a", 1, 2), ("b", 1, 9)]
+
+
 @pytest.mark.spec("TIMELINE-19")
 def test_a_list_ends_with_the_minute_in_which_its_limit_is_reached() -> None:
     """Blocks of that minute may hold older events; those of later minutes cannot."""
@@ -164,16 +206,19 @@ def test_latencies_are_listed_latest_first() -> None:
             event(START + SECOND, done, duration=3),
             event(START + SECOND, done, total=3),
             event(START + SECOND, EventType.FAILED, duration=3, total=3),
-            event(START, done, duration=0, total=0),
-            event(START - 1 + SECOND, done, duration=3, total=4),
+            event(START, done, duration=0, total=0, wait=0),
+            event(START - 1 + SECOND, done, duration=3, total=4, wait=987),
         ),
         {},
     )
     assert found.latencies() == [
-        Latency("q", START + MINUTE, 5, 6),
-        Latency("q", START - 1 + SECOND, 3, 4),
-        Latency("q", START, 0, 0),
+        Latency("q", START + MINUTE, 5, 6, "work"),
+        Latency("q", START - 1 + SECOND, 3, 4, "work", 900),
+        Latency("q", START, 0, 0, "work", 0),
     ]
+    narrow = EventList(Window(0, 1 << 60, job=(2).to_bytes(16)), latest=True)
+    narrow.add(one(event(START, done, duration=1, total=2), event(START, done, job=2, duration=8, total=9)))
+    assert [run.processing for run in narrow.latencies()] == [8]
 
 
 @pytest.mark.spec("TIMELINE-21")

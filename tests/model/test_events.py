@@ -83,7 +83,17 @@ def test_a_fresh_claim_is_a_start_and_a_reaped_one_is_not() -> None:
 def test_a_settlement_that_applied_is_one_event(status: Status, kind: EventType) -> None:
     [event] = of_settlements([claim()], [settlement(status)], [Verdict.APPLIED], NOW + 30)
     total = 40 if status is Status.DONE else None
-    assert event == Event(NOW + 30, kind, b"1" * 16, "mail", "send", 2, 30, total)
+    wait = 5 if status is Status.DONE else None
+    assert event == Event(NOW + 30, kind, b"1" * 16, "mail", "send", 2, 30, total, wait)
+
+
+@pytest.mark.spec("EVENT-03")
+def test_a_run_that_failed_tells_the_signature_of_its_error() -> None:
+    told = {}
+    for status in (Status.DEAD, Status.RETRYING, Status.CANCELED, Status.PENDING):
+        failed = msgspec.structs.replace(settlement(status), error="Timeout: order 17\nmore")
+        [told[status]] = of_settlements([claim()], [failed], [Verdict.APPLIED], NOW)
+    assert [one.error for one in told.values()] == ["Timeout: order …", "Timeout: order …", "", ""]
 
 
 @pytest.mark.spec("EVENT-14")

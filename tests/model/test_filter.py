@@ -13,6 +13,7 @@ from stoker.model.job import ACTIVE, FINISHED, Draft, Job, Status
 from stoker.model.names import Names
 from stoker.model.query import ORDERS, Query
 from stoker.model.record import Record
+from stoker.model.same_error import fingerprint_of
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, instant
 
 NOW = 1_763_300_000 * SECOND
@@ -48,7 +49,7 @@ filters = st.builds(
     attempts=st.sampled_from([None, "3", ">=3", "<2", "=0"]),
     payload=st.none() | text,
     error=st.none() | text,
-    same_error=st.sampled_from([None, JOB]),
+    same_error=st.sampled_from([None, JOB, "err_0123456789ab"]),
     order=st.sampled_from([None, *ORDERS]),
     id=st.sampled_from([None, JOB]),
     text=st.none() | text,
@@ -150,12 +151,13 @@ def test_the_same_error_is_that_of_a_job_that_failed() -> None:
         return found
 
     found = same(f"same_error:{JOB}", failed("Timeout: job 17\nat line 4"))
-    assert (found.same_error, found.kinds) == ("Timeout: job …", frozenset({"send"}))
+    assert (found.same_error, found.kinds) == (fingerprint_of("Timeout: job 18"), frozenset())
+    assert same(f"same_error:{JOB} kind:billing.charge", failed("x")).kinds == {"billing.charge"}
+    named = fingerprint_of("Timeout: job 18")
+    assert same(f"same_error:{named}", None).same_error == named
     for sample in (None, failed(None)):
         with pytest.raises(InvalidFilter, match="names no job that has failed"):
             same(f"same_error:{JOB}", sample)
-    with pytest.raises(InvalidFilter, match="of kind send, which is left out"):
-        same(f"same_error:{JOB} kind:billing.charge", failed("x"))
 
 
 @pytest.mark.spec("FILTER-10")
@@ -193,7 +195,8 @@ def test_an_order_that_no_chosen_job_has_is_refused(written: str, why: str) -> N
         ("order:finish", "Did you mean finished"),
         ("attempts:many", "must be like 3"),
         ("finished:sometime", "must be like 15m"),
-        ("same_error:that", "must be a job's id"),
+        ("same_error:that", "must be a job's id or the name of an error"),
+        ("same_error:err_12", "must be a job's id or the name of an error"),
         ("errror:x", "Did you mean error"),
         ("-error:x", "only is, kind, queue can be left out"),
     ],

@@ -171,7 +171,7 @@ def test_many_deaths_in_an_hour_are_compared_with_the_day() -> None:
     assert tones(Deaths(1)) == tones(Deaths(10)) == ["plain"], "a line, not a finding"
     assert tones(Deaths(100, day=2_400)) == ["plain"]
     assert tones(Deaths(214, day=240)) == ["bad"]
-    known = Deaths(214, 214, 240, True, 187, "KeyError: 'sku'", "imports.parse", "0193")
+    known = Deaths(214, 214, 240, True, 187, "KeyError: 'sku'", "imports.parse")
     [found] = findings(Situation(census=Census(at=NOW), deaths=known))
     assert str(found) == (
         "214 jobs died in the last hour, 187 of them with the same error. KeyError: 'sku' in imports.parse. "

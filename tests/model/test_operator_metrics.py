@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from stoker.model import ids
 from stoker.model.control import STOPPED, Presence, is_silent
 from stoker.model.findings import Delivery
-from stoker.model.job import Failure, Job, Options, Status
+from stoker.model.job import Job, Options, Status
 from stoker.model.operator_metrics import (
     Flow,
     deliveries,
-    error_groups,
     keys_taken,
     per_second,
     runs_long,
@@ -24,8 +22,7 @@ from stoker.model.outbox.consumers import CursorState, StreamState
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.stream import Stream
 from stoker.model.query import Census, Count
-from stoker.model.same_error import error_line, normalized_error
-from stoker.model.time import HOUR, MINUTE, SECOND, moment
+from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
 
 NOW = 1_000 * HOUR
@@ -85,44 +82,6 @@ def test_a_consumer_waits_as_long_as_its_oldest_message() -> None:
     ]
 
 
-@pytest.mark.spec("DERIVED-04")
-@pytest.mark.parametrize(
-    "error, same",
-    [
-        ("Timeout: after 31 s", "Timeout: after … s"),
-        ("KeyError: 'user-7'\n  File …", "KeyError: …"),
-        ('no "x" at 0xdeadBEEF', "no … at …"),
-        ("no job 0193b0f0-0000-7000-8000-000000000001!", "no job …!"),
-        ("commit 9fceb02d0ae598e95dc970b74767f19372d61af8 is bad", "commit … is bad"),
-        ("the facade decade defaced", "the facade decade defaced"),
-        ("it can't and won't", "it can't and won't"),
-        ("`a b` failed", "… failed"),
-        ("", ""),
-        (None, ""),
-    ],
-)
-def test_what_varies_in_an_error_is_left_out(error: str | None, same: str) -> None:
-    assert normalized_error(error) == same
-    assert len(error_line("x" * 1_000)) == 500
-
-
-@pytest.mark.spec("DERIVED-04")
-def test_errors_are_grouped_by_kind_and_error() -> None:
-    jobs = [
-        job(1, last_error="Timeout: 1 s", history=(Failure(50, 1, "x"),)),
-        job(2, last_error="Timeout: 2 s", finished_at=40, queue="bulk"),
-        job(3, last_error="Timeout: 3 s", kind="resize", started_at=70),
-        job(4, last_error="boom"),
-        job(5),
-    ]
-    timeouts, resize, boom = error_groups(jobs)
-    assert (timeouts.kind, timeouts.error, timeouts.count) == ("send", "Timeout: … s", 2)
-    assert (timeouts.first, timeouts.last, timeouts.sample) == (moment(40), moment(50), ids.text(jobs[0].id))
-    assert timeouts.queues == ("bulk", "mail")
-    assert (resize.kind, resize.last) == ("resize", moment(70))
-    assert (boom.error, boom.last) == ("boom", moment(4))
-
-
 @pytest.mark.spec("DERIVED-05")
 def test_a_long_run_is_one_without_a_timeout() -> None:
     started = NOW - 6 * MINUTE
@@ -131,12 +90,6 @@ def test_a_long_run_is_one_without_a_timeout() -> None:
     assert not runs_long(job(status=Status.RUNNING, started_at=NOW - MINUTE), NOW)
     assert not runs_long(job(status=Status.DEAD, started_at=started), NOW)
     assert not runs_long(job(status=Status.RUNNING), NOW)
-
-
-@pytest.mark.spec("DERIVED-04")
-def test_a_group_shows_the_error_itself_where_all_are_the_same() -> None:
-    [same] = error_groups([job(n, last_error="KeyError: 'sku'\n  File …") for n in range(2)])
-    assert same.error == "KeyError: 'sku'"
 
 
 @pytest.mark.spec("DERIVED-07")

@@ -56,7 +56,7 @@ from stoker.model.query import (
     scheduled_count,
     write_cursor,
 )
-from stoker.model.same_error import normalized_error
+from stoker.model.same_error import fingerprint_of
 from stoker.model.time import DAY, MINUTE
 from stoker.model.unique import Unique
 
@@ -519,7 +519,7 @@ def test_a_place_is_the_time_of_the_order_and_the_id() -> None:
 
 @pytest.mark.spec("FIND-24")
 def test_the_same_error_is_the_normalized_first_line() -> None:
-    query = Query(same_error=normalized_error("no user 7\nat line 3"))
+    query = Query(same_error=fingerprint_of("no user 7\nat line 3"))
     assert matches(job(status=Status.DEAD, last_error="no user 81"), query, 0)
     assert not matches(job(status=Status.DEAD, last_error="no such host"), query, 0)
     assert not matches(job(), query, 0)

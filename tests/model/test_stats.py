@@ -73,7 +73,8 @@ def test_the_last_three_closed_minutes() -> None:
 def test_a_minute_rolls_up_to_counts_and_measured_times_without_zeros() -> None:
     happened = [
         EventCount("bulk", EventType.FAILED, 1),
-        EventCount("mail", EventType.ENQUEUED, 2),
+        EventCount("mail", EventType.ENQUEUED, 1, "send"),
+        EventCount("mail", EventType.ENQUEUED, 1, "sort"),
         EventCount("mail", EventType.COMPLETED, 0),
         EventCount("mail", EventType.STARTED, 5),
         EventCount("mail", EventType.RETRIED, 3),

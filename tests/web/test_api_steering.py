@@ -243,18 +243,18 @@ async def test_an_admin_makes_and_revokes_tokens(app: Stoker, client: Client) ->
 
 @pytest.mark.spec("REST-11")
 @pytest.mark.parametrize("engine_name", ENGINES)
-async def test_failures_health_groups_and_the_snapshot_are_read(app: Stoker, client: Client) -> None:
+async def test_errors_health_groups_and_the_snapshot_are_read(app: Stoker, client: Client) -> None:
     async with app.group() as group:
         await group.add(app.draft("send"), app.draft("send"))
     await end(app, await claim(app), Status.DEAD, "Timeout: after 30 s, password=hunter2")
-    found = (await client.get("/api/v1/failures")).json()
-    assert [(one["kind"], one["count"]) for one in found["groups"]] == [("send", 2)]
+    found = (await client.get("/api/v1/errors")).json()
+    assert [(one["kinds"], one["count"]) for one in found["groups"]] == [(["send"], 2)]
     assert "hunter2" not in str(found)
-    for path in ("failures?queue=defaullt", "failures?kind=sendd", "points?queue=defaullt"):
+    for path in ("errors?queue=defaullt", "errors?kind=sendd", "points?queue=defaullt"):
         empty = (await client.get(f"/api/v1/{path}")).json()
         assert "that is known. Did you mean" in empty["hint"], path
         assert not any(empty.get("groups", empty.get("enqueued", [])))
-    for path in ("failures?queue=default", "failures", "points?queue=default", "points"):
+    for path in ("errors?queue=default", "errors", "points?queue=default", "points"):
         assert (await client.get(f"/api/v1/{path}")).json()["hint"] == ""
     read = (await client.get(f"/api/v1/groups/{group.id}")).json()
     assert (read["total"], read["dead"], len(read["members"])) == (2, 2, 2)

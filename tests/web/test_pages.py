@@ -241,9 +241,9 @@ async def test_an_action_on_a_group_of_errors_touches_that_group(app: Stoker, cl
         error = f"KeyError: 'sku-{n}' of order {n}" if n < 4 else f"ValueError: {n} is odd"
         await end(app, [claims[id_]], error=error)
     page = await client.get("/jobs?q=is:dead&group=error")
-    assert "of the latest 7 that match" in text(page)
-    assert "4 charge KeyError: … of order …" in text(page)
-    assert "3 charge ValueError: … is odd" in text(page)
+    assert "2 errors counted: all 7 jobs that match" in text(page)
+    assert "4 KeyError: … of order … charge in default" in text(page)
+    assert "3 ValueError: … is odd charge in default" in text(page)
     assert "of all that are dead or retrying" in text(await client.get("/"))
     links = re.findall(r'href="(/operations/new[^"]+)"', page.text)
     preview = await client.get(links[0].replace("&amp;", "&"))

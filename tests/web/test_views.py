@@ -49,7 +49,7 @@ async def test_an_answer_is_what_admin_returns(app: Stoker, client: Client, cloc
     assert (await answered("workers"))["workers"] == plain(await admin.workers.list())
     assert (await answered("limits"))["budgets"] == plain(await admin.limits.list())
     assert (await answered("tokens"))["tokens"] == plain(await admin.tokens.list())
-    assert await answered("failures") == plain(await admin.history.failures())
+    assert await answered("errors") == plain(await admin.jobs.errors())
     assert (await answered("streams"))["streams"] == plain(await admin.outbox.list())
     assert (await answered("schedules"))["schedules"] == shown(await admin.schedules.list())
     written = (await answered("streams/orders/letters"))["letters"]

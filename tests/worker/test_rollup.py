@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any, ClassVar
 
 import pytest
 
+from stoker.admin.documents import error_records
 from stoker.app import Stoker
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import EngineError, EngineUnavailable
@@ -217,3 +219,35 @@ async def test_only_the_holder_of_the_lock_rolls_up(jobs: Stoker, monkeypatch: p
 async def test_every_worker_has_a_roll_up(jobs: Stoker) -> None:
     async with Worker(jobs):
         assert "stoker-service-rollup" in {task.get_name() for task in asyncio.all_tasks()}
+
+
+@pytest.mark.spec("ERRORS-05")
+async def test_failures_that_could_not_be_added_are_counted_again() -> None:
+    """Another worker wrote the record meanwhile, or the store refused."""
+
+    class Refusing(Double):
+        answers: ClassVar[list[bool | Exception]] = [False, EngineError("no")]
+
+        async def swap(self, *args: Any, **options: Any) -> bool:
+            if self.answers:
+                answer = self.answers.pop()
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+            return await self.real.documents.swap(*args, **options)
+
+    clock = Clock()
+    engine = Refusing(clock=clock)
+    await store(clock, engine)
+    died = Event(START + 3 * MINUTE, EventType.FAILED, mint(), "mail", "send", 1, 7, error="Timeout: …")
+    await engine.timeline.record([died], now=clock())
+    counted: rollup.Counted = {}
+    for _ in range(2):
+        await rollup.write_points(engine, counted)
+        assert await error_records(engine) == []
+        assert START + 3 * MINUTE not in counted
+    await rollup.write_points(engine, counted)
+    [record] = await error_records(engine)
+    assert (record.died.counts, record.kinds) == ((1,), ("send",))
+    assert START + 3 * MINUTE in counted
+    await engine.close()

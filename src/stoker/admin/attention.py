@@ -15,10 +15,12 @@ from stoker.app import Stoker
 from stoker.app_path import named
 from stoker.engines.base import Engine, Feature, outbox_of
 from stoker.model.control import Presence, Queue, is_silent
+from stoker.model.error_records import error_groups
 from stoker.model.events import EventType
 from stoker.model.findings import LEAST_DEATHS, Deaths, Delivery, Situation, waiting_long
 from stoker.model.job import Job, Status
-from stoker.model.operator_metrics import deliveries, error_groups
+from stoker.model.names import listed
+from stoker.model.operator_metrics import deliveries
 from stoker.model.outbox.letters import Count, LetterFilter
 from stoker.model.query import LARGEST_PAGE, Census, Query
 from stoker.model.redact import Redaction
@@ -89,7 +91,7 @@ async def read_deaths(engine: Engine, census: Census, redact: Redaction) -> tupl
     found = Deaths(len(dead), max(times, len(dead)), max(day, times), page.cursor is None)
     if worst is not None:
         error = redact.text(worst.error)
-        found = msgspec.structs.replace(found, same=worst.count, error=error, kind=worst.kind, sample=worst.sample)
+        found = msgspec.structs.replace(found, same=worst.count, error=error, kind=listed(worst.kinds))
     return found, calls + more
 
 

@@ -37,6 +37,7 @@ from stoker.model.query import (
     read_cursor,
     write_cursor,
 )
+from stoker.model.same_error import is_fingerprint
 from stoker.model.time import Instant, instant
 
 PAGE = 500
@@ -116,7 +117,7 @@ async def question_of(
         names = await context.names(census)
     after = None if cursor is None else read_cursor(cursor)
     sample = None
-    if filter_.same_error is not None:
+    if filter_.same_error is not None and not is_fingerprint(filter_.same_error):
         [sample] = await engine.operator.get([ids.parse(filter_.same_error)])
     at = now if census is None or now is not None else census.at
     if at is None and filter_.has_times:

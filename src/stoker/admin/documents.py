@@ -1,4 +1,4 @@
-"""Access tokens, sessions and operations as every engine stores them: JSON documents under a kind and a name."""
+"""Access tokens, sessions, operations and errors as engines store them: JSON documents under a kind and a name."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import TypeVar
 
 import msgspec
 
-from stoker.engines.base import OPERATIONS, SESSIONS, TOKENS, Engine
+from stoker.engines.base import ERRORS, OPERATIONS, SESSIONS, TOKENS, Engine
 from stoker.model.audit import By, of_operation, of_token
+from stoker.model.error_records import ErrorRecord
 from stoker.model.operations import Operation
 from stoker.model.tokens import AccessToken, Session
 
-T = TypeVar("T", AccessToken, Session, Operation)
+T = TypeVar("T", AccessToken, Session, Operation, ErrorRecord)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -68,3 +69,8 @@ async def put_operation(
     by_deed = None if by is None else (by, of_operation(before, stamped))
     stored = await engine.documents.swap(OPERATIONS, operation.id, known, _encode(stamped), by=by_deed)
     return stamped if stored else None
+
+
+async def error_records(engine: Engine) -> list[ErrorRecord]:
+    """What is known of every error; the roll-up of workers writes it."""
+    return await _read(engine, ERRORS, ErrorRecord)

@@ -1,4 +1,4 @@
-"""What happened: series for charts, events, run times, and failures grouped by error."""
+"""What happened: series for charts, events and run times."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stoker.admin.bulk import question_of
 from stoker.admin.context import Noun
 from stoker.admin.details import EventView, event_view
 from stoker.model import ids
 from stoker.model.errors import InvalidArgument
 from stoker.model.events import EventType, Point, Window
-from stoker.model.filter import Filter
-from stoker.model.job import Status
-from stoker.model.operator_metrics import ErrorGroup, Flow, error_groups
-from stoker.model.query import LARGEST_PAGE, Query
+from stoker.model.operator_metrics import Flow
 from stoker.model.stats import (
     BUCKET,
     METRICS,
@@ -35,9 +31,6 @@ RECENT = 15
 """Closed minutes over which rates are measured."""
 
 _SECONDS = frozenset({*TIMES, *map(of_all, TIMES), "lag", "store_read", "store_write"})
-
-SAMPLE = LARGEST_PAGE
-"""Failures are grouped over the newest so many dead and retrying jobs."""
 
 
 class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,18 +53,6 @@ class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime
     processing: timedelta
     total: timedelta
-
-
-class Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """Failed jobs by kind and error, the largest group first; `looked_at` jobs were read, back to `since`.
-
-    `hint` is about a queue or kind that is not known.
-    """
-
-    groups: list[ErrorGroup]
-    looked_at: int
-    since: datetime | None = None
-    hint: str = ""
 
 
 class EventPage(msgspec.Struct, frozen=True):
@@ -154,30 +135,6 @@ class HistoryAdmin(Noun):
             )
             for one in found
         ]
-
-    async def failures(self, *, queue: str | None = None, kind: str | None = None) -> Failures:
-        """The newest 1,000 dead and retrying jobs by kind and error, the largest group first."""
-        engine = await self._context.engine()
-        query = Query(
-            statuses=frozenset({Status.DEAD, Status.RETRYING}),
-            queues=frozenset() if queue is None else frozenset({queue}),
-            kinds=frozenset() if kind is None else frozenset({kind}),
-            limit=SAMPLE,
-        )
-        jobs = (await engine.operator.find(query)).jobs
-        since = min((one.created_at for one in jobs), default=None)
-        mask = self._context.redact.text
-        return Failures(
-            groups=[msgspec.structs.replace(one, error=mask(one.error)) for one in error_groups(jobs)],
-            looked_at=len(jobs),
-            since=None if since is None else moment(since),
-            hint="" if jobs else await self._hint(queue, kind),
-        )
-
-    async def _hint(self, queue: str | None, kind: str | None) -> str:
-        """What was probably meant by a queue or kind that is not known."""
-        wanted = Filter(queues=() if queue is None else (queue,), kinds=() if kind is None else (kind,))
-        return (await question_of(self._context, wanted, 1))[1] if wanted.has_names else ""
 
 
 def _point(one: Point, scale: float) -> SeriesPoint:

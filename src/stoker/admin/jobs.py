@@ -28,6 +28,7 @@ from stoker.admin.bulk import (
 )
 from stoker.admin.context import Noun, OperatorContext
 from stoker.admin.details import EventView, JobDetail, detail, event_view
+from stoker.admin.errors import ErrorPage, read_errors
 from stoker.admin.history import closed, flows
 from stoker.admin.preview import MOST as MOST_COUNTED
 from stoker.admin.preview import Preview, count_for
@@ -46,7 +47,6 @@ from stoker.model.events import Event, EventType, Window
 from stoker.model.explain import Explanation, Line, comes_before, explain, held_by
 from stoker.model.filter import Filter, InvalidFilter
 from stoker.model.job import LARGEST_BATCH
-from stoker.model.operator_metrics import ErrorGroup, error_groups
 from stoker.model.query import (
     LARGEST_PAGE,
     LONGEST_WALK,
@@ -102,14 +102,6 @@ class JobPage(msgspec.Struct, frozen=True):
     scanned: int
     total: int | None = None
     complete: bool = True
-    hint: str = ""
-
-
-class ErrorPage(msgspec.Struct, frozen=True):
-    """Errors of jobs by kind, the largest group first; `looked` jobs were read. `hint` is that of a `JobPage`."""
-
-    groups: list[ErrorGroup]
-    looked: int
     hint: str = ""
 
 
@@ -253,14 +245,13 @@ class JobsAdmin(Noun):
         """What a change by this filter would ask the store, for a preview; None: no job is meant."""
         return await query_to_change(self._context, filter_, limit)
 
-    async def errors(self, filter_: Filter | str = "", *, limit: int = LARGEST_PAGE) -> ErrorPage:
-        """The latest jobs that a filter means, by kind and error, the largest group first."""
+    async def errors(self, filter_: Filter | str = "", *, limit: int = LARGEST_PAGE, past: bool = True) -> ErrorPage:
+        """The newest jobs that failed and that a filter means, by error, with what each error did in seven days.
+
+        Without the `past` it asks the store less: errors whose jobs are gone are left out, and deaths are not counted.
+        """
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
-        query, hint = await question_of(self._context, filter_, limit)
-        found = [] if query is None else (await search(self._context, query)).jobs
-        mask = self._context.redact.text
-        groups = [msgspec.structs.replace(one, error=mask(one.error)) for one in error_groups(found)]
-        return ErrorPage(groups, len(found), hint)
+        return await read_errors(self._context, filter_, limit, past=past)
 
     async def tail(self, filter_: Filter | str = "", *, every: Seconds = 1.0) -> AsyncGenerator[EventView, None]:
         """Events as they are stored, of the jobs whose queue and kind a filter names; ends when its caller stops.

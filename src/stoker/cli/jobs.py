@@ -15,6 +15,7 @@ from msgspec import Raw
 from stoker.admin import Bulk, Filter, Operators
 from stoker.admin.as_json import plain
 from stoker.admin.details import EventView, JobDetail, why
+from stoker.admin.errors import ErrorPage
 from stoker.admin.jobs import JobPage
 from stoker.admin.operations import OperationView
 from stoker.admin.workers import WorkerView
@@ -37,6 +38,7 @@ from stoker.cli.tables import Columns, Figure, Id, Wrong, as_lines_option, colum
 from stoker.cli.text import one_line, safe, say
 from stoker.codec.signature import display
 from stoker.model.actions import MANY, Action, Parameter
+from stoker.model.error_records import ErrorGroup
 from stoker.model.errors import NotFound
 from stoker.model.explain import Explanation
 from stoker.model.filter import WORDS, InvalidFilter
@@ -44,7 +46,8 @@ from stoker.model.humanize import count as count_of
 from stoker.model.humanize import in_words, share
 from stoker.model.ids import LEAST_DIGITS, parse, shortened
 from stoker.model.job import Status
-from stoker.model.same_error import error_line
+from stoker.model.names import listed
+from stoker.model.same_error import error_line, is_fingerprint
 from stoker.model.time import SECOND
 from stoker.views import Job
 
@@ -86,7 +89,7 @@ A filter is a list of terms that must all hold:
   tenant:acme      key:"img:7"   group:ID   meta:customer=42
   since:2h         until:2026-11-16T14:00   (time of enqueueing; UTC)
   finished:1h      finished:3d..1d          (time of the end)
-  attempts:>=3     same_error:ID            (dead and retrying, failed alike)
+  attempts:>=3     same_error:ID            (dead and retrying, failed alike; ID of a job or an error)
   error:timeout    payload:ada              ("any text" is looked for in both)
   order:oldest     also finished due        id:0193b0f0-…
 """
@@ -171,7 +174,7 @@ async def whole(admin: Operators, terms: tuple[str, ...]) -> str:
         term: f"{word}:{await whole_id(admin, term.removeprefix(f'{word}:'))}"
         for term in terms
         for word in ("id", "same_error")
-        if term.startswith(f"{word}:")
+        if term.startswith(f"{word}:") and not is_fingerprint(term.removeprefix(f"{word}:"))
     }
     return " ".join(ends.get(term, term) for term in terms)
 
@@ -197,6 +200,42 @@ def list_(terms: tuple[str, ...], limit: int, count: bool, as_json: bool, path: 
     table(found, shown, as_json, as_object, goes_first=GOES_FIRST, empty="No job matches.")
     if not as_json and first.total is not None and len(found) != first.total:
         say(f"{len(found):,} of {_total(first)} jobs")
+
+
+ERRORS: Columns[ErrorGroup] = {
+    "jobs": "count",
+    "died 7d": "died",
+    "last": "last",
+    "error": "error",
+    "kinds": lambda one: listed(one.kinds),
+    "id": "id",
+}
+ERRORS_GO_FIRST = ("died 7d", "kinds")
+"""What a narrow terminal does without."""
+
+
+@jobs.command("errors", cls=FilterCommand, epilog=FILTER_HELP)
+@terms_argument("[FILTER]...")
+@as_lines_option
+@on_store
+def errors_(terms: tuple[str, ...], as_json: bool, path: str | None, url: str | None) -> None:
+    """List errors: how many jobs are dead or retrying, how many died in 7 days.
+
+    `stoker jobs requeue same_error:ID` takes the last column.
+    """
+    page = ask(path, url, lambda admin: _errors(admin, terms))
+    hinted(page.hint)
+    table(page.groups, ERRORS, as_json, goes_first=ERRORS_GO_FIRST, empty="No error in the last 7 days.")
+    if as_json:
+        return
+    if not page.complete:
+        say(f"jobs are those among the newest {page.looked_at:,} that are dead or retrying: there are older ones")
+    if page.other:
+        say(f"{count_of(page.other, 'more job')} died in 7 days of errors too many to list")
+
+
+async def _errors(admin: Operators, terms: tuple[str, ...]) -> ErrorPage:
+    return await admin.jobs.errors(await whole(admin, terms))
 
 
 async def _counted(admin: Operators, terms: tuple[str, ...]) -> JobPage:

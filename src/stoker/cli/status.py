@@ -8,7 +8,8 @@ import click
 
 from stoker.admin import Operators
 from stoker.admin.as_json import plain
-from stoker.admin.history import RECENT, Failures
+from stoker.admin.errors import ErrorPage
+from stoker.admin.history import RECENT
 from stoker.admin.kinds import KindView
 from stoker.admin.overview import Overview
 from stoker.admin.workers import RunningJob, WorkerView
@@ -21,6 +22,7 @@ from stoker.engines.base import Description
 from stoker.model import humanize
 from stoker.model.errors import NotFound, shown
 from stoker.model.humanize import count
+from stoker.model.names import listed
 from stoker.model.same_error import error_line
 
 MARKS = {"bad": "wrong", "warn": "attention", "plain": "note"}
@@ -52,12 +54,12 @@ KINDS: Columns[KindView] = {
 def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str | None) -> None:
     """Show what needs attention, queues, workers and what goes wrong, on one screen."""
 
-    async def look(admin: Operators) -> tuple[Overview, Failures, Description]:
-        return await admin.overview(RECENT * 60), await admin.history.failures(), await admin.describe()
+    async def look(admin: Operators) -> tuple[Overview, ErrorPage, Description]:
+        return await admin.overview(RECENT * 60), await admin.jobs.errors(past=False), await admin.describe()
 
-    found, failures, store = ask(path, url, look)
+    found, errors, store = ask(path, url, look)
     if as_json:
-        parts = {"failures": failures.groups, "warnings": store.warnings}
+        parts = {"errors": errors.groups, "warnings": store.warnings}
         say(json.dumps({**plain(found), **plain(parts)}))
     elif quiet:
         _attention(found)
@@ -68,7 +70,7 @@ def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str |
         table(found.worst_first, COLUMNS, goes_first=GOES_FIRST, empty="No queue has been used yet.")
         running = sum(one.state == "running" for one in found.workers)
         say(f"\n{humanize.count(running, 'worker')} at work, {len(found.workers) - running} silent or stopped")
-        _wrong(failures)
+        _wrong(errors)
         for note in store.warnings:
             say(f"note: {note}")
     if check and found.wrong:
@@ -80,11 +82,12 @@ def _attention(found: Overview) -> None:
         say(f"{MARKS[finding.tone]}: {finding}", fg=STYLES.get(finding.tone))
 
 
-def _wrong(failures: Failures) -> None:
-    if failures.groups:
+def _wrong(errors: ErrorPage) -> None:
+    """The largest errors of jobs that are dead or retrying."""
+    if errors.groups:
         say()
-        rows = [(one.count, one.kind, one.error, one.last) for one in failures.groups[:GROUPS]]
-        show(("jobs", "kind", "error", "last"), rows)
+        rows = [(one.count, one.error, listed(one.kinds), one.last) for one in errors.groups[:GROUPS]]
+        show(("jobs", "error", "kinds", "last"), rows)
 
 
 @click.command()

@@ -21,14 +21,15 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from stoker.admin import Filter, Operators
-from stoker.admin.history import RECENT, Failures
+from stoker.admin.errors import ErrorPage
+from stoker.admin.history import RECENT
 from stoker.admin.operations import OperationView
 from stoker.admin.overview import Overview
 from stoker.admin.queues import QueueView
 from stoker.admin.workers import WorkerView
 from stoker.cli.jobs import COLUMNS as JOBS
+from stoker.cli.jobs import ERRORS, ERRORS_GO_FIRST, place
 from stoker.cli.jobs import GOES_FIRST as JOBS_GO_FIRST
-from stoker.cli.jobs import place
 from stoker.cli.queues import COLUMNS, FLOW, GOES_FIRST
 from stoker.cli.status import WORKERS
 from stoker.cli.tables import Columns, Layout, cells, cut, mark, squeezed
@@ -39,7 +40,6 @@ from stoker.model.actions import ACTIONS
 from stoker.model.errors import StokerError
 from stoker.model.findings import Finding, Tone
 from stoker.model.humanize import count
-from stoker.model.operator_metrics import ErrorGroup
 from stoker.model.time import instant
 from stoker.views import Job
 
@@ -175,7 +175,7 @@ class Top(App[None]):
         self._admin = admin
         self._every = every
         self._overview: Overview | None = None
-        self._failures: Failures | None = None
+        self._errors: ErrorPage | None = None
         self._jobs: list[Job] = []
         self.looking_at: View = "queues"
         self.filter_text = ""
@@ -215,7 +215,7 @@ class Top(App[None]):
         try:
             self._overview = await self._admin.overview(RECENT * 60)
             if self.looking_at == "failures":
-                self._failures = await self._admin.history.failures()
+                self._errors = await self._admin.jobs.errors()
             if self.looking_at == "jobs":
                 self._jobs = (await self._admin.jobs.find(self.filter_text, limit=LISTED)).jobs
         except StokerError as error:
@@ -288,7 +288,7 @@ class Top(App[None]):
 
     @property
     def selected(self) -> str | None:
-        """The key of the selected row: a queue, a job's id, the sample of an error, a worker."""
+        """The key of the selected row: a queue, a job's id, the name of an error, a worker."""
         table = self.query_one(DataTable)
         if not table.row_count:
             return None
@@ -309,10 +309,9 @@ class Top(App[None]):
         return Table.of(JOBS, self._jobs, [one.id for one in self._jobs], ("id", *JOBS_GO_FIRST), empty)
 
     def _failures_table(self, _: Overview) -> Table:
-        groups = [] if self._failures is None else self._failures.groups
-        columns: Columns[ErrorGroup] = {"jobs": "count", "last": "last", "kind": "kind", "error": "error"}
-        empty = "Looking …" if self._failures is None else "No dead or retrying job: nothing has failed."
-        return Table.of(columns, groups, [one.sample for one in groups], (), empty)
+        groups = [] if self._errors is None else self._errors.groups
+        empty = "Looking …" if self._errors is None else "No dead or retrying job: nothing has failed."
+        return Table.of(ERRORS, groups, [one.id for one in groups], ERRORS_GO_FIRST, empty)
 
     def _workers_table(self, found: Overview) -> Table:
         workers = sorted(found.workers, key=lambda one: (one.state != "silent", one.state != "stopping", one.host))
@@ -471,7 +470,7 @@ class Top(App[None]):
         started = await self._admin.operations.start(REQUEUE.name, filter_text, counted_at=found.counted_at)
         ended = await self._admin.operations.finish(started.id, lambda one: self.say(_requeued(one)))
         self.say(_requeued(ended))
-        self._failures = None
+        self._errors = None
         self.look()
 
     @work(group="act")

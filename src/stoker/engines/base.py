@@ -61,7 +61,7 @@ PLACELESS = "it is neither waiting nor running nor finished"
 CONTROL = "@control"
 """The topic that wakes every lease keeper and ticker: a user canceled a running job or changed a schedule."""
 
-TOKENS, SESSIONS, OPERATIONS = "tokens", "sessions", "operations"
+TOKENS, SESSIONS, OPERATIONS, ERRORS = "tokens", "sessions", "operations", "error_records"
 """Kinds of documents."""
 
 
@@ -482,7 +482,7 @@ class Timeline(Protocol):
         ...
 
     async def event_counts(self, since: Instant, until: Instant) -> list[EventCount]:
-        """How many events of each type each queue has in the half-open window, by queue and type; no zeros.
+        """How many events there are in the half-open window, by queue, type, kind and error; no zeros.
 
         Those of removed jobs are counted too: what happened stays true when the record is gone.
         """
@@ -533,7 +533,7 @@ class Audit(Protocol):
 
 
 class Documents(Protocol):
-    """Small records, read whole and changed by compare-and-set: access tokens, sessions, operations.
+    """Small records, read whole and changed by compare-and-set: access tokens, sessions, operations, errors.
 
     `stoker.admin.documents` knows their types; an engine stores bytes under a kind and a name.
     """
@@ -594,7 +594,7 @@ class Engine(Protocol):
 
     @property
     def documents(self) -> Documents:
-        """Small records: tokens, sessions and operations."""
+        """Small records: tokens, sessions, operations and errors."""
         ...
 
     @property

@@ -12,17 +12,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from stoker.model.errors import CorruptRecord
-from stoker.model.events import Event, EventCount, EventType, Latency, Window
+from stoker.model.events import Event, EventCount, EventTally, EventType, Latency, Window
 from stoker.model.ids import JobId
 from stoker.model.time import MINUTE, Instant, Span
 
 ID_SIZE: Final = 16
+
+TICK: Final[Span] = 100
+"""Waits are stored in tenths of a millisecond: most of them fit in three bytes."""
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
@@ -64,7 +68,11 @@ NEVER: Final[Instant] = -1
 
 
 class _Columns(msgspec.Struct, array_like=True, gc=False):
-    """The body of a block. `at` counts from the first event; `named` says which of `names` an event has."""
+    """The body of a block. `at` counts from the first event; `named` says which of `names` an event has.
+
+    `waits` has an entry for each event with a total, in their order. `errors` are those of names, by their place: few
+    events have one, and the others pay nothing for it.
+    """
 
     names: list[tuple[EventType, str, str]]
     named: list[int]
@@ -73,6 +81,8 @@ class _Columns(msgspec.Struct, array_like=True, gc=False):
     attempts: list[int]
     durations: list[Span | None]
     totals: list[Span | None]
+    waits: list[Span | None] = []
+    errors: dict[int, str] = {}
 
     def ids(self) -> list[JobId]:
         return [self.jobs[start : start + ID_SIZE] for start in range(0, len(self.jobs), ID_SIZE)]
@@ -99,18 +109,20 @@ def pack(events: Sequence[Event], shift: Span = 0) -> list[Block]:
 
 
 def _packed(events: Sequence[Event], shift: Span) -> Block:
-    names: dict[tuple[EventType, str, str], int] = {}
-    named = [names.setdefault((one.type, one.queue, one.kind), len(names)) for one in events]
+    names: dict[tuple[EventType, str, str, str], int] = {}
+    named = [names.setdefault((one.type, one.queue, one.kind, one.error), len(names)) for one in events]
     jobs, times = [one.job for one in events], [one.at for one in events]
     first = min(times)
     columns = _Columns(
-        list(names),
+        [name[:3] for name in names],
         named,
         b"".join(jobs),
         [at - first for at in times],
         [one.attempt for one in events],
         [one.duration for one in events],
         [one.total for one in events],
+        [one.wait if one.wait is None else one.wait // TICK for one in events if one.total is not None],
+        {place: name[3] for name, place in names.items() if name[3]},
     )
     return Block(first + shift, max(times) + shift, min(jobs), max(jobs), len(events), _encode(columns))
 
@@ -133,16 +145,13 @@ Removals = Mapping[JobId, Removal]
 NOTHING_REMOVED: Final[Removals] = MappingProxyType({})
 
 
-def unpack(block: StoredBlock, window: Window, removals: Removals, only: EventType | None = None) -> Iterator[Event]:
+def unpack(block: StoredBlock, window: Window, removals: Removals) -> Iterator[Event]:
     """The events of a block that belong to a window and are not hidden, in the order in which they were recorded."""
     columns = _unpacked(block.body)
-    wanted = {
-        named
-        for named, (type_, queue, _) in enumerate(columns.names)
-        if only in (None, type_) and window.queue in (None, queue)
-    }
+    wanted = {named for named, (_, queue, _) in enumerate(columns.names) if window.queue in (None, queue)}
     since, until = window.since - block.first, window.until - block.first
     whole = since <= 0 and block.last < window.until
+    waits = iter(columns.waits)
     for named, job, at, attempt, duration, total in zip(
         columns.named,
         columns.ids(),
@@ -152,22 +161,52 @@ def unpack(block: StoredBlock, window: Window, removals: Removals, only: EventTy
         columns.totals,
         strict=True,
     ):
+        stored = None if total is None else next(waits, None)
+        wait = stored if stored is None else stored * TICK
         if named not in wanted or not (whole or since <= at < until) or window.job not in (None, job):
             continue
         if removals and job in removals and removals[job].hides(block.number, block.first + at):
             continue
         type_, queue, kind = columns.names[named]
-        yield Event(block.first + at, type_, job, queue, kind, attempt, duration, total)
+        error = columns.errors.get(named, "")
+        yield Event(block.first + at, type_, job, queue, kind, attempt, duration, total, wait, error)
+
+
+def _completed(block: StoredBlock, window: Window) -> list[Latency]:
+    """How long the jobs took that were completed, as a block tells it, also those that were removed."""
+    columns = _unpacked(block.body)
+    wanted = {
+        named: (queue, kind)
+        for named, (type_, queue, kind) in enumerate(columns.names)
+        if type_ is EventType.COMPLETED and window.queue in (None, queue)
+    }
+    since, until, first = window.since - block.first, window.until - block.first, block.first
+    waits = iter(columns.waits)
+    ids = columns.ids() if window.job is not None else []
+    found: list[Latency] = []
+    for place, (named, at, duration, total) in enumerate(
+        zip(columns.named, columns.at, columns.durations, columns.totals, strict=True)
+    ):
+        if total is None:
+            continue
+        wait = next(waits, None)
+        name = wanted.get(named)
+        if name is None or duration is None or not since <= at < until:
+            continue
+        if not ids or ids[place] == window.job:
+            wait = wait if wait is None else wait * TICK
+            found.append(Latency(name[0], first + at, duration, total, name[1], wait))
+    return found
 
 
 class EventCounter:
-    """Counts the events of blocks by queue and type, also those of removed jobs."""
+    """Counts the events of blocks by queue, type, kind and error, also those of removed jobs."""
 
     hides: Final = False
 
     def __init__(self, since: Instant, until: Instant) -> None:
         self._window = Window(since, until)
-        self._found: Counter[tuple[str, EventType]] = Counter()
+        self._found = EventTally()
 
     def suffices(self, block: StoredBlock) -> bool:
         """Whether this block and those after it lie behind the window."""
@@ -176,16 +215,25 @@ class EventCounter:
     def add(self, block: StoredBlock, _: Removals = NOTHING_REMOVED) -> None:
         """Count a block; one that lies in the window as a whole is counted without making its events."""
         if block.first < self._window.since or block.last >= self._window.until:
-            self._found.update((event.queue, event.type) for event in unpack(block, self._window, NOTHING_REMOVED))
+            for event in unpack(block, self._window, NOTHING_REMOVED):
+                self._found.add_event(event)
             return
         columns = _unpacked(block.body)
-        for named, n in Counter(columns.named).items():
-            type_, queue, _kind = columns.names[named]
-            self._found[queue, type_] += n
+        names, errors, add = columns.names, columns.errors, self._found.add
+        counted = Counter(columns.named)
+        if errors:
+            newest: dict[int, JobId] = {}
+            for named, job in zip(columns.named, columns.ids(), strict=True):
+                if named in errors:
+                    newest[named] = max(newest.get(named, b""), job)
+            for named, job in newest.items():
+                self._found.add_failed((*names[named], errors[named]), counted.pop(named), job)
+        for named, n in counted.items():
+            add(names[named], n)
 
     def counts(self) -> list[EventCount]:
-        """What was counted, by queue and type."""
-        return [EventCount(queue, type_, n) for (queue, type_), n in sorted(self._found.items())]
+        """What was counted, by queue, type, kind and error."""
+        return self._found.counts()
 
 
 class EventList:
@@ -198,7 +246,8 @@ class EventList:
         self._window = window
         self._latest = latest
         self.hides = not latest
-        self._parts: list[tuple[int, list[Event]]] = []
+        self._events: list[tuple[int, list[Event]]] = []
+        self._runs: list[tuple[int, list[Latency]]] = []
         self._n = 0
         self._minute: Instant | None = None
 
@@ -209,31 +258,28 @@ class EventList:
     def add(self, block: StoredBlock, removals: Removals = NOTHING_REMOVED) -> None:
         """Add a block's events; of the latest, those that say how long a completed job took."""
         if self._latest:
-            completed = unpack(block, self._window, NOTHING_REMOVED, EventType.COMPLETED)
-            found = [one for one in completed if one.duration is not None and one.total is not None]
+            runs = _completed(block, self._window)
+            self._runs.append((block.number, runs))
+            self._n += len(runs)
         else:
             found = list(unpack(block, self._window, removals))
-        self._parts.append((block.number, found))
-        self._n += len(found)
+            self._events.append((block.number, found))
+            self._n += len(found)
         self._minute = block.first // MINUTE
 
     def events(self) -> list[Event]:
         """Everything that was added, oldest first, up to the limit. Events of one instant: as they were stored."""
-        return self._ordered()[: max(self._window.limit, 0)]
+        found = [event for _, part in sorted(self._events, key=_number) for event in part]
+        return sorted(found, key=_at)[: max(self._window.limit, 0)]
 
     def latencies(self) -> list[Latency]:
         """The times of the completed jobs among them, latest first, up to the limit."""
-        ordered = self._ordered()[::-1][: max(self._window.limit, 0)]
-        return [Latency(one.queue, one.at, one.duration or 0, one.total or 0) for one in ordered]
-
-    def _ordered(self) -> list[Event]:
-        found = [event for _, part in sorted(self._parts, key=_number) for event in part]
-        return sorted(found, key=_at)
+        found = [run for _, part in sorted(self._runs, key=_number) for run in part]
+        return sorted(found, key=_finished)[::-1][: max(self._window.limit, 0)]
 
 
-def _number(part: tuple[int, list[Event]]) -> int:
+def _number(part: tuple[int, object]) -> int:
     return part[0]
 
 
-def _at(event: Event) -> Instant:
-    return event.at
+_at, _finished = attrgetter("at"), attrgetter("finished")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -18,6 +19,7 @@ from stoker.model.ids import JobId, text
 from stoker.model.job import DEFAULT_QUEUE, PLAIN, Claim, Draft, Job, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import TOLD
 from stoker.model.query import Cancel, Change, Clone, Delete, Fork, Former, Repair, Restore, Tally
+from stoker.model.same_error import signature
 from stoker.model.time import HOUR, LATEST, MINUTE, SECOND, Instant, Span
 
 MOST_SAMPLES = 10_000
@@ -54,7 +56,8 @@ class EventType(enum.StrEnum):
 class Event(msgspec.Struct, frozen=True, gc=False):
     """One thing that happened to one job.
 
-    `duration` is the run's, where a run ended. `total` is the time since the enqueue, where the job was completed.
+    `duration` is the run's, where a run ended. `total` is the time since the enqueue, where the job was completed, and
+    `wait` how long the job was due before that run. `error` is the signature of the error with which a run failed.
     """
 
     at: Instant
@@ -65,23 +68,75 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     attempt: int = 0
     duration: Span | None = None
     total: Span | None = None
+    wait: Span | None = None
+    error: str = ""
 
 
 class EventCount(msgspec.Struct, frozen=True, gc=False):
-    """How many events of a type there are in a queue."""
+    """How many events of a type there are in a queue, of one kind and with one error.
+
+    `error` is that of the events. With an error, `sample` is the newest of the jobs.
+    """
 
     queue: str
     type: EventType
     n: int
+    kind: str = ""
+    error: str = ""
+    sample: JobId = b""
+
+
+class EventTally:
+    """Counts events by type, queue and kind, and those with an error by that too."""
+
+    __slots__ = ("_failed", "_newest", "_plain")
+
+    def __init__(self) -> None:
+        self._plain: dict[tuple[EventType, str, str], int] = {}
+        self._failed: dict[tuple[EventType, str, str, str], int] = {}
+        self._newest: dict[tuple[EventType, str, str, str], JobId] = {}
+
+    def add(self, name: tuple[EventType, str, str], n: int) -> None:
+        """Count some events without an error."""
+        self._plain[name] = self._plain.get(name, 0) + n
+
+    def add_failed(self, name: tuple[EventType, str, str, str], n: int, newest: JobId) -> None:
+        """Count some events with one error, and the newest of their jobs."""
+        self._failed[name] = self._failed.get(name, 0) + n
+        self._newest[name] = max(self._newest.get(name, b""), newest)
+
+    def add_event(self, event: Event) -> None:
+        """Count an event."""
+        if event.error:
+            self.add_failed((event.type, event.queue, event.kind, event.error), 1, event.job)
+        else:
+            self.add((event.type, event.queue, event.kind), 1)
+
+    def counts(self) -> list[EventCount]:
+        """What was counted, by queue, type, kind and error."""
+        found = [EventCount(queue, type_, n, kind) for (type_, queue, kind), n in self._plain.items()]
+        found += (
+            EventCount(queue, type_, n, kind, error, self._newest[type_, queue, kind, error])
+            for (type_, queue, kind, error), n in self._failed.items()
+        )
+        return sorted(found, key=_count_place)
+
+
+_count_place = attrgetter("queue", "type", "kind", "error")
 
 
 class Latency(msgspec.Struct, frozen=True, gc=False):
-    """A job that was completed: how long its last run took, and how long it took from the enqueue."""
+    """A job that was completed: how long its last run took, and how long it took from the enqueue.
+
+    `wait` is how long it was due before that run; None where that is not known.
+    """
 
     queue: str
     finished: Instant
     processing: Span
     total: Span
+    kind: str = ""
+    wait: Span | None = None
 
 
 class Point(msgspec.Struct, frozen=True, gc=False):
@@ -128,6 +183,9 @@ class Timings(msgspec.Struct, frozen=True):
     writes: list[int]
     dropped: int = 0
 
+
+FAILURES = frozenset({EventType.FAILED, EventType.RETRIED})
+"""Events of runs that failed: they carry the error."""
 
 _ENDED = {
     Status.DONE: EventType.COMPLETED,
@@ -199,12 +257,15 @@ def of_settlements(
         if verdict is Verdict.APPLIED:
             # A claim that was reaped carries the start of the run that died: that run is what ends here.
             began = claim.claimed_at if claim.former_at is None else claim.former_at
-            ended, ran, total = _ENDED[settlement.status], stored - began, None
+            ended, ran, total, wait, error = _ENDED[settlement.status], stored - began, None, None, ""
             if ended is EventType.COMPLETED:
-                total = stored - claim.created_at
+                total, wait = stored - claim.created_at, began - claim.scheduled_at
                 total = total if total > 0 else 0  # noqa: FURB136 - a call of max costs half as much as the event
+                wait = wait if wait > 0 else 0  # noqa: FURB136
+            elif settlement.error is not None and ended in FAILURES:
+                error = signature(settlement.error)
             ran = ran if ran > 0 else 0  # noqa: FURB136
-            found.append(Event(at, ended, claim.id, claim.queue, claim.kind, claim.attempt, ran, total))
+            found.append(Event(at, ended, claim.id, claim.queue, claim.kind, claim.attempt, ran, total, wait, error))
     return found
 
 

@@ -22,7 +22,7 @@ from stoker.model.job import ACTIVE, FINISHED, Job, Status
 from stoker.model.names import Names, hint, listed
 from stoker.model.query import ORDERS, WAITING, Due, Order, Query
 from stoker.model.redact import MASK
-from stoker.model.same_error import normalized_error
+from stoker.model.same_error import fingerprint_of, is_fingerprint
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant, Span, instant
 
 VIEWS: Final[dict[str, frozenset[Status]]] = {
@@ -86,9 +86,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     bound the time of enqueueing, `finished` the end of a job, from a moment or between two (`2h`, `3d..1d`). Moments
     stay as written (`2h`, `today`, `2026-11-16T14:00`): a filter that is saved goes on meaning "the last two hours".
     `attempts` is a number or a bound (`3`, `>=3`), `group` the id of a group, `meta` an entry of the metadata
-    (`customer=42`). `same_error` is the id of a job that
-    failed in the same way; without statuses it means the jobs whose failure is still open, those that are dead or wait
-    for their next attempt.
+    (`customer=42`). `same_error` is the id of a job that failed in the same way, or the fingerprint of its error;
+    without statuses it means the jobs whose failure is still open, those that are dead or wait for their next attempt.
     """
 
     views: tuple[str, ...] = ()
@@ -206,7 +205,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         """The question for an engine; None: its names match nothing, so no job is meant.
 
         A name that is left out and is not `known` is refused: what was to be spared would be taken. `sample` is the job
-        that `same_error` names, None where there is none.
+        whose id `same_error` is, None where there is none.
         """
         first = None if self.since is None else moment_of("since", self.since, now)
         last = None if self.until is None else moment_of("until", self.until, now)
@@ -220,9 +219,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         _check_order(self)
         if NONE in (queues, kinds):
             return None
-        error = None
-        if self.same_error is not None:
-            error, kinds = _same(self.same_error, sample, kinds)
+        error = None if self.same_error is None else _same(self.same_error, sample)
         return Query(
             statuses=statuses,
             queues=queues or frozenset(),
@@ -262,13 +259,13 @@ def moment_of(word: str, text: str, now: Instant) -> Instant:
     return instant(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC), word)
 
 
-def _same(job: str, sample: Job | None, kinds: frozenset[str] | None) -> tuple[str, frozenset[str]]:
-    """The error of a job as all of its group have it, and the kind."""
+def _same(given: str, sample: Job | None) -> str:
+    """The fingerprint of an error: as it was given, or that of a job which failed."""
+    if is_fingerprint(given):
+        return given
     if sample is None or sample.last_error is None:
-        raise InvalidFilter("same_error", job, "names no job that has failed")
-    if kinds is not None and sample.kind not in kinds:
-        raise InvalidFilter("same_error", job, f"is a job of kind {sample.kind}, which is left out")
-    return normalized_error(sample.last_error), frozenset({sample.kind})
+        raise InvalidFilter("same_error", given, "names no job that has failed")
+    return fingerprint_of(sample.last_error)
 
 
 def _entry(text: str) -> tuple[str, str]:
@@ -384,6 +381,13 @@ def _check_views(lists: dict[str, list[str]], values: list[str], *, minus: bool)
         raise InvalidFilter("is", ",".join(sorted(together)), f"{listed(DUE)} stand alone; use is:pending")
 
 
+_IDS: Final = {
+    "id": "must be a job's id",
+    "same_error": "must be a job's id or the name of an error, as in same_error:err_9f1a02c3d4e5",
+    "group": "must be a group's id",
+}
+
+
 def _checked(word: str, value: str) -> str:
     if word == "order" and value not in ORDERS:
         raise InvalidFilter("order", value, f"{_asked(value, ORDERS)}It must be one of {', '.join(ORDERS)}")
@@ -395,10 +399,12 @@ def _checked(word: str, value: str) -> str:
         _bounds(value)
     if word == "meta":
         _entry(value)
+    if word == "same_error" and is_fingerprint(value):
+        return value
     if word in {"id", "same_error", "group"}:
         id_ = _as_id(value)
         if id_ is None:
-            raise InvalidFilter(word, value, f"must be a {'group' if word == 'group' else 'job'}'s id")
+            raise InvalidFilter(word, value, _IDS[word])
         return id_
     return value
 
@@ -454,14 +460,15 @@ def _as_id(text: str) -> str | None:
 
 
 def _term(word: str, values: Iterable[str]) -> str:
-    return f"{word}:{','.join(_plain(value) for value in values)}"
+    return f"{word}:{','.join(as_value(value) for value in values)}"
 
 
 def _one(value: str | None) -> tuple[str, ...]:
     return () if value is None else (value,)
 
 
-def _plain(value: str) -> str:
+def as_value(value: str) -> str:
+    """A name as a value of a filter: in quotes where it needs them."""
     return value if _VALUE.fullmatch(value) and '"' not in value else _quoted(value)
 
 

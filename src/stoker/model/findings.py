@@ -83,7 +83,7 @@ class Deaths(msgspec.Struct, frozen=True):
     """Jobs that are dead and died in the last hour, at least so many if they were not all counted (`complete`).
 
     `times` is how often any job died in that hour: one that was requeued and died again did so twice. `day` is how
-    often in the last day. `same` of the jobs share the commonest error; `sample` is one of these.
+    often in the last day. `same` of the jobs share the commonest error, and `kind` is theirs.
     """
 
     jobs: int
@@ -93,7 +93,6 @@ class Deaths(msgspec.Struct, frozen=True):
     same: int = 0
     error: str = ""
     kind: str = ""
-    sample: str = ""
 
     @property
     def many(self) -> bool:

@@ -1,4 +1,4 @@
-"""What operators read that no store keeps: slots, how soon a queue is clear, groups of errors.
+"""What operators read that no store keeps: slots, how soon a queue is clear, keys that are taken.
 
 Derived here once, from values that engines return, so that the command line, pages and metrics agree.
 """
@@ -6,19 +6,16 @@ Derived here once, from values that engines return, so that the command line, pa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import TypeVar
 
 import msgspec
 
-from stoker.model import ids
 from stoker.model.control import Presence, live
 from stoker.model.findings import Delivery
 from stoker.model.job import Job, Status
 from stoker.model.outbox.consumers import StreamState
 from stoker.model.query import Census
-from stoker.model.same_error import error_line, normalized_error
-from stoker.model.time import MINUTE, Instant, Span, instant, moment
+from stoker.model.time import MINUTE, Instant, Span
 
 K = TypeVar("K")
 
@@ -93,7 +90,7 @@ def per_second(before: Mapping[K, int], now: Mapping[K, int], seconds: float) ->
     return {key: max(now[key] - before[key], 0) / seconds for key in now if key in before}
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
+# --- jobs -----------------------------------------------------------------------------------------------------------
 
 
 def scheduled_of(census: Census, kind: str, queues: Collection[str] = ()) -> int | None:
@@ -129,53 +126,3 @@ def keys_taken(wanted: Iterable[Job], active: Iterable[Job]) -> int:
             held[job.unique.slot(job.kind)] = job.id
     keyed = [(job.id, job.unique.slot(job.kind)) for job in wanted if job.unique is not None]
     return sum(held.setdefault(slot, id_) != id_ for id_, slot in keyed)
-
-
-class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs of one kind with the same error: how many, first and last seen, and the id of the newest (`sample`).
-
-    `error` is the first line of it, with `…` for what differs between jobs, if anything does.
-    """
-
-    kind: str
-    error: str
-    count: int
-    first: datetime
-    last: datetime
-    sample: str
-    queues: tuple[str, ...]
-
-
-def error_groups(jobs: Iterable[Job]) -> list[ErrorGroup]:
-    """Failed jobs by kind and error, the largest group first; of equal ones the one seen last."""
-    by_line: dict[tuple[str, str], list[Job]] = {}
-    for job in jobs:
-        if job.last_error is not None:
-            by_line.setdefault((job.kind, error_line(job.last_error)), []).append(job)
-    found: dict[tuple[str, str], dict[str, list[Job]]] = {}
-    for (kind, line), members in by_line.items():  # of many jobs with one line, what varies is looked for once
-        found.setdefault((kind, normalized_error(line)), {})[line] = members
-    groups = [_group(kind, error, lines) for (kind, error), lines in found.items()]
-    return sorted(groups, key=lambda one: (-one.count, -instant(one.last), one.kind, one.error))
-
-
-def _group(kind: str, error: str, lines: Mapping[str, Sequence[Job]]) -> ErrorGroup:
-    members = [job for jobs in lines.values() for job in jobs]
-    times = list(map(_failed_at, members))
-    last = max(times)
-    return ErrorGroup(
-        kind=kind,
-        error=next(iter(lines)) if len(lines) == 1 else error,
-        count=len(members),
-        first=moment(min(times)),
-        last=moment(last),
-        sample=ids.text(members[times.index(last)].id),
-        queues=tuple(sorted({job.queue for job in members})),
-    )
-
-
-def _failed_at(job: Job) -> Instant:
-    """When the last run failed, as far as the record tells."""
-    if job.history:
-        return job.history[-1].at
-    return job.finished_at or job.started_at or job.created_at

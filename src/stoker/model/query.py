@@ -16,7 +16,7 @@ import msgspec
 from stoker.model.errors import InvalidArgument, InvalidInput, InvalidOption
 from stoker.model.ids import JobId, minted_at
 from stoker.model.job import FINISHED, LARGEST_BATCH, PRIORITIES, Draft, Job, Status, check_name, shown_error
-from stoker.model.same_error import normalized_error
+from stoker.model.same_error import fingerprint_of
 from stoker.model.time import DAY, MINUTE, Instant, Span
 from stoker.model.unique import keep_plain
 
@@ -63,7 +63,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     time, `finished_since` and `finished_until` the end: at or after, strictly before. `ended_by` leaves out jobs that
     ended after it, and none that has not ended. `attempts_from` and `attempts_to` bound the attempts, both included.
     `text` looks into payload and last error, `payload` and `error` into one of them, ignoring case. `same_error` is
-    what `normalized_error` makes of the last error of a job that failed in the same way.
+    the fingerprint of the last error of a job that failed in the same way.
 
     `group` is the group whose members are meant, `meta` a name and a value in the metadata that a job was enqueued with
     or that its runs noted since.
@@ -244,7 +244,7 @@ def matches(job: Job, query: Query, now: Instant) -> bool:
         and (query.attempts_from is None or job.attempts >= query.attempts_from)
         and (query.attempts_to is None or job.attempts <= query.attempts_to)
         and has_texts(job, query)
-        and (query.same_error is None or _normalized(job) == query.same_error)
+        and (query.same_error is None or _fingerprint(job) == query.same_error)
     )
 
 
@@ -277,9 +277,9 @@ def _in_error(job: Job, text: str) -> bool:
     return error is not None and text.casefold() in error.casefold()
 
 
-def _normalized(job: Job) -> str | None:
+def _fingerprint(job: Job) -> str | None:
     error = shown_error(job.status, job.last_error)
-    return None if error is None else normalized_error(error)
+    return None if error is None else fingerprint_of(error)
 
 
 class Selection(msgspec.Struct, frozen=True):

@@ -65,16 +65,18 @@ METRICS: Final = (*HAPPENED, *DEPTHS, *STORE)
 
 def percentile(values: Sequence[int], rank: int) -> int:
     """Nearest rank: the smallest value that at least `rank` per cent do not exceed; 0 if there is none."""
-    if not values:
-        return 0
-    return sorted(values)[max(-(-rank * len(values) // 100), 1) - 1]
+    return _ranked(sorted(values), rank) if values else 0
+
+
+def _ranked(ordered: Sequence[int], rank: int) -> int:
+    return ordered[max(-(-rank * len(ordered) // 100), 1) - 1]
 
 
 def measured(queue: str, metric: str, bucket: Instant, values: Sequence[int]) -> Point:
     """The point of some measured values, at least one."""
     ordered = sorted(values)
-    p50, p95, p99 = (percentile(ordered, rank) for rank in (50, 95, 99))
-    return Point(queue, metric, bucket, len(ordered), sum(ordered), p50, p95, p99, ordered[-1])
+    ranked = _ranked(ordered, 50), _ranked(ordered, 95), _ranked(ordered, 99)
+    return Point(queue, metric, bucket, len(ordered), sum(ordered), *ranked, ordered[-1])
 
 
 def closed_buckets(now: Instant, count: int = LOOK_BACK) -> list[Instant]:
@@ -88,17 +90,21 @@ def roll_up(start: Instant, counts: Iterable[EventCount], latencies: Iterable[La
 
     Those of each queue, and those of all queues together, whose percentiles are exact too; and that it was counted.
     """
-    points = [Point(one.queue, one.type.value, start, one.n) for one in counts if one.type in COUNTS and one.n]
-    sums: Counter[str] = Counter()
+    sums: Counter[tuple[str, EventType]] = Counter()
+    for one in counts:
+        if one.type in COUNTS:
+            sums[one.queue, one.type] += one.n
+    points = [Point(queue, type_.value, start, n) for (queue, type_), n in sums.items() if n]
+    together: Counter[str] = Counter()
     for point in points:
-        sums[of_all(point.metric)] += point.count
-    points += [Point("", name, start, n) for name, n in sums.items()]
+        together[of_all(point.metric)] += point.count
+    points += [Point("", name, start, n) for name, n in together.items()]
     points.append(Point("", COUNTED, start, 1))
     queues: defaultdict[str, tuple[list[Span], list[Span]]] = defaultdict(lambda: ([], []))
-    for one in latencies:
-        processing, total = queues[one.queue]
-        processing.append(one.processing)
-        total.append(one.total)
+    for run in latencies:
+        processing, total = queues[run.queue]
+        processing.append(run.processing)
+        total.append(run.total)
     for name, spans in zip(TIMES, zip(*queues.values(), strict=True), strict=False):
         points += [measured(queue, name, start, part) for queue, part in zip(queues, spans, strict=True)]
         points.append(measured("", of_all(name), start, [*chain.from_iterable(spans)]))

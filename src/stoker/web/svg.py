@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
+from stoker.model.same_error import is_own
+
 PLOT = 168
 TALL = 220
 STRIP = 34
@@ -61,7 +63,7 @@ def ended(done: int, dead: int, canceled: int, total: int) -> Markup:
     )
 
 
-def spark(values: Sequence[float]) -> Markup:
+def spark(values: Sequence[float], look: str = "b-done") -> Markup:
     """A row of bars on a scale of its own; nothing is a grey tick."""
     top = max(values, default=0) or 1
     places, wide = _bars(len(values))
@@ -74,7 +76,7 @@ def spark(values: Sequence[float]) -> Markup:
             ticks.append(f"{place}1{wide}1z")
     return Markup(  # noqa: S704 - made of numbers
         '<svg class="spark" viewBox="0 0 100 26" preserveAspectRatio="none" aria-hidden="true">'
-        f'<path class="b-done" d="{"".join(bars)}"/><path class="b-none" d="{"".join(ticks)}"/></svg>'
+        f'<path class="{look}" d="{"".join(bars)}"/><path class="b-none" d="{"".join(ticks)}"/></svg>'
     )
 
 
@@ -261,8 +263,6 @@ def partitions(waiting: Sequence[int], *, late: bool = False) -> Markup:
 
 # --- errors ---------------------------------------------------------------------------------------------------------
 
-LIBRARY = ("site-packages", "dist-packages", "lib/python")
-
 
 def trace(text: str) -> Markup:
     """An error as stored, line by line: exceptions marked, frames of installed packages faint, own ones strong."""
@@ -271,7 +271,7 @@ def trace(text: str) -> Markup:
         shown = escape(line)
         stripped = line.lstrip()
         if stripped.startswith('File "'):
-            own = not any(place in stripped for place in LIBRARY)
+            own = is_own(stripped)
             found.append((Markup("<mark>{}</mark>") if own else Markup('<span class="lib">{}</span>')).format(shown))
         elif index == 0 or line.startswith("Caused by ") or (line and not line[0].isspace() and not _heading(line)):
             found.append(Markup("<b>{}</b>").format(shown))

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
 from stoker.model import humanize as plain
+from stoker.model.filter import as_value
 from stoker.model.findings import Finding, badges
 from stoker.web import assets, humanize, svg
 from stoker.web.request import RequestContext
@@ -87,6 +88,7 @@ def environment() -> Environment:
         clock=lambda at, now: humanize.time(at, plain.clock(at, now)),
         count=lambda n, noun, plural=None: humanize.tight(plain.count(n, noun, plural)),
         share=lambda part, whole: humanize.tight(plain.share(part, whole)),
+        quoted=as_value,
         ranges=RANGES,
         range_of=range,
     )

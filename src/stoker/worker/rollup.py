@@ -1,4 +1,4 @@
-"""The roll-up: a service that turns what happened into points, one set per queue and minute.
+"""The roll-up: a service that turns what happened into points, one set per queue and minute, and records of errors.
 
 One worker of a store does it, the one that holds the lock `stoker.rollup`; when it is gone, another one follows within
 two minutes, and no minute is missed because each round computes the last three again, and older ones into which
@@ -14,7 +14,10 @@ from functools import partial
 from random import random
 from typing import TypeAlias, TypeVar
 
-from stoker.engines.base import Engine
+import msgspec
+
+from stoker.engines.base import ERRORS, Engine
+from stoker.model.error_records import ErrorRecord, add_failures
 from stoker.model.errors import AWAY
 from stoker.model.events import EventCount, Point, Window
 from stoker.model.stats import (
@@ -87,6 +90,11 @@ async def write_points(engine: Engine, counted: Counted | None = None) -> int:
         points += await _answer(question)
     if points:
         await engine.timeline.record([], points, now=now)
+    failed = {start: counts for start, counts in found.items() if counts != before.get(start) and _failures(counts)}
+    if failed:
+        stored = await _answer(partial(_errors, engine, failed, now))
+        for start in failed.keys() - stored:  # the next round counts them again
+            del found[start]
     counted.clear()
     counted.update(found)
     return len(points)
@@ -113,6 +121,34 @@ async def _minute(engine: Engine, start: Instant, before: Counted, found: Counte
     points = news(computed, await engine.timeline.points(start, start, HAPPENED))
     found[start] = counts
     return points
+
+
+def _failures(counts: list[EventCount]) -> bool:
+    return any(one.error for one in counts)
+
+
+async def _errors(engine: Engine, failed: Counted, now: Instant) -> list[Instant]:
+    """Add the failures of some minutes to the records of their errors; returns the minutes, none if others did so.
+
+    A record is changed only as it was read: of two workers that roll up at once, one adds.
+    """
+    stored = {}
+    for document in await engine.documents.read(ERRORS):
+        raw = document.encode() if isinstance(document, str) else document
+        record = msgspec.json.decode(raw, type=ErrorRecord)
+        stored[record.id] = raw, record
+    known = {name: record for name, (_, record) in stored.items()}
+    changes: dict[str, ErrorRecord | None] = {}
+    for start, counts in sorted(failed.items()):
+        more = add_failures(known, start, counts, now)
+        changes |= more
+        known = {name: one for name, one in (known | more).items() if one is not None}
+    for name, changed in changes.items():
+        before = stored[name][0] if name in stored else None
+        after = None if changed is None else msgspec.json.encode(changed)
+        if before != after and not await engine.documents.swap(ERRORS, name, before, after):
+            return []
+    return list(failed)
 
 
 async def _depths(engine: Engine, bucket: Instant) -> list[Point]:

@@ -7,7 +7,7 @@ from stoker.model.audit import By, Deed
 
 
 class Documents(Facet):
-    """Tokens, sessions and operations."""
+    """Tokens, sessions, operations and errors."""
 
     async def read(self, kind: str) -> list[bytes]:
         with self._read as store:

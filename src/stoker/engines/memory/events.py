@@ -7,7 +7,6 @@ memory.
 from __future__ import annotations
 
 import bisect
-from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
 
@@ -19,6 +18,7 @@ from stoker.model.events import (
     REMEMBERED,
     Event,
     EventCount,
+    EventTally,
     EventType,
     Latency,
     Point,
@@ -156,12 +156,11 @@ class EventLog:
         return found
 
     def counts(self, since: Instant, until: Instant) -> list[EventCount]:
-        """How many events of each type each queue has in the half-open window."""
-        found: Counter[tuple[str, EventType]] = Counter()
+        """How many events of each type each queue has in the half-open window, by kind and error."""
+        found = EventTally()
         for position in range(*self._bounds(since, until)):
-            event = self._events[position].event
-            found[event.queue, event.type] += 1
-        return [EventCount(queue, type_, n) for (queue, type_), n in sorted(found.items())]
+            found.add_event(self._events[position].event)
+        return found.counts()
 
     def late_minutes(self, since: Instant) -> list[Instant]:
         """The minutes before into which events were written late, oldest first."""
@@ -179,7 +178,8 @@ class EventLog:
             if event.type is not EventType.COMPLETED or event.duration is None or event.total is None:
                 continue
             if window.queue in (None, event.queue) and window.job in (None, event.job):
-                found.append(Latency(event.queue, event.at, event.duration, event.total))
+                taken = event.duration, event.total
+                found.append(Latency(event.queue, event.at, *taken, event.kind, event.wait))
         return found
 
     def points(self, since: Instant, until: Instant, metrics: Sequence[str], queues: frozenset[str]) -> list[Point]:

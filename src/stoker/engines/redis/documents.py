@@ -20,7 +20,7 @@ _SWAP = script("swap")
 
 
 class Documents(Facet[Store]):
-    """Tokens, sessions and operations."""
+    """Tokens, sessions, operations and errors."""
 
     @timed(write=False, name="read_documents")
     async def read(self, kind: str) -> list[bytes]:

@@ -26,7 +26,7 @@ class Statements:
 
 
 class Documents(SqlFacet[UnitOfWork], ABC):
-    """Tokens, sessions and operations."""
+    """Tokens, sessions, operations and errors."""
 
     _sql: ClassVar[Statements]
 

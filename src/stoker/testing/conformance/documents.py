@@ -1,4 +1,4 @@
-"""Access tokens, sessions and operations: small records, changed by compare-and-set."""
+"""Access tokens, sessions, operations and errors: small records, changed by compare-and-set."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import pytest
 
 from stoker.admin import documents
 from stoker.engines.base import Engine
+from stoker.model import ids
 from stoker.model.audit import AuditQuery, By
+from stoker.model.events import Event, EventCount, EventType
 from stoker.model.job import Status
 from stoker.model.operations import Operation
 from stoker.model.query import Retention, Sweep
-from stoker.model.time import DAY, SECOND
+from stoker.model.same_error import fingerprint
+from stoker.model.time import DAY, MINUTE, SECOND
 from stoker.model.tokens import AccessToken, Session, digest
 from stoker.testing.conformance.harness import Store, at_once
+from stoker.worker.rollup import write_points
 
 
 def _operation(store: Store, name: str = "0", **changes: object) -> Operation:
@@ -23,6 +27,37 @@ def _operation(store: Store, name: str = "0", **changes: object) -> Operation:
         id=name, who="maria", action="cancel", filter="is:pending", bound=store.now(), started=store.now()
     )
     return msgspec.structs.replace(plain, **changes)
+
+
+@pytest.mark.core
+@pytest.mark.spec("ERRORS-01", "ERRORS-02", "ERRORS-05")
+async def test_the_roll_up_adds_the_failures_of_a_closed_minute_to_their_errors(store: Store) -> None:
+    """Once, whoever rolls up and however often; what comes late is added."""
+    store.pass_time(MINUTE - store.now() % MINUTE)
+    at, first, second = store.now(), *sorted(store.mint() for _ in range(2))
+    line = "Timeout: …\nshop/tasks.py in charge"
+
+    def failed(job: bytes, kind: str, after: int = 0) -> Event:
+        return Event(at + after, EventType.FAILED, job, "mail", kind, 1, 5, error=line)
+
+    await store.engine.timeline.record([failed(first, "send"), failed(second, "sort", 1)], now=store.now())
+    assert await documents.error_records(store.engine) == []
+    await write_points(store.engine)
+    assert await documents.error_records(store.engine) == [], "its minute is not over"
+    store.pass_time(MINUTE)
+    mine: dict[int, list[EventCount]] = {}
+    await write_points(store.engine, mine)
+    [record] = await documents.error_records(store.engine)
+    assert (record.id, record.error, record.frame) == (fingerprint(line), "Timeout: …", "shop/tasks.py in charge")
+    assert (record.first, record.last, record.sample) == (at, at, ids.text(second))
+    assert (record.kinds, record.queues, sum(record.died.counts)) == (("send", "sort"), ("mail",), 2)
+    await write_points(store.engine, mine)
+    await write_points(store.engine)  # another worker has the lock now
+    assert await documents.error_records(store.engine) == [record]
+    await store.engine.timeline.record([failed(first, "send", 2)], now=store.now())
+    await write_points(store.engine, mine)
+    [later] = await documents.error_records(store.engine)
+    assert sum(later.died.counts) == 3
 
 
 @pytest.mark.core

@@ -130,7 +130,9 @@ async def test_expire_takes_the_events_along(store: Store) -> None:
     )
     assert (await _expire(store)).jobs == 1
     assert [event.job for event in await store.engine.timeline.events(Window(at, at + 1))] == [kept]
-    assert await store.engine.timeline.event_counts(at, at + 1) == [EventCount("default", EventType.COMPLETED, 2)]
+    assert await store.engine.timeline.event_counts(at, at + 1) == [
+        EventCount("default", EventType.COMPLETED, 2, "work")
+    ]
     await store.engine.timeline.record([Event(at, EventType.COMPLETED, gone, "default", "work")], now=at)
     assert [event.job for event in await store.engine.timeline.events(Window(at, at + 1))] == [kept, gone], (
         "what a process tells later of a job that is kept for no time"

@@ -15,7 +15,7 @@ from stoker.model.query import (
     Requeue,
     Selection,
 )
-from stoker.model.same_error import normalized_error
+from stoker.model.same_error import fingerprint_of
 from stoker.model.time import HOUR, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.conformance.find_helpers import dead_job, ended_job, found_ids, walk
@@ -402,10 +402,16 @@ async def test_find_by_error_payload_and_attempts(store: Store) -> None:
 @pytest.mark.core
 @pytest.mark.spec("FIND-24")
 async def test_find_jobs_with_the_same_error(store: Store) -> None:
-    """Their first lines agree but for ids, numbers and quoted text."""
-    same = [await ended_job(store, Rejected(f"Timeout: order {n} of '{n}'\nmore {n}")) for n in range(3)]
-    await ended_job(store, Rejected("Refused: order 1 of '1'"))
+    """Their first lines agree but for ids, numbers and quoted text, and so do the user's own frames."""
+
+    def error(n: int, frame: str, line: str = "Timeout") -> str:
+        return f"{line}: order {n} of '{n}'\nTraceback (most recent call last):\n  File \"{frame}\", line {n}, in send"
+
+    same = [await ended_job(store, Rejected(error(n, "/srv/shop/mail.py"))) for n in range(3)]
+    await ended_job(store, Rejected(error(1, "/srv/shop/letters.py")))
+    await ended_job(store, Rejected(error(1, "/srv/shop/mail.py", "Refused")))
+    await ended_job(store, Rejected("Timeout: order 1 of '1'"))
     await ended_job(store, Done())
-    wanted = normalized_error("Timeout: order 9 of 'x'")
+    wanted = fingerprint_of(error(9, "/opt/shop/mail.py"))
     assert await found_ids(store, same_error=wanted) == same
     assert await walk(store, Query(order="finished", same_error=wanted, limit=2)) == same[::-1]

@@ -28,7 +28,7 @@ from stoker.model.query import (
     Selection,
     matches,
 )
-from stoker.model.same_error import normalized_error
+from stoker.model.same_error import fingerprint_of
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.testing.conformance.find_helpers import ended_job, walk
 from stoker.testing.conformance.harness import Store
@@ -333,7 +333,7 @@ async def test_find_passes_over_what_cannot_match_and_over_nothing_else(store: S
     needles = ["plain", "ss", "k", "E", "[a]", "%", "*", "'", "ß", "text", "pipe", "nowhere"]
     asked: list[dict[str, Any]] = [{part: needle} for needle in needles for part in ("text", "payload", "error")]
     asked += [{"queues": frozenset({"q1"})}, {"kinds": frozenset({"k0"}), "tenant": "t0"}, {"tenant": "t9"}]
-    asked += [{"since": start + SECOND, "until": start + 4 * SECOND}, {"same_error": normalized_error("Broken PIPE 1")}]
+    asked += [{"since": start + SECOND, "until": start + 4 * SECOND}, {"same_error": fingerprint_of("Broken PIPE 1")}]
     for one in asked:
         for order in ORDERS:
             query = Query(**one, order=order, limit=100)

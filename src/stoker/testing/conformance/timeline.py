@@ -267,13 +267,38 @@ async def test_events_are_counted_by_queue_and_type(store: Store) -> None:
     await store.engine.timeline.record(events, now=at)
     await store.engine.operator.alter(Selection((job,)), Delete())
     assert await store.engine.timeline.event_counts(at, at + 3) == [
-        EventCount("a", EventType.FAILED, 1),
-        EventCount("b", EventType.STARTED, 1),
-        EventCount("q", EventType.COMPLETED, 2),
-        EventCount("q", EventType.STARTED, 1),
+        EventCount("a", EventType.FAILED, 1, "k"),
+        EventCount("b", EventType.STARTED, 1, "k"),
+        EventCount("q", EventType.COMPLETED, 2, "k"),
+        EventCount("q", EventType.STARTED, 1, "k"),
     ]
     assert await store.engine.timeline.event_counts(at + 4, at + DAY) == []
     assert await store.engine.timeline.event_counts(at + 1, at) == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("TIMELINE-15")
+async def test_failures_are_counted_by_kind_and_error(store: Store) -> None:
+    """With the newest of their jobs; the events come back with their errors."""
+    at = store.now()
+    older, newer, other = sorted(store.mint() for _ in range(3))
+    line, framed = "KeyError: …", "KeyError: …\napp/mail.py in send"
+    events = [
+        Event(at, EventType.FAILED, newer, "q", "k", 1, 5, error=line),
+        Event(at + 1, EventType.FAILED, older, "q", "k", 1, 5, error=line),
+        Event(at + 2, EventType.RETRIED, other, "q", "k", 1, 5, error=line),
+        Event(at + 3, EventType.FAILED, other, "q", "k", 2, 5, error=framed),
+        Event(at + 4, EventType.FAILED, other, "q", "other", 2, 5, error=line),
+    ]
+    await store.engine.timeline.record(events[:2], now=at)
+    await store.engine.timeline.record(events[2:], now=at)
+    assert await store.engine.timeline.events(Window(at, at + 9)) == events
+    assert await store.engine.timeline.event_counts(at, at + 9) == [
+        EventCount("q", EventType.FAILED, 2, "k", line, newer),
+        EventCount("q", EventType.FAILED, 1, "k", framed, other),
+        EventCount("q", EventType.FAILED, 1, "other", line, other),
+        EventCount("q", EventType.RETRIED, 1, "k", line, other),
+    ]
 
 
 @pytest.mark.core
@@ -284,14 +309,15 @@ async def test_latencies_are_those_of_completed_jobs(store: Store) -> None:
     events = [
         Event(at + 1, EventType.COMPLETED, job, "a", "k", 1, 10, 100),
         Event(at + 2, EventType.COMPLETED, store.mint(), "b", "k", 1, 0, 0),
-        Event(at + 3, EventType.COMPLETED, store.mint(), "a", "k", 2, 30, 2**41),
+        Event(at + 3, EventType.COMPLETED, store.mint(), "a", "k", 2, 30, 2**41, 700),
         Event(at + 4, EventType.COMPLETED, store.mint(), "a", "k", 1, 40),
         Event(at + 4, EventType.RETRIED, store.mint(), "a", "k", 1, 40),
         Event(at + 5, EventType.COMPLETED, store.mint(), "a", "k", 1, 50, 500),
     ]
     await store.engine.timeline.record(events, now=at)
     assert await store.engine.timeline.events(Window(at, at + 9)) == events
-    first, second, third = Latency("a", at + 1, 10, 100), Latency("b", at + 2, 0, 0), Latency("a", at + 3, 30, 2**41)
+    first, second = Latency("a", at + 1, 10, 100, "k"), Latency("b", at + 2, 0, 0, "k")
+    third = Latency("a", at + 3, 30, 2**41, "k", 700)
     assert await store.engine.timeline.latencies(Window(at + 1, at + 5)) == [third, second, first]
     assert await store.engine.timeline.latencies(Window(at, at + 5, queue="a")) == [third, first]
     assert await store.engine.timeline.latencies(Window(at, at + 5, job=job)) == [first]
@@ -416,7 +442,9 @@ async def test_late_events_of_a_deleted_job_are_not_listed(store: Store) -> None
     now = store.now()
     await store.engine.timeline.record([event(job, at), event(other, at), event(job, now)], now=now)
     assert [one.job for one in await store.engine.timeline.events(Window(0, now + DAY))] == [other]
-    assert await store.engine.timeline.event_counts(0, now + DAY) == [EventCount("default", EventType.ENQUEUED, 4)]
+    assert await store.engine.timeline.event_counts(0, now + DAY) == [
+        EventCount("default", EventType.ENQUEUED, 4, "work")
+    ]
     store.pass_time(SECOND)
     await store.insert(draft)
     assert await store.engine.timeline.record([event(job, store.now())], now=store.now()) == 1

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from stoker.admin.audit import AuditView
-from stoker.admin.history import Failures
+from stoker.admin.errors import ErrorPage, only
 from stoker.admin.overview import Attention, attention
 from stoker.admin.snapshot import AWAY, LISTS, Snapshot
 from stoker.model.health.check import Check
@@ -35,7 +35,7 @@ class SeriesQuery(t.Strict):
     queue: t.Name | None = None
 
 
-class FailuresQuery(t.Strict):
+class ErrorsQuery(t.Strict):
     """Of which queue or kind."""
 
     queue: t.Name | None = None
@@ -116,10 +116,10 @@ async def points(visit: RequestContext, given: SeriesQuery) -> PointsRecord:
     return PointsRecord(at=[moment(at // SECOND * SECOND) for at in found.at], **values, hint=hint)
 
 
-@api.get("/failures")
-async def failures(visit: RequestContext, given: FailuresQuery) -> Failures:
+@api.get("/errors")
+async def errors(visit: RequestContext, given: ErrorsQuery) -> ErrorPage:
     """Read which errors jobs died of or are retried for."""
-    return await visit.admin.history.failures(queue=given.queue, kind=given.kind)
+    return await visit.admin.jobs.errors(only(given.queue, given.kind))
 
 
 @api.get("/snapshot")

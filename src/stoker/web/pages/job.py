@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -10,11 +11,14 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from stoker import views
+from stoker.admin.documents import error_records
 from stoker.context import NOTED
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.actions import ACTIONS
+from stoker.model.error_records import error_groups
 from stoker.model.errors import NotFound
+from stoker.model.filter import FAILED, as_value
 from stoker.model.groups import GROUP, Group
 from stoker.model.humanize import count, span, until
 from stoker.model.job import FINISHED, FIRST, PARENT, Job, Status, links
@@ -53,12 +57,22 @@ async def load(visit: RequestContext, read: Job | None = None) -> dict[str, Any]
     return live_context(visit, reading, facts) | {
         "others": job_runs.others(others.jobs, reading.census.at),
         "others_note": job_runs.others_note(others),
-        "same": job_runs.same_error(others.jobs, facts.job),
+        "same": await _same_error(engine, facts.job, others.jobs, reading.census.at),
         "payload_size": len(facts.job.payload),
         "result_size": None if facts.job.result is None else len(facts.job.result),
         "revealed": None,
         "may_reveal": visit.may("operate", facts.job.queue),
     }
+
+
+async def _same_error(engine: Engine, job: Job, others: Sequence[Job], now: Instant) -> dict[str, Any]:
+    """The name of a job's error, and how many others died of it in the last days; nothing where it has not failed."""
+    if job.last_error is None or job.status not in FAILED:
+        return {}
+    group = next(iter(error_groups([job], await error_records(engine), now)))
+    here = job_runs.same_error(others, group.id, job)
+    died = max(group.died - (job.status is Status.DEAD), here)
+    return {"id": group.id, "died": died, "kinds": len(group.kinds)}
 
 
 async def _others(engine: Engine, kind: str, census: Census) -> Page:
@@ -117,11 +131,11 @@ def _facts(visit: RequestContext, job: Job, record: views.Job, reading: Reading)
     found = [
         ("Queue", job.queue, visit.url(f"queues/{quote(job.queue, safe='')}")),
         ("Priority", "first" if job.priority == FIRST else str(job.priority), ""),
-        ("Tenant", job.tenant or "", visit.url("jobs", q=f"tenant:{shared.quoted(job.tenant)}") if job.tenant else ""),
+        ("Tenant", job.tenant or "", visit.url("jobs", q=f"tenant:{as_value(job.tenant)}") if job.tenant else ""),
         (
             "Unique key",
             _key(job, reading.census.at),
-            visit.url("jobs", q=f"key:{shared.quoted(job.unique.key)}") if job.unique else "",
+            visit.url("jobs", q=f"key:{as_value(job.unique.key)}") if job.unique else "",
         ),
         ("Principal", whose.principal or "", ""),
         ("Correlation", whose.correlation or "", ""),

@@ -14,7 +14,7 @@ from stoker.model.humanize import clock, count, share, span, until
 from stoker.model.job import Job, Status
 from stoker.model.lifetime_bar import Part, sums
 from stoker.model.query import Page
-from stoker.model.same_error import error_line, normalized_error
+from stoker.model.same_error import error_line, fingerprint_of
 from stoker.model.time import SECOND, Instant, instant
 from stoker.web import svg
 from stoker.web.hub import Reading
@@ -140,11 +140,7 @@ def others_note(found: Page) -> str:
     return f"Median {span(round(median(lengths)))}; {done} of {len(ended)} completed ({share(done, len(ended))})."
 
 
-def same_error(jobs: Sequence[Job], job: Job) -> int:
-    """How many of them have the error of this job."""
-    if job.last_error is None:
-        return 0
-    error = normalized_error(job.last_error)
-    return sum(
-        one.id != job.id and one.last_error is not None and normalized_error(one.last_error) == error for one in jobs
-    )
+def same_error(jobs: Sequence[Job], error: str, job: Job) -> int:
+    """How many others among them are dead and have the error with this fingerprint."""
+    dead = [one for one in jobs if one.status is Status.DEAD and one.id != job.id]
+    return sum(fingerprint_of(one.last_error) == error for one in dead if one.last_error is not None)

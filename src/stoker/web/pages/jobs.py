@@ -13,6 +13,7 @@ from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.actions import MANY, Action
 from stoker.model.errors import Forbidden, InvalidArgument, InvalidInput
+from stoker.model.filter import as_value
 from stoker.model.humanize import ago, clock, span, until
 from stoker.model.job import Status
 from stoker.model.names import in_use
@@ -27,8 +28,9 @@ from stoker.web.pages import shared
 from stoker.web.request import RequestContext
 
 SHOWN = 50
-GROUPS = 20
-LATEST = 1_000
+GROUPS = 25
+"""Errors on a page."""
+LONGEST_NUMBER = 6
 LONGEST_FILTER = 2_000
 SUGGESTED = 100
 WORDS: Final = ("tenant:", "key:", "meta:", "error:", "payload:", "finished:1h", "attempts:>=3")
@@ -108,16 +110,25 @@ async def show(visit: RequestContext) -> Response:
 
 
 async def _by_error(visit: RequestContext, reading: Reading, wanted: Filter) -> Response:
-    limited = wanted if wanted.views else msgspec.structs.replace(wanted, views=("dead", "retrying"))
-    errors = await visit.admin.jobs.errors(limited, limit=LATEST)
-    context = _context(visit, reading, wanted, str(wanted)) | {
-        "groups": errors.groups[:GROUPS],
-        "looked": errors.looked,
+    errors = await visit.admin.jobs.errors(wanted)
+    first = _number(visit.parameter("from"))
+    text = str(wanted)
+    rest = len(errors.groups) - first - GROUPS
+    context = _context(visit, reading, wanted, text) | {
+        "groups": errors.groups[first : first + GROUPS],
+        "errors": errors,
+        "first": first,
+        "names": (wanted.queues, wanted.kinds),
+        "next_groups": visit.url("jobs", q=text, group="error", **{"from": str(first + GROUPS)}) if rest > 0 else "",
         "hint": errors.hint,
         "found": None,
         "rows": [],
     }
     return view.page(visit, "jobs-by-error.html", context)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < LONGEST_NUMBER else 0
 
 
 def wants(visit: RequestContext) -> list[Want]:
@@ -197,8 +208,8 @@ def _context(visit: RequestContext, reading: Reading, wanted: Filter, text: str)
 def _words(visit: RequestContext, reading: Reading) -> list[str]:
     """What the next term of a filter may be, for the field's list of suggestions."""
     census = reading.census
-    queues = [f"queue:{shared.quoted(name)}" for name in shared.queue_names(reading)[:SUGGESTED]]
-    kinds = [f"kind:{shared.quoted(name)}" for name in census.kinds()[:SUGGESTED]]
+    queues = [f"queue:{as_value(name)}" for name in shared.queue_names(reading)[:SUGGESTED]]
+    kinds = [f"kind:{as_value(name)}" for name in census.kinds()[:SUGGESTED]]
     statuses = [f"is:{name}" for name, _ in TABS if name] + [f"is:{name}" for name in ("pending", "active", "finished")]
     since = [f"since:{window}" for window in ("15m", "1h", "6h", "24h", "7d")]
     words = [word for word in WORDS if word != "payload:" or visit.who.may("operate")]

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from stoker.admin.limits import BudgetView, KeyView, budget_view, key_view
 from stoker.engines.base import Engine
 from stoker.model.control import Budget
+from stoker.model.filter import as_value
 from stoker.model.humanize import count, span
 from stoker.model.job import ACTIVE, Status
 from stoker.model.query import Query
@@ -125,7 +126,7 @@ def live_context(visit: RequestContext, reading: Reading, taken: Taken) -> dict[
             "queue",
             "queue",
             kinds=kinds.get(one.name, ()),
-            quoted=shared.quoted(one.name),
+            quoted=as_value(one.name),
         )
         for one in reading.queues
         if one.bucket is not None
@@ -182,7 +183,7 @@ def _key(visit: RequestContext, one: SubqueueView, now: Instant) -> KeyRow:
         **asdict(shown),
         title=f"{one.limit} = {one.key}" if one.key is not None else one.limit or f"tenant {one.name}",
         path=quote(one.queue, safe=""),
-        quoted=shared.quoted(one.queue),
+        quoted=as_value(one.queue),
         links=[(id_[-4:], visit.url(f"jobs/{id_}")) for id_ in shown.holders],
         others=max(one.running - len(shown.holders), 0),
         waits="" if one.due is None else f"{span(now - one.due)}" if one.due <= now else "not due yet",

@@ -12,6 +12,7 @@ from stoker.admin.kinds import KindView, kind_views
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.control import STOPPED, Presence, is_silent, live
+from stoker.model.filter import as_value
 from stoker.model.findings import fate
 from stoker.model.humanize import count, share, span
 from stoker.model.job import Job, Status
@@ -85,7 +86,7 @@ def _kind(one: KindView, census: Census, later: Counter[str] | None, *, serve: b
     ended = one.completed + one.failed
     return KindRow(
         **asdict(one),
-        quoted=shared.quoted(one.kind),
+        quoted=as_value(one.kind),
         error=error_line(one.last_error or ""),
         scheduled=scheduled,
         ready=None if scheduled is None else one.pending - scheduled,

@@ -7,13 +7,14 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from stoker.admin.history import SAMPLE
+from stoker.admin.errors import ErrorPage, only
 from stoker.model import ids
 from stoker.model.control import is_silent, live
+from stoker.model.error_records import ErrorGroup
 from stoker.model.findings import Finding, verdict
 from stoker.model.humanize import count, share, span
 from stoker.model.job import Job, Status
-from stoker.model.operator_metrics import ErrorGroup, runs_long
+from stoker.model.operator_metrics import runs_long
 from stoker.model.query import Query
 from stoker.model.time import SECOND
 from stoker.web import charts, view
@@ -76,11 +77,14 @@ def _context(visit: RequestContext, reading: Reading, rows: Sequence[shared.Queu
 
 
 async def trouble(visit: RequestContext, queue: str | None = None) -> tuple[list[ErrorGroup], str]:
-    """Errors of the latest dead and retrying jobs, by kind and text, and of how many jobs these are."""
-    found = await visit.admin.history.failures(queue=queue)
-    if found.looked_at == SAMPLE:
-        return found.groups, f"of the latest {SAMPLE:,} dead or retrying"
-    return found.groups, "of all that are dead or retrying"
+    """Errors of the latest dead and retrying jobs, and of how many jobs these are."""
+    found = await visit.admin.jobs.errors(only(queue), past=False)
+    return found.groups, "of all that are dead or retrying" if found.complete else looked(found)
+
+
+def looked(found: ErrorPage) -> str:
+    """Of which jobs groups of errors are, where these are not all."""
+    return f"of the latest {found.looked_at:,} dead or retrying"
 
 
 async def points_json(visit: RequestContext) -> Response:

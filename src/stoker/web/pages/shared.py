@@ -8,7 +8,7 @@ from urllib.parse import quote
 from stoker.admin.queues import QueueView, views
 from stoker.model.control import Queue, live
 from stoker.model.events import Point
-from stoker.model.filter import Filter
+from stoker.model.filter import Filter, as_value
 from stoker.model.findings import Finding, findings, late_queues
 from stoker.model.time import HOUR, Instant, instant
 from stoker.views import Job, curve_of
@@ -24,12 +24,6 @@ BUTTONS = {
     "schedule": "Open schedule",
     "consumer": "Open outbox",
 }
-
-
-def quoted(name: str) -> str:
-    """A name as a value of a filter."""
-    plain = all(letter not in ' ,"\t\n' for letter in name)
-    return name if plain else '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def queue_names(reading: Reading) -> list[str]:
@@ -76,7 +70,7 @@ def issue(visit: RequestContext, one: Finding) -> dict[str, str]:
     links = {
         "worker": visit.url("workers"),
         "queue": visit.url(f"queues/{quote(one.name, safe='')}"),
-        "kind": visit.url("jobs", q=f"kind:{quoted(one.name)} is:pending"),
+        "kind": visit.url("jobs", q=f"kind:{as_value(one.name)} is:pending"),
         "jobs": visit.url("jobs", q=one.filter),
         "schedule": visit.url(f"schedules/{quote(one.name, safe='')}"),
         "consumer": visit.url("outbox"),
@@ -109,7 +103,7 @@ def queue_rows(visit: RequestContext, reading: Reading, points: Sequence[Point] 
             **{name: getattr(one, name) for name in QueueView.__struct_fields__},
             late=one.name in late,
             path=quote(one.name, safe=""),
-            quoted=quoted(one.name),
+            quoted=as_value(one.name),
         )
         for one in views(reading.census, reading.queues, reading.presences, points)
     ]

@@ -1,0 +1,41 @@
+"""Errors: the jobs that have them, and what each did in the last days, on every engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.admin import Admin
+from stoker.app import Stoker
+from stoker.model.job import Status
+from stoker.model.same_error import fingerprint_of
+from stoker.testing.clock import VirtualClock
+from tests.admin.test_nouns import claim, end
+from tests.harness.rolled_up import died, rolled_up
+
+
+@pytest.mark.spec("ERRORS-06")
+async def test_errors_whose_jobs_are_gone_come_behind(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
+    await app.enqueue(app.draft("send"))
+    [job] = await claim(app)
+    await end(app, [job], Status.DEAD, "Timeout: after 7 s")
+    at = await (await app.engine()).now()
+    gone = died(at, "password=hunter2 of 17", "resize", "bulk", 9)
+    await rolled_up(app, clock, [*died(at, "Timeout: after 3 s", n=2), *gone])
+    found = await admin.jobs.errors()
+    assert [(one.error, one.count, one.died, one.kinds) for one in found.groups] == [
+        ("Timeout: after 7 s", 1, 2, ("send",)),
+        ("password=[hidden] of …", 0, 9, ("resize",)),
+    ]
+    assert (sum(found.groups[1].deaths), len(found.groups[1].deaths)) == (9, 24)
+    for filter_, errors in {
+        "queue:bulk": ["password=[hidden] of …"],
+        "kind:send": ["Timeout: after 7 s"],
+        "-queue:default": ["password=[hidden] of …"],
+        "is:dead": ["Timeout: after 7 s", "password=[hidden] of …"],
+        "is:done": [],
+        "is:dead attempts:1": ["Timeout: after 7 s"],
+        f"same_error:{fingerprint_of('Timeout: after 1 s')}": ["Timeout: after 7 s"],
+    }.items():
+        assert [one.error for one in (await admin.jobs.errors(filter_)).groups] == errors, filter_
+    assert [one.died for one in (await admin.jobs.errors(past=False)).groups] == [0]
+    assert (await admin.jobs.find(f"same_error:{found.groups[1].id}")).jobs == []

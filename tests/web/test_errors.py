@@ -1,0 +1,65 @@
+"""Errors first: groups by error, with their past, and what leads to them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from stoker.app import Stoker
+from stoker.model.same_error import fingerprint_of
+from stoker.testing.clock import VirtualClock
+from stoker.web.pages import jobs
+from tests.harness.rolled_up import died, rolled_up
+from tests.web.conftest import Client, claim, end, enqueue, text
+
+ENGINES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("memory", "sqlite", "postgres", "redis")]
+
+
+@pytest.mark.spec("WEB-66")
+@pytest.mark.parametrize("engine_name", ENGINES)
+async def test_a_group_names_its_kinds_queues_and_past(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    error = 'KeyError: 7\nTraceback (most recent call last):\n  File "/srv/shop/tasks.py", line 7, in charge'
+    await enqueue(app, "charge", queue="billing")
+    made = await enqueue(app, "send", queue="mail")
+    for queue in ("billing", "mail"):
+        await end(app, await claim(app, queue), error=error)
+    at = await (await app.engine()).now()
+    await rolled_up(app, clock, died(at, error, "refund", "billing", 5))
+    client.board.hub.forget()
+    page = await client.get("/jobs?q=is:dead,retrying&group=error")
+    assert "2 KeyError: 7 shop/tasks.py in charge charge, refund, send in billing, mail seen 1 min ago" in text(
+        page
+    ).replace(" ,", ",")
+    assert "5 deaths in 7 days" in text(page)
+    named = fingerprint_of(error)
+    links = re.findall(r'href="([^"]+same_error[^"]+)"', page.text.replace("&amp;", "&"))
+    for ending in (named, f"{named}+kind%3Arefund", f"{named}+queue%3Abilling"):
+        assert any(link.endswith(ending) for link in links), (ending, links)
+    for action, n in (("requeue", 2), ("discard", 2)):
+        [link] = [one for one in links if f"do={action}" in one]
+        assert f"{action.capitalize()} {n} jobs?" in text(await client.get(link))
+    job = await client.get(f"/jobs/{made}")
+    assert "4 others died of the same error in the last 7 days, of 2 kinds." in text(job).replace(" ,", ",").replace(
+        " .", "."
+    )
+    assert f'href="/jobs?q=same_error%3A{named}"' in job.text
+
+
+@pytest.mark.spec("WEB-66")
+async def test_every_error_is_reached_page_by_page(
+    app: Stoker, client: Client, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "GROUPS", 2)
+    at = await (await app.engine()).now()
+    errors = ["Alpha failed", "Beta failed", "Gamma failed", "Delta failed", "Epsilon failed"]
+    await rolled_up(app, clock, [one for error in errors for one in died(at, error)])
+    seen, path = [], "/jobs?group=error"
+    while path:
+        page = await client.get(path)
+        seen += re.findall(r"(\w+) failed send", text(page))
+        following = re.search(r'href="([^"]+)" rel="next"', page.text)
+        path = "" if following is None else following[1].replace("&amp;", "&")
+    assert sorted(seen) == sorted(error.split()[0] for error in errors)
+    assert "1 to 2 of 5" in text(await client.get("/jobs?group=error&from=x"))
+    assert "No error" in text(await client.get("/jobs?group=error&q=is:done"))
