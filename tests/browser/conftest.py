@@ -19,6 +19,7 @@ import pytest
 from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
 from stoker import Limit
+from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.model.control import Presence
 from stoker.model.job import Demand, Note, Settlement, Status
@@ -27,6 +28,7 @@ from stoker.web import Limits, Open, dashboard, hub
 from stoker.web.hub import Reading
 from tests import services
 from tests.harness.absent import absent
+from tests.harness.letters import letters
 from tests.web.serving import Served
 
 T = TypeVar("T")
@@ -202,7 +204,7 @@ class Heavy(NamedTuple):
 @pytest.fixture(scope="session")
 def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
     app = Stoker(f"sqlite:///{tmp_path_factory.mktemp('heavy') / 'jobs.db'}", durability="process")
-    kind, queue, tenant = ("k" * 128, "q" * 128, "t" * 128)
+    kind, queue, tenant, stream, consumer = ("k" * 128, "q" * 128, "t" * 128, "o" * 128, "c" * 128)
     app.declare(kind)
     long = "x" * 4_000
     trace = f"ValueError: {long}\nTraceback (most recent call last):\n" + f'  File "/srv/{long}.py", line 1\n' * 15
@@ -224,10 +226,15 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
             Presence(worker="w" * 100, host="h" * 200, pid=4_194_304, queues={queue: 60}, version="0.1.0")
         )
         group = await app.group([app.draft(kind, queue=queue)], then=app.draft(kind, queue=queue))
-        return [f"/groups/{group.id}", *(f"/jobs/{draft.id}" for draft in drafts)]
+        await letters(engine, 2, stream=stream, consumer=consumer, type_="y" * 128, keys="k" * 250, parks=True)
+        admin = Admin(app, by="b" * 128)
+        operation = await admin.operations.start("cancel", f"queue:{queue} kind:{kind} is:retrying")
+        one = drafts[2].id
+        pages = [f"/groups/{group.id}", f"/operations/{operation.id}", f"/jobs/{one}/edit", f"/jobs/{one}/move"]
+        return [*pages, *(f"/jobs/{draft.id}" for draft in drafts)]
 
     made = apart(lambda: app.run(fill()))
-    with _served(app, numbers=123_456_789_012) as site:
+    with _served(app, numbers=123_456_789_012, who="a" * 128, env="e" * 40) as site:
         shown = [
             "/",
             "/jobs",
@@ -239,13 +246,18 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
             f"/schedules/{'s' * 128}",
         ]
         more = ["/groups", "/limits", f"/limits?queue={queue}", "/health", "/audit", "/jobs?q=is:dead&group=error"]
+        more += ["/outbox", f"/outbox/{stream}/{consumer}", f"/outbox/letters?stream={stream}", "/operations"]
+        more += ["/operations/letters/new?do=replay", "/new-schedule", f"/jobs?q=queue:{queue}+kind:{kind}+{'z' * 128}"]
+        more += [f"/operations/new?do=requeue&q=is:dead+queue:{queue}+kind:{kind}", "/jobs?q=nothing:here"]
         yield Heavy(site, [*shown, *more, *made])
 
 
 @contextmanager
-def _served(app: Stoker, *, late_after: float = 60, numbers: int = 1) -> Iterator[str]:
+def _served(
+    app: Stoker, *, late_after: float = 60, numbers: int = 1, who: str = "ann", env: str | None = None
+) -> Iterator[str]:
     """Serve an app's dashboard, and close both; every count is shown so many times as large."""
-    board = dashboard(app, auth=Open("ann"), limits=Limits(seconds=30), late_after=late_after)
+    board = dashboard(app, auth=Open(who), env=env, limits=Limits(seconds=30), late_after=late_after)
     take = board.hub._take
 
     def enlarged(reading: Reading) -> None:

@@ -61,6 +61,13 @@ STICKS_OUT = """() => {
   const out = [...document.querySelectorAll("main *")].filter((one) => one.getBoundingClientRect().right > width + 0.5);
   return out.map((one) => [one.tagName, one.className, one.textContent.trim().slice(0, 30)].join(" ")).slice(0, 9);
 }"""
+# What runs out of its box, over its neighbours or beyond the page.
+RUNS_OUT = """() => [...document.querySelectorAll("body *")].filter((one) => {
+  const style = getComputedStyle(one);
+  if (style.overflowX !== "visible" || style.display === "inline" || one.clientWidth === 0) return false;
+  if (one.scrollWidth <= one.clientWidth + 1 || !one.checkVisibility({ visibilityProperty: true })) return false;
+  return !one.closest("svg, .vh, .skip, dialog, select, .table.list thead");
+}).map((one) => `${one.tagName} ${one.className} ${one.scrollWidth} of ${one.clientWidth}`).slice(-5)"""
 # Panels whose tables do not fit, and could only be read by scrolling.
 CUT_OFF = """() => [...document.querySelectorAll("main .panel")]
   .filter((one) => one.scrollWidth > one.clientWidth + 1)
@@ -163,9 +170,11 @@ def test_no_page_scrolls_sideways_whatever_is_stored(heavy: Heavy, look: Any) ->
     page = look().page
     for path in heavy.pages:
         page.goto(heavy.url + path)
-        for width in (360, 768, 1000, 1181, 1440, 1920):
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        for width in (360, 801, 1001, 1181, 1440, 1920):  # where the page has the least room for its form
             page.set_viewport_size({"width": width, "height": 900})
-            assert page.evaluate(STICKS_OUT) == [], (path, width)
+            found = page.evaluate(f"[({STICKS_OUT})(), ({CUT_OFF})(), ({RUNS_OUT})()]")
+            assert found == [[], [], []], (path, width)
 
 
 @pytest.mark.spec("BROWSER-12")
@@ -571,6 +580,12 @@ def test_the_address_with_the_key_opens_the_dashboard_until_signing_out(tmp_path
     page.goto(f"{served.url}/queues/mail")
     page.get_by_role("button", name="Pause mail").click()
     expect(page.locator("body")).to_contain_text("Paused mail")
+    for width in (360, 768, 1000, 1001, 1920):
+        page.set_viewport_size({"width": width, "height": 900})
+        for button in (page.locator("#zone"), page.locator("#theme"), page.get_by_role("button", name="Sign out")):
+            button.click(trial=True)  # it is in sight, and nothing covers it
+            box = button.bounding_box()
+            assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width, (width, box)
     assert looker.complaints == []  # after the end of the session the page's stream may ask once more, and is refused
     page.get_by_role("button", name="Sign out").click()
     expect(page).to_have_url(f"{served.url}/sign-in")

@@ -278,3 +278,4 @@ def test_less_than_one_token_is_refused(n: int) -> None:
 def test_a_rate_is_said_in_words() -> None:
     said = [rate.in_words for rate in (Rate(5), Rate(100, per=60), Rate(2.5, per=3_600), Rate(1, per=10))]
     assert said == ["5 per second", "100 per minute", "2.5 per hour", "1 per 10 s"]
+    assert Rate(1_000_000, per=60).in_words == "1,000,000 per minute"

@@ -36,7 +36,7 @@ KEYS: Columns[KeyView] = {
 COLUMNS: Columns[BudgetView] = {
     "budget": "name",
     "tokens": lambda one: f"{one.tokens:.1f}",
-    "of": lambda one: f"{one.capacity:g}",
+    "of": lambda one: f"{one.capacity:,.15g}",
     "rate": lambda one: one.rate.in_words,
     "next token": lambda one: f"in {span(one.next_token)}" if one.next_token else "",
 }

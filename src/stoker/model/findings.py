@@ -384,7 +384,7 @@ def _shut(given: Situation, name: str) -> str:
         return f"runs as many at once as it may, which are {queue.workers:,}"
     if queue.bucket is not None and until_token(queue.bucket, given.now):
         rate = queue.bucket.rate
-        return f"is at its rate of {rate.n:g} in {span(round(float(rate.per) * SECOND))}"  # type: ignore[arg-type]
+        return f"is at its rate of {rate.n:,.15g} in {span(round(float(rate.per) * SECOND))}"  # type: ignore[arg-type]
     return f"is held back by its limit {given.full[name]}" if name in given.full else ""
 
 

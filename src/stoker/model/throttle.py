@@ -103,7 +103,7 @@ class Rate(msgspec.Struct, frozen=True, gc=False):
     def in_words(self) -> str:
         """`100 per minute`, `5 per 10 s`."""
         n, per, _ = self.numbers
-        return f"{n:g} per {_NAMED.get(per, f'{per:g} s')}"
+        return f"{n:,.15g} per {_NAMED.get(per, f'{per:g} s')}"
 
     @property
     def numbers(self) -> tuple[float, float, float]:
