@@ -105,6 +105,7 @@ def run(path: Path, page: ModuleType) -> None:
         if block.language == "console":
             run_commands(block.text, exports)
         elif block.file is not None:
+            Path(block.file).parent.mkdir(parents=True, exist_ok=True)
             Path(block.file).write_text(block.text, encoding="utf-8")
         else:
             # Blank lines in front make a traceback point to the line of the page.

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.contrib.django.conftest import Manage, environment
+from tests.contrib.django.conftest import ROOT, Manage, environment
 
 ALL = ("shop.tests_kit", "shop.tests_backend", "shop.tests_dashboard", "shop.tests_transactions")
 RAN = re.compile(r"^Ran (\d+) tests? in .*\n\nOK", re.MULTILINE)
@@ -54,6 +54,15 @@ def test_without_a_test_database_it_is_never_the_real_store(manage: Manage, tmp_
 def test_transactions_and_results_on_postgres(manage: Manage, shop_database: str) -> None:
     words = ("test", "--tag", "core", "--noinput", "shop.tests_transactions", "shop.tests_backend")
     passed(manage(*words, SHOP_DATABASE=shop_database), 11)
+
+
+@pytest.mark.spec("DJANGO-13")
+def test_the_example_passes_its_own_tests(tmp_path: Path) -> None:
+    example = shutil.copytree(ROOT / "examples" / "django_shop", tmp_path / "django_shop")
+    command = [sys.executable, "manage.py", "test"]
+    done = subprocess.run(command, cwd=example, capture_output=True, text=True, timeout=240, check=False)
+    passed(done.stdout + done.stderr, 4)
+    assert not list(example.glob("shop.sqlite3*"))
 
 
 # --- Django 6 -----------------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ Under Django's tests the app follows them (`test_stores`): to the test database,
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
@@ -28,13 +30,15 @@ from stoker.engine_pool import EnginePool
 from stoker.engines.base import Engine
 from stoker.engines.sql.user_handles.handles import running_loop
 from stoker.groups import NewGroup
-from stoker.model.errors import StokerError
+from stoker.model.errors import StokerError, sentence
 from stoker.task import Task
 
 if TYPE_CHECKING:
     from stoker.contrib.django.test_stores import TestStores
 
 T = TypeVar("T")
+
+logger = logging.getLogger("stoker.django")
 
 PATH = "stoker.contrib.django:jobs"
 """Where every process finds the app."""
@@ -44,6 +48,7 @@ TESTS = "django.test.testcases"
 
 _lock = Lock()
 _made: list[DjangoStoker] = []
+_opened_in: list[int] = []
 
 
 def the_app() -> DjangoStoker:
@@ -55,6 +60,18 @@ def the_app() -> DjangoStoker:
             _made.append(DjangoStoker(settings.read()))
             remember(_made[0], PATH)
         return _made[0]
+
+
+def open_once(**_: Any) -> None:
+    """Open the store before a process's first request: only then a commit wakes idle workers at once."""
+    if settings.testing() or _opened_in == [os.getpid()]:
+        return
+    _opened_in[:] = [os.getpid()]
+    app = the_app()
+    try:
+        app.run(app.open())
+    except StokerError as error:
+        logger.warning("the store of jobs could not be opened: %s The next enqueue tries again.", sentence(error))
 
 
 class DjangoStoker(Stoker):
