@@ -313,7 +313,7 @@ class Stoker(Registry):
     # --- enqueueing ---------------------------------------------------------------------------------------------
 
     def joining(self, handle: H) -> Joining[H]:
-        """Have enqueues, groups, appends and receipts of this Task or thread join a transaction of yours.
+        """Have enqueues, groups, appends, receipts and signals of this Task or thread join a transaction of yours.
 
         `handle` is what `tx=` takes: a Session, a connection. `with` and `async with` yield it. The transaction stays
         yours: commit it, and the jobs exist; roll it back, and they never did. `tx=False` in a call stores at once. An

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stoker import views
@@ -18,6 +18,7 @@ from stoker.codec.signature import Signature, display, encode_payload
 from stoker.codec.to_json import encode_value
 from stoker.context import in_group, waiting_for
 from stoker.durable import calls_in
+from stoker.joining import joined
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.control import Queue
@@ -268,11 +269,31 @@ class JobHandle(Generic[R_co]):
         """Answer a wait of the job: `await current().wait(name)` returns the value, now or when the job gets there.
 
         False: that wait has its answer, or the job has ended. With `append` the n-th signal of a name goes to its n-th
-        wait. With `tx` it exists if and only if that transaction commits. Raises `NotFound` when there is no such job.
+        wait. With `tx`, or inside a block, it exists if and only if that transaction commits; `tx=False` sends it at
+        once. Raises `NotFound` when there is no such job.
         """
+        call, place = self._signaling(name, value, append), joined(self._app, tx)
+        if place is None:
+            return self._told(await call(await self._app.engine(), None))
+        told = await place.join(call)
+        return place.deferred or self._told(told)
+
+    def signal_sync(self, name: str, value: Any = None, *, tx: Any = None, append: bool = False) -> bool:
+        """`signal` for code without a loop; a synchronous `tx` of yours needs no loop at all."""
+        place = joined(self._app, tx)
+        if place is None:
+            sent = self.signal(name, value, tx=False, append=append)
+            return self._app.run(sent, instead=f"`await signal(...)` of {self!r}")
+        told = place.join_sync(self._signaling(name, value, append))
+        return place.deferred or self._told(told)
+
+    def _signaling(self, name: str, value: Any, append: bool) -> Callable[[Engine, Any], Awaitable[list[Signaled]]]:
         data = encode_value(value, (value,), f"signal {name}", LARGEST_VALUE)
-        engine = await self._app.engine()
-        [told] = await engine.steps.signal([Signal(self._id, check_box(name), data, append)], tx=tx)
+        sent = [Signal(self._id, check_box(name), data, append)]
+        return lambda engine, tx: engine.steps.signal(sent, tx=tx)
+
+    def _told(self, answers: list[Signaled]) -> bool:
+        [told] = answers
         if told is Signaled.MISSING:
             raise NotFound.job(self.id)
         if told is Signaled.FULL:
@@ -289,7 +310,6 @@ class JobHandle(Generic[R_co]):
         return [views.step(one) for one in found]
 
     fork_sync = in_sync(fork)
-    signal_sync = in_sync(signal)
     steps_sync = in_sync(steps)
     result_sync = in_sync(result)
     refresh_sync = in_sync(refresh)

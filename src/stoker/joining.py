@@ -1,6 +1,6 @@
 """Which transaction does a call join? One answer for everything that takes `tx=`.
 
-Enqueues, groups, appends and receipts ask `joined(app, tx)` and make their call in what it returns:
+Enqueues, groups, appends, receipts and signals ask `joined(app, tx)` and make their call in what it returns:
 
 1. with `tx=` in that handle; `tx=False` is the answer "in none": the call is stored at once;
 2. else in the innermost scope of this Task or thread: the block of a handler (`transaction_block`), or a `Joining`,
@@ -33,7 +33,9 @@ H = TypeVar("H")
 
 
 class Joined(Protocol):
-    """A transaction that calls are made in."""
+    """A transaction that calls are made in. `deferred`: they are made after its commit, and answer nothing now."""
+
+    deferred: bool
 
     async def join(self, call: Callable[[Engine, Transaction], Awaitable[T]], *, wakes: Iterable[str] = ()) -> T:
         """Make an engine's call inside the transaction. `wakes`: topics to wake after the commit."""
@@ -111,6 +113,7 @@ class Given:
     """A transaction of the user's, who commits it: Stoker sees neither the commit nor the rollback."""
 
     __slots__ = ("_app", "_handle")
+    deferred = False
 
     def __init__(self, app: Stoker, handle: Transaction) -> None:
         self._app = app

@@ -155,6 +155,8 @@ class Block(Generic[AsyncT, SyncT]):
     `factory` opens the transaction; None: the engine's own. `loop` is where the app's engine lives, for threads.
     """
 
+    deferred = False
+
     def __init__(
         self,
         app: Stoker,

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, overload
 
 from stoker.engines.base import Engine, Transaction, needs_transaction, outbox_of
-from stoker.joining import joined
+from stoker.joining import Joined, joined
 from stoker.model.errors import InvalidInput
 from stoker.model.time import DAY, Seconds, span
 from stoker.model.unique import check_text
@@ -50,7 +50,7 @@ class Inbox:
         the same id waits until this transaction has ended, or one of them fails. Without `tx` it joins the block that
         this Task or thread is in, else it is refused.
         """
-        given, place = _listed(ids), needs_transaction("receive", joined(self.app, tx))
+        given, place = _listed(ids), self._place(tx)
         fresh = await place.join(lambda engine, tx: self._receive(engine, given, tx))
         return fresh[0] if isinstance(ids, str) else fresh
 
@@ -60,9 +60,14 @@ class Inbox:
     def receive_sync(self, ids: Iterable[str], *, tx: Transaction | None = None) -> list[bool]: ...
     def receive_sync(self, ids: str | Iterable[str], *, tx: Transaction | None = None) -> bool | list[bool]:
         """`receive` in a synchronous transaction; needs no loop at all."""
-        given, place = _listed(ids), needs_transaction("receive", joined(self.app, tx))
+        given, place = _listed(ids), self._place(tx)
         fresh = place.join_sync(lambda engine, tx: self._receive(engine, given, tx))
         return fresh[0] if isinstance(ids, str) else fresh
+
+    def _place(self, tx: Transaction | None) -> Joined:
+        """The transaction of the call, which has to be one that answers now."""
+        place = joined(self.app, tx)
+        return needs_transaction("receive", None if place is None or place.deferred else place)
 
     def _receive(self, engine: Engine, ids: list[str], tx: Transaction | None) -> Awaitable[list[bool]]:
         return outbox_of(engine).receive(self.source, ids, keep=self._keep, tx=tx)

@@ -18,6 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from stoker import Inbox, Outbox, Stoker, Worker, current
 from stoker.engines.base import outbox_of
+from stoker.joining import Given
 from stoker.model.errors import EngineRefused, InvalidInput
 from stoker.testing import TestKit
 from tests.engines.postgres import openers as on_postgres
@@ -94,7 +95,8 @@ async def test_what_a_task_stores_shares_the_fate_of_its_transaction(
     jobs, work = shop.jobs, shop.work
     async with jobs, shop.opened(name) as opened:
         handle = on_postgres.handle_of(opened)
-        for how, expected in (("rollback", (0, 0)), ("commit", (5, 1))):
+        waits = await work.enqueue(0)
+        for how, expected in (("rollback", (1, 0)), ("commit", (6, 1))):
             async with jobs.joining(handle) as given:
                 assert given is handle
                 assert await shop.inbox.receive("m-1") is True
@@ -103,14 +105,15 @@ async def test_what_a_task_stores_shares_the_fate_of_its_transaction(
                 await jobs.enqueue_many([work.draft(3)])
                 await jobs.group([work.draft(4), work.draft(5)])
                 await shop.orders.append("a", 6)
-            assert await shop.stored() == (0, 0)
+                assert await waits.signal("go", 7)
+            assert (await shop.stored(), await waits.steps()) == ((1, 0), [])
             await ended(opened, how)
-            assert await shop.stored() == expected
+            assert (await shop.stored(), len(await waits.steps())) == (expected, expected[1])
         with jobs.joining(handle):
             assert await shop.inbox.receive("m-1") is False
         await ended(opened, "rollback")
         await work.enqueue(7)
-        assert await shop.stored() == (6, 1)
+        assert await shop.stored() == (7, 1)
 
 
 @pytest.mark.spec("JOIN-01")
@@ -123,7 +126,8 @@ def test_what_a_thread_stores_shares_the_fate_of_its_transaction(
     jobs, work = shop.jobs, shop.work
     jobs.run(jobs.open())
     with _entered(shop.opened(name)) as handle:
-        for how, expected in (("rollback", (0, 0)), ("commit", (5, 1))):
+        waits = work.enqueue_sync(0)
+        for how, expected in (("rollback", (1, 0)), ("commit", (6, 1))):
             with jobs.joining(handle):
                 assert shop.inbox.receive_sync("m-1") is True
                 work.enqueue_sync(1)
@@ -131,9 +135,10 @@ def test_what_a_thread_stores_shares_the_fate_of_its_transaction(
                 jobs.enqueue_many_sync([work.draft(3)])
                 jobs.run(jobs.group([work.draft(4), work.draft(5)]))
                 shop.orders.append_sync("a", 6)
-            assert jobs.run(shop.stored()) == (0, 0)
+                assert waits.signal_sync("go", 7)
+            assert (jobs.run(shop.stored()), waits.steps_sync()) == ((1, 0), [])
             getattr(handle, how)()
-            assert jobs.run(shop.stored()) == expected
+            assert (jobs.run(shop.stored()), len(waits.steps_sync())) == (expected, expected[1])
         open_group = jobs.run(jobs.group([work.draft(8)]))
         with jobs.joining(handle):
             open_group.add_sync(work.draft(9))
@@ -141,7 +146,7 @@ def test_what_a_thread_stores_shares_the_fate_of_its_transaction(
                 pass
         handle.rollback()
         work.enqueue_sync(7)
-        assert jobs.run(shop.stored()) == (7, 1)
+        assert jobs.run(shop.stored()) == (8, 1)
     jobs.run(jobs.close())
 
 
@@ -342,6 +347,23 @@ async def test_an_integration_says_which_transaction_a_call_is_in(shop: Shop) ->
         with pytest.raises(EngineRefused, match="not here"):
             await work.enqueue(5)
         assert await shop.stored() == (3, 0)
+
+
+@pytest.mark.spec("JOIN-06")
+async def test_a_call_that_is_made_after_the_commit_answers_nothing_before(shop: Shop) -> None:
+    """So a signal counts as sent, and a receipt is refused: whether the message is new would be known too late."""
+
+    class Later(Given):
+        deferred = True
+
+        async def join(self, call: Any, *, wakes: Any = ()) -> Any:
+            return []
+
+    waits = await shop.work.enqueue(1)
+    shop.jobs.ambient = lambda: Later(shop.jobs, None)
+    assert await waits.signal("go")
+    with pytest.raises(EngineRefused, match="receive needs tx="):
+        await shop.inbox.receive("m-1")
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------

@@ -110,6 +110,7 @@ class AfterCommit(Given):
     """
 
     __slots__ = ("_drafts",)
+    deferred = True
 
     def __init__(self, app: Stoker, connection: Any) -> None:
         super().__init__(app, connection)
