@@ -83,7 +83,7 @@ async def test_what_chooses_no_letters_is_refused(app: Stoker) -> None:
         with pytest.raises(StokerError):
             await admin.operations.start_on_letters("replay")
         return
-    with pytest.raises(InvalidInput, match="must be replay or discard"):
+    with pytest.raises(InvalidInput, match="must be replay, resolve or discard"):
         await admin.operations.start_on_letters("burn")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="are chosen by"):
         letter_walk.chosen({"colour": "red"})

@@ -115,6 +115,26 @@ def test_letters_are_listed_replayed_and_discarded(url: str) -> None:
     assert rows("letters", "orders") == []
 
 
+@pytest.mark.spec("CLI-41", "LETTER-06", "LETTER-07")
+def test_a_letter_is_shown_replaced_and_resolved(url: str) -> None:
+    [letter] = rows("letters", "orders")
+    assert letter["preview"] == '{"to":"nowhere"}'
+    shown = call("letter", "orders", letter["id"]).stdout
+    assert "no such address" in shown
+    assert "\x1b" not in shown
+    assert "nowhere" not in shown
+    assert "nowhere" in call("letter", "orders", letter["id"], "--consumer", "publish", "--reveal").stdout
+    [told] = rows("letter", "orders", letter["id"], "--reveal")
+    assert (json.loads(told["payload"]), letter["id"] in told["letters_of_its_key"]) == ({"to": "nowhere"}, True)
+    assert "must be JSON" in call("replace", "orders", letter["id"], "--payload", "{", code=2).output
+    [done] = rows("replace", "orders", letter["id"], "--consumer", "publish", "--payload", '{"to": "ada"}')
+    assert done["letter"] == letter["id"] != done["message"]
+    assert rows("letters", "orders") == []
+    assert "say --yes" in call("resolve", "orders", "--consumer", "bill", code=2).output
+    assert call("resolve", "orders", "--consumer", "bill", "--yes").stdout == "resolve: 3 letters\n"
+    call("letter", "orders", UNKNOWN, code=3)
+
+
 @pytest.mark.spec("CLI-41", "BULK-07")
 def test_letters_that_fail_while_a_person_answers_are_left(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []

@@ -19,6 +19,7 @@ from stoker.model.job import Status
 from stoker.model.operations import Operation
 from stoker.model.throttle import Rate
 from stoker.web import Limits, dashboard
+from stoker.web.actions.outbox import LETTER_VERBS
 from stoker.web.board import Route
 from tests.web.conftest import Client, beat, claim, end, enqueue
 
@@ -52,6 +53,9 @@ BODIES: dict[str, Any] = {
     "/streams/{stream}/consumers/{consumer}/seek": {"to": "end"},
     "/streams/{stream}/letters/replay": {"ids": ["{job}"]},
     "/streams/{stream}/letters/discard": {"ids": ["{job}"]},
+    "/streams/{stream}/letters/resolve": {"ids": ["{job}"]},
+    "/streams/{stream}/letters/restore": {"ids": ["{job}"]},
+    "/streams/{stream}/letters/{id}/replace": {"payload": "{}"},
 }
 FORMS: dict[str, dict[str, str]] = {
     "/operations": {"do": "cancel", "q": "is:ready", "of": "1000", "count": "1000"},
@@ -63,8 +67,7 @@ FORMS: dict[str, dict[str, str]] = {
     "/limits/{name}/tune": {"n": "5"},
     "/limits/{name}/set": {"limit": "l", "n": "5"},
     "/limits/{name}/clear": {"limit": "l"},
-    "/outbox/letters/{stream}/replay": {"id": "x"},
-    "/outbox/letters/{stream}/discard": {"id": "x"},
+    **{f"/outbox/letters/{{stream}}/{verb}": {"id": "x"} for verb in LETTER_VERBS},
 }
 
 

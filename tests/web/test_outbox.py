@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import re
 
+import httpx
 import pytest
 
+from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.engines.base import outbox_of
-from stoker.model.outbox.cursor import Consumer
+from stoker.model import ids
+from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest
+from stoker.model.outbox.delivery import Rejected, Rules, conclude_batch
 from stoker.model.outbox.stream import Entry, Stream
 from stoker.testing.clock import VirtualClock
 from stoker.web.counter_rates import Pace
@@ -149,3 +155,94 @@ async def test_parked_keys_are_listed_and_released(app: Stoker, client: Client) 
     assert "k0 4" in page
     assert (await client.post("/outbox/orders/warehouse/release", {"key": "k0"})).status_code == 303
     assert (await client.post("/outbox/orders/warehouse/release", {"key": "k7"})).status_code == 404
+
+
+async def a_letter(app: Stoker, body: bytes = b'{"to": "nowhere", "api_key": "s3cret"}', id_: bytes = bytes(16)) -> str:
+    """A message of stream `orders` that its consumer refused; returns its id."""
+    engine = await app.engine()
+    streams = outbox_of(engine)
+    orders = Stream("orders")
+    await streams.register(orders, [Consumer("warehouse")])
+    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    await streams.append(orders, [Entry(id_, "ada", 0, body, "Placed", trace)])
+    await engine.jobs.renew("w", [], first=True)
+    lease = await streams.lease(LeaseRequest("orders", "warehouse", "w", 1_000))
+    assert isinstance(lease, Lease)
+    assert (await streams.advance(conclude_batch(lease, Rejected("no\nvat_id"), await engine.now(), Rules()))).applied
+    return ids.text(id_)
+
+
+def undo_of(page: httpx.Response) -> dict[str, list[str]]:
+    """The fields of the form that takes back what a page has just said."""
+    form = re.search(r"<form[^>]*letters/orders/restore.*?</form>", page.text, re.DOTALL)
+    assert form is not None, text(page)
+    fields: dict[str, list[str]] = {}
+    for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', form[0]):
+        fields.setdefault(name, []).append(value)
+    return fields
+
+
+@pytest.mark.spec("WEB-70")
+@pytest.mark.parametrize("engine_name", ENGINES)
+async def test_a_letter_has_a_page(app: Stoker, client: Client) -> None:
+    id_ = await a_letter(app)
+    await a_letter(app, b"{}", b"1" * 16)
+    listed = html.unescape(text(await client.get("/outbox/letters")))
+    assert '{"to": "nowhere", "api_key": "[hidden]"}' in listed
+    assert "ada" in listed
+    answer = await client.get(f"/outbox/letters/orders/warehouse/{id_}")
+    page = text(answer)
+    assert "s3cret" not in answer.text
+    assert "nowhere" not in page
+    trace = "Trace 0af7651916cd43dd8448eb211c80319c"
+    for part in ("no vat_id", trace, "Tries 1", "Key ada", "Number 2", "this letter"):
+        assert part in page, part
+    revealed = await client.post("/outbox/letters/orders/reveal", {"id": id_, "consumer": "warehouse"})
+    assert "nowhere" in text(revealed)
+    entries = await Admin(app).audit.list(60, target=f"letter {id_} of orders")
+    assert [one.action for one in entries] == ["letters.reveal"]
+    assert (await client.get(f"/outbox/letters/orders/nobody/{id_}")).status_code == 404
+    assert (await client.get("/outbox/letters/orders/warehouse/odd")).status_code == 404
+
+
+@pytest.mark.spec("WEB-71", "LETTER-06")
+@pytest.mark.parametrize("engine_name", ENGINES)
+@pytest.mark.parametrize("verb", ["replay", "resolve", "discard"])
+async def test_what_is_done_to_a_letter_can_be_undone_once(app: Stoker, client: Client, verb: str) -> None:
+    id_ = await a_letter(app)
+    handle = Admin(app).outbox.stream("orders")
+    before = await handle.letter(id_)
+    done = await client.post(f"/outbox/letters/orders/{verb}", {"id": id_, "consumer": "warehouse"})
+    assert done.status_code == 303
+    assert await handle.letter(id_) != before
+    undo = undo_of(await client.get(done.headers["location"]))
+    fields = {name: values[0] for name, values in undo.items() if name != "csrf"}
+    assert (await client.post("/outbox/letters/orders/restore", fields)).status_code == 303
+    assert await handle.letter(id_) == before
+    assert (await client.post("/outbox/letters/orders/restore", fields)).status_code == 409
+
+
+@pytest.mark.spec("WEB-71", "LETTER-07")
+@pytest.mark.parametrize("engine_name", ENGINES)
+async def test_a_letter_is_edited_and_replayed(app: Stoker, client: Client) -> None:
+    id_ = await a_letter(app)
+    where = {"id": id_, "consumer": "warehouse"}
+    refused = await client.post("/outbox/letters/orders/replace", {**where, "payload": "{"})
+    assert refused.status_code == 422
+    assert "must be JSON" in text(refused)
+    body = '{"to": "Turin", "api_key": "[hidden]"}'
+    done = await client.post("/outbox/letters/orders/replace", {**where, "payload": body})
+    assert done.status_code == 303, text(done)
+    handle = Admin(app).outbox.stream("orders")
+    assert (await handle.letter(id_)).status == "resolved"
+    engine = await app.engine()
+    lease = await outbox_of(engine).lease(LeaseRequest("orders", "warehouse", "w", 1_000))
+    assert isinstance(lease, Lease)
+    [message] = lease.messages
+    assert message.payload == b'{"to": "Turin", "api_key": "s3cret"}', "what was masked is kept"
+    assert (message.key, message.type, message.headers["replaces"]) == ("ada", "Placed", id_)
+    assert ids.text(message.id) != id_
+    [entry] = [one for one in await Admin(app).audit.list(60) if one.action == "letters.replace"]
+    assert entry.after == {"message": ids.text(message.id)}
+    again = await client.post("/outbox/letters/orders/replace", {**where, "payload": body})
+    assert again.status_code == 409, "it is resolved"

@@ -26,6 +26,8 @@ SAME = {
     "/limits/{name}/tune": ("PUT", "/limits/{name}"),
     "/limits/{name}/set": ("PUT", f"{QUEUE}/limits/{{limit}}"),
     "/limits/{name}/clear": ("DELETE", f"{QUEUE}/limits/{{limit}}"),
+    "/outbox/letters/{stream}/reveal": ("POST", f"{LETTERS}/{{id}}/reveal"),
+    "/outbox/letters/{stream}/replace": ("POST", f"{LETTERS}/{{id}}/replace"),
 }
 """Where the API has another address than the page; elsewhere it is the same one."""
 
@@ -79,6 +81,7 @@ READ = {
     "/limits": "/at-limit",
     "/outbox": "/streams",
     "/outbox/letters": "/streams/{stream}/letters",
+    "/outbox/letters/{stream}/{consumer}/{id}": "/streams/{stream}/letters/{id}",
     "/outbox/{stream}/{consumer}": "/streams/{stream}",
     "/health": "/health",
     "/audit": "/audit",

@@ -12,6 +12,7 @@ import pytest
 from stoker.admin import Admin, documents
 from stoker.app import Stoker
 from stoker.engines.postgres import PostgresEngine
+from stoker.model import ids
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard, Limits, dashboard
 from tests.harness.letters import letters
@@ -54,11 +55,14 @@ async def test_every_page_and_every_read_of_the_api_needs_only_select(
 ) -> None:
     found = await lively(app, clock)
     await letters(await app.engine(), 2, parks=True)
+    await letters(await app.engine(), 1, stream="bills", at=7)
     secret = await Admin(app).tokens.create("ann", "admin")
     client = Client(reader, authorization=f"Bearer {secret}")
     more = [f"/jobs/{id_}" for id_ in found.values()]
     more += ["/queues/billing", "/schedules/nightly", "/jobs?q=is:dead&group=error", "/jobs?q=payload:x"]
     more += ["/outbox/orders/warehouse", "/outbox/letters", "/outbox/letters?stream=orders&status=all"]
+    letter = ids.text(bytes([7, 0]) + b"0" * 14)
+    more += [f"/outbox/letters/bills/warehouse/{letter}"]
     more += ["/pieces?page=outbox", "/pieces?page=consumer&stream=orders&consumer=warehouse"]
     for path in [*PAGES, *more]:
         answer = await client.get(path)
@@ -69,7 +73,8 @@ async def test_every_page_and_every_read_of_the_api_needs_only_select(
             name = {"schedules": "nightly", "limits": "stripe"}.get(path.split("/")[3], "default")
             absent = path.split("/")[3] in {"groups", "operations"} and "{" in path
             asked = "?action=replay" if path.endswith("/preview/letters") else ""
-            answer = await client.get(path.format(id=found["dead"], name=name, stream="orders") + asked)
+            id_, stream = (letter, "bills") if "/letters/" in path else (found["dead"], "orders")
+            answer = await client.get(path.format(id=id_, name=name, stream=stream) + asked)
             assert answer.status_code == (404 if absent else 200), (path, answer.text)
     assert (await client.http.post(f"/api/v1/jobs/{found['dead']}/requeue")).status_code == 405
     await client.close()

@@ -52,6 +52,11 @@ class OperatorContext(NamedTuple):
         """The role that bounds its searches."""
         return searching(self.role, self.queues)
 
+    @property
+    def sees_everything(self) -> bool:
+        """May it see what is masked in what belongs to no queue, as letters?"""
+        return self.role == "admin" and not self.queues
+
     def sees_secrets(self, queue: str) -> bool:
         """May it see what is masked in the jobs of a queue?"""
         return self.role == "admin" and (not self.queues or queue in self.queues)

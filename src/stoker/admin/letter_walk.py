@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -10,7 +10,15 @@ from stoker.admin.context import OperatorContext
 from stoker.engines.base import outbox_of
 from stoker.model.actions import Given
 from stoker.model.errors import InvalidInput
-from stoker.model.outbox.letters import DiscardLetters, LetterAction, LetterFilter, LetterPlace, LetterStatus, Replay
+from stoker.model.outbox.letters import (
+    DiscardLetters,
+    LetterAction,
+    LetterFilter,
+    LetterPlace,
+    LetterStatus,
+    Replay,
+    ResolveLetters,
+)
 from stoker.model.query import Tally
 from stoker.model.time import Instant
 from stoker.outbox.letters import LetterTerms, place, read_filter
@@ -18,10 +26,23 @@ from stoker.outbox.letters import LetterTerms, place, read_filter
 PAGE = 500
 """How many letters one step changes at most."""
 
-LETTER_ACTIONS: Final[dict[str, LetterAction]] = {"replay-letters": Replay(), "discard-letters": DiscardLetters()}
+OnLetters: TypeAlias = Literal["replay", "resolve", "discard"]
+"""What is done to all letters of a filter."""
+
+LETTER_ACTIONS: Final[dict[str, LetterAction]] = {
+    "replay-letters": Replay(),
+    "resolve-letters": ResolveLetters(),
+    "discard-letters": DiscardLetters(),
+}
 """Actions on letters, by the name under which an operation is stored."""
 
-CHANGED: Final = {"replay": (LetterStatus.PENDING,), "discard": (LetterStatus.PENDING, LetterStatus.PARKED)}
+_OPEN: Final = (LetterStatus.PENDING, LetterStatus.PARKED)
+
+CHANGED: Final[dict[OnLetters, tuple[LetterStatus, ...]]] = {
+    "replay": (LetterStatus.PENDING,),
+    "resolve": _OPEN,
+    "discard": _OPEN,
+}
 """The statuses of letters that a preview of an action counts."""
 
 FIELDS: Final = ("stream", *LetterTerms.__annotations__)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeAlias, Unpack
+from typing import Any, TypeAlias, Unpack
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from stoker.admin import documents
 from stoker.admin.bulk import Walk, bound_at, check_queue_to_move_to, query_to_change
 from stoker.admin.context import Noun, OperatorContext
-from stoker.admin.letter_walk import LETTER_ACTIONS, LetterWalk, as_text, chosen
+from stoker.admin.letter_walk import LETTER_ACTIONS, LetterWalk, OnLetters, as_text, chosen
 from stoker.admin.preview import MOST, walked
 from stoker.engines.base import outbox_of
 from stoker.model import ids
@@ -128,7 +128,7 @@ class OperationsAdmin(Noun):
 
     async def start_on_letters(
         self,
-        action: Literal["replay", "discard"],
+        action: OnLetters,
         *,
         stream: str | None = None,
         counted_at: datetime | None = None,
@@ -141,7 +141,7 @@ class OperationsAdmin(Noun):
         preview that was shown (now without one), are not touched.
         """
         if (name := f"{action}-letters") not in LETTER_ACTIONS:
-            raise InvalidInput("action", action, "must be replay or discard")
+            raise InvalidInput("action", action, "must be replay, resolve or discard")
         fields: dict[str, Any] = {"stream": stream, **terms}
         given = {field: value for field, value in fields.items() if value is not None}
         chosen(given)

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import msgspec
 
 from stoker.admin import letter_walk
+from stoker.admin.audit import audited
 from stoker.admin.bulk import bound_at
 from stoker.admin.context import Noun, OperatorContext
+from stoker.codec.error_text import one_line
 from stoker.engines.base import outbox_of
+from stoker.model.access import includes
 from stoker.model.outbox.letters import LetterStatus
-from stoker.model.redact import Redaction
+from stoker.model.redact import Redaction, with_secrets
 from stoker.model.time import moment
 from stoker.outbox.consumers import ConsumerState, StreamHandle, StreamState, states, streams_of
-from stoker.outbox.letters import LetterListing, LetterPage, LetterQuery, LetterTerms, count, page, read_filter
+from stoker.outbox.letters import (
+    Letter,
+    LetterListing,
+    LetterPage,
+    LetterQuery,
+    LetterTerms,
+    check_json,
+    count,
+    page,
+    read_filter,
+)
 
 
 class LetterPreview(msgspec.Struct, frozen=True):
@@ -51,7 +64,7 @@ class OutboxAdmin(Noun):
 
     async def preview(
         self,
-        action: Literal["replay", "discard"],
+        action: letter_walk.OnLetters,
         *,
         stream: str | None = None,
         counted_at: datetime | None = None,
@@ -68,12 +81,12 @@ class OutboxAdmin(Noun):
         }
         return LetterPreview(counts, moment(bound))
 
-    def stream(self, name: str) -> StreamHandle:
+    def stream(self, name: str) -> ShownStream:
         """A stream to look at and steer: `state`, `letters`, `replay`, `release`, `seek`, `pause`, `resume`, `drop`."""
-        return _Shown(self._context, name)
+        return ShownStream(self._context, name)
 
 
-class _Shown(StreamHandle):
+class ShownStream(StreamHandle):
     """A stream with secrets masked in what it shows."""
 
     def __init__(self, context: OperatorContext, name: str) -> None:
@@ -88,18 +101,55 @@ class _Shown(StreamHandle):
         """List letters, latest failure first."""
         return _shown(await super().letters(**chosen), self._context)
 
+    async def letter(self, id: str, *, consumer: str | None = None) -> Letter:  # noqa: A002 - as callers say it
+        """One letter by the id of its message. Raises `NotFound`."""
+        return _letter(await super().letter(id, consumer=consumer), self._context)
+
+    async def reveal(self, id: str, *, consumer: str | None = None) -> bytes:  # noqa: A002 - likewise
+        """The body of a letter, with an entry in the audit log; secrets are masked below the role admin."""
+        found = await super().letter(id, consumer=consumer)
+        await audited(self._context, "letters.reveal", f"letter {found.id} of {self.name}")
+        sees_all = found.raw or self._context.sees_everything
+        return found.payload if sees_all else self._context.redact.json(found.payload)
+
+    async def replace(self, id: str, payload: bytes, *, consumer: str | None = None) -> str:  # noqa: A002 - likewise
+        """Append the message of a pending letter anew, with this JSON as its body, and resolve the letter.
+
+        Values that come back masked are kept as they are stored; below the role admin one that was changed or left out
+        is refused.
+        """
+        before = await super().letter(id, consumer=consumer)
+        check_json(payload)
+        payload = with_secrets(before.payload, payload, self._context.redact, may_change=self._context.sees_everything)
+        return await super().replace(id, payload, consumer=before.consumer)
+
+
+LONGEST_PREVIEW, LOOKED_AT = 80, 1_000
+"""Characters of a preview, and bytes of a body that are read for it."""
+
 
 def _shown(found: LetterPage, context: OperatorContext) -> LetterPage:
-    shown = tuple(
-        msgspec.structs.replace(
-            one,
-            payload=one.payload if one.raw else context.listed_payload(one.payload),
-            headers=context.redact.values(one.headers),
-            reason=context.redact.text(one.reason),
-        )
-        for one in found.letters
+    return LetterPage(tuple(_letter(one, context) for one in found.letters), found.next)
+
+
+def _letter(one: Letter, context: OperatorContext) -> Letter:
+    """A letter with its secrets masked."""
+    return msgspec.structs.replace(
+        one,
+        payload=one.payload if one.raw else context.listed_payload(one.payload),
+        headers=context.redact.values(one.headers),
+        reason=context.redact.text(one.reason),
+        preview=_preview(one, context.redact) if includes(context.role, "operate") and not context.queues else "",
     )
-    return LetterPage(shown, found.next)
+
+
+def _preview(one: Letter, redact: Redaction) -> str:
+    """How a body begins, on one line."""
+    if one.raw:
+        return ""
+    if len(one.payload) <= LOOKED_AT:
+        return one_line(redact.json(one.payload).decode(errors="replace"), LONGEST_PREVIEW)
+    return one_line(redact.text(one.payload[:LOOKED_AT].decode(errors="replace")), LONGEST_PREVIEW)
 
 
 def _masked(state: StreamState, redact: Redaction) -> StreamState:

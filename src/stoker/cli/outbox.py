@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter, itemgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import click
 
 from stoker.admin import Operators
 from stoker.admin.as_json import plain
+from stoker.admin.letter_walk import OnLetters
 from stoker.cli import logs
 from stoker.cli.command import NearestGroup, app_option
 from stoker.cli.operations import check_failed, finished
@@ -133,7 +135,7 @@ def letters(
 # --- letters --------------------------------------------------------------------------------------------------------
 
 
-def _on_letters(name: Literal["replay", "discard"], text: str, *, asks: bool) -> None:
+def _on_letters(name: OnLetters, text: str, *, asks: bool) -> None:
     """Add a command that changes letters by ids, or those that fail up to now by a filter, in an operation."""
 
     def command(
@@ -162,12 +164,12 @@ def _on_letters(name: Literal["replay", "discard"], text: str, *, asks: bool) ->
                 ended = await finished(admin, started.id)
                 check_failed(ended)
                 return ended.changed
-            do = handle.replay if name == "replay" else handle.discard
-            changed = await do(ids, **given)
+            do = {"replay": handle.replay, "resolve": handle.resolve, "discard": handle.discard}
+            changed: int = await cast("Any", do[name])(ids, **given)
             if not changed:
                 raise NotFound(
-                    f"no letter of stream {stream} with such an id can be {name}ed: `stoker outbox letters {stream} "
-                    "--status all` shows them. Nothing was changed."
+                    f"no letter of stream {stream} with such an id can be {PAST[name]}: "
+                    f"`stoker outbox letters {stream} --status all` shows them. Nothing was changed."
                 )
             return changed
 
@@ -190,7 +192,69 @@ _on_letters(
     "Have consumers deliver pending letters again, each in the next turn on its partition.",
     asks=False,
 )
+_on_letters(
+    "resolve", "Note that pending and parked letters were dealt with in another way; they stay listed.", asks=True
+)
 _on_letters("discard", "Give pending and parked letters up; they stay listed as discarded.", asks=True)
+
+
+@outbox.command(epilog=EXIT_CODES)
+@click.argument("stream")
+@click.argument("id_", metavar="ID")
+@click.option("--consumer", metavar="NAME", help="Of this consumer; by default the one that failed last.")
+@click.option("--reveal", is_flag=True, help="Show its body too, which the audit log notes.")
+@as_json_option
+@on_store
+def letter(
+    stream: str, id_: str, consumer: str | None, reveal: bool, as_json: bool, path: str | None, url: str | None
+) -> None:
+    """Show a letter: why it was not delivered, its headers, and the other letters of its key."""
+
+    async def look(admin: Operators) -> tuple[Letter, Sequence[Letter], bytes | None]:
+        handle = admin.outbox.stream(stream)
+        found = await handle.letter(id_, consumer=consumer)
+        near = await handle.letters(consumer=found.consumer, key=found.key, status=None)
+        body = await handle.reveal(id_, consumer=found.consumer) if reveal else None
+        return found, near.letters, body
+
+    found, near, body = ask(path, url, look)
+    if as_json:
+        shown = {**_letter_object(found), "letters_of_its_key": [one.id for one in near]}
+        del shown["payload"]
+        say(json.dumps(shown if body is None else {**shown, "payload": body.decode(errors="replace")}, default=str))
+        return
+    facts = {name: getattr(found, name) for name in ("id", "stream", "consumer", "partition", "number", "key", "type")}
+    facts |= {"status": found.status.value, "attempts": found.attempts, "appended": found.created}
+    facts |= {"failed": found.failed, "ended": found.ended, "trace": found.trace_id, **found.headers}
+    for name, value in facts.items():
+        if value is not None:
+            say(f"{name + ':':<12} {value}")
+    say(f"\n{found.reason}")
+    if body is not None:
+        say(f"\n{body.decode(errors='replace')}")
+    if len(near) > 1:
+        say("")
+        table(sorted(near, key=attrgetter("number")), LETTERS)
+
+
+@outbox.command(epilog=EXIT_CODES)
+@click.argument("stream")
+@click.argument("id_", metavar="ID")
+@click.option("--payload", required=True, metavar="JSON", help="The new body; - reads it from standard input.")
+@click.option("--consumer", metavar="NAME", help="Of this consumer; by default the one that failed last.")
+@as_json_option
+@on_store
+def replace(
+    stream: str, id_: str, payload: str, consumer: str | None, as_json: bool, path: str | None, url: str | None
+) -> None:
+    """Append the message of a pending letter anew with another body, and resolve the letter.
+
+    The new message has an id of its own and the header `replaces`; every consumer of the stream gets it.
+    """
+    body = sys.stdin.buffer.read() if payload == "-" else payload.encode()
+    new = ask(path, url, lambda admin: admin.outbox.stream(stream).replace(id_, body, consumer=consumer))
+    text = f"message {new} of stream {stream} was appended in its place; the letter is resolved"
+    said(text, as_json, stream=stream, letter=id_, message=new)
 
 
 @outbox.command(epilog=EXIT_CODES)
@@ -331,6 +395,9 @@ def run_(
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
+PAST = {"replay": "replayed", "resolve": "resolved", "discard": "discarded"}
+
+
 def _first_line(text: str | None) -> str:
     return "" if text is None else one_line(text.strip().partition("\n")[0], 80)
 
@@ -395,4 +462,5 @@ LETTERS: Columns[Letter] = {
     "status": lambda one: f"{one.status.value}, due" if one.due else one.status.value,
     **columns("attempts", "failed"),
     "reason": lambda one: _first_line(one.reason),
+    **columns("body=preview"),
 }

@@ -11,14 +11,15 @@ import msgspec
 from stoker.app import Stoker
 from stoker.engines.base import Outbox as Streams
 from stoker.engines.base import outbox_of
-from stoker.model.audit import By
+from stoker.model import ids
+from stoker.model.audit import By, Deed
 from stoker.model.errors import InvalidInput, NotFound, shown
 from stoker.model.outbox import consumers as stored
 from stoker.model.outbox.consumers import Drop, Pause, Release, Resume, Seek, Steering
-from stoker.model.outbox.letters import LetterStatus
+from stoker.model.outbox.letters import LetterFilter, LetterStatus
 from stoker.model.time import Seconds, instant, moment
 from stoker.outbox import letters
-from stoker.outbox.letters import LetterListing, LetterPage, LetterQuery, LetterTerms, read_filter
+from stoker.outbox.letters import Letter, LetterListing, LetterPage, LetterQuery, LetterTerms, read_filter
 
 
 class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +234,55 @@ class StreamHandle:
         """Give pending and parked letters up; returns how many. They stay listed as discarded until `clean`."""
         found = read_filter(self.name, ids, status=status, **chosen)
         return await letters.discard(await streams_of(self.app), found, self._by)
+
+    async def letter(self, id: str, *, consumer: str | None = None) -> Letter:  # noqa: A002 - as callers say it
+        """One letter by the id of its message; of several consumers' the one that failed last. Raises `NotFound`."""
+        found = await letters.page(await streams_of(self.app), self._one(id, consumer))
+        if not found.letters:
+            raise NotFound(
+                f"stream {shown(self.name)} has no letter with the id {shown(id)}: it was never one, or was deleted"
+            )
+        return found.letters[0]
+
+    def _one(self, id_: str, consumer: str | None) -> LetterFilter:
+        return read_filter(self.name, [id_], paged=True, status=None, consumer=consumer, limit=1)
+
+    async def resolve(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        status: LetterStatus | str | None = None,
+        **chosen: Unpack[LetterTerms],
+    ) -> int:
+        """Note that pending and parked letters were dealt with in another way; returns how many.
+
+        They stay listed as resolved until `clean`.
+        """
+        found = read_filter(self.name, ids, status=status, **chosen)
+        return await letters.resolve(await streams_of(self.app), found, self._by)
+
+    async def restore(self, ids: Iterable[str], *, ended: datetime | None = None, consumer: str | None = None) -> int:
+        """Undo: letters that were resolved or discarded at the moment `ended` are pending again; returns how many.
+
+        Without a moment letters that wait for their replay are not replayed.
+        """
+        found = read_filter(self.name, ids, status=None, consumer=consumer)
+        at = None if ended is None else instant(ended, "ended")
+        return await letters.restore(await streams_of(self.app), found, at, self._by)
+
+    async def replace(self, id: str, payload: bytes, *, consumer: str | None = None) -> str:  # noqa: A002 - likewise
+        """Append the message of a pending letter anew, with this JSON as its body, and resolve the letter.
+
+        Returns the id of the new message; its header `replaces` has the old one. Every consumer of the stream gets it.
+        """
+        new = self.app.mint()
+        await letters.replace(await streams_of(self.app), self._one(id, consumer), payload, new)
+        if self._by is not None:
+            deed = Deed(
+                action="letters.replace", target=f"letter {id} of {self.name}", after={"message": ids.text(new)}
+            )
+            await (await self.app.engine()).audit.write(self._by, deed)
+        return ids.text(new)
 
     async def clean(self, older_than: Seconds) -> int:
         """Delete letters that were resolved or discarded so long ago; returns how many. Others are never deleted."""

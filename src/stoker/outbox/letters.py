@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
 
@@ -19,7 +19,16 @@ from stoker.engines.base import Outbox as Streams
 from stoker.executors.threads import Threads
 from stoker.model import ids
 from stoker.model.audit import By
-from stoker.model.errors import InvalidArgument, InvalidInput, InvalidOption
+from stoker.model.errors import (
+    InvalidArgument,
+    InvalidInput,
+    InvalidOption,
+    NotFound,
+    StokerError,
+    WrongState,
+    shown,
+)
+from stoker.model.origin import trace_id
 from stoker.model.outbox import letters as stored
 from stoker.model.outbox.delivery import NOTHING_DONE
 from stoker.model.outbox.letters import (
@@ -35,9 +44,12 @@ from stoker.model.outbox.letters import (
     LetterStatus,
     Replay,
     Resolve,
+    ResolveLetters,
+    RestoreLetters,
     message_of,
 )
-from stoker.model.time import SECOND, Seconds, Span, moment, span
+from stoker.model.outbox.stream import MessageId, entry
+from stoker.model.time import SECOND, Instant, Seconds, Span, moment, span
 from stoker.outbox.batch import Batch
 from stoker.outbox.calls import Caller
 from stoker.outbox.handlers import Handler
@@ -50,7 +62,8 @@ class LetterState(msgspec.Struct, frozen=True, kw_only=True):
     """A message that could not be delivered, and why, without what it carries.
 
     `attempts` counts deliveries. `due`: its consumer is to deliver it again. `ended`: when it was resolved or
-    discarded.
+    discarded. `trace_id` is that of its `traceparent`. `preview` is how its body begins, with secrets masked, for those
+    who may reveal it.
     """
 
     id: str
@@ -67,6 +80,8 @@ class LetterState(msgspec.Struct, frozen=True, kw_only=True):
     status: LetterStatus
     due: bool
     ended: datetime | None
+    trace_id: str | None = None
+    preview: str = ""
 
 
 class Letter(LetterState, frozen=True, kw_only=True):
@@ -105,6 +120,7 @@ def letter(found: stored.Letter) -> Letter:
         status=found.status,
         due=found.due,
         ended=None if found.ended is None else moment(found.ended),
+        trace_id=trace_id(found.headers),
         place="~".join(map(str, found.place)),
     )
 
@@ -187,6 +203,62 @@ async def mark(streams: Streams, chosen: LetterFilter, by: By | None = None) -> 
 async def discard(streams: Streams, chosen: LetterFilter, by: By | None = None) -> int:
     """Give letters up."""
     return await change(streams, chosen, DiscardLetters(), by)
+
+
+async def resolve(streams: Streams, chosen: LetterFilter, by: By | None = None) -> int:
+    """Note that letters were dealt with in another way."""
+    return await change(streams, chosen, ResolveLetters(), by)
+
+
+async def restore(streams: Streams, chosen: LetterFilter, ended: Instant | None, by: By | None = None) -> int:
+    """Take a replay back, or what ended letters at an instant."""
+    return await change(streams, chosen, RestoreLetters(ended), by)
+
+
+REPLACES: Final = "replaces"
+"""The header of a message that was appended for a letter: the id of the letter's message."""
+
+REPLACE_WITHIN: Final = 30.0
+"""Seconds in which a letter is replaced; after them it can be claimed again."""
+
+
+def check_json(payload: bytes) -> None:
+    """Refuse a body that is no JSON."""
+    try:
+        msgspec.json.decode(payload)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InvalidInput("payload", payload[:100].decode(errors="replace"), f"must be JSON: {error}") from None
+
+
+async def replace(streams: Streams, chosen: LetterFilter, payload: bytes, new: MessageId) -> stored.Letter:
+    """Append the message of a letter anew, with another body and another id, and resolve the letter; returns it.
+
+    The letter is claimed meanwhile, so that it is replaced once. A process that dies in between leaves it claimed for
+    half a minute, perhaps with the new message appended.
+    """
+    holder = f"replace-{uuid.uuid4().hex}"
+    found = (await streams.letters(chosen)).letters
+    if not found:
+        raise NotFound(f"no letter of stream {shown(chosen.stream)} has this id. Nothing was changed.")
+    old = found[0]
+    if old.raw:
+        raise InvalidInput("payload", f"{len(payload)} bytes", "its message is no JSON, so its body cannot be edited")
+    check_json(payload)
+    [state] = await streams.streams([old.stream])
+    headers = {**old.headers, REPLACES: ids.text(old.id)}
+    made = entry(state.stream, old.key, payload, old.type, id=new, partition=old.partition, headers=headers)
+    one = msgspec.structs.replace(chosen, consumer=old.consumer, status=None)
+    claimed = (await streams.letters(one, ClaimLetters(holder, span(REPLACE_WITHIN, "span")))).letters
+    if not claimed:
+        waits = "to be replayed" if old.due else old.status.value
+        raise WrongState(f"letter {ids.text(old.id)}", waits, "replace")
+    await streams.append(state.stream, [made])
+    if not (await streams.letters(one, Resolve(holder, claimed[0].token))).n:
+        raise StokerError(
+            f"message {ids.text(new)} was appended, but somebody else changed letter {ids.text(old.id)} meanwhile. "
+            "Look at it before you replay it."
+        )
+    return old
 
 
 async def clean(streams: Streams, stream: str | None, older_than: Seconds, by: By | None = None) -> int:

@@ -47,6 +47,8 @@ from stoker.model.outbox.letters import (
     LetterStatus,
     Replay,
     Resolve,
+    ResolveLetters,
+    RestoreLetters,
 )
 from stoker.model.outbox.stream import Stream, entry
 from stoker.model.query import Retention
@@ -322,7 +324,10 @@ class StreamLockStep(RuleBasedStateMachine):
     @rule(
         chosen=_filters,
         action=st.sampled_from(
-            [None, Count(), Replay(), Replay(), ClaimLetters("op", 5 * SECOND), DiscardLetters(), Clean(SECOND)]
+            [
+                *(None, Count(), Replay(), Replay(), ClaimLetters("op", 5 * SECOND), Clean(SECOND)),
+                *(DiscardLetters(), ResolveLetters(), RestoreLetters()),
+            ]
         ),
     )
     def letters(self, chosen: LetterFilter, action: LetterAction | None) -> None:

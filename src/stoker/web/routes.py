@@ -90,6 +90,7 @@ def routes() -> list[Route]:
         *_acts("/limits/{name}", limit.run, limit.VERBS),
         Route("GET", "/outbox", "read", outbox.show),
         Route("GET", "/outbox/letters", "read", letters.show),
+        Route("GET", "/outbox/letters/{stream}/{consumer}/{id}", "read", letters.one),
         Route("GET", "/outbox/{stream}/{consumer}", "read", outbox.cursors),
         *_acts("/outbox/letters/{stream}", outbox_actions.on_letters, outbox_actions.LETTER_VERBS),
         *_acts("/outbox/{stream}/{consumer}", outbox_actions.on_consumer, outbox_actions.CONSUMER_VERBS),

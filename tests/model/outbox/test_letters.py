@@ -22,6 +22,8 @@ from stoker.model.outbox.letters import (
     LetterStatus,
     Replay,
     Resolve,
+    ResolveLetters,
+    RestoreLetters,
     act,
 )
 from stoker.model.outbox.stream import Message
@@ -91,6 +93,8 @@ CHANGES: dict[LetterAction, dict[LetterStatus, LetterStatus]] = {
     Resolve("op0", 5): {TAKEN: RESOLVED},
     GiveBack("op0", 5, "again"): {TAKEN: PENDING},
     DiscardLetters(): {PENDING: DISCARDED, PARKED: DISCARDED},
+    ResolveLetters(): {PENDING: RESOLVED, PARKED: RESOLVED},
+    RestoreLetters(NOW): {RESOLVED: PENDING, DISCARDED: PENDING},
     Clean(0): {RESOLVED: RESOLVED, DISCARDED: DISCARDED},
 }
 """What each action makes of a letter, whose claim, if it has one, is over at this very moment."""
@@ -178,3 +182,20 @@ def test_a_page_goes_on_behind_the_last_letter_of_the_one_before() -> None:
     for place, last in enumerate(listed):
         behind = LetterFilter(before=last.place)
         assert [one for one in listed if behind.matches(one)] == listed[place + 1 :]
+
+
+@pytest.mark.spec("OUTBOX-67")
+def test_a_user_resolves_letters_and_takes_back_what_was_done() -> None:
+    for status, done in ((PENDING, RESOLVED), (PARKED, RESOLVED)):
+        after = acted(letter(status, due=status is PENDING), ResolveLetters(), NOW + 1)
+        assert (after.status, after.ended, after.due) == (done, NOW + 1, False)
+        back = acted(after, RestoreLetters(NOW + 1), NOW + 2)
+        assert (back.status, back.ended, back.due) == (PENDING, None, False)
+        assert act(after, RestoreLetters(NOW), NOW + 2) is None, "another action ended it"
+    assert acted(acted(letter(), DiscardLetters()), RestoreLetters(NOW)) == letter()
+    assert acted(acted(letter(), Replay()), RestoreLetters()) == letter()
+    for status in (PENDING, PARKED, TAKEN, RESOLVED, DISCARDED):
+        assert act(letter(status), RestoreLetters(), NOW) is None, "no replay was asked for"
+    for status in (TAKEN, RESOLVED, DISCARDED):
+        assert act(letter(status), ResolveLetters(), NOW) is None
+    assert letters.applicable(RestoreLetters()) == {PENDING}

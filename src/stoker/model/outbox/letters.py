@@ -202,13 +202,27 @@ class DiscardLetters(msgspec.Struct, frozen=True):
     """Give pending and parked letters up."""
 
 
+class ResolveLetters(msgspec.Struct, frozen=True):
+    """A user has dealt with pending and parked letters in another way."""
+
+
+class RestoreLetters(msgspec.Struct, frozen=True):
+    """Undo: letters that were resolved or discarded at this instant are pending again; None: those to be replayed are
+    not to be.
+    """
+
+    ended: Instant | None = None
+
+
 class Clean(msgspec.Struct, frozen=True):
     """Delete letters that were resolved or discarded so long ago."""
 
     older: Span
 
 
-LetterAction: TypeAlias = Count | Replay | ClaimLetters | Resolve | GiveBack | DiscardLetters | Clean
+LetterAction: TypeAlias = (
+    Count | Replay | ClaimLetters | Resolve | GiveBack | DiscardLetters | ResolveLetters | RestoreLetters | Clean
+)
 
 
 class LetterFilter(msgspec.Struct, frozen=True):
@@ -256,8 +270,10 @@ def applicable(action: LetterAction | None) -> frozenset[LetterStatus]:
             return frozenset({LetterStatus.PENDING, LetterStatus.REPROCESSING})
         case Resolve() | GiveBack():
             return frozenset({LetterStatus.REPROCESSING})
-        case DiscardLetters():
+        case DiscardLetters() | ResolveLetters():
             return _IN_TURN
+        case RestoreLetters(ended):
+            return frozenset({LetterStatus.PENDING}) if ended is None else ENDED
         case Clean():
             return ENDED
         case Count() | None:
@@ -288,9 +304,17 @@ def act(letter: Letter, action: LetterAction, now: Instant) -> Letter | None:
             return failed_again(pending, action.reason, now)
         case DiscardLetters() if letter.status in _IN_TURN:
             return _ended(letter, LetterStatus.DISCARDED, now)
+        case ResolveLetters() if letter.status in _IN_TURN:
+            return _ended(letter, LetterStatus.RESOLVED, now)
+        case RestoreLetters(None) if letter.due:
+            return msgspec.structs.replace(letter, due=False)
+        case RestoreLetters(int(ended)) if letter.ended == ended:
+            return msgspec.structs.replace(letter, status=LetterStatus.PENDING, ended=None)
         case Clean(older) if letter.ended is not None and letter.ended + older <= now:
             return letter
-        case Replay() | ClaimLetters() | Resolve() | GiveBack() | DiscardLetters() | Clean():
+        case Replay() | ClaimLetters() | Resolve() | GiveBack() | Clean():
+            return None
+        case DiscardLetters() | ResolveLetters() | RestoreLetters():
             return None
         case _:
             assert_never(action)

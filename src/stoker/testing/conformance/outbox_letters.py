@@ -19,6 +19,8 @@ from stoker.model.outbox.letters import (
     LetterStatus,
     Replay,
     Resolve,
+    ResolveLetters,
+    RestoreLetters,
 )
 from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.testing.conformance.harness import Store
@@ -111,6 +113,28 @@ async def test_only_ended_letters_are_cleaned_up(store: Store) -> None:
     assert (await act(ANY, Clean(HOUR))).n == 2
     assert await _statuses(orders) == [(3, TAKEN), (4, PENDING)]
     assert (await act(ANY, DiscardLetters())).n == 1, "a claimed letter is not discarded"
+
+
+@pytest.mark.core
+@pytest.mark.spec("OUTBOX-67")
+async def test_letters_are_resolved_by_a_user_and_taken_back(store: Store) -> None:
+    """Only what one action ended at its instant; a replay that is taken back is not delivered."""
+    orders = await Orders.begin(store)
+    await orders.add(*"abc")
+    await orders.turn(Rejected("bad"))
+    act = orders.engine.letters
+    assert (await act(LetterFilter(key="a"), ResolveLetters())).n == 1
+    first = store.now()
+    store.pass_time(SECOND)
+    assert (await act(LetterFilter(key="b"), DiscardLetters())).n == 1
+    assert await _statuses(orders) == [(1, RESOLVED), (2, DISCARDED), (3, PENDING)]
+    assert (await act(ANY, RestoreLetters(first))).n == 1
+    assert await _statuses(orders) == [(1, PENDING), (2, DISCARDED), (3, PENDING)]
+    assert (await act(ANY, RestoreLetters(first))).n == 0
+    assert (await act(LetterFilter(key="c"), Replay())).n == 1
+    assert (await act(ANY, RestoreLetters())).n == 1
+    assert [one.due for one in await orders.letters()] == [False] * 3
+    assert (await act(LetterFilter(key="c"), Replay())).n == 1, "it can be replayed again"
 
 
 @pytest.mark.spec("OUTBOX-29")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, convert
 
 from stoker.admin import Preview
+from stoker.admin.letter_walk import OnLetters
+from stoker.admin.outbox import ShownStream
 from stoker.engines.base import Feature
 from stoker.model.errors import NotFound
 from stoker.model.outbox.letters import LetterStatus
-from stoker.model.outbox.stream import LONGEST_TYPE
+from stoker.model.outbox.stream import LARGEST_MESSAGE, LONGEST_TYPE
 from stoker.model.unique import LONGEST_KEY
-from stoker.outbox.consumers import ConsumerState, StreamHandle, StreamState
+from stoker.outbox.consumers import ConsumerState, StreamState
 from stoker.outbox.letters import LetterState
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
@@ -71,10 +74,28 @@ class LettersBody(t.Strict):
     consumer: t.Name | None = None
 
 
+class RestoreBody(LettersBody, kw_only=True):
+    """Which letters: those that were resolved or discarded at the moment `ended`, or those to be replayed."""
+
+    ended: Annotated[datetime, Meta(tz=True)] | None = None
+
+
+class LetterChosen(t.Strict):
+    """Of which consumer."""
+
+    consumer: t.Name | None = None
+
+
+class ReplaceBody(LetterChosen, kw_only=True):
+    """The new body, as the text of its JSON."""
+
+    payload: Annotated[str, Meta(max_length=LARGEST_MESSAGE)]
+
+
 class LettersPreview(LettersChosen, kw_only=True):
     """What would be done to which letters: those of all streams where none is named."""
 
-    action: Literal["replay", "discard"]
+    action: OnLetters
     stream: t.Name | None = None
 
 
@@ -100,6 +121,25 @@ class LetterList(Struct, kw_only=True):
 
     letters: list[LetterState]
     after: str | None
+
+
+class LetterRecord(LetterState, frozen=True, kw_only=True):
+    """A letter with its headers; its body is revealed by itself."""
+
+    headers: Mapping[str, str]
+    raw: bool
+
+
+class RevealedLetter(Struct, kw_only=True):
+    """The text of a body; secrets are masked unless the role is admin."""
+
+    text: str
+
+
+class Replaced(Struct, kw_only=True):
+    """The id of the message that was appended."""
+
+    message: str
 
 
 class Changed(Struct, kw_only=True):
@@ -198,17 +238,52 @@ async def discard(visit: RequestContext, given: LettersBody) -> Changed:
     return Changed(changed=await _changed(visit).discard(given.ids, consumer=given.consumer))
 
 
+@api.post("/streams/{stream}/letters/resolve")
+async def resolve(visit: RequestContext, given: LettersBody) -> Changed:
+    """Note that letters were dealt with in another way; they stay listed."""
+    return Changed(changed=await _changed(visit).resolve(given.ids, consumer=given.consumer))
+
+
+@api.post("/streams/{stream}/letters/restore")
+async def restore(visit: RequestContext, given: RestoreBody) -> Changed:
+    """Take back a replay, or what resolved or discarded letters at a moment."""
+    return Changed(changed=await _changed(visit).restore(given.ids, ended=given.ended, consumer=given.consumer))
+
+
+@api.get("/streams/{stream}/letters/{id}")
+async def letter(visit: RequestContext, given: LetterChosen) -> LetterRecord:
+    """Read a letter, without its body."""
+    found = await _stream(visit).letter(place(visit, "id"), consumer=given.consumer)
+    return convert(found, LetterRecord, from_attributes=True)
+
+
+@api.post("/streams/{stream}/letters/{id}/reveal")
+async def reveal_letter(visit: RequestContext, given: LetterChosen) -> RevealedLetter:
+    """Show the body of a letter."""
+    needs_everything(visit)
+    body = await _stream(visit).reveal(place(visit, "id"), consumer=given.consumer)
+    return RevealedLetter(text=body.decode(errors="replace"))
+
+
+@api.post("/streams/{stream}/letters/{id}/replace")
+async def replace_letter(visit: RequestContext, given: ReplaceBody) -> Replaced:
+    """Append the message of a letter anew with another body, and resolve the letter."""
+    handle = _changed(visit)
+    new = await handle.replace(place(visit, "id"), given.payload.encode(), consumer=given.consumer)
+    return Replaced(message=new)
+
+
 def _offered(visit: RequestContext) -> None:
     if Feature.OUTBOX not in visit.board.store.root().features:
         raise NotFound("This store has no streams.")
 
 
-def _stream(visit: RequestContext) -> StreamHandle:
+def _stream(visit: RequestContext) -> ShownStream:
     _offered(visit)
     return visit.admin.outbox.stream(place(visit, "stream"))
 
 
-def _changed(visit: RequestContext) -> StreamHandle:
+def _changed(visit: RequestContext) -> ShownStream:
     needs_everything(visit)
     visit.board.hub.forget()
     return _stream(visit)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import quote
 
+from markupsafe import Markup
 from starlette.responses import Response
 
+from stoker.admin.letter_walk import OnLetters
 from stoker.admin.operations import OperationView
 from stoker.engines.base import Feature
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.humanize import count
 from stoker.model.outbox.letters import LetterStatus
+from stoker.outbox.letters import REPLACES, Letter, LetterState
 from stoker.web import view
 from stoker.web.forms import moment_of, whole
 from stoker.web.hub import Reading
-from stoker.web.pages import outbox, shared
+from stoker.web.humanize import time
+from stoker.web.pages import job_edit, outbox, shared
 from stoker.web.pages.operations import TYPED_ABOVE, check_typed, grown
 from stoker.web.problems import Problem
 from stoker.web.request import RequestContext
@@ -38,10 +43,15 @@ class Verb(NamedTuple):
     keep: str
 
 
-VERBS: Final[dict[Literal["replay", "discard"], Verb]] = {
+VERBS: Final[dict[OnLetters, Verb]] = {
     "replay": Verb(
         "Replay",
         "Each is delivered again in the next turn of its consumer, and is a letter again if that fails.",
+        "Leave them as they are",
+    ),
+    "resolve": Verb(
+        "Resolve",
+        "They were dealt with in another way and are never delivered; they stay listed as resolved.",
         "Leave them as they are",
     ),
     "discard": Verb(
@@ -81,10 +91,69 @@ async def show(visit: RequestContext) -> Response:
         "stream_names": [one.name for one in seen.streams],
         "consumer_names": sorted({one.name for state in seen.streams for one in state.consumers}),
         "replays": status in {"pending", "all"},
-        "discards": status in {"pending", "parked", "all"},
+        "ends": status in {"pending", "parked", "all"},
         "first": not visit.parameter("after"),
     }
     return view.page(visit, "letters.html", context)
+
+
+def path_of(letter: LetterState) -> str:
+    """Where the page of a letter is, below the mount."""
+    return f"outbox/letters/{quote(letter.stream, safe='')}/{quote(letter.consumer, safe='')}/{letter.id}"
+
+
+async def one(visit: RequestContext) -> Response:
+    """The letter of the address."""
+    given = visit.request.path_params
+    return await letter_page(visit, given["stream"], given["consumer"], given["id"])
+
+
+async def letter_page(
+    visit: RequestContext, stream: str, consumer: str, id_: str, body: bytes | None = None, mistake: str = ""
+) -> Response:
+    """A letter with its reason, headers and the other letters of its key; `body` where it is revealed."""
+    if Feature.OUTBOX not in visit.board.store.root().features:
+        raise NotFound("This store has no streams.")
+    reading, handle = await visit.board.hub.reading(), visit.admin.outbox.stream(stream)
+    try:
+        found = await handle.letter(id_, consumer=consumer)
+    except InvalidInput:
+        raise NotFound("No letter has this id.") from None
+    near = (await handle.letters(consumer=consumer, key=found.key, status=None, limit=SHOWN)).letters
+    open_ = found.status in {LetterStatus.PENDING, LetterStatus.PARKED}
+    context = _common(visit, reading, f"Letter of {stream}, {found.status.value}") | {
+        "l": found,
+        "facts": _facts(visit, found),
+        "near": sorted(near, key=lambda one: one.number),
+        "parked": any(one.status is LetterStatus.PARKED for one in near),
+        "consumer_path": outbox.consumer_path(stream, consumer),
+        "path": f"outbox/letters/{quote(stream, safe='')}",
+        "fields": (("id", found.id), ("consumer", consumer)),
+        "open": open_ and not found.due,
+        "editable": found.status is LetterStatus.PENDING and not found.due and not found.raw,
+        "revealed": None if body is None else job_edit.shown(body),
+        "mistake": mistake,
+    }
+    return view.page(visit, "letter.html", context, 422 if mistake else 200)
+
+
+def _facts(visit: RequestContext, letter: Letter) -> list[tuple[str, str | Markup, str]]:
+    """Name, text and link of what is known."""
+    stream, replaces = letter.stream, letter.headers.get(REPLACES, "")
+    found: list[tuple[str, str | Markup, str]] = [
+        ("Stream", stream, visit.url("outbox")),
+        ("Consumer", letter.consumer, visit.url(outbox.consumer_path(stream, letter.consumer))),
+        ("Place", f"partition {letter.partition}, number {letter.number:,}", ""),
+        ("Key", letter.key, _url(visit, {"stream": stream, "key": letter.key}, status="all")),
+        ("Type", letter.type, _url(visit, {"stream": stream, "type": letter.type}, status="all")),
+        ("Tries", f"{letter.attempts:,}", ""),
+        ("Appended", time(letter.created), ""),
+        ("Failed last", time(letter.failed), ""),
+        ("Ended", "" if letter.ended is None else time(letter.ended), ""),
+        ("Trace", letter.trace_id or "", ""),
+        ("Replaces message", replaces, ""),
+    ]
+    return [(name, text, link) for name, text, link in found if text]
 
 
 def _url(visit: RequestContext, fields: Fields, **more: str) -> str:
@@ -125,7 +194,7 @@ async def _preview(visit: RequestContext, wanted: str, fields: Fields, refused: 
     return view.page(visit, "letters-new.html", context, 200 if refused is None else refused.status)
 
 
-def _verb(do: str) -> tuple[Literal["replay", "discard"], Verb]:
+def _verb(do: str) -> tuple[OnLetters, Verb]:
     for name, verb in VERBS.items():
         if name == do:
             return name, verb
@@ -150,7 +219,7 @@ async def start(visit: RequestContext) -> Response:
 
 
 async def begin(
-    visit: RequestContext, do: Literal["replay", "discard"], fields: Fields, of: int, counted_at: datetime | None
+    visit: RequestContext, do: OnLetters, fields: Fields, of: int, counted_at: datetime | None
 ) -> tuple[OperationView, int]:
     """Start an operation on the letters that were counted at a moment, unless they are more; returns their number."""
     shared.needs_everything(visit)

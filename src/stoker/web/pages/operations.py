@@ -33,7 +33,11 @@ from stoker.web.view import Flash
 TYPED_ABOVE = 100
 LARGEST_SELECTION = 1_000
 
-LETTERS: Final = {"replay-letters": "Replay of letters", "discard-letters": "Discarding of letters"}
+LETTERS: Final = {
+    "replay-letters": "Replay of letters",
+    "resolve-letters": "Resolving of letters",
+    "discard-letters": "Discarding of letters",
+}
 """What is done to many letters."""
 
 LABELS: Final = {**{name: one.many_label() for name, one in MANY.items()}, **LETTERS}
