@@ -23,6 +23,7 @@ from stoker.model.errors import (
     InvalidArgument,
     InvalidInput,
     InvalidOption,
+    InvalidPayload,
     NotFound,
     StokerError,
     WrongState,
@@ -227,7 +228,7 @@ def check_json(payload: bytes) -> None:
     try:
         msgspec.json.decode(payload)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise InvalidInput("payload", payload[:100].decode(errors="replace"), f"must be JSON: {error}") from None
+        raise InvalidPayload("payload", payload, f"must be JSON: {error}") from None
 
 
 async def replace(streams: Streams, chosen: LetterFilter, payload: bytes, new: MessageId) -> stored.Letter:
