@@ -123,6 +123,9 @@ async def main() -> None:
     assert_type(job.refresh_sync(), Job)
     assert_type(job.cancel_sync(force=True, reason="late"), bool)
     assert_type(jobs.enqueue_sync(send.draft("a"), tx=object()), JobHandle[Any])
+    with jobs.joining(Pool()) as joined:
+        assert_type(joined, Pool)
+        assert_type(send.using(tx=False).enqueue_sync("a"), JobHandle[bool])
     assert_type(jobs.enqueue_many_sync(send.draft(one) for one in "ab"), list[Receipt])
 
     assert_type(await index.enqueue(7), JobHandle[str])
