@@ -27,6 +27,8 @@ HOME = {
     "stoker.testing",
     "stoker.outbox",
     "stoker.web",
+    "stoker.contrib.django",
+    "stoker.contrib.django.testing",
     "stoker.contrib.fastapi",
     "stoker.contrib.flask",
 }
