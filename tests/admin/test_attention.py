@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 from stoker import Limit
-from stoker.admin import Admin, Filter
+from stoker.admin import Admin, Filter, documents
 from stoker.app import Stoker
 from stoker.engines.base import Feature, outbox_of
 from stoker.model.control import Presence
+from stoker.model.errors import InvalidInput, NotFound
 from stoker.model.events import Event, EventType, Point
-from stoker.model.findings import Finding
+from stoker.model.findings import Acknowledged, Finding
 from stoker.model.health.check import Grade
 from stoker.model.job import Claim, Demand, Settlement, Status
 from stoker.model.outbox.cursor import Consumer
 from stoker.model.outbox.stream import Entry, Stream
-from stoker.model.time import HOUR, MINUTE, SECOND, Instant
+from stoker.model.time import HOUR, MINUTE, SECOND, Instant, moment
 from stoker.observe import prometheus
 from stoker.testing.clock import VirtualClock
 from tests.harness.letters import letters
@@ -225,3 +226,59 @@ async def test_the_check_up_and_the_metrics_say_what_the_overview_says(
     assert 'stoker_queue_late{queue="maill"} 0.0' in text
     assert work.deaths is not None
     assert work.deaths.times == 12
+
+
+@pytest.mark.spec("NEED-21", "NEED-22")
+async def test_a_finding_is_acknowledged_for_a_while(app: Stoker, clock: VirtualClock) -> None:
+    admin = Admin(app, by="ada")
+    for _ in range(2):
+        await app.enqueue(app.draft("send", queue="bulk"))
+    await beat(app)
+    assert (await admin.overview()).wrong
+    shown = await admin.health.acknowledge("no worker: bulk", reason=" a migration ", for_=3600)
+    assert (shown.tone, shown.acknowledged) == ("plain", Acknowledged("ada", moment(clock() + HOUR), "a migration"))
+    overview = await admin.overview()
+    assert (overview.wrong, overview.needs_attention, overview.verdict) == (False, False, "Everything keeps up")
+    assert [one.id for one in overview.findings] == ["no worker: bulk"]
+    [check] = [one for one in await admin.health.check() if one.name == "queues"]
+    assert check.verdict is not Grade.WRONG, "the check-up knows it, too"
+    again = await admin.health.acknowledge("no worker: bulk", reason="still", for_=60)
+    assert again.acknowledged is not None
+    assert again.acknowledged.reason == "still"
+    [second, first] = await admin.audit.list(action="findings.acknowledge")
+    assert (first.who, first.target, first.reason) == ("ada", "finding no worker: bulk", "a migration")
+    assert first.after["reason"] == "a migration"
+    assert second.after["reason"] == "still"
+    for _ in range(2):
+        await app.enqueue(app.draft("send", queue="bulk"))
+    assert (await admin.overview()).wrong, "four are twice as many as two"
+    await admin.health.withdraw("no worker: bulk")
+    with pytest.raises(NotFound, match="is not acknowledged"):
+        await admin.health.withdraw("no worker: bulk")
+    assert [one.action for one in await admin.audit.list(action="findings.withdraw")] == ["findings.withdraw"]
+    await admin.health.acknowledge("no worker: bulk", reason="ok", for_=60)
+    later(clock, 61 * SECOND)
+    await beat(app)
+    assert (await admin.overview()).wrong, "its time has passed"
+    assert len(await documents.acknowledgements(await app.engine())) == 1
+    await app.enqueue(app.draft("send", queue="other"))
+    await admin.health.acknowledge("no worker: other", reason="ok")
+    assert [one.finding for one in await documents.acknowledgements(await app.engine())] == ["no worker: other"]
+
+
+@pytest.mark.spec("NEED-21")
+async def test_an_acknowledgement_needs_a_reason_a_time_and_a_finding(app: Stoker) -> None:
+    admin = Admin(app)
+    await app.enqueue(app.draft("send", queue="bulk"))
+    await beat(app)
+    for wrong in (
+        {"reason": " "},
+        {"reason": "x" * 501},
+        {"reason": "ok", "for_": 0},
+        {"reason": "ok", "for_": 86_401},
+    ):
+        with pytest.raises(InvalidInput, match=r"must be (1 to 500 characters|more than 0 and at most 86400 seconds)"):
+            await admin.health.acknowledge("no worker: bulk", **wrong)
+    with pytest.raises(NotFound, match="there is no finding 'late: mail': `stoker findings` lists them"):
+        await admin.health.acknowledge("late: mail", reason="ok")
+    assert (await admin.overview()).wrong

@@ -570,6 +570,28 @@ def test_an_operation_of_another_process_is_watched_to_its_end(url: str, monkeyp
     assert (last["state"], last["fates"]) == ("failed", {"changed": 1_000})
 
 
+@pytest.mark.spec("CLI-90")
+def test_an_acknowledged_finding_is_history_for_a_check(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call("jobs", "requeue", "is:dead")
+    monkeypatch.setattr(findings, "ALONE_AFTER", -1)
+    assert call("status", "--check", code=1).stdout.startswith("One thing needs you")
+    head, row = (line.split("\t") for line in call("findings").stdout.splitlines())
+    assert (head, row[:2]) == (["finding", "tone", "note"], ["no worker", "wrong"])
+    assert "Missing option" in call("findings", "acknowledge", "no worker", code=2).output
+    said = call("findings", "acknowledge", "no worker", "--reason", "a migration", "--for", "4h").stdout
+    assert said == "finding no worker is acknowledged for 4h\n"
+    assert (
+        "at most 86400" in call("findings", "acknowledge", "no worker", "--reason", "x", "--for", "2d", code=2).stderr
+    )
+    calm = call("status", "--check").stdout
+    assert calm.startswith("Everything keeps up\nnote: No worker")
+    assert "a migration" in calm
+    assert "Acknowledged by" in calm
+    assert call("findings", "withdraw", "no worker").stdout == "finding no worker counts again\n"
+    assert "is not acknowledged" in call("findings", "withdraw", "no worker", code=3).stderr
+    call("status", "--check", code=1)
+
+
 @pytest.mark.spec("CLI-24")
 @pytest.mark.parametrize(
     "words",

@@ -9,8 +9,10 @@ import pytest
 
 from stoker.model.control import Pause, Presence, Queue
 from stoker.model.findings import (
+    Acknowledgement,
     Deaths,
     Delivery,
+    Finding,
     Situation,
     badges,
     findings,
@@ -355,3 +357,58 @@ def test_retries_are_asked_for_where_no_live_worker_serves_their_queue() -> None
     assert told(census=given.census, queues=[paused], retries={"sms": 1}) == [
         "sms has 1 ready job and no worker. It waits until one serves it. Run `stoker work app:jobs -q sms`."
     ]
+
+
+def ids_of(**given: object) -> list[str]:
+    situation = {"census": census(), "presences": [presence()]} | given
+    return [one.id for one in findings(Situation(**situation))]  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("NEED-20")
+def test_the_id_of_a_finding_has_no_numbers_and_lasts() -> None:
+    for n in (3, 12):
+        assert ids_of(presences=[], census=census(n)) == ["no worker"]
+        assert ids_of(census=census(n, queue="bulk")) == ["no worker: bulk"]
+        assert ids_of(census=census(n, kind="call")) == ["unknown kind: call in mail"]
+        assert ids_of(census=census(n, lag=n * HOUR)) == ["late: mail"]
+        assert ids_of(deaths=Deaths(n)) == ["deaths"]
+        gone = [presence(f"w{one}", pid=one, seen_at=NOW - 20 * SECOND, running=n) for one in range(n)]
+        assert ids_of(presences=[presence(), gone[0]]) == ["silent worker: fra-3"]
+        assert ids_of(presences=[presence(), *gone]) == ["silent workers"]
+        assert ids_of(schedules=[schedule("report", n * HOUR)]) == ["overdue: report"]
+        broken = schedule("report", 0, last_error="no", last_status=Action.FAIL)
+        assert ids_of(schedules=[broken]) == ["could not fire: report"]
+        assert ids_of(deliveries=[Delivery("orders", "mailer", letters=n)]) == ["letters: orders / mailer"]
+        assert ids_of(deliveries=[Delivery("orders", "mailer", n * MINUTE)]) == ["not delivered: orders / mailer"]
+        paused = Queue(name="mail", pause=Pause())
+        assert ids_of(queues=[paused], census=census(n)) == ["paused: mail"]
+        cooling = Queue(name="mail", cooldown=Cooldown(count=n, until=NOW + MINUTE))
+        assert ids_of(queues=[cooling], census=census(n)) == ["cooling: mail"]
+        held = Queue(name="mail", workers=0)
+        assert ids_of(queues=[held], census=census(n, lag=n * HOUR)) == ["held back: mail"]
+        versions = [presence(version="1.0"), presence("v", version=f"1.{n}")]
+        assert ids_of(presences=versions) == ["two versions"]
+
+
+def known(finding: str, **given: object) -> Acknowledgement:
+    fields = {"by": "ada", "reason": "a migration", "at": NOW, "until": NOW + HOUR, "tone": "bad"} | given
+    return Acknowledgement(finding=finding, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("NEED-21")
+def test_a_finding_that_a_person_knows_of_is_history() -> None:
+    def bulk(n: int, *acknowledged: Acknowledgement) -> Finding:
+        given = Situation(census=census(n, queue="bulk"), presences=[presence()], acknowledged=acknowledged)
+        [one] = findings(given)
+        return one
+
+    assert bulk(3).tone == "bad"
+    one = bulk(5, known("no worker: bulk", figure=3), known("late: mail"))
+    assert (one.tone, verdict([one])) == ("plain", "Everything keeps up")
+    assert str(one).endswith("until one serves it. Acknowledged by ada until 15:28 UTC: a migration.")
+    assert bulk(6, known("no worker: bulk", figure=3)).tone == "bad", "its number has doubled"
+    assert bulk(6, known("no worker: bulk")).tone == "plain", "it had no number"
+    assert bulk(3, known("no worker: bulk", figure=3, until=NOW)).tone == "bad", "its time has passed"
+    assert bulk(3, known("no worker: bulk", figure=3, tone="warn")).tone == "bad", "it is worse than then"
+    assert bulk(3, known("no worker: mail", figure=3)).tone == "bad", "another one is known"
+    assert "nobody by name" in str(bulk(3, known("no worker: bulk", by="")))

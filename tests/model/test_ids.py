@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import (
+    SHORT,
     Mint,
     compose,
     derived,
@@ -20,6 +21,7 @@ from stoker.model.ids import (
     minted_at,
     occurrence,
     parse,
+    short,
     shortened,
     text,
 )
@@ -175,3 +177,13 @@ def test_an_id_that_was_cut_keeps_its_ends(written: str, head: str, tail: str) -
 )
 def test_what_is_no_id_that_was_cut_is_none(written: str) -> None:
     assert shortened(written) is None
+
+
+@pytest.mark.spec("CLI-69")
+def test_a_short_id_is_one_that_can_be_typed() -> None:
+    whole = "0193b0f0-0000-7000-8000-00000000abcd"
+    assert short(whole) == "0193b0f0…abcd"
+    assert len(short(whole)) == SHORT
+    cut = shortened(short(whole))
+    assert cut is not None
+    assert cut.fits(parse(whole))

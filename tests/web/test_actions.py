@@ -770,3 +770,26 @@ async def test_a_question_whose_yes_cannot_be_undone_is_red(app: Stoker, client:
         page = await client.post(f"/jobs/{id_}/{verb}")
         assert (page.status_code, "solid-danger" in page.text) == (200, red), verb
     assert await status(app, id_) is Status.RUNNING
+
+
+@pytest.mark.spec("NEED-22")
+async def test_a_finding_is_acknowledged_on_a_page_and_withdrawn(app: Stoker, client: Client) -> None:
+    await enqueue(app, queue="bulk")
+    await beat(app)
+    page = await client.get("/health")
+    assert "One thing needs you" in text(page)
+    assert "Acknowledge…" in text(page)
+    done = told(
+        await client.post("/findings/acknowledge", {"finding": "no worker: bulk", "reason": "a move", "hours": "2"})
+    )
+    assert done["text"] == "Acknowledged: no worker: bulk."
+    for path in ("/health", "/"):
+        shown = text(await client.get(path))
+        assert "Everything keeps up" in shown
+        assert re.search(r"Acknowledged by .* until \d\d:\d\d UTC: a move\.", shown)
+        assert "Withdraw" in shown
+    await undo(client, done)
+    assert "One thing needs you" in text(await client.get("/health"))
+    for wrong in ({"reason": ""}, {"reason": "x", "hours": "25"}):
+        refused = await client.post("/findings/acknowledge", {"finding": "no worker: bulk", **wrong})
+        assert refused.status_code == 422

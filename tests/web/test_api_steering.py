@@ -17,7 +17,7 @@ from stoker.model.outbox.stream import Entry, Stream
 from stoker.model.time import HOUR, moment
 from stoker.testing.clock import VirtualClock
 from stoker.web import Limits, dashboard
-from tests.web.conftest import Client, claim, end, enqueue, watched
+from tests.web.conftest import Client, beat, claim, end, enqueue, watched
 from tests.web.test_api import ENGINES, UNKNOWN, send
 
 WITH_STREAMS = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("memory", "sqlite", "postgres")]
@@ -294,3 +294,20 @@ async def test_the_correlation_is_that_of_the_metadata_before_the_arguments(app:
     job = await app.enqueue(app.draft("send", {"request_id": "r"}, metadata={"correlation_id": "c-17"}))
     assert (await client.get(f"/api/v1/jobs/{job.id}")).json()["correlation"] == "c-17"
     assert "c-17" in (await client.get(f"/jobs/{job.id}")).text
+
+
+@pytest.mark.spec("NEED-22")
+async def test_a_finding_is_acknowledged_by_rest(app: Stoker, client: Client) -> None:
+    await enqueue(app, queue="bulk")
+    await beat(app)
+    body = {"finding": "no worker: bulk", "reason": "a move", "seconds": 60}
+    [before] = (await client.get("/api/v1/findings")).json()["findings"]
+    assert (before["id"], before["tone"], before["figure"], before["acknowledged"]) == (body["finding"], "bad", 1, None)
+    assert (await send(client, "POST", "/findings/acknowledge", body)).json()["tone"] == "plain"
+    [found] = (await client.get("/api/v1/overview")).json()["findings"]
+    assert (found["tone"], found["acknowledged"]["reason"]) == ("plain", "a move")
+    assert (await send(client, "POST", "/findings/acknowledge", {**body, "seconds": 86_401})).status_code == 422
+    assert (await send(client, "POST", "/findings/acknowledge", {**body, "finding": "late: x"})).status_code == 404
+    assert (await send(client, "POST", "/findings/withdraw", {"finding": body["finding"]})).json() == {"done": True}
+    assert (await send(client, "POST", "/findings/withdraw", {"finding": body["finding"]})).status_code == 404
+    assert (await client.get("/api/v1/findings")).json()["findings"] == [before]

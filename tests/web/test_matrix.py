@@ -29,8 +29,15 @@ Limit = Literal["none", "own", "foreign"]
 QUEUE, OTHER = "mail", "billing"
 
 OF_NO_QUEUE = (
-    *("/operations", "/outbox/", "/workers/"),
-    *("/api/v1/groups/", "/api/v1/operations", "/api/v1/streams/", "/api/v1/tokens", "/api/v1/workers/"),
+    *("/findings/", "/operations", "/outbox/", "/workers/"),
+    *(
+        "/api/v1/findings/",
+        "/api/v1/groups/",
+        "/api/v1/operations",
+        "/api/v1/streams/",
+        "/api/v1/tokens",
+        "/api/v1/workers/",
+    ),
 )
 BUDGETS = {"/limits/{name}/tune", "/limits/{name}/drain", "/api/v1/limits/{name}", "/api/v1/limits/{name}/drain"}
 COUNTED = {"/operations/new"}
@@ -45,6 +52,8 @@ BODIES: dict[str, Any] = {
     "/jobs/{id}/prioritize": {"priority": 3},
     "/operations": {"action": "cancel", "q": "is:ready", "count": 1_000, "counted_at": NOW},
     "/operations/letters": {"action": "replay", "stream": "orders", "count": 5, "counted_at": NOW},
+    "/findings/acknowledge": {"finding": "deaths", "reason": "known"},
+    "/findings/withdraw": {"finding": "deaths"},
     "/schedules": {"name": "made", "kind": "send", "cron": "0 3 * * *"},
     "/limits/{name}": {"n": 5},
     "/queues/{name}/limits/{limit}": {"n": 5},
@@ -61,6 +70,8 @@ FORMS: dict[str, dict[str, str]] = {
     "/operations": {"do": "cancel", "q": "is:ready", "of": "1000", "count": "1000"},
     "/operations/new": {"do": "cancel", "id": "{job}"},
     "/operations/letters": {"do": "replay", "stream": "orders"},
+    "/findings/acknowledge": {"finding": "deaths", "reason": "known"},
+    "/findings/withdraw": {"finding": "deaths"},
     "/new-schedule": {"name": "made-by-form", "kind": "send", "cron": "0 3 * * *"},
     "/jobs/{id}/move": {"queue": "{queue}"},
     "/jobs/{id}/prioritize": {"priority": "3"},

@@ -77,6 +77,8 @@ FORMS: Final[dict[str, dict[str, str]]] = {
         "type": "",
         "key": "",
     },
+    "/findings/acknowledge": {"finding": "deaths", "reason": "why", "hours": "4"},
+    "/findings/withdraw": {"finding": "deaths"},
     "/operations/{id}/stop": {},
     "/operations/{id}/resume": {},
     f"{QUEUE}/pause": {"minutes": "5", "reason": "why"},

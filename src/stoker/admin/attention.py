@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stoker.admin.documents import acknowledgements
 from stoker.app import Stoker
 from stoker.app_path import named
 from stoker.engines.base import Engine, Feature, outbox_of
 from stoker.model.control import Presence, Queue, is_silent
 from stoker.model.error_records import error_groups
 from stoker.model.events import EventType
-from stoker.model.findings import LEAST_DEATHS, Deaths, Delivery, Situation, waiting_long
+from stoker.model.findings import LEAST_DEATHS, Acknowledgement, Deaths, Delivery, Situation, waiting_long
 from stoker.model.job import Job, Status
 from stoker.model.names import listed
 from stoker.model.operator_metrics import deliveries
@@ -41,15 +42,19 @@ class Slowly(msgspec.Struct, frozen=True):
     schedules: Sequence[Schedule] = ()
     deliveries: Sequence[Delivery] = ()
     deaths: Deaths = Deaths(0)
+    acknowledged: Sequence[Acknowledgement] = ()
     calls: int = 0
 
 
 async def read_slowly(engine: Engine, census: Census, redact: Redaction) -> Slowly:
-    """Read schedules, consumers with their letters, and who died: two calls, more where there is something to tell."""
+    """Read schedules, consumers with their letters, who died, and what people know of.
+
+    Three calls, more where there is something to tell.
+    """
     schedules = await engine.schedules.read()
     found, calls = await _deliveries(engine, census.at)
     deaths, more = await read_deaths(engine, census, redact)
-    return Slowly(schedules, found, deaths, 1 + calls + more)
+    return Slowly(schedules, found, deaths, await acknowledgements(engine), 2 + calls + more)
 
 
 async def _deliveries(engine: Engine, now: Instant) -> tuple[list[Delivery], int]:
@@ -186,6 +191,7 @@ async def situation(
         deaths=slowly.deaths,
         schedules=slowly.schedules,
         deliveries=slowly.deliveries,
+        acknowledged=slowly.acknowledged,
         homes=homes(app, census),
         app=named(app),
     )

@@ -1,4 +1,4 @@
-"""Access tokens, sessions, operations and errors as engines store them: JSON documents under a kind and a name."""
+"""Tokens, sessions, operations, errors and acknowledgements as engines store them: JSON under a kind and a name."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import TypeVar
 
 import msgspec
 
-from stoker.engines.base import ERRORS, OPERATIONS, SESSIONS, TOKENS, Engine
-from stoker.model.audit import By, of_operation, of_token
+from stoker.engines.base import ACKNOWLEDGED, ERRORS, OPERATIONS, SESSIONS, TOKENS, Engine
+from stoker.model.audit import By, of_acknowledgement, of_operation, of_token
 from stoker.model.error_records import ErrorRecord
+from stoker.model.findings import Acknowledgement
 from stoker.model.operations import Operation
 from stoker.model.tokens import AccessToken, Session
 
-T = TypeVar("T", AccessToken, Session, Operation, ErrorRecord)
+T = TypeVar("T", AccessToken, Session, Operation, ErrorRecord, Acknowledgement)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -74,3 +75,17 @@ async def put_operation(
 async def error_records(engine: Engine) -> list[ErrorRecord]:
     """What is known of every error; the roll-up of workers writes it."""
     return await _read(engine, ERRORS, ErrorRecord)
+
+
+async def acknowledgements(engine: Engine) -> list[Acknowledgement]:
+    """Every acknowledgement of a finding, also those whose time has passed, by finding."""
+    return sorted(await _read(engine, ACKNOWLEDGED, Acknowledgement), key=lambda one: one.finding)
+
+
+async def put_acknowledgement(
+    engine: Engine, finding: str, before: Acknowledgement | None, after: Acknowledgement | None, *, by: By | None = None
+) -> bool:
+    """Acknowledge a finding, or withdraw that, if what is stored of it is still `before`; None: nothing."""
+    known, new = (None if one is None else _encode(one) for one in (before, after))
+    by_deed = None if by is None else (by, of_acknowledgement(finding, before, after))
+    return await engine.documents.swap(ACKNOWLEDGED, finding, known, new, by=by_deed)

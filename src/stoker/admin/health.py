@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from stoker.admin import attention
+from stoker.admin import attention, documents
 from stoker.admin.context import Noun
 from stoker.engines.base import CORRUPT, Description, Engine
 from stoker.event_buffer import wall
@@ -19,9 +19,13 @@ from stoker.model.errors import (
     EngineReadOnly,
     EngineRefused,
     EngineUnavailable,
+    InvalidInput,
+    NotFound,
     SchemaMismatch,
+    shown,
 )
 from stoker.model.events import Event, EventType, Window
+from stoker.model.findings import LONGEST_ACKNOWLEDGED, LONGEST_REASON, Acknowledgement, Finding, findings
 from stoker.model.health import jobs, postgres, redis, sqlite, transport
 from stoker.model.health.check import Check, note, ok, warning, wrong
 from stoker.model.health.facts import MOST_NAMED, Facts
@@ -29,7 +33,7 @@ from stoker.model.health.jobs import Misdated, Overdue, Situation
 from stoker.model.job import Job, Status
 from stoker.model.query import LARGEST_PAGE, Order, Query
 from stoker.model.schedule import is_unreadable
-from stoker.model.time import HOUR, MINUTE, SECOND, Instant, Span
+from stoker.model.time import HOUR, MINUTE, SECOND, Instant, Seconds, Span, span
 
 RUNS_OF: Span = HOUR
 MOST_EVENTS = 10_000
@@ -43,7 +47,66 @@ _OWN_WORDS = (SchemaMismatch, EngineRefused, EngineReadOnly, EngineFull)
 
 
 class HealthAdmin(Noun):
-    """The check-up of a store."""
+    """The check-up of a store, and what people know of its findings."""
+
+    async def findings(self) -> list[Finding]:
+        """What needs a person now, in the order in which to look; what was acknowledged is plain."""
+        engine = await self._context.engine()
+        presences, queues = await engine.control.workers(), await engine.control.queues()
+        census = await engine.operator.census()
+        found = await attention.situation(engine, self._context.app, self._context.redact, census, queues, presences)
+        return findings(found)
+
+    async def acknowledge(self, finding: str, *, reason: str, for_: Seconds = 86_400) -> Finding:
+        """Say that a finding is known, and why it may stay so long, a day at most; returns it as it is shown then.
+
+        It is history until then, unless its tone becomes worse or its number doubles. Raises `NotFound` for one that
+        there is not.
+        """
+        length, why = span(for_, "for_"), reason.strip()
+        if not 0 < length <= LONGEST_ACKNOWLEDGED:
+            raise InvalidInput("for_", for_, "must be more than 0 and at most 86400 seconds: a day")
+        if not 0 < len(why) <= LONGEST_REASON:
+            raise InvalidInput("reason", reason[:40], f"must be 1 to {LONGEST_REASON} characters")
+        engine, by = await self._context.engine(), self._context.signed(why)
+        now = await engine.now()
+        await self._sweep(engine, now)
+        while True:
+            there = {one.finding: one for one in await documents.acknowledgements(engine)}
+            one = next((one for one in await self.findings() if one.id == finding), None)
+            if one is None:
+                raise NotFound(
+                    f"there is no finding {shown(finding)}: `stoker findings` lists them. Nothing was changed."
+                )
+            known = there.get(finding)
+            tone = one.tone if one.acknowledged is None or known is None else known.tone
+            after = Acknowledgement(
+                finding=finding,
+                by=self._context.by or "",
+                reason=why,
+                at=now,
+                until=now + length,
+                tone=tone,
+                figure=one.figure,
+            )
+            if await documents.put_acknowledgement(engine, finding, known, after, by=by):
+                return next((one for one in await self.findings() if one.id == finding), one)
+
+    async def withdraw(self, finding: str) -> None:
+        """End an acknowledgement: the finding counts again. Raises `NotFound` where there is none."""
+        engine, by = await self._context.engine(), self._context.signed()
+        while True:
+            found = next((one for one in await documents.acknowledgements(engine) if one.finding == finding), None)
+            if found is None:
+                raise NotFound(f"finding {shown(finding)} is not acknowledged. Nothing was changed.")
+            if await documents.put_acknowledgement(engine, finding, found, None, by=by):
+                return
+
+    async def _sweep(self, engine: Engine, now: Instant) -> None:
+        """Remove acknowledgements whose time has passed."""
+        for one in await documents.acknowledgements(engine):
+            if one.until <= now:
+                await documents.put_acknowledgement(engine, one.finding, one, None)
 
     async def check(self) -> list[Check]:
         """Every check with what was read, its verdict, what it means and what mends it.

@@ -14,15 +14,12 @@ from stoker.admin.kinds import KindView, kind_views
 from stoker.admin.queues import MEASURED, QueueView, minutes_of, views
 from stoker.admin.workers import WorkerView, worker_views
 from stoker.model.errors import InvalidArgument
-from stoker.model.findings import Finding, Tone, findings, verdict
+from stoker.model.findings import WORST, Finding, Tone, findings, verdict
 from stoker.model.job import Status
 from stoker.model.operator_metrics import Flow
 from stoker.model.query import Census
 from stoker.model.stats import counted_minutes
 from stoker.model.time import MINUTE, Seconds, moment, span
-
-WORST: tuple[Tone, ...] = ("bad", "warn", "plain")
-"""Tones, the worst first."""
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "workers": ("stoker.cli.status:workers", "List workers: where they are and what they run"),
     "stats": ("stoker.cli.stats:stats", "Show what went through over a time: counts, run times, their course"),
     "operations": ("stoker.cli.operations:operations", "List bulk actions; watch, stop and resume them"),
+    "findings": ("stoker.cli.findings:findings", "List what needs a person; acknowledge a finding for a while"),
     "audit": ("stoker.cli.audit:audit", "List who changed what, when and why"),
     "metrics": ("stoker.cli.metrics:metrics", "Print a store's metrics for Prometheus, or serve them"),
     "outbox": ("stoker.cli.outbox:outbox", "Show streams and letters; replay, release, seek; run consumers"),

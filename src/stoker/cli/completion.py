@@ -53,6 +53,11 @@ async def operation_ids(admin: Operators) -> Iterable[str]:
     return [one.id for one in await admin.operations.list()]
 
 
+async def finding_ids(admin: Operators) -> Iterable[str]:
+    """Every finding that there is now."""
+    return [one.id for one in await admin.health.findings()]
+
+
 def from_store(ctx: click.Context, names: Callable[[Operators], Awaitable[Iterable[str]]]) -> list[str]:
     """Names in the store that the line, the environment or pyproject.toml names; none if it cannot be asked."""
     from stoker.cli.store import ask
@@ -80,8 +85,13 @@ complete_queues = _completing(queue_names)
 complete_kinds = _completing(kind_names)
 complete_schedules = _completing(schedule_names)
 complete_operations = _completing(operation_ids)
+complete_findings = _completing(finding_ids)
 
-COMPLETERS: dict[str, Completer] = {"queue": complete_queues, "schedule": complete_schedules}
+COMPLETERS: dict[str, Completer] = {
+    "queue": complete_queues,
+    "schedule": complete_schedules,
+    "finding": complete_findings,
+}
 """How arguments of these names are completed."""
 
 VALUES: dict[str, Callable[[Operators], Awaitable[Iterable[str]]]] = {"queue": queue_names, "kind": kind_names}

@@ -13,6 +13,7 @@ from stoker.admin.history import RECENT
 from stoker.admin.kinds import KindView
 from stoker.admin.overview import Overview
 from stoker.admin.workers import RunningJob, WorkerView
+from stoker.cli.findings import MARKS
 from stoker.cli.jobs import as_object
 from stoker.cli.queues import COLUMNS, GOES_FIRST
 from stoker.cli.store import aimed, ask, on_store, on_target, said
@@ -25,7 +26,6 @@ from stoker.model.humanize import count
 from stoker.model.names import listed
 from stoker.model.same_error import error_line
 
-MARKS = {"bad": "wrong", "warn": "attention", "plain": "note"}
 GROUPS = 10
 """How many groups of failures are shown."""
 

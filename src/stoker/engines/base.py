@@ -61,7 +61,8 @@ PLACELESS = "it is neither waiting nor running nor finished"
 CONTROL = "@control"
 """The topic that wakes every lease keeper and ticker: a user canceled a running job or changed a schedule."""
 
-TOKENS, SESSIONS, OPERATIONS, ERRORS = "tokens", "sessions", "operations", "error_records"
+TOKENS, SESSIONS, OPERATIONS = "tokens", "sessions", "operations"
+ERRORS, ACKNOWLEDGED = "error_records", "acknowledgements"
 """Kinds of documents."""
 
 
@@ -533,7 +534,7 @@ class Audit(Protocol):
 
 
 class Documents(Protocol):
-    """Small records, read whole and changed by compare-and-set: access tokens, sessions, operations, errors.
+    """Small records, read whole and changed by compare-and-set: tokens, sessions, operations, errors, acknowledgements.
 
     `stoker.admin.documents` knows their types; an engine stores bytes under a kind and a name.
     """

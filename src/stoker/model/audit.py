@@ -18,6 +18,7 @@ from stoker.model import ids
 from stoker.model.actions import ACTIONS, action_of
 from stoker.model.control import Budget, Queue
 from stoker.model.errors import InvalidArgument, InvalidInput
+from stoker.model.findings import Acknowledgement
 from stoker.model.humanize import UNKNOWN, span
 from stoker.model.operations import Operation
 from stoker.model.outbox.consumers import Steering
@@ -160,6 +161,7 @@ def instant_of(entry: str) -> Instant:
 
 _PAST: Final = {
     **{one.method: one.past for one in ACTIONS.values()},
+    "acknowledge": "Acknowledged",
     "change": "Changed",
     "create": "Created",
     "drain": "Drained",
@@ -181,6 +183,7 @@ _PAST: Final = {
     "stop": "Stopped",
     "take_back": "Took back the jobs of",
     "tune": "Tuned",
+    "withdraw": "Withdrew the acknowledgement of",
 }
 """What was done, by the verb of an action."""
 
@@ -269,6 +272,15 @@ def of_operation(before: Operation | None, after: Operation) -> Deed:
     return Deed(
         action=action, target=f"operation {after.id}", before={"state": before.state}, after={"state": after.state}
     )
+
+
+def of_acknowledgement(finding: str, before: Acknowledgement | None, after: Acknowledgement | None) -> Deed:
+    """A finding that a person knows of, or does not want to leave any more."""
+    if after is None:
+        return Deed(action="findings.withdraw", target=f"finding {finding}")
+    told = {"reason": after.reason, "until": after.until}
+    former = {} if before is None else {"until": before.until}
+    return Deed(action="findings.acknowledge", target=f"finding {finding}", before=former, after=told)
 
 
 def of_letters(chosen: LetterFilter, action: LetterAction | None, found: Letters) -> Deed | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
@@ -22,7 +23,7 @@ from stoker.model.names import AN_APP, meant_queue, to_serve
 from stoker.model.query import Census
 from stoker.model.schedule import Action, Schedule, is_unreadable
 from stoker.model.throttle import until_token
-from stoker.model.time import DAY, MINUTE, SECOND, Instant, Span
+from stoker.model.time import DAY, MINUTE, SECOND, Instant, Span, moment
 
 Tone: TypeAlias = Literal["bad", "warn", "plain"]
 Noun: TypeAlias = Literal["worker", "queue", "kind", "jobs", "schedule", "consumer"]
@@ -58,11 +59,54 @@ MOST_NAMED = 3
 """So many workers are named in one sentence."""
 
 
+class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A person knows of a finding, and says why it may stay as it is for a while.
+
+    `finding` is its id; `tone` and `figure` are those that it had then.
+    """
+
+    finding: str
+    by: str
+    reason: str
+    at: Instant
+    until: Instant
+    tone: Tone
+    figure: int = 0
+
+    def holds(self, one: Finding, now: Instant) -> bool:
+        """Does it still cover the finding? Not after its time, nor when the tone is worse or the number has doubled."""
+        worse = WORST.index(one.tone) < WORST.index(self.tone)
+        doubled = bool(self.figure) and one.figure >= 2 * self.figure
+        return now < self.until and not worse and not doubled
+
+
+class Acknowledged(msgspec.Struct, frozen=True):
+    """Who knows of a finding, until when and why."""
+
+    by: str
+    until: datetime
+    reason: str
+
+    def __str__(self) -> str:
+        return f"Acknowledged by {self.by or 'nobody by name'} until {self.until:%H:%M} UTC: {self.reason}"
+
+
+LONGEST_ACKNOWLEDGED: Span = DAY
+"""So long a finding may be acknowledged at once."""
+
+LONGEST_REASON = 500
+
+WORST: Final[tuple[Tone, ...]] = ("bad", "warn", "plain")
+"""Tones, the worst first."""
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One sentence: `name` is what it is about, `text` goes on from there, `detail` is a second sentence.
 
     `noun` says of what kind `name` is, so that a page can link to it. `remedy` is the command that mends it, or what to
-    do; every finding that counts has one. `filter` means the jobs behind it.
+    do; every finding that counts has one. `filter` means the jobs behind it. `id` is its rule and its subject, without
+    numbers: the same while the cause lasts. `figure` is the number that tells how bad it is, 0 where none does. One
+    that was `acknowledged` is plain: it is history.
     """
 
     tone: Tone
@@ -72,10 +116,14 @@ class Finding(msgspec.Struct, frozen=True):
     detail: str = ""
     remedy: str = ""
     filter: str = ""
+    id: str = ""
+    figure: int = 0
+    acknowledged: Acknowledged | None = None
 
     def __str__(self) -> str:
         sentence = f"{self.name} {self.text}".strip()
         mend = f"Run `{self.remedy}`" if self.remedy.startswith("stoker ") else self.remedy
+        mend = mend if self.acknowledged is None else str(self.acknowledged)
         return " ".join(f"{part.removesuffix('.')}." for part in (sentence, self.detail, mend) if part)
 
 
@@ -146,6 +194,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     homes: Mapping[str, str] = {}
     app: str = AN_APP
     late_after: Span = LATE_AFTER
+    acknowledged: Sequence[Acknowledgement] = ()
 
     @property
     def now(self) -> Instant:
@@ -191,7 +240,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 def findings(given: Situation) -> list[Finding]:
     """Everything that needs attention, in the order in which a person should look."""
     alone = standstill(given)
-    return [
+    found = [
         *_workers(given, alone),
         *_deaths(given.deaths),
         *_schedules(given, alone is None),
@@ -200,6 +249,16 @@ def findings(given: Situation) -> list[Finding]:
         *_versions(given),
         *_paused(given),
     ]
+    known = {one.finding: one for one in given.acknowledged}
+    return [_acknowledged(one, known.get(one.id), given.now) for one in found]
+
+
+def _acknowledged(one: Finding, known: Acknowledgement | None, now: Instant) -> Finding:
+    """A finding of which a person knows is history, as long as it has not become worse."""
+    if known is None or not known.holds(one, now):
+        return one
+    told = Acknowledged(known.by, moment(known.until), known.reason)
+    return msgspec.structs.replace(one, tone="plain", acknowledged=told)
 
 
 def verdict(found: Sequence[Finding]) -> str:
@@ -236,7 +295,9 @@ class Standstill(msgspec.Struct, frozen=True):
         one = self.held + sum(named.values()) == 1
         detail = f"{_listed(waits)} {'waits' if one else 'wait'} for one."
         bad = lasts is None or lasts > ALONE_AFTER
-        return Finding("bad" if bad else "plain", "worker", "", text, detail, f"stoker work {app}")
+        due = self.held + sum(named.values())
+        tone: Tone = "bad" if bad else "plain"
+        return Finding(tone, "worker", "", text, detail, f"stoker work {app}", id="no worker", figure=due)
 
 
 def standstill(given: Situation) -> Standstill | None:
@@ -282,12 +343,14 @@ def _silent(given: Situation) -> Iterator[Finding]:
     jobs, ends = sum(held.values()), max(one.passes_on_at for one in lost)
     remedy = "Look at its log and restart it"
     if len(lost) == 1:
-        yield Finding("bad", "worker", places[0], f"was last seen {apart} ago", fate(jobs, ends, now), remedy)
+        detail, id_ = fate(jobs, ends, now), f"silent worker: {lost[0].host}"
+        yield Finding("bad", "worker", places[0], f"was last seen {apart} ago", detail, remedy, id=id_, figure=jobs)
         return
     more = f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
     text = f"were last seen up to {apart} ago: {', '.join(places[:MOST_NAMED])}{more}"
     detail, remedy = fate(jobs, ends, now, alone=False), "Look at their logs and restart them"
-    yield Finding("bad", "worker", count(len(lost), "worker"), text, detail, remedy)
+    name = count(len(lost), "worker")
+    yield Finding("bad", "worker", name, text, detail, remedy, id="silent workers", figure=len(lost))
 
 
 def fate(jobs: int, ends: Instant, now: Instant, *, alone: bool = True) -> str:
@@ -319,18 +382,19 @@ def _unserved(given: Situation) -> Iterator[Finding]:
         for kind, n in sorted(waiting.items() if known else ()):
             text = f"has {count(n, 'waiting job')} in {name} and no worker of that queue knows it"
             detail = "They are put back again and again, and are dead after a while."
-            yield Finding("bad", "kind", kind, text, detail, f"Deploy the task to the workers of {name}")
+            remedy, id_ = f"Deploy the task to the workers of {name}", f"unknown kind: {kind} in {name}"
+            yield Finding("bad", "kind", kind, text, detail, remedy, id=id_, figure=n)
 
 
 def _without_worker(given: Situation, name: str, ready: int, kinds: Mapping[str, int]) -> Finding:
     """A queue with due jobs that none of the live workers serves; a misspelt one is told what was meant."""
     text, start = f"has {count(ready, 'ready job')} and no worker", to_serve(name, given.app)
     found = {meant_queue(name, kind, given.homes.get(kind), given.presences, given.now) for kind in kinds}
+    detail, remedy = f"{'It waits' if ready == 1 else 'They wait'} until one serves it.", start
     if len(found) == 1 and (meant := found.pop()) is not None:
         detail = f"If {name} is a typing error, move them to {meant}; else start `{start}`."
-        return Finding("bad", "queue", name, text, detail, f"stoker jobs move queue:{name} --to {meant}")
-    detail = f"{'It waits' if ready == 1 else 'They wait'} until one serves it."
-    return Finding("bad", "queue", name, text, detail, start)
+        remedy = f"stoker jobs move queue:{name} --to {meant}"
+    return Finding("bad", "queue", name, text, detail, remedy, id=f"no worker: {name}", figure=ready)
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------
@@ -349,7 +413,8 @@ def _deaths(deaths: Deaths | None) -> Iterator[Finding]:
         # A job that was requeued died more than once; one that was discarded or deleted is not dead any more.
         text += f"; with those that were requeued, discarded or deleted since there were {deaths.times:,} deaths"
     tone: Tone = "bad" if deaths.many else "plain"
-    yield Finding(tone, "jobs", jobs, text, detail, f"stoker jobs list {LATELY_DEAD}", LATELY_DEAD)
+    remedy = f"stoker jobs list {LATELY_DEAD}"
+    yield Finding(tone, "jobs", jobs, text, detail, remedy, LATELY_DEAD, id="deaths", figure=deaths.jobs)
 
 
 def late_queues(given: Situation) -> list[str]:
@@ -391,14 +456,14 @@ def _shut(given: Situation, name: str) -> str:
 def _late(given: Situation) -> Iterator[Finding]:
     census, late = given.census, late_queues(given)
     for name in waiting_long(given):
-        detail = _waits(given, name)
+        detail, ready = _waits(given, name), census.ready(name)
         if name in late:
             slots = sum(one.queues[name] for one in given.serving(name))
             busy = census.by_status(name)[Status.RUNNING] >= slots
             remedy = to_serve(name, given.app) if busy else "Its workers have free slots: look at their logs"
-            yield Finding("warn", "queue", name, "is falling behind", detail, remedy)
+            yield Finding("warn", "queue", name, "is falling behind", detail, remedy, id=f"late: {name}", figure=ready)
         elif shut := _shut(given, name):
-            yield Finding("plain", "queue", name, shut, detail)
+            yield Finding("plain", "queue", name, shut, detail, id=f"held back: {name}", figure=ready)
     for name in given.names:
         cooldown = given.queue(name).cooldown
         paused = given.queue(name).is_paused(given.now)
@@ -409,7 +474,8 @@ def _late(given: Situation) -> Iterator[Finding]:
         text = f"cools down until {clock(cooldown.until, given.now)}"
         runs = f"{count(cooldown.count, 'throttled run')} in a row made it."
         remedy = f"Wait until then, or end it: stoker queues reopen {name}"
-        yield Finding("warn", "queue", name, text, f"{_waits(given, name)} {runs}", remedy)
+        detail = f"{_waits(given, name)} {runs}"
+        yield Finding("warn", "queue", name, text, detail, remedy, id=f"cooling: {name}", figure=census.ready(name))
 
 
 def _waits(given: Situation, name: str) -> str:
@@ -432,7 +498,8 @@ def _paused(given: Situation) -> Iterator[Finding]:
             detail += f", the oldest for {span(census.lag(queue.name))}; it may have been forgotten"
         remedy = f"stoker queues resume {queue.name}" if forgotten else ""
         tone: Tone = "warn" if forgotten else "plain"
-        yield Finding(tone, "queue", queue.name, f"is paused{by}{why}", f"{detail}.", remedy)
+        text, id_ = f"is paused{by}{why}", f"paused: {queue.name}"
+        yield Finding(tone, "queue", queue.name, text, f"{detail}.", remedy, id=id_, figure=ready)
 
 
 # --- schedules, streams, versions -----------------------------------------------------------------------------------
@@ -456,13 +523,14 @@ def _schedules(given: Situation, served: bool) -> Iterator[Finding]:
         late = overdue_by(one, given.now) if served else 0
         tone: Tone = "bad" if late else "warn"
         if could_not_fire(one):
-            yield Finding(
-                tone, "schedule", one.name, "could not fire", one.last_error or "", f"stoker schedules show {one.name}"
-            )
+            why, remedy = one.last_error or "", f"stoker schedules show {one.name}"
+            id_ = f"could not fire: {one.name}"
+            yield Finding(tone, "schedule", one.name, "could not fire", why, remedy, id=id_)
         elif late:
             detail = "Workers are there, and none of them ticks."
             remedy = "Look at their logs for what keeps the schedules from ticking"
-            yield Finding(tone, "schedule", one.name, f"is overdue by {span(late)}", detail, remedy)
+            text, id_ = f"is overdue by {span(late)}", f"overdue: {one.name}"
+            yield Finding(tone, "schedule", one.name, text, detail, remedy, id=id_)
 
 
 def _deliveries(deliveries: Sequence[Delivery], served: bool) -> Iterator[Finding]:
@@ -480,7 +548,9 @@ def _deliveries(deliveries: Sequence[Delivery], served: bool) -> Iterator[Findin
             about, status = ("show", "") if late else ("letters", "" if one.letters else " --status parked")
             remedy = f"stoker outbox {about} {one.stream}{status}"
             detail = STUCK if late else UNDECIDED
-            yield Finding(tone, "consumer", f"{one.stream} / {one.consumer}", " and ".join(parts), detail, remedy)
+            name, left = f"{one.stream} / {one.consumer}", one.parked + one.letters
+            text, id_ = " and ".join(parts), f"{'not delivered' if late else 'letters'}: {name}"
+            yield Finding(tone, "consumer", name, text, detail, remedy, id=id_, figure=left)
 
 
 def _versions(given: Situation) -> Iterator[Finding]:
@@ -494,7 +564,7 @@ def _versions(given: Situation) -> Iterator[Finding]:
         name = hosts[0] if len(hosts) == 1 else count(len(hosts), "host")
         text = f"{'runs' if len(hosts) == 1 else 'run'} Stoker {version} beside {common} on the others"
         detail = "Workers of two versions run the same jobs."
-        yield Finding("warn", "worker", name, text, detail, "Finish the deployment")
+        yield Finding("warn", "worker", name, text, detail, "Finish the deployment", id="two versions")
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -247,6 +247,7 @@ class Hub:
             deaths=self.slowly.deaths,
             schedules=self.slowly.schedules,
             deliveries=self.slowly.deliveries,
+            acknowledged=self.slowly.acknowledged,
             homes=homes(self._store, reading.census),
             app=self._app,
             late_after=self._late_after,

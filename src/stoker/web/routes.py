@@ -96,6 +96,7 @@ def routes() -> list[Route]:
         *_acts("/outbox/{stream}/{consumer}", outbox_actions.on_consumer, outbox_actions.CONSUMER_VERBS),
         Route("GET", "/health", "read", health.show),
         Route("POST", "/health/check", "read", health_actions.check, "action", harmless=True),
+        *_acts("/findings", health_actions.run, health_actions.FINDING_VERBS),
         Route("GET", "/audit", "read", audit.show),
         Route("GET", f"{ROOT}/openapi.json", "read", document.serve, "api"),
         *(one.route() for one in ENDPOINTS),

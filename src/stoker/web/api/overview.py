@@ -11,6 +11,7 @@ from stoker.admin.audit import AuditView
 from stoker.admin.errors import ErrorPage, only
 from stoker.admin.overview import Attention, attention
 from stoker.admin.snapshot import AWAY, LISTS, Snapshot
+from stoker.model.findings import LONGEST_REASON, Finding
 from stoker.model.health.check import Check
 from stoker.model.time import SECOND, moment
 from stoker.web import charts
@@ -90,6 +91,26 @@ class HealthRecord(Struct, kw_only=True):
     notes: list[str]
 
 
+class Findings(Struct, kw_only=True):
+    """Findings, in the order in which to look."""
+
+    findings: list[Finding]
+
+
+class AcknowledgeBody(t.Strict):
+    """Which finding, by its `id`, why it may stay as it is, and for how many seconds: a day at most."""
+
+    finding: Annotated[str, Meta(min_length=1, max_length=400)]
+    reason: Annotated[str, Meta(min_length=1, max_length=LONGEST_REASON)]
+    seconds: Annotated[float, Meta(gt=0, le=86_400)] = 86_400
+
+
+class WithdrawBody(t.Strict):
+    """Which finding, by its `id`."""
+
+    finding: Annotated[str, Meta(min_length=1, max_length=400)]
+
+
 class AuditRecords(Struct, kw_only=True):
     """Entries of the audit log, the latest first."""
 
@@ -101,6 +122,30 @@ async def overview(visit: RequestContext) -> Attention:
     """Read what needs a person, and jobs by status."""
     reading = await visit.board.hub.reading()
     return attention(reading.census, shared.found(visit, reading))
+
+
+@api.get("/findings")
+async def findings(visit: RequestContext) -> Findings:
+    """Read what needs a person; what was acknowledged is plain."""
+    return Findings(findings=shared.found(visit, await visit.board.hub.reading()))
+
+
+@api.post("/findings/acknowledge")
+async def acknowledge(visit: RequestContext, given: AcknowledgeBody) -> Finding:
+    """Acknowledge a finding for a while."""
+    shared.needs_everything(visit)
+    found = await visit.admin.health.acknowledge(given.finding, reason=given.reason, for_=given.seconds)
+    visit.board.hub.forget()
+    return found
+
+
+@api.post("/findings/withdraw")
+async def withdraw(visit: RequestContext, given: WithdrawBody) -> t.Done:
+    """Withdraw the acknowledgement of a finding."""
+    shared.needs_everything(visit)
+    await visit.admin.health.withdraw(given.finding)
+    visit.board.hub.forget()
+    return t.Done()
 
 
 @api.get("/points")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import quote
 
 from stoker.admin.queues import QueueView, views
@@ -65,7 +66,7 @@ def found(visit: RequestContext, reading: Reading) -> list[Finding]:
     return findings(visit.board.hub.situation(reading))
 
 
-def issue(visit: RequestContext, one: Finding) -> dict[str, str]:
+def issue(visit: RequestContext, one: Finding) -> dict[str, Any]:
     """A finding with the address of what it is about."""
     links = {
         "worker": visit.url("workers"),
@@ -84,6 +85,9 @@ def issue(visit: RequestContext, one: Finding) -> dict[str, str]:
         "remedy": one.remedy,
         "link": links[one.noun],
         "button": BUTTONS[one.noun],
+        "id": one.id,
+        "acknowledged": one.acknowledged,
+        "acknowledges": one.tone != "plain" and visit.may("operate") and visit.who.reaches_all,
     }
 
 
