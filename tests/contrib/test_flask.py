@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -250,8 +251,9 @@ def test_it_keeps_no_thread_busy_and_reads_no_more_than_it_may(board: Flask) -> 
     client.post("/login")
     assert client.get("/jobs/live?page=overview").status_code == 429
     assert client.get("/jobs/pieces?page=overview").status_code == 200
-    large = client.post("/jobs/api/v1/jobs", data=b"x" * 20_000, content_type="application/json")
-    assert large.status_code == 413
+    body = io.BytesIO(b"x" * 20_000)
+    large = client.post("/jobs/api/v1/jobs", input_stream=body, content_length=20_000, content_type="application/json")
+    assert (large.status_code, body.tell()) == (413, 5_001)
 
 
 @pytest.mark.spec("FLASK-05")
