@@ -28,7 +28,7 @@ from stoker.model.groups import Group
 from stoker.model.job import ACTIVE, LARGEST_BATCH, Status, Stored, path_to
 from stoker.model.lifecycle import RESULT_WARNING
 from stoker.model.query import LONGEST_REASON, Cancel, Fork, Selection
-from stoker.model.steps import ACCEPTED, LARGEST_VALUE, MOST_EARLY, Signal, Signaled, StepState, check_box, check_fork
+from stoker.model.steps import ACCEPTED, LARGEST_VALUE, MOST_EARLY, Signal, Signaled, check_box, check_fork, shown
 from stoker.model.time import Seconds
 from stoker.patience import Patience
 from stoker.sync import in_sync
@@ -288,26 +288,17 @@ class JobHandle(Generic[R_co]):
         return place.deferred or self._told(told)
 
     def _signaling(self, name: str, value: Any, append: bool) -> Callable[[Engine, Any], Awaitable[list[Signaled]]]:
-        data = encode_value(value, (value,), f"signal {name}", LARGEST_VALUE)
-        sent = [Signal(self._id, check_box(name), data, append)]
+        sent = [signal_of(self._id, name, value, append=append)]
         return lambda engine, tx: engine.steps.signal(sent, tx=tx)
 
     def _told(self, answers: list[Signaled]) -> bool:
-        [told] = answers
-        if told is Signaled.MISSING:
-            raise NotFound.job(self.id)
-        if told is Signaled.FULL:
-            raise StokerError(
-                f"job {self.id} has {MOST_EARLY} signals that it did not wait for yet. This one was not stored."
-            )
-        return told in ACCEPTED
+        return accepted(self._id, answers[0])
 
     async def steps(self) -> list[Step]:
         """What the job has stored by name and what it waits for, in the order of time."""
         engine = await self._app.engine()
         [found] = await engine.steps.get([self._id])
-        found.sort(key=lambda one: (one.at, one.state is StepState.WAITING))  # a test's clock may stand still
-        return [views.step(one) for one in found]
+        return [views.step(one) for one in shown(found)]
 
     fork_sync = in_sync(fork)
     steps_sync = in_sync(steps)
@@ -353,3 +344,19 @@ async def why_not_ended(app: Stoker, job: ids.JobId) -> str:
 async def _called_by(engine: Engine, jobs: Sequence[ids.JobId]) -> list[ids.JobId]:
     """The jobs that these have called and whose ends they have not stored."""
     return [called.job for rows in await engine.steps.get(jobs) for called in calls_in(rows)][:LARGEST_BATCH]
+
+
+def signal_of(job: ids.JobId, name: str, value: Any, *, append: bool = False, again: bool = False) -> Signal:
+    """A signal as stores take it."""
+    data = encode_value(value, (value,), f"signal {name}", LARGEST_VALUE)
+    return Signal(job, check_box(name), data, append, again)
+
+
+def accepted(job: ids.JobId, told: Signaled) -> bool:
+    """Whether a signal was stored; raises if there is no such job, or no room in it."""
+    if told is Signaled.MISSING:
+        raise NotFound.job(ids.text(job))
+    if told is Signaled.FULL:
+        why = f"has {MOST_EARLY} signals that it did not wait for yet. This one was not stored."
+        raise StokerError(f"job {ids.text(job)} {why}")
+    return told in ACCEPTED

@@ -26,7 +26,7 @@ from stoker.model.retry import Backoff
 from stoker.model.schedule import Misfire, Overlap, Source
 from stoker.model.schedule import Schedule as StoredSchedule
 from stoker.model.steps import Step as StoredStep
-from stoker.model.steps import StepState
+from stoker.model.steps import StepState, about, called_job, waits_for
 from stoker.model.throttle import Rate
 from stoker.model.time import Instant, Seconds, Span, moment, seconds, span
 from stoker.model.unique import Unique
@@ -50,7 +50,9 @@ class FailedRun(msgspec.Struct, frozen=True, gc=False):
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """What a job has stored under a name, or waits for. `value` is JSON as it was decoded, `until` ends a wait.
 
-    `error` is that of a step that failed, or that is tried again; `ask` is the question of a wait.
+    `error` is that of a step that failed, or that is tried again. `waits_for` says what ends a wait: a `signal`, the
+    `time`, the next `try` of the step, or the end of a called `job`, whose id is `job`. `ask` is the question of a wait
+    for a signal, and `schema` the JSON Schema of its answer.
     """
 
     name: str
@@ -60,7 +62,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     until: datetime | None = None
     attempt: int = 0
+    waits_for: str | None = None
     ask: str | None = None
+    schema: Any = None
+    job: str | None = None
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +74,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     `attempts` counts starts, `budget` is how many are allowed from `base` on. `timeout`, `expires`, `keep`, `backoff`
     and `isolation` are the options the job was enqueued with; None: none was given. `then` names the kinds of the jobs
     behind it in its chain, `group` is the id of its group. `metadata` holds what the job was enqueued with and, under
-    keys that begin with `exec_`, what its runs noted. `unreadable`: some of what is stored cannot be read, as
+    keys that begin with `exec_`, what its runs noted. `suspended`: its last run ended because it only waits.
+    `unreadable`: some of what is stored cannot be read, as
     `metadata` says under `stoker.corrupt`; the rest is shown.
     """
 
@@ -100,6 +106,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     expires_at: datetime | None = None
+    suspended: bool = False
     cancel_requested: bool = False
     cancel_requested_at: datetime | None = None
     last_error: str | None = None
@@ -289,6 +296,7 @@ def job(record: stored.Job) -> Job:
         started_at=_moment(record.started_at),
         finished_at=_moment(record.finished_at),
         expires_at=_moment(record.expires_at),
+        suspended=record.suspended,
         cancel_requested=record.cancel_requested,
         cancel_requested_at=_moment(record.cancel_requested_at),
         last_error=record.last_error,
@@ -345,15 +353,18 @@ def _duration(value: Span | None) -> timedelta | None:
 
 def step(found: StoredStep) -> Step:
     """A row of a job as users see it."""
-    value = None if found.value is None else msgspec.json.decode(found.value)
-    about = value if isinstance(value, dict) and found.state in (StepState.WAITING, StepState.FAILED) else {}
+    told, called = about(found), called_job(found)
+    value = found.value if found.state in (StepState.DONE, StepState.EARLY) else None
     return Step(
         name=found.name,
         state=found.state.name.lower(),
-        value=value if found.state in (StepState.DONE, StepState.EARLY) else None,
-        error=about.get("error"),
+        value=None if value is None else msgspec.json.decode(value),
+        error=told.error,
         at=moment(found.at),
-        until=None if found.until is None else moment(found.until),
-        attempt=about.get("tries", 0),
-        ask=about.get("ask"),
+        until=_moment(found.until),
+        attempt=told.tries,
+        waits_for=waits_for(found),
+        ask=told.ask,
+        schema=told.schema,
+        job=None if called is None else text(called),
     )

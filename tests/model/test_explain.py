@@ -16,6 +16,7 @@ from stoker.model.lifecycle import HELD_BY, HELD_FOR, UNFIT_SINCE
 from stoker.model.operator_metrics import Flow
 from stoker.model.query import Census, Count
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
+from stoker.model.steps import NEVER, Step, StepState, Wakes
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Bucket, Cooldown, Rate
 from stoker.model.time import SECOND
@@ -83,6 +84,45 @@ def test_a_running_job_is_somewhere() -> None:
     assert explain(later, MAIL, [HERE], census()).remedy == f"`stoker jobs run-now {text(later.id)}` starts it at once."
     paused = Queue(name="mail", pause=Pause())
     assert explain(job(), paused, [HERE], census()).remedy == "`stoker queues resume mail` opens it."
+
+
+@pytest.mark.spec("DURABLE-23")
+@pytest.mark.parametrize(
+    "rows, says, mends",
+    [
+        (
+            [Step("approval", StepState.WAITING, b'{"ask":"May we?","schema":null}', LATER)],
+            "the signal approval (May we?) until 1970-01-01T00:17:40Z",
+            "approval VALUE` answers it.",
+        ),
+        ([Step("go", StepState.WAITING, b'{"ask":null,"schema":null}')], "the signal go", "go VALUE` answers it."),
+        ([Step("sleep", StepState.WAITING, None, LATER)], "1970-01-01T00:17:40Z (sleep)", "sleep` ends the sleep."),
+        (
+            [Step("charge", StepState.WAITING, b'{"kind":"E","error":"E: no\\nTrace","tries":1}', LATER)],
+            "the next try of step charge at 1970-01-01T00:17:40Z, which failed: E: no",
+            "",
+        ),
+        (
+            [Step("call:x", StepState.CALLED, b'{"job":"AAAAAAAAAAAAAAAAAAAAAA=="}')],
+            "job 00000000-0000-0000-0000-000000000000 (call:x)",
+            "",
+        ),
+        (
+            [Step(f"s{n}", StepState.WAITING, None, LATER, at=n) for n in range(5)],
+            "1970-01-01T00:17:40Z (s0) and 1970-01-01T00:17:40Z (s1) and 1970-01-01T00:17:40Z (s2) and 2 more",
+            "s0` ends the sleep.",
+        ),
+        ([Step("done")], "what its last run left open", ""),
+    ],
+)
+def test_a_suspended_job_waits_for_something(rows: list[Step], says: str, mends: str) -> None:
+    for due in (LATER, NEVER):
+        one = job(scheduled_at=due, settled=Wakes.ANY)
+        found = explain(one, MAIL, [HERE], census(), steps=rows)
+        assert (found.reason, found.detail) == (Reason.WAITING, f"it waits for {says}")
+        assert found.remedy.endswith(mends)
+        assert bool(found.remedy) == bool(mends)
+        assert found.first.until == (None if due == NEVER else due)
 
 
 @pytest.mark.spec("EXPLAIN-01", "START-05")

@@ -16,24 +16,31 @@ from stoker.model.steps import (
     LONGEST_NAME,
     LONGEST_ROW,
     NEVER,
+    NOTHING,
     RowNames,
     Signal,
     Step,
     StepState,
     Wakes,
+    about,
     answered,
+    called_job,
     check_box,
+    check_fork,
     check_key,
     check_step,
     due,
     due_at_once,
     group_wait,
     is_open,
+    kept_by_copy,
     lets_run,
     numbered,
+    shown,
     span_of,
     stored,
     target,
+    waits_for,
 )
 
 DONE, FAILED, WAITING, EARLY, CALLED = StepState
@@ -284,3 +291,37 @@ def test_a_group_of_called_jobs_answers_the_wait_of_its_caller() -> None:
     assert closing_signals([group, new_group(b"h" * 16)]) == [Signal(JOB, f"calls:{GROUP.hex()}", b"null")]
     assert unpack_callbacks(pack_callbacks(group)).wakes == group.wakes
     assert unpack_callbacks(b"{}").wakes is None
+
+
+# --- what people see --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("DURABLE-23")
+def test_what_a_row_waits_for() -> None:
+    asked = Step("approval", WAITING, b'{"ask":"buy?","schema":{"type":"boolean"}}')
+    tried = Step("charge", WAITING, b'{"kind":"E","error":"E: no","tries":2}', NOW)
+    called = Step("call:label", CALLED, b'{"job":"ampqampqampqampqampqag==","group":"Z2dnZ2dnZ2dnZ2dnZ2dnZw=="}')
+    failed = Step("call:x", FAILED, b'{"kind":"x","error":"no","job":"6a6a6a6a-6a6a-6a6a-6a6a-6a6a6a6a6a6a"}')
+    broken = Step("odd", FAILED, b"[")
+    found = [asked, Step("sleep", WAITING, None, NOW), tried, called, Step(group_wait(GROUP), WAITING), failed, broken]
+    assert [waits_for(row) for row in found] == ["signal", "time", "try", "job", None, None, None]
+    assert (about(asked).ask, about(asked).schema) == ("buy?", {"type": "boolean"})
+    assert (about(tried).error, about(tried).tries, about(broken)) == ("E: no", 2, NOTHING)
+    assert about(Step("a", DONE, b'{"ask":"no question"}')) is NOTHING
+    assert [called_job(row) for row in (called, failed, asked)] == [JOB, JOB, None]
+    late = Step("a", DONE, b"1", at=1)
+    assert [row.name for row in shown([Step("b", WAITING, at=1), late, Step("0", at=0)])] == ["0", "a", "b"]
+    assert group_wait(GROUP) not in {row.name for row in shown(found)}
+
+
+@pytest.mark.spec("STEP-35")
+def test_a_fork_keeps_what_was_finished_up_to_a_step() -> None:
+    found = rows(Step("a", at=1), Step("b", FAILED, at=2), Step("w", WAITING, at=2), Step("c", at=3))
+    assert kept_by_copy(found, None) == found
+    assert set(kept_by_copy(found, "b")) == {"a", "b"}
+    assert kept_by_copy(found, "x") == {}
+    check_fork("b", found.values(), "7")
+    with pytest.raises(InvalidInput, match="no finished step of job 7: its finished steps are a, b, c"):
+        check_fork("w", found.values(), "7")
+    with pytest.raises(InvalidInput, match="it has none"):
+        check_fork("w", (), "7")

@@ -68,6 +68,7 @@ READ = {
     "/points.json": "/points",
     "/jobs": "/jobs",
     "/jobs/{id}": "/jobs/{id}",
+    "/waits": "/waits",
     "/groups": "/groups",
     "/groups/{id}": "/groups/{id}",
     "/operations": "/operations",

@@ -37,6 +37,7 @@ from stoker.admin.search import search
 from stoker.app_path import named
 from stoker.codec.signature import encode_payload
 from stoker.engines.base import CORRUPT, Engine
+from stoker.handle import accepted, signal_of
 from stoker.key_function import KeyFunction
 from stoker.model import ids
 from stoker.model import job as stored
@@ -67,7 +68,7 @@ from stoker.model.query import (
 )
 from stoker.model.redact import EVERYTHING_SHOWN, with_secrets
 from stoker.model.stats import COUNTED, OF_ALL
-from stoker.model.steps import check_fork
+from stoker.model.steps import Step, check_fork, shown, waits_for
 from stoker.model.subqueues import before_in_round, position
 from stoker.model.time import SECOND, Instant, Seconds, instant, moment, span
 from stoker.options import CallOptions
@@ -102,6 +103,28 @@ class JobPage(msgspec.Struct, frozen=True):
     scanned: int
     total: int | None = None
     complete: bool = True
+    hint: str = ""
+
+
+class WaitView(msgspec.Struct, frozen=True, kw_only=True):
+    """A wait for a signal that is open: which job asks what, since when, until when, and what it takes as an answer."""
+
+    job: str
+    kind: str
+    queue: str
+    name: str
+    ask: str | None
+    schema: Any
+    since: datetime
+    until: datetime | None
+
+
+class WaitPage(msgspec.Struct, frozen=True):
+    """Open waits, those of the newest job first; `cursor` goes on behind them, and `scanned` jobs were looked at."""
+
+    waits: list[WaitView]
+    cursor: str | None
+    scanned: int
     hint: str = ""
 
 
@@ -197,9 +220,54 @@ class JobsAdmin(Noun):
         known: dict[str, Any] = {"unreadable": unreadable, "group": group, "flow": flow, "subqueue": subqueue}
         if held_by(found, census.at) is not None:
             known["budgets"] = await engine.control.budgets()
+        if found.suspended:
+            [known["steps"]] = await engine.steps.get([found.id])
         app = self._context.app
         home = app.queue_of(found.kind)
         return explain(seen, queue, presences, census, line=line, turns=turns, home=home, app=named(app), **known)
+
+    async def steps(self, job: str) -> list[views.Step]:
+        """What a job has stored by name and what it waits for, secrets masked. Raises `NotFound`."""
+        found = await self._context.stored(job)
+        [rows] = await (await self._context.engine()).steps.get([found.id])
+        return [self._step(row) for row in shown(rows)]
+
+    async def waits(self, filter_: Filter | str = "", *, limit: int = 25, cursor: str | None = None) -> WaitPage:
+        """The signals that jobs wait for, of the jobs that a filter means; what has no view means `is:waiting`."""
+        filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
+        if not filter_.views:
+            filter_ = msgspec.structs.replace(filter_, views=("waiting",))
+        engine = await self._context.engine()
+        waits: list[WaitView] = []
+        scanned = 0
+        while True:
+            page = await self.find(filter_, limit=limit, cursor=cursor)
+            scanned, cursor = scanned + page.scanned, page.cursor
+            rows = await engine.steps.get([ids.parse(one.id) for one in page.jobs])
+            for job, steps in zip(page.jobs, rows, strict=True):
+                waits += [self._wait(job, row) for row in shown(steps) if waits_for(row) == "signal"]
+            if len(waits) >= limit or cursor is None or scanned >= LONGEST_WALK:
+                return WaitPage(waits, cursor, scanned, page.hint)
+
+    def _step(self, row: Step) -> views.Step:
+        """A row, its value and its error masked."""
+        mask = self._context.redact
+        value = None if row.value is None else mask.json(row.value)
+        found = views.step(msgspec.structs.replace(row, value=value))
+        return msgspec.structs.replace(found, error=None if found.error is None else mask.text(found.error))
+
+    def _wait(self, job: views.Job, row: Step) -> WaitView:
+        found = self._step(row)
+        return WaitView(
+            job=job.id,
+            kind=job.kind,
+            queue=job.queue,
+            name=found.name,
+            ask=found.ask,
+            schema=found.schema,
+            since=found.at,
+            until=found.until,
+        )
 
     async def preview(
         self, filter_: Filter | str, *, action: str | None = None, counted_at: datetime | None = None
@@ -295,6 +363,17 @@ class JobsAdmin(Noun):
         handle = await app.enqueue(app.draft(kind, payload, **options))
         return views.Receipt(handle.id, handle.stored)
 
+    async def signal(self, job: str, name: str, value: Any = None, *, replace: bool = False) -> bool:
+        """Answer a wait of a job; `replace` gives one that has its answer another. Raises `NotFound`.
+
+        False: that wait has its answer, or the job has ended.
+        """
+        found = await self._context.stored(job)
+        signal = signal_of(found.id, name, value, again=replace)
+        engine = await self._context.engine()
+        [told] = await engine.steps.signal([signal], by=self._context.signed())
+        return accepted(found.id, told)
+
     # --- actions ------------------------------------------------------------------------------------------------
 
     async def requeue(self, target: Target, progress: Progress | None = None) -> Bulk:
@@ -313,9 +392,6 @@ class JobsAdmin(Noun):
 
         `after` is for one id: the copy keeps the finished steps that were stored no later than this one.
         """
-        if isinstance(target, str) and after is not None:
-            engine = await self._context.engine()
-            check_fork(after, (await engine.steps.get([(await self._context.stored(target)).id]))[0], target)
         return await self.act("fork", target, {"after": after}, progress)
 
     async def cancel(
@@ -415,6 +491,9 @@ class JobsAdmin(Noun):
         await check_queue_to_move_to(self._context, given)
         if not isinstance(target, str):
             found.check_many(given)
+        elif (after := given.get("after")) is not None:
+            [rows] = await (await self._context.engine()).steps.get([(await self._context.stored(target)).id])
+            check_fork(str(after), rows, target)
         return await self._act(target, change, progress, counted_at)
 
     # --- how ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from stoker.admin import Bulk, Filter, Operators
 from stoker.admin.as_json import plain
 from stoker.admin.details import EventView, JobDetail, why
 from stoker.admin.errors import ErrorPage
-from stoker.admin.jobs import JobPage
+from stoker.admin.jobs import JobPage, WaitPage, WaitView
 from stoker.admin.operations import OperationView
 from stoker.admin.workers import WorkerView
 from stoker.cli.command import NearestGroup
@@ -49,7 +49,7 @@ from stoker.model.job import Status
 from stoker.model.names import listed
 from stoker.model.same_error import error_line, is_fingerprint
 from stoker.model.time import SECOND
-from stoker.views import Job
+from stoker.views import Job, Step
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,7 +83,7 @@ LARGEST_PAGE = 200
 
 FILTER_HELP = """\b
 A filter is a list of terms that must all hold:
-  is:dead,retrying either; also ready scheduled running done canceled
+  is:dead,retrying either; also ready scheduled waiting running done canceled
                    discarded retried pending active finished (failed: dead)
   queue:mail       kind:send*   (* matches anything; -queue:mail leaves it out)
   tenant:acme      key:"img:7"   group:ID   meta:customer=42
@@ -450,6 +450,84 @@ def restore(entry: str, as_json: bool, path: str | None, url: str | None) -> Non
         action="restore",
         **facts,
     )
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+STEPS: Columns[Step] = {
+    **columns("name"),
+    "state": lambda step: mark(step.state, "bad", when=step.state == "failed"),
+    "waits for": lambda step: step.job if step.waits_for == "job" else step.waits_for,
+    **columns("stored=at", "until"),
+    "value": lambda step: (
+        error_line(step.error) or step.ask or ("" if step.state != "done" else json.dumps(step.value))
+    ),
+}
+
+
+@jobs.command(epilog=EXIT_CODES)
+@job_argument
+@as_lines_option
+@on_store
+def steps(job: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """List what a job has stored by name and what it waits for."""
+
+    async def read(admin: Operators) -> list[Step]:
+        return await admin.jobs.steps(await whole_id(admin, job))
+
+    table(ask(path, url, read), STEPS, as_json, goes_first=("stored", "until"), empty="The job has no steps.")
+
+
+WAITS: Columns[WaitView] = {
+    "job": lambda wait: Id(wait.job),
+    **columns("kind", "queue", "name", "since", "until", "asks=ask"),
+}
+
+
+@jobs.command(cls=FilterCommand)
+@terms_argument("[FILTER]...")
+@click.option("--limit", type=click.IntRange(1), default=25, show_default=True, help="Maximum number of jobs.")
+@as_lines_option
+@on_store
+def waits(terms: tuple[str, ...], limit: int, as_json: bool, path: str | None, url: str | None) -> None:
+    """List the signals that jobs wait for, those of the newest job first. `stoker jobs signal` answers one."""
+
+    async def read(admin: Operators) -> WaitPage:
+        return await admin.jobs.waits(await whole(admin, terms), limit=min(limit, LARGEST_PAGE))
+
+    page = ask(path, url, read)
+    hinted(page.hint)
+    table(page.waits, WAITS, as_json, goes_first=("queue", "since"), empty="No job waits for a signal.")
+    if page.cursor is not None and not as_json:
+        say(f"There may be more: {count_of(page.scanned, 'job')} looked at.", err=True)
+
+
+@jobs.command(epilog=EXIT_CODES)
+@job_argument
+@click.argument("name")
+@click.argument("value", required=False)
+@click.option("--replace", is_flag=True, help="Another answer for a wait that has one.")
+@as_json_option
+@on_store
+def signal(
+    job: str, name: str, value: str | None, replace: bool, as_json: bool, path: str | None, url: str | None
+) -> None:
+    """Answer the wait NAME of a job; the VALUE is JSON, null without one."""
+    try:
+        given = None if value is None else json.loads(value)
+    except ValueError:
+        raise click.UsageError(f"VALUE is no JSON: {safe(value or '')}. Text is written as '\"text\"'") from None
+
+    async def send(admin: Operators) -> tuple[str, bool]:
+        found = await whole_id(admin, job)
+        return found, await admin.jobs.signal(found, name, given, replace=replace)
+
+    found, taken = ask(path, url, send)
+    if not taken and not as_json:
+        say(f"job {found} has its answer to {safe(name)}, or has ended. Nothing was changed.", err=True)
+        raise SystemExit(1)
+    said(f"job {found} has its answer to {safe(name)}", as_json, job=found, name=name, taken=taken)
 
 
 # --- actions --------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from stoker.model.names import AN_APP, meant_queue, to_serve
 from stoker.model.operator_metrics import Flow
 from stoker.model.query import Census
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
+from stoker.model.steps import NEVER, Step, about, called_job, shown, waits_for
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import until_token, until_tokens
 from stoker.model.time import Instant, rfc3339
@@ -36,6 +37,7 @@ class Reason(enum.StrEnum):
     RUNNING = "running"
     CANCELING = "canceling"
     HELD_BY_BUDGET = "held_by_budget"
+    WAITING = "waiting"
     SCHEDULED = "scheduled"
     PAUSED = "paused"
     COOLING = "cooling"
@@ -133,6 +135,7 @@ def explain(
     line: Line | None = None,
     turns: int | None = None,
     budgets: Sequence[Budget] = (),
+    steps: Sequence[Step] = (),
     home: str | None = None,
     app: str = AN_APP,
 ) -> Explanation:
@@ -140,7 +143,8 @@ def explain(
 
     `group` is the job's group, `flow` what went in and out of its queue lately, `subqueue` what runs under its limit,
     `line` its place in the queue, `turns` how many take their turn before it in a fair queue, `budgets` what `held_by`
-    needs, `home` the own queue of its task, as far as they are known. `app` is how commands name the app.
+    needs, `steps` what a suspended one waits for, `home` the own queue of its task, as far as they are known. `app` is
+    how commands name the app.
     """
     beside = tuple(_beside(job, group))
     if unreadable is not None:
@@ -150,7 +154,7 @@ def explain(
         return Explanation(_finished(job), beside=beside)
     if job.status is Status.RUNNING:
         return Explanation(_running(job, presences, census.at), beside=beside)
-    first, *others = _gates(job, queue, presences, census, flow, subqueue, line, turns, budgets, home, app)
+    first, *others = _gates(job, queue, presences, census, flow, subqueue, line, turns, budgets, steps, home, app)
     return Explanation(first, tuple(others), beside)
 
 
@@ -219,6 +223,7 @@ def _gates(
     line: Line | None,
     turns: int | None,
     budgets: Sequence[Budget],
+    steps: Sequence[Step],
     home: str | None,
     app: str,
 ) -> Iterator[Gate]:
@@ -230,6 +235,8 @@ def _gates(
         yield Gate(Reason.UNKNOWN_TASK, detail, DEPLOY)
     if (held := held_by(job, now)) is not None:
         yield _held(job, *held, budgets, now)
+    elif job.scheduled_at > now and job.suspended:
+        yield _waiting(job, steps)
     elif job.scheduled_at > now:
         retrying = f"waits for attempt {job.attempts + 1} of {job.base + job.budget}"
         what = retrying if job.status is Status.RETRYING else "is scheduled"
@@ -275,6 +282,44 @@ def _gates(
         "" if flow is None or clear is None else f"; at the rate of the last {flow.minutes} min {span(clear)} at most"
     )
     yield Gate(Reason.BEHIND, f"it waits in queue {name} {order}{takes}", since=job.scheduled_at)
+
+
+MOST_NAMED = 3
+"""Waits of a job that are named; the others are counted."""
+
+
+def _waiting(job: Job, steps: Sequence[Step]) -> Gate:
+    """A suspended job: what it waits for, and how to answer it."""
+    waits = [row for row in shown(steps) if waits_for(row) is not None]
+    waits.sort(key=lambda row: waits_for(row) != "signal")  # what a person can answer
+    said = [_wait(row) for row in waits[:MOST_NAMED]]
+    more = [f"{len(waits) - MOST_NAMED:,} more"] if len(waits) > MOST_NAMED else []
+    named = " and ".join([*said, *more]) or "what its last run left open"
+    asked = next((row for row in waits if waits_for(row) == "signal"), None)
+    slept = next((row for row in waits if waits_for(row) == "time"), None)
+    remedy = ""
+    if asked is not None:
+        remedy = f"`stoker jobs signal {id_text(job.id)} {asked.name} VALUE` answers it."
+    elif slept is not None:
+        remedy = f"`stoker jobs signal {id_text(job.id)} {slept.name}` ends the sleep."
+    since = min((row.at for row in waits), default=None)
+    until = None if job.scheduled_at >= NEVER else job.scheduled_at
+    return Gate(Reason.WAITING, f"it waits for {named}", remedy, since, until)
+
+
+def _wait(row: Step) -> str:
+    told, until = about(row), "" if row.until is None else rfc3339(row.until)
+    match waits_for(row):
+        case "time":
+            return f"{until} ({row.name})"
+        case "try":
+            return f"the next try of step {row.name} at {until}, which failed: {_first_line(told.error or '')}"
+        case "job":
+            called = called_job(row)
+            return f"job {'' if called is None else id_text(called)} ({row.name})"
+        case _:
+            ask = "" if told.ask is None else f" ({told.ask})"
+            return f"the signal {row.name}{ask}{f' until {until}' if until else ''}"
 
 
 def held_by(job: Job, now: Instant) -> tuple[str, int] | None:

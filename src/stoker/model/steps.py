@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import re
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stoker.model.errors import InvalidInput, InvalidName, InvalidPayload, PayloadTooLarge
-from stoker.model.ids import JobId
+from stoker.model.ids import JobId, parse
 from stoker.model.time import LATEST, Instant
 from stoker.model.unique import plain
 
@@ -342,3 +343,59 @@ def check_fork(after: str, rows: Iterable[Step], job: str) -> None:
     if after not in finished:
         known = f"its finished steps are {', '.join(finished)}" if finished else "it has none"
         raise InvalidInput("after", after, f"is no finished step of job {job}: {known}")
+
+
+# --- what people see --------------------------------------------------------------------------------------------
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a row tells beside its state: the question of a wait, the failure of a step, the job that was called."""
+
+    ask: str | None = None
+    schema: Any = None
+    kind: str | None = None
+    error: str | None = None
+    tries: int = 0
+    job: str | None = None
+
+
+NOTHING = About()
+_read_about = msgspec.json.Decoder(About).decode
+
+
+def about(row: Step) -> About:
+    """What a row tells beside its state; nothing of one that holds a value."""
+    if row.value is None or row.state in (StepState.DONE, StepState.EARLY):
+        return NOTHING
+    try:
+        return _read_about(row.value)
+    except msgspec.MsgspecError:
+        return NOTHING
+
+
+def called_job(row: Step) -> JobId | None:
+    """The job that a row calls, or whose failure it holds."""
+    job = about(row).job
+    if job is None:
+        return None
+    return b64decode(job) if row.state is StepState.CALLED else parse(job)
+
+
+def waits_for(row: Step) -> str | None:
+    """What ends an open row: `signal`, `time`, the next `try` of a step, the end of a called `job`; None: it is closed.
+
+    The row that wakes a job when those that it called have ended is not shown to people.
+    """
+    if row.state is StepState.CALLED:
+        return "job"
+    if row.state is not StepState.WAITING or row.name.startswith(GROUP_WAIT):
+        return None
+    if row.value is None:
+        return "time"
+    return "signal" if about(row).kind is None else "try"
+
+
+def shown(rows: Iterable[Step]) -> list[Step]:
+    """The rows that people see, by time; what is open comes behind what was stored at the same moment."""
+    seen = [row for row in rows if not row.name.startswith(GROUP_WAIT)]
+    return sorted(seen, key=lambda row: (row.at, row.state in (StepState.WAITING, StepState.CALLED)))

@@ -36,6 +36,7 @@ from stoker.web.pages import (
     queues,
     schedules,
     shared,
+    steps,
 )
 from stoker.web.problems import TITLES, Problem, details
 from stoker.web.request import RequestContext
@@ -64,6 +65,7 @@ def routes() -> list[Route]:
             Route("POST", f"/jobs/{{id}}/{verb}", role, partial(job_actions.run, verb), "action")
             for verb, role in job_actions.VERBS.items()
         ),
+        Route("GET", "/waits", "read", steps.show),
         Route("GET", "/groups", "read", groups.show),
         Route("GET", "/groups/{id}", "read", groups.one),
         Route("GET", "/operations/new", "operate", operations.preview),

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from stoker.admin.context import knowing
 from stoker.admin.jobs import UNDONE
-from stoker.model import ids
+from stoker.model import answer_form, ids
 from stoker.model.access import Role
 from stoker.model.actions import ACTIONS, Action, Button
 from stoker.model.errors import InvalidInput, NotFound
@@ -106,6 +106,20 @@ async def _reveal(job: JobForm) -> Response:
     return await job_edit.reveal(job.visit, job.form, job.before)
 
 
+async def _signal(job: JobForm) -> ActionResult:
+    """Answer a wait with what the fields of its form say."""
+    name = job.form.get("name")
+    admin = knowing(job.visit.admin.jobs, job.before)
+    wait = next((one for one in await admin.steps(job.id) if one.name == name), None)
+    value = None
+    if wait is not None and wait.waits_for == "signal":
+        given = {one.name: job.form.get(f"answer.{one.name}") for one in answer_form.fields(wait.schema)}
+        value = answer_form.answer(wait.schema, given)
+    if await admin.signal(job.id, name, value):
+        return ActionResult(Flash(f"{job.before.kind} has its answer to {name}."))
+    return ActionResult(Flash(f"{name} has its answer already, or {job.before.kind} has ended. Nothing was changed."))
+
+
 async def restored(visit: RequestContext, id_: str, kind: str) -> str:
     """Undo the last cancel or discard of a job, as the audit log has it."""
     entries = await visit.admin.audit.list(3_600, target=f"job {id_}", limit=20)
@@ -123,6 +137,7 @@ OWN: Final[dict[str, Doing[JobForm]]] = {
     "edit": _edit,
     "edit-back": _edit_back,
     "reveal": _reveal,
+    "signal": _signal,
 }
 """What has a form or an answer of its own."""
 

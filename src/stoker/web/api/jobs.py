@@ -13,11 +13,13 @@ from stoker import views
 from stoker.admin import Bulk
 from stoker.admin.context import knowing
 from stoker.admin.details import EventView, Why, why
+from stoker.admin.jobs import WaitView
 from stoker.model import ids
 from stoker.model.actions import MANY, Action
 from stoker.model.errors import NotFound
 from stoker.model.job import Job, Status
 from stoker.model.origin import origin
+from stoker.model.steps import LONGEST_ROW
 from stoker.model.time import Instant
 from stoker.views import JobState
 from stoker.web.actions import job as job_actions
@@ -70,6 +72,22 @@ class RevealBody(t.Strict):
     """What to show; written to the audit log."""
 
     part: Literal["payload", "result"] = "payload"
+
+
+class SignalBody(t.Strict):
+    """An answer for a wait; `replace` gives one that has its answer another."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=LONGEST_ROW)]
+    value: Any = None
+    replace: bool = False
+
+
+class WaitsQuery(t.Strict):
+    """Which jobs."""
+
+    q: t.FilterText = ""
+    limit: t.Limit = 50
+    after: t.Cursor | None = None
 
 
 PARAMETERS: Final = {
@@ -134,6 +152,27 @@ class Events(Struct, kw_only=True):
     """What happened to a job, oldest first, as far as events are kept."""
 
     events: list[EventView]
+
+
+class Steps(Struct, kw_only=True):
+    """The steps of a job, oldest first, secrets masked; without their values for a role that may only read."""
+
+    steps: list[views.Step]
+
+
+class Answered(Struct, kw_only=True):
+    """Whether a signal was stored; not if the wait has its answer or the job has ended."""
+
+    taken: bool
+
+
+class WaitList(Struct, kw_only=True):
+    """Open waits for signals, those of the newest job first; `after` goes on behind them, null at the end."""
+
+    waits: list[WaitView]
+    after: str | None
+    scanned: int
+    hint: str = ""
 
 
 class Revealed(Struct, kw_only=True):
@@ -271,6 +310,33 @@ async def explain(visit: RequestContext) -> Why:
     """Say why a job does not run."""
     job = await job_facts.stored(visit)
     return why(await knowing(visit.admin.jobs, job).explain(ids.text(job.id)))
+
+
+@api.get("/jobs/{id}/steps")
+async def steps(visit: RequestContext) -> Steps:
+    """List what a job has stored by name and what it waits for."""
+    job = await job_facts.stored(visit)
+    found = await knowing(visit.admin.jobs, job).steps(ids.text(job.id))
+    if not visit.may("operate", job.queue):
+        found = [msgspec.structs.replace(one, value=None) for one in found]
+    return Steps(steps=found)
+
+
+@api.post("/jobs/{id}/signal")
+async def signal(visit: RequestContext, given: SignalBody) -> Answered:
+    """Answer a wait of a job."""
+    job = await _reached(visit)
+    send = knowing(visit.admin.jobs, job).signal
+    taken = await send(ids.text(job.id), given.name, given.value, replace=given.replace)
+    visit.board.hub.forget()
+    return Answered(taken=taken)
+
+
+@api.get("/waits")
+async def waits(visit: RequestContext, given: WaitsQuery) -> WaitList:
+    """Find the signals that jobs wait for."""
+    found = await visit.admin.jobs.waits(given.q, limit=given.limit, cursor=given.after)
+    return WaitList(waits=found.waits, after=found.cursor, scanned=found.scanned, hint=found.hint)
 
 
 @api.post("/jobs/{id}/reveal")

@@ -26,12 +26,13 @@ from stoker.model.lifetime_bar import life
 from stoker.model.origin import TRACE, origin, trace_id
 from stoker.model.query import WAITING, Census, Page, Query
 from stoker.model.retry import Backoff, DelayList, Exponential, Fixed, Linear
+from stoker.model.steps import NEVER
 from stoker.model.time import Instant, Seconds
 from stoker.model.time import span as read_span
 from stoker.web import view
 from stoker.web.hub import Reading
 from stoker.web.humanize import time
-from stoker.web.pages import job_runs, job_why, shared
+from stoker.web.pages import job_runs, job_why, shared, steps
 from stoker.web.pages.job_facts import DEAD_END, RELATIVES, Facts, metadata, wants
 from stoker.web.request import RequestContext
 
@@ -60,6 +61,7 @@ async def load(visit: RequestContext, read: Job | None = None) -> dict[str, Any]
         "same": await _same_error(engine, facts.job, others.jobs, reading.census.at),
         "payload_size": len(facts.job.payload),
         "result_size": None if facts.job.result is None else len(facts.job.result),
+        "steps_size": steps.size(facts.steps),
         "revealed": None,
         "may_reveal": visit.may("operate", facts.job.queue),
     }
@@ -110,6 +112,7 @@ def live_context(visit: RequestContext, reading: Reading, facts: Facts) -> dict[
         "why": why,
         "besides": job_why.besides(why),
         "gates": job_why.gates(visit, job, why, reading, facts) if why is not None and job.status in WAITING else [],
+        "steps": steps.rows(visit, job, facts),
         "attempts": job_runs.attempts(job, facts.events, reading, visit.parameter("attempt")),
         "attempts_note": job_runs.attempts_note(job),
         "facts": _facts(visit, job, record, reading),
@@ -152,7 +155,7 @@ def _facts(visit: RequestContext, job: Job, record: views.Job, reading: Reading)
         ),
         ("Isolation", record.isolation or "", ""),
         ("Enqueued", time(job.created_at), ""),
-        ("Due", _due(job.scheduled_at, reading.census.at) if job.scheduled_at != job.created_at else "", ""),
+        ("Due", "" if job.scheduled_at in (job.created_at, NEVER) else _due(job.scheduled_at, reading.census.at), ""),
         ("Started", "" if job.started_at is None else time(job.started_at), ""),
         ("Finished", "" if job.finished_at is None else time(job.finished_at), ""),
         ("Timeout", span(record.timeout) if record.timeout else "none", ""),

@@ -19,7 +19,7 @@ from stoker.model.time import moment
 from stoker.web import view
 from stoker.web.board import Edited
 from stoker.web.forms import Form, whole
-from stoker.web.pages import shared
+from stoker.web.pages import shared, steps
 from stoker.web.pages.job import load
 from stoker.web.pages.job_facts import stored
 from stoker.web.problems import Problem
@@ -138,9 +138,13 @@ def _check_status(job: Job, action: Action) -> None:
 
 
 async def reveal(visit: RequestContext, form: Form, found: Job) -> Response:
-    """Show the payload or the result, or send it as a file; the audit log names the visitor."""
-    part = "result" if form.get("part") == "result" else "payload"
-    raw = visible(visit, (found.result if part == "result" else found.payload) or b"")
+    """Show the payload, the result or the values of steps, or send it as a file; the audit log names the visitor."""
+    part = form.get("part") if form.get("part") in ("result", "steps") else "payload"
+    raw = found.payload if part == "payload" else found.result or b""
+    if part == "steps":
+        [rows] = await (await visit.board.store.engine()).steps.get([found.id])
+        raw = steps.values(rows)
+    raw = visible(visit, raw)
     await visit.admin.audit.write("jobs.reveal", f"job {ids.text(found.id)}")
     if form.get("as") == "file":
         name = f"{ids.text(found.id)}-{part}.json"

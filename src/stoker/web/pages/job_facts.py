@@ -14,6 +14,7 @@ from stoker.model.events import Event, window_of
 from stoker.model.groups import Group
 from stoker.model.job import PARENT, Job, links
 from stoker.model.lifecycle import HELD_BY
+from stoker.model.steps import Step
 from stoker.model.subqueues import SubqueueView
 from stoker.web.hub import Want
 from stoker.web.request import RequestContext
@@ -34,6 +35,7 @@ class Facts(NamedTuple):
     relatives: Mapping[bytes, Job] = MappingProxyType({})
     gone: bool = False
     budgets: Sequence[Budget] = ()
+    steps: Sequence[Step] = ()
 
 
 def named(visit: RequestContext) -> bytes:
@@ -88,7 +90,11 @@ async def _facts_of(engine: Engine, id_: bytes, just_read: Job | None) -> tuple[
     if near := _near(job, group):
         relatives = {one.id: one for one in await engine.operator.get(near) if one is not None}
         calls += 1
-    return Facts(job, events, group, subqueue, relatives, budgets=budgets), calls
+    steps: Sequence[Step] = ()
+    if job.token:
+        [steps] = await engine.steps.get([job.id])
+        calls += 1
+    return Facts(job, events, group, subqueue, relatives, budgets=budgets, steps=steps), calls
 
 
 def _near(job: Job, group: Group | None) -> list[bytes]:

@@ -15,6 +15,7 @@ from stoker.model.job import Job, Status
 from stoker.model.lifetime_bar import Part, sums
 from stoker.model.query import Page
 from stoker.model.same_error import error_line, fingerprint_of
+from stoker.model.steps import NEVER
 from stoker.model.time import SECOND, Instant, instant
 from stoker.web import svg
 from stoker.web.hub import Reading
@@ -50,8 +51,10 @@ def ends(job: views.Job, status: str, now: Instant) -> str | Markup:
     if status == "running":
         started = instant(job.started_at) if job.started_at else now
         return f"now {clock(now, now)}, running for {span((now - started) // SECOND * SECOND)}"
-    if status in {"ready", "scheduled", "retrying"}:
+    if status in {"ready", "scheduled", "waiting", "retrying"}:
         due = instant(job.scheduled_at)
+        if due >= NEVER:
+            return f"now {clock(now, now)}, waits for a signal or for jobs that it called"
         if due > now:
             return f"now {clock(now, now)}, {'next attempt' if status == 'retrying' else 'due'} {until(due, now)}"
         return f"now {clock(now, now)}, due since {span(now - due)}"

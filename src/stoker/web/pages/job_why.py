@@ -31,6 +31,7 @@ def why(visit: RequestContext, job: Job, reading: Reading, facts: Facts) -> Expl
         group=facts.group,
         subqueue=facts.subqueue,
         budgets=facts.budgets,
+        steps=facts.steps,
         home=visit.board.jobs.queue_of(job.kind),
         app=visit.board.app_path,
     )
@@ -52,7 +53,7 @@ ELSEWHERE: Final = frozenset({Reason.UNKNOWN_TASK, Reason.NO_WORKER, Reason.WORK
 COMMAND: Final = re.compile("`(stoker work [^`]+)`")
 
 GATES: Final = (
-    ("Due", frozenset({Reason.SCHEDULED, Reason.HELD_BY_BUDGET}), "scheduled"),
+    ("Due", frozenset({Reason.SCHEDULED, Reason.WAITING, Reason.HELD_BY_BUDGET}), "scheduled"),
     ("Queue open", frozenset({Reason.PAUSED, Reason.COOLING}), "pause"),
     ("Task known", frozenset({Reason.UNKNOWN_TASK}), "warn"),
     ("Worker", frozenset({Reason.NO_WORKER, Reason.WORKER_UNHEALTHY}), "warn"),

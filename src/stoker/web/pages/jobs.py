@@ -20,6 +20,7 @@ from stoker.model.names import in_use
 from stoker.model.operator_metrics import scheduled_of
 from stoker.model.query import Census, Query, cursor_time, read_cursor
 from stoker.model.same_error import error_line
+from stoker.model.steps import NEVER
 from stoker.model.time import SECOND, Instant, instant
 from stoker.views import Job
 from stoker.web import problems, view
@@ -39,6 +40,7 @@ TABS: Final = (
     ("", "All"),
     ("ready", "Ready"),
     ("scheduled", "Scheduled"),
+    ("waiting", "Waiting"),
     ("running", "Running"),
     ("retrying", "Retrying"),
     ("dead", "Dead"),
@@ -253,6 +255,8 @@ def by_status(wanted: Filter, census: Census) -> dict[Status, int]:
         if (not query.queues or one.queue in query.queues) and (not query.kinds or one.kind in query.kinds)
     ]
     found = {status: sum(one.n for one in chosen if one.status is status) for status in Status}
+    if query.due == "waiting":
+        return {}
     if query.due is not None:
         later = _later(query, census)
         if later is None:
@@ -305,12 +309,12 @@ def row(visit: RequestContext, job: Job, now: Instant) -> dict[str, Any]:
         "took": span(took) if took is not None else "–",
         "at": _moment(job, status),
         "when": _when(job, status, now),
-        "clock": clock(job.scheduled_at, now) if status in COMING and instant(job.scheduled_at) > now else "",
+        "clock": clock(job.scheduled_at, now) if status in COMING and now < instant(job.scheduled_at) < NEVER else "",
         "url": visit.url(f"jobs/{job.id}"),
     }
 
 
-COMING: Final = frozenset({"scheduled", "retrying"})
+COMING: Final = frozenset({"scheduled", "waiting", "retrying"})
 """Statuses of jobs that are due at a moment to come."""
 
 
@@ -325,7 +329,7 @@ def _note(job: Job, status: str) -> str:
 def _moment(job: Job, status: str) -> Instant:
     if status == "running" and job.started_at is not None:
         return instant(job.started_at)
-    if status in {"ready", "scheduled", "retrying"}:
+    if status == "ready" or status in COMING:
         return instant(job.scheduled_at)
     return instant(job.finished_at or job.created_at)
 
@@ -336,6 +340,8 @@ def _when(job: Job, status: str, now: Instant) -> str:
         return span((now - at) // SECOND * SECOND if now - at > 10 * SECOND else now - at)
     if status == "ready":
         return f"waits {span(now - at)}"
+    if at >= NEVER:
+        return "until a signal"
     if status in COMING:
         return f"due {until(at, now)}" if at > now else "due now"
     return ago(at, now)
@@ -362,4 +368,4 @@ def _look(one: Action) -> str:
 
 def _shown_as(status: Status) -> str:
     """A status as rows of a list show it."""
-    return "ready scheduled" if status is Status.PENDING else status.value
+    return "ready scheduled waiting" if status is Status.PENDING else status.value

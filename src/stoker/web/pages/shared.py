@@ -129,10 +129,10 @@ def settings(queue: Queue) -> tuple[tuple[str, str], ...]:
 
 
 def shown_status(job: Job, now: Instant) -> str:
-    """The status as people read it: pending is ready or scheduled."""
+    """The status as people read it: pending is ready, scheduled or, after a suspension, waiting."""
     if job.status.value != "pending":
         return job.status.value
-    return "scheduled" if instant(job.scheduled_at) > now else "ready"
+    return "ready" if instant(job.scheduled_at) <= now else "waiting" if job.suspended else "scheduled"
 
 
 def listed(values: list[str], most: int = 3) -> str:

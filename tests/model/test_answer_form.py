@@ -1,0 +1,88 @@
+"""The form of an answer, made from its JSON Schema."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from stoker.model.answer_form import WHOLE, Field, answer, fields
+from stoker.model.errors import InvalidInput
+
+
+class Approval(msgspec.Struct):
+    yes: bool
+    cents: int
+    share: float = 0.5
+    note: str = ""
+    pay: Literal["card", "invoice"] = "card"
+    tags: list[str] = []
+
+
+class Outer(msgspec.Struct):
+    inner: Approval
+
+
+def of(kind: Any) -> Any:
+    return msgspec.json.schema(kind)
+
+
+@pytest.mark.spec("DURABLE-22")
+def test_an_object_has_a_field_for_each_of_its_own() -> None:
+    assert fields(of(Approval)) == [
+        Field("yes", "yes or no"),
+        Field("cents", "whole number"),
+        Field("share", "number", (), "0.5", True),
+        Field("note", "text", (), "", True),
+        Field("pay", "choice", ("card", "invoice"), "card", True),
+        Field("tags", "json", (), "[]", True),
+    ]
+    given = {"yes": "yes", "cents": "7", "share": "", "note": "x", "pay": "invoice", "tags": '["a"]'}
+    assert answer(of(Approval), given) == {"yes": True, "cents": 7, "note": "x", "pay": "invoice", "tags": ["a"]}
+    assert msgspec.convert(answer(of(Approval), {"yes": "no", "cents": "0"}), Approval) == Approval(False, 0)
+    assert [one.look for one in fields(of(Outer))] == ["json"]
+
+
+@pytest.mark.spec("DURABLE-22")
+@pytest.mark.parametrize(
+    ("schema", "look", "text", "value"),
+    [
+        (of(bool), "yes or no", "yes", True),
+        (of(bool), "yes or no", "no", False),
+        (of(int), "whole number", "7", 7),
+        (of(float), "number", "1.5", 1.5),
+        (of(str), "text", "yes", "yes"),
+        (of(Literal["a", "b"]), "choice", "b", "b"),
+        (of(list[int]), "json", "[1]", [1]),
+        (of(int | None), "json", "null", None),
+        (None, "json", '{"a": 1}', {"a": 1}),
+        ({"$ref": "#/$defs/None"}, "json", "1", 1),
+        ({"enum": [1, 2]}, "json", "1", 1),
+    ],
+)
+def test_anything_else_is_one_field(schema: Any, look: str, text: str, value: Any) -> None:
+    [found] = fields(schema)
+    assert (found.name, found.look, found.optional) == (WHOLE, look, False)
+    assert answer(schema, {WHOLE: text}) == value
+
+
+@pytest.mark.spec("DURABLE-22")
+@pytest.mark.parametrize(
+    ("kind", "text", "why"),
+    [
+        (int, "1.5", "must be a whole number"),
+        (int, "", "must be a whole number"),
+        (float, "much", "must be a number"),
+        (float, "true", "must be a number"),
+        (list[int], "{", "must be JSON"),
+    ],
+)
+def test_what_a_field_cannot_hold_is_refused(kind: Any, text: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        answer(of(kind), {WHOLE: text})
+
+
+def test_a_schema_that_names_itself_ends() -> None:
+    assert fields({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}) == [Field(WHOLE, "json")]
+    assert fields({"type": "object", "properties": {"a": 1}, "required": ["a"]}) == [Field("a", "json")]

@@ -1,0 +1,128 @@
+"""Steps of a job on its page and through REST, and the page of jobs that wait for an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import msgspec
+import pytest
+
+from stoker.app import Stoker
+from stoker.context import current
+from stoker.errors import StepFailed
+from stoker.web import Dashboard, Limits, Open, dashboard
+from tests.harness.apps import drain
+from tests.web.conftest import Client, text
+from tests.web.test_api import ENGINES, UNKNOWN
+
+
+class Approval(msgspec.Struct):
+    yes: bool
+    cents: int = 0
+
+
+def fails() -> None:
+    raise ConnectionError("token=hunter2 refused")
+
+
+async def waiting(app: Stoker) -> str:
+    """A job that has done one step, failed at another, and waits for a person; the one that it called sleeps."""
+
+    @app.task
+    async def label() -> None:
+        await current().sleep(3_600)
+
+    @app.task
+    async def order() -> str:
+        run = current()
+        await run.step("quote", lambda: {"cents": 700, "password": "hunter2"})
+        try:
+            await run.step("deliver", fails)
+        except StepFailed:
+            pass
+        [answer, _] = await asyncio.gather(
+            run.wait("approval", Approval, timeout=86_400, ask="May we buy this?"), run.call(label.draft())
+        )
+        return "bought" if answer.yes else "refused"
+
+    job = await order.enqueue()
+    await drain(app)
+    return job.id
+
+
+@pytest.mark.spec("DURABLE-23", "DURABLE-24")
+@pytest.mark.parametrize("engine_name", ENGINES)
+async def test_a_question_is_answered_on_the_page_of_questions(app: Stoker, client: Client, board: Dashboard) -> None:
+    assert "No job waits for an answer" in text(await client.get("/waits"))
+    job = await waiting(app)
+    board.hub.forget()
+    page = await client.get("/waits")
+    assert "May we buy this?" in text(page)
+    assert "order in default waits for approval" in text(page)
+    assert re.search(r'name="answer.cents" value="0"', page.text)
+    shown = await client.get(f"/jobs/{job}")
+    read = text(shown)
+    assert "order waiting" in read
+    assert "It waits for the signal approval (May we buy this?) until" in read
+    assert "quote" in read and "deliver failed ConnectionError" in read and "call:label waits for the job" in read
+    assert "hunter2" not in shown.text
+    assert "waiting" in text(await client.get("/jobs?q=is%3Awaiting"))
+    wrong = await client.post(f"/jobs/{job}/signal", {"name": "approval", "answer.yes": "yes", "answer.cents": "many"})
+    assert (wrong.status_code, "must be a whole number" in wrong.text) == (422, True)
+    given = {"name": "approval", "answer.yes": "yes", "answer.cents": "700"}
+    sent = await client.post(f"/jobs/{job}/signal", given, follow_redirects=True)
+    assert "order has its answer to approval" in text(sent)
+    again = await client.post(f"/jobs/{job}/signal", given, follow_redirects=True)
+    assert "has its answer already" in text(again)
+    revealed = text(await client.post(f"/jobs/{job}/reveal", {"part": "steps"}))
+    assert "700" in revealed and "hunter2" in revealed
+    audit = (await client.get("/api/v1/audit")).json()["entries"]
+    assert {(one["who"], one["action"]) for one in audit} == {("ann", "jobs.reveal"), ("ann", "jobs.signal")}
+
+
+@pytest.mark.spec("DURABLE-23", "DURABLE-24")
+@pytest.mark.parametrize("engine_name", ENGINES)
+async def test_programs_read_steps_answer_waits_and_fork(app: Stoker, client: Client) -> None:
+    job = await waiting(app)
+    found = (await client.get(f"/api/v1/jobs/{job}/steps")).json()["steps"]
+    by_name = {one["name"]: one for one in found}
+    assert {*by_name} == {"quote", "deliver", "approval", "call:label"}
+    assert by_name["quote"]["value"] == {"cents": 700, "password": "[hidden]"}
+    assert by_name["deliver"]["error"].startswith("ConnectionError: token=[hidden]")
+    assert (by_name["approval"]["waits_for"], by_name["approval"]["ask"]) == ("signal", "May we buy this?")
+    assert by_name["call:label"]["waits_for"] == "job"
+    [wait] = (await client.get("/api/v1/waits?q=kind:order")).json()["waits"]
+    assert (wait["job"], wait["name"], wait["schema"]["$defs"]["Approval"]["type"]) == (job, "approval", "object")
+    assert (await client.get("/api/v1/waits?q=kind:nobody")).json()["waits"] == []
+    csrf = {"x-csrf-token": await client.csrf()}
+    send = client.http.post
+    answer = {"name": "approval", "value": {"yes": True}}
+    assert (await send(f"/api/v1/jobs/{job}/signal", json=answer, headers=csrf)).json() == {"taken": True}
+    assert (await send(f"/api/v1/jobs/{job}/signal", json=answer, headers=csrf)).json() == {"taken": False}
+    other = answer | {"value": {"yes": False}, "replace": True}
+    assert (await send(f"/api/v1/jobs/{job}/signal", json=other, headers=csrf)).json() == {"taken": True}
+    child = by_name["call:label"]["job"]
+    assert (await send(f"/api/v1/jobs/{child}/signal", json={"name": "sleep"}, headers=csrf)).json() == {"taken": True}
+    await drain(app)
+    assert await app.handle(job).result() == "refused"
+    copied = (await send(f"/api/v1/jobs/{job}/fork", json={"after": "quote"}, headers=csrf)).json()
+    assert len(copied["created"]) == 1
+    refused = await send(f"/api/v1/jobs/{job}/fork", json={"after": "qoute"}, headers=csrf)
+    assert (refused.status_code, "its finished steps are" in refused.text) == (422, True)
+    unknown = await send(f"/api/v1/jobs/{UNKNOWN}/signal", json=answer, headers=csrf)
+    assert unknown.status_code == 404
+
+
+@pytest.mark.spec("DURABLE-24")
+async def test_who_may_only_look_sees_no_values_and_cannot_answer(app: Stoker) -> None:
+    job = await waiting(app)
+    board = dashboard(app, auth=Open(role="read"), limits=Limits(seconds=30))
+    client = Client(board)
+    assert "Your role may not answer it" in text(await client.get("/waits"))
+    assert "Send the answer" not in (await client.get(f"/jobs/{job}")).text
+    found = (await client.get(f"/api/v1/jobs/{job}/steps")).json()["steps"]
+    assert {one["value"] for one in found} == {None}
+    assert (await client.post(f"/jobs/{job}/signal", {"name": "approval"})).status_code == 403
+    await client.close()
+    await board.close()
