@@ -67,6 +67,7 @@ async def test_a_cancel_is_undone_from_the_log(admin: Admin, app: Stoker) -> Non
     job = await app.enqueue(app.draft("send", delay=60))
     await admin.jobs.cancel(job.id)
     [entry] = await admin.audit.list(action="jobs.cancel")
+    assert entry.reason is None
     assert (await admin.jobs.restore(entry)).changed == 1
     assert (await admin.jobs.get(job.id)).job.status is Status.PENDING
     assert {action for action, _, _ in await logged(admin)} == {"jobs.cancel", "jobs.restore"}
@@ -107,8 +108,12 @@ async def test_tokens_and_operations_of_a_person_are_logged(admin: Admin, app: S
     await admin.tokens.revoke("ci")
     await admin.tokens.revoke("ci")
     await app.enqueue(app.draft("send", delay=60))
-    operation = await admin.operations.start("cancel", "is:scheduled")
+    operation = await admin.operations.start("cancel", "is:scheduled", {"reason": "wrong file"})
     await admin.operations.finish(operation.id)
+    for action in ("operations.start", "jobs.cancel"):
+        assert [one.reason for one in await admin.audit.list(action=action)] == ["wrong file"]
+    with pytest.raises(InvalidInput, match="reason"):
+        await admin.jobs.cancel((await app.enqueue(app.draft("send"))).id, reason="x" * 5_000)
     assert {(action, target) for action, target, _ in await logged(admin)} == {
         ("tokens.create", "token ci"),
         ("tokens.revoke", "token ci"),

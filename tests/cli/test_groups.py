@@ -73,7 +73,16 @@ def test_all_members_are_canceled_and_retried(made: Made, monkeypatch: pytest.Mo
     assert f"cancel 3 jobs of is:active group:{made.waits}? Nothing was changed: there is no terminal" in refused
     assert call("groups", "cancel", made.waits, "--reason", "enough", "--yes").stdout == "cancel: 3 jobs\n"
     assert {one["last_error"] for one in rows("jobs", "list", f"group:{made.waits}")} == {"enough"}
-    assert call("groups", "retry", made.failed).stdout == "retry: 2 jobs\n"
+    logged = {(one["action"], one["reason"]) for one in rows("audit")}
+    assert logged == {("operations.start", "enough"), ("jobs.cancel", "enough")}
+    retried = call("groups", "retry", made.failed)
+    assert retried.stdout == "retry: 2 jobs\n"
+    stays = (
+        "It is closed and stays failed: what happens to its members from now on counts nothing, and stores no callback."
+    )
+    assert retried.stderr.startswith(f"note: group {made.failed}: {stays}\n")
+    assert f"{stays}\n" in call("groups", "show", made.failed).stdout
+    assert rows("groups", "list", "--state", "closed")[-1]["state"] == "failed"
     [tally] = rows("groups", "retry", made.failed)
     assert (tally["matching"], tally["changed"]) == (0, 0)
     assert [one["action"] for one in rows("operations", "list")] == ["retry", "cancel"]

@@ -397,6 +397,7 @@ def test_retention_keeps_a_month_of_history_and_a_minute_of_presence() -> None:
 def test_a_request_to_stop_notes_its_reason_within_bounds() -> None:
     assert Cancel("wrong customer").note() == {CANCEL_REASON: "wrong customer"}
     assert Cancel("x" * 5_000).note() == {CANCEL_REASON: "x" * LONGEST_REASON}
+    assert [Cancel("wrong customer").given, Cancel().given, Cancel("").given] == ["wrong customer", None, None]
     assert Cancel("").note() == {}
 
 

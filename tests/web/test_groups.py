@@ -42,7 +42,7 @@ async def test_groups_are_shown_with_their_progress_members_and_callbacks(app: S
     client.board.hub.forget()
     page = await client.get(f"/groups/{group.id}")
     shown = text(page)
-    assert "done 3 dead 1" in shown and "It is closed" in shown
+    assert "done 3 dead 1" in shown and "It is closed and stays failed" in shown
     assert "not called" in shown, "every member would have had to be done"
     assert f'href="/jobs/{after.id}"' in page.text
     assert f'href="/groups/{group.id}"' in (await client.get(f"/jobs/{after.id}")).text

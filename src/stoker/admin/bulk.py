@@ -27,6 +27,7 @@ from stoker.model.names import Names, in_use
 from stoker.model.operations import bound_of
 from stoker.model.query import (
     LONGEST_WALK,
+    Cancel,
     Change,
     Former,
     Query,
@@ -211,6 +212,7 @@ class Walk:
 async def alter(context: OperatorContext, selection: Selection, change: Change) -> Tally:
     """Change jobs in one step; the timeline and listeners are told with the true former status."""
     engine = await context.engine()
-    tally = await engine.operator.alter(selection, change, by=context.signed())
+    by = context.signed(change.given if isinstance(change, Cancel) else None)
+    tally = await engine.operator.alter(selection, change, by=by)
     await context.app.emit_altered(change, tally)
     return tally

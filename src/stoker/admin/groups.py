@@ -65,8 +65,12 @@ class CallbackView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupDetail(GroupView, frozen=True, kw_only=True):
-    """A group with its callbacks, and its members by status, which are counted up to 1,000; None: there are more."""
+    """A group with its callbacks, and its members by status, which are counted up to 1,000; None: there are more.
 
+    `note` says what its state means for it, in a sentence.
+    """
+
+    note: str
     statuses: dict[Status, int] | None
     callbacks: tuple[CallbackView, ...]
 
@@ -103,6 +107,7 @@ class GroupsAdmin(Noun):
         jobs = await engine.operator.get([draft.job_id for draft in callbacks.values()]) if callbacks else []
         return GroupDetail(
             **msgspec.structs.asdict(group_view(found)),
+            note=note_on(found),
             statuses=None if statuses is None else {one: statuses[one] for one in Status if statuses[one]},
             callbacks=tuple(
                 CallbackView(
@@ -173,6 +178,18 @@ def _read_cursor(text: str) -> tuple[State, Place]:
     if state not in STATES or len(found) != len(cursor_at(0, bytes(16))):
         raise InvalidArgument("cursor", text, "must be the one of the page before")
     return ("closed" if state == "closed" else "open"), (cursor_time(found), found[8:])
+
+
+def note_on(group: Group) -> str:
+    """What the state of a group means for it."""
+    if group.closed_at is not None:
+        what = "what happens to its members from now on counts nothing, and stores no callback"
+        return f"It is closed and stays {group.state}: {what}."
+    if group.abandoned:
+        return "Its maker raised or died before it was sealed, so it fails whatever its members do."
+    if not group.sealed:
+        return "It is not sealed: more members may join."
+    return f"It closes when {'the last member has' if group.waiting == 1 else 'all members have'} ended."
 
 
 def group_view(group: Group) -> GroupView:

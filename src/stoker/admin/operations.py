@@ -165,7 +165,7 @@ class OperationsAdmin(Noun):
                 started=now,
                 total=total,
             ),
-            by=self._context.signed(),
+            by=self._context.signed(reason if isinstance(reason := given.get("reason"), str) else None),
         )
         assert stored is not None, "its id is new"
         return self._begin(stored, None)

@@ -76,6 +76,7 @@ def _lines(found: GroupDetail) -> list[str]:
     lines.append(f"made: {found.created_at.isoformat()}")
     if found.closed_at is not None:
         lines.append(f"closed: {found.closed_at.isoformat()}")
+    lines.append(found.note)
     called = (
         f"{one.name}: {one.kind} {one.job} ({'not stored' if one.status is None else one.status.value})"
         for one in found.callbacks
@@ -93,6 +94,9 @@ def _add_command(action: Action) -> None:
 
         async def call(admin: Operators) -> OperationView | None:
             filter_ = await admin.groups.members(group, action.name)
+            found = await admin.groups.get(group)
+            if found.closed_at is not None:
+                say(f"note: group {found.id}: {found.note}", err=True)
             return await act_on_many(admin, action, filter_, wanted, yes=yes, dry_run=dry_run, as_json=as_json)
 
         done = ask(path, url, call)

@@ -34,6 +34,7 @@ CANCEL_REASON = "stoker.cancel_reason"
 """Metadata key: why a running job was asked to stop."""
 
 LONGEST_REASON = 1_000
+NO_REASON = "canceled by an operator"
 
 Order: TypeAlias = Literal["newest", "oldest", "finished", "due"]
 ORDERS: tuple[Order, ...] = ("newest", "oldest", "finished", "due")
@@ -303,8 +304,13 @@ class Selection(msgspec.Struct, frozen=True):
 class Cancel(msgspec.Struct, frozen=True):
     """Pending and retrying jobs become canceled; a running one is asked to stop, or with `force` loses its claim."""
 
-    reason: str = "canceled by an operator"
+    reason: str = NO_REASON
     force: bool = False
+
+    @property
+    def given(self) -> str | None:
+        """The reason that somebody gave; None: nobody did."""
+        return None if self.reason == NO_REASON else self.reason or None
 
     def note(self) -> dict[str, str]:
         """What a request to stop leaves in a running job's metadata, for its worker and for operators."""

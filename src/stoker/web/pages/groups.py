@@ -106,7 +106,7 @@ def live_context(visit: RequestContext, reading: Reading, found: GroupDetail) ->
         "now": reading.census.at,
         "g": found,
         "pill": PILLS[found.state],
-        "note": _note(found),
+        "note": found.note,
         "ended": found.total - found.waiting,
         "members": list(_by_status(visit, found)),
         "callbacks": [_callback(visit, found, one) for one in found.callbacks],
@@ -119,17 +119,6 @@ def live_context(visit: RequestContext, reading: Reading, found: GroupDetail) ->
 def _title(found: GroupDetail) -> str:
     ended = f"{found.total - found.waiting:,} of {count(found.total, 'member')}"
     return f"Group {found.state}, {ended} ended"
-
-
-def _note(found: GroupDetail) -> str:
-    """Its state, in a sentence."""
-    if found.abandoned:
-        return "Its maker raised or died before it was sealed, so it fails whatever its members do."
-    if not found.sealed:
-        return "It is not sealed: more members may join."
-    if found.closed_at is not None:
-        return "It is closed: what happens to its members from now on counts nothing."
-    return f"It closes when {'the last member has' if found.waiting == 1 else 'all members have'} ended."
 
 
 def _by_status(visit: RequestContext, found: GroupDetail) -> Iterator[tuple[str, str, int, str]]:
