@@ -31,8 +31,9 @@ from stoker.model.events import (
 from stoker.model.groups import Closing, new_group
 from stoker.model.job import Claim, Draft, Failure, Job, Options, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import SETTLED, conclude
-from stoker.model.outcome import Snoozed
+from stoker.model.outcome import Snoozed, Suspended
 from stoker.model.query import Cancel, Clone, Delete, Former, Repair, Restore, RunNow, Tally
+from stoker.model.steps import Step, StepState
 from stoker.model.time import HOUR, LATEST, MINUTE, SECOND
 from stoker.model.unique import Unique
 
@@ -94,6 +95,13 @@ def test_a_run_that_failed_tells_the_signature_of_its_error() -> None:
         failed = msgspec.structs.replace(settlement(status), error="Timeout: order 17\nmore")
         [told[status]] = of_settlements([claim()], [failed], [Verdict.APPLIED], NOW)
     assert [one.error for one in told.values()] == ["Timeout: order …", "Timeout: order …", "", ""]
+
+
+@pytest.mark.spec("EVENT-03", "DURABLE-17")
+def test_a_suspension_is_an_event_of_its_own() -> None:
+    suspended = conclude(claim(), Suspended((Step("go", StepState.WAITING),)))
+    [event] = of_settlements([claim()], [suspended], [Verdict.APPLIED], NOW + 30)
+    assert event == Event(NOW + 30, EventType.WAITING, b"1" * 16, "mail", "send", 2, 30)
 
 
 @pytest.mark.spec("EVENT-14")
@@ -227,7 +235,7 @@ def test_runs_in_flight_are_starts_without_an_end() -> None:
     def event(kind: EventType, job: bytes, duration: int | None = None) -> Event:
         return Event(NOW, kind, job, "mail", "send", duration=duration)
 
-    ended = [EventType.COMPLETED, EventType.FAILED, EventType.RETRIED, EventType.RELEASED]
+    ended = [EventType.COMPLETED, EventType.FAILED, EventType.RETRIED, EventType.RELEASED, EventType.WAITING]
     told = [event(kind, b"a") for end in ended for kind in (EventType.ENQUEUED, EventType.STARTED, end)]
     assert in_flight(told) == {}
     told += [event(EventType.STARTED, b"a"), event(EventType.STARTED, b"b"), event(EventType.CANCELED, b"b")]

@@ -54,6 +54,13 @@ def test_runs_are_counted_however_many_there_are() -> None:
     assert read[-1].waits["mail"].sum == MANY + 1
 
 
+@pytest.mark.spec("METRIC-04", "DURABLE-17")
+def test_a_run_that_was_suspended_is_counted_as_waiting() -> None:
+    recorder = Recorder()
+    recorder.ran(claim(1), None, 0.25)
+    assert list(recorder.measures({}, 0.0).runs["send"]) == ["waiting"]
+
+
 def measured(busy: dict[str, int], lag: float, runs: int, failures: int = 0) -> Measures:
     recorder = Recorder()
     for status in (*[Status.DONE] * runs, *[Status.DEAD] * failures):

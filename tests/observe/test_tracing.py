@@ -82,6 +82,30 @@ def parent_of(span: ReadableSpan) -> tuple[int, int] | None:
     return None if span.parent is None else (span.parent.trace_id, span.parent.span_id)
 
 
+@pytest.mark.spec("DURABLE-17")
+@pytest.mark.parametrize("plain", [True, False])
+async def test_a_suspension_is_no_error(traced: Stoker, spans: Spans, plain: bool) -> None:
+    if plain:
+
+        @traced.task
+        def flow() -> None:
+            current().wait_sync("go")
+
+    else:
+
+        @traced.task
+        async def flow() -> None:
+            await current().wait("go")
+
+    job = await flow.enqueue()
+    await drain(traced)
+    assert await job.signal("go")
+    await drain(traced)
+    first, last = spans.named("process flow")
+    assert [span.status.status_code for span in (first, last)] == [StatusCode.UNSET, StatusCode.UNSET]
+    assert (first.attributes or {})["stoker.outcome"] == "suspended"
+
+
 @pytest.mark.spec("TRACE-01", "TRACE-02")
 async def test_a_run_links_to_the_enqueue(traced: Stoker, spans: Spans) -> None:
     @traced.task(queue="mail")

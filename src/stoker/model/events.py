@@ -1,7 +1,7 @@
 """Events: what happened to jobs, derived from writes that applied.
 
-Over any period, started = completed + failed + retried + released + canceled while running + still running. A
-superseded job and a deduplicated enqueue emit nothing. Occurrences of a schedule that made no job are one event.
+Over any period, started = completed + failed + retried + released + waiting + canceled while running + still running.
+A superseded job and a deduplicated enqueue emit nothing. Occurrences of a schedule that made no job are one event.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class EventType(enum.StrEnum):
     FAILED = "failed"
     CANCELED = "canceled"
     RELEASED = "released"
+    WAITING = "waiting"
+    """The run was suspended: the job waits for time, a signal or called jobs."""
     SCHEDULE_MISSED = "schedule_missed"
     """Occurrences of a schedule made no job. The event has the id that the first of them would have had, the kind and
     queue of the schedule's jobs, and how many there were as its `attempt`."""
@@ -258,7 +260,9 @@ def of_settlements(
             # A claim that was reaped carries the start of the run that died: that run is what ends here.
             began = claim.claimed_at if claim.former_at is None else claim.former_at
             ended, ran, total, wait, error = _ENDED[settlement.status], stored - began, None, None, ""
-            if ended is EventType.COMPLETED:
+            if settlement.wakes is not None:
+                ended = EventType.WAITING
+            elif ended is EventType.COMPLETED:
                 total, wait = stored - claim.created_at, began - claim.scheduled_at
                 total = total if total > 0 else 0  # noqa: FURB136 - a call of max costs half as much as the event
                 wait = wait if wait > 0 else 0  # noqa: FURB136
@@ -290,12 +294,12 @@ def in_flight(events: Iterable[Event]) -> Counter[JobId]:
     for event in events:
         if event.type is EventType.STARTED:
             found[event.job] += 1
-        elif event.type in _ENDS_A_RUN or (event.type is EventType.CANCELED and event.duration is not None):
+        elif event.type in ENDS_A_RUN or (event.type is EventType.CANCELED and event.duration is not None):
             found[event.job] -= 1
     return Counter({job: n for job, n in found.items() if n})
 
 
-_ENDS_A_RUN = frozenset({EventType.COMPLETED, EventType.FAILED, EventType.RETRIED, EventType.RELEASED})
+ENDS_A_RUN = frozenset({EventType.COMPLETED, EventType.FAILED, EventType.RETRIED, EventType.RELEASED, EventType.WAITING})
 """Types of events that only the end of a run has. A cancel is the end of one only where it has a duration."""
 
 
@@ -338,7 +342,7 @@ def with_record(events: Sequence[Event], job: Job) -> list[Event]:
             add(job.finished_at, EventType.CANCELED, job.attempts)
     starts = {one.attempt: one.at for one in found if one.type is EventType.STARTED}
     for n, event in enumerate(found):
-        if event.type in _ENDS_A_RUN and starts.get(event.attempt + 1, event.at) < event.at:
+        if event.type in ENDS_A_RUN and starts.get(event.attempt + 1, event.at) < event.at:
             found[n] = msgspec.structs.replace(event, at=starts[event.attempt + 1])
     return sorted(found, key=lambda one: (one.at, one.type is not EventType.ENQUEUED, one.attempt))
 

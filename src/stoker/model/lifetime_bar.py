@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from stoker.model.events import Event, EventType
+from stoker.model.events import ENDS_A_RUN, Event, EventType
 from stoker.model.job import ACTIVE, Job, Status
 from stoker.model.time import Instant, Span
 
@@ -20,9 +20,7 @@ Phase: TypeAlias = Literal["waiting", "running", "between", "died", "left_out"]
 MOST_PARTS = 60
 """A bar has no more parts; the middle ones become one that says how many attempts it stands for."""
 
-ENDS: Final = frozenset(
-    {EventType.COMPLETED, EventType.RETRIED, EventType.FAILED, EventType.CANCELED, EventType.RELEASED}
-)
+ENDS: Final = ENDS_A_RUN | {EventType.CANCELED}
 
 
 class Part(msgspec.Struct, frozen=True):

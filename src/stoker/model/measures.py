@@ -22,14 +22,15 @@ BOUNDS: Final = (
 )
 """Upper bounds of the buckets in seconds; a last one holds what is longer."""
 
-OUTCOMES: Final = {
+OUTCOMES: Final[dict[Status | None, str]] = {
     Status.DONE: "completed",
     Status.RETRYING: "retried",
     Status.DEAD: "failed",
     Status.CANCELED: "canceled",
     Status.PENDING: "released",
+    None: "waiting",
 }
-"""What became of a run, as events name it."""
+"""What became of a run, as events name it; None: it was suspended."""
 
 
 MANY = 1_000
@@ -95,12 +96,12 @@ class Recorder:
     __slots__ = ("_calls", "_runs", "_waits")
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[str, Status], _Series] = {}
+        self._runs: dict[tuple[str, Status | None], _Series] = {}
         self._waits: dict[str, _Series] = {}
         self._calls: dict[str, Histogram] = {}
 
-    def ran(self, claim: Claim, status: Status, seconds: float) -> None:
-        """Count one run of a job. On the hot path: two look-ups and two additions to a list."""
+    def ran(self, claim: Claim, status: Status | None, seconds: float) -> None:
+        """Count one run of a job; `status` None: it was suspended. On the hot path: two look-ups and two additions to a list."""
         key, queue = (claim.kind, status), claim.queue
         run, wait = self._runs.get(key), self._waits.get(queue)
         if run is None:

@@ -249,6 +249,9 @@ def _links(item: Context) -> Iterator[Link]:
 
 def _judge(span: Span, error: BaseException, context: Context) -> None:
     """Record what ended a run. What a handler asks for (Snooze, Throttle) is no error."""
+    if context.durable is not None and context.durable.suspended is not None:
+        span.set_attribute(OUTCOME, "suspended")
+        return
     cause = context.cancel.cause
     outcome = outcome_of_error(error, None, cause if isinstance(cause, Cause) else None, context.limit)
     span.set_attribute(OUTCOME, type(outcome).__name__.lower())

@@ -189,7 +189,7 @@ class Runner:
             return None
         settlement = conclude(claim, outcome, rules, context.executed(), left)
         if self._recorder is not None:
-            self._recorder.ran(claim, settlement.status, context.elapsed)
+            self._recorder.ran(claim, settlement.status if settlement.wakes is None else None, context.elapsed)
         return self._traced(context, settlement) if settlement.followups else settlement
 
     def _traced(self, context: Context, settlement: Settlement) -> Settlement:
