@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar, Typ
 
 from stoker.codec.error_text import safe, text_of
 from stoker.codec.signature import Call
-from stoker.durable import DurableRun, Tries
+from stoker.durable import DurableRun, tries_of
 from stoker.job_participant import Commit, JobParticipant
 from stoker.model import ids
 from stoker.model.control import Refusal
@@ -116,11 +116,11 @@ class Runtime(Protocol):
         ...
 
     async def read_steps(self, job: JobId) -> list[Step]:
-        """Return the rows of a job; waits while the store is away."""
+        """Return the rows of a job."""
         ...
 
     async def save_steps(self, save: Save) -> Verdict:
-        """Store rows of a run under its claim; waits while the store is away."""
+        """Store rows of a run under its claim."""
         ...
 
     def main_line(self, context: Context) -> tuple[asyncio.Task[Any], Any] | None:
@@ -600,7 +600,7 @@ class Context:
         first, and its writes and the stored value exist together or not at all. Give keywords of the function with
         `functools.partial`.
         """
-        return self._run.step(name, fn, args, key, Tries(attempts, backoff, timeout, tx))
+        return self._run.step(name, fn, args, key, tries_of(fn, attempts, backoff, timeout, tx))
 
     def sleep(self, seconds: Seconds, name: str = "sleep") -> Awaitable[None]:
         """Go on after this time, by the store's clock; the run needs no slot and no process meanwhile."""
@@ -678,7 +678,7 @@ class Context:
         """`step` for a plain handler, without `timeout`: nothing can interrupt its thread."""
         if timeout is not None:
             raise InvalidInput("timeout", timeout, "must not be given in step_sync: nothing can interrupt a thread")
-        return self._run.step_sync(name, fn, args, key, Tries(attempts, backoff, tx=tx))
+        return self._run.step_sync(name, fn, args, key, tries_of(fn, attempts, backoff, None, tx))
 
     def sleep_sync(self, seconds: Seconds, name: str = "sleep") -> None:
         """`sleep` for a plain handler."""

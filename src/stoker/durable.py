@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from random import random
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -29,10 +30,21 @@ from stoker.engines.base import Engine, Transaction
 from stoker.job_participant import hold_claim
 from stoker.model import ids
 from stoker.model import job as stored
-from stoker.model.errors import InvalidInput, JobCanceled, JobFailed, LostClaim, NotFound, StepFailed, StokerError
+from stoker.model.errors import (
+    PASSING,
+    EngineFull,
+    EngineReadOnly,
+    InvalidInput,
+    JobCanceled,
+    JobFailed,
+    LostClaim,
+    NotFound,
+    StepFailed,
+    StokerError,
+)
 from stoker.model.groups import into_group
 from stoker.model.ids import JobId
-from stoker.model.job import ACTIVE, LARGEST_ERROR, Draft, Status, Verdict
+from stoker.model.job import ACTIVE, LARGEST_ERROR, MOST_ATTEMPTS, Draft, Status, Verdict
 from stoker.model.outcome import Exit, Outcome, Suspended, leaves
 from stoker.model.retry import FALLBACK_DELAY, Backoff, backoff_delay
 from stoker.model.steps import (
@@ -47,7 +59,7 @@ from stoker.model.steps import (
     Wakes,
     group_wait,
 )
-from stoker.model.time import DAY, SECOND, Instant, Span
+from stoker.model.time import DAY, SECOND, Instant, Span, span
 from stoker.only_waits import only_waits
 from stoker.transaction_block import Block, Factory
 
@@ -73,6 +85,10 @@ TRY_IN_THE_SLOT: Span = SECOND
 ASK_AGAIN: Span = 5 * SECOND
 """How often a run asks for a called job that was started anew."""
 
+_AWAY = (*PASSING, EngineFull, EngineReadOnly)
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+"""Seconds between two tries to reach a store that is away."""
+
 KEEP_CALLED: Span = 7 * DAY
 """How long a called job is kept at least: the job that called it may read its end much later."""
 
@@ -91,6 +107,25 @@ class Tries(NamedTuple):
     backoff: Backoff | None = None
     timeout: float | None = None
     tx: Factory[Any] | bool | None = None
+
+
+def tries_of(
+    fn: Any,
+    attempts: int,
+    backoff: Backoff | None,
+    timeout: float | None,
+    tx: Factory[Any] | bool | None,
+) -> Tries:
+    """Check what the handler gave beside the name of a step."""
+    if not callable(fn):
+        raise InvalidInput("fn", fn, "must be a function")
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= MOST_ATTEMPTS:
+        raise InvalidInput("attempts", attempts, f"must be 1 to {MOST_ATTEMPTS:,}")
+    if backoff is not None and not isinstance(backoff, Backoff):
+        raise InvalidInput("backoff", backoff, "must be Fixed, Linear, Exponential, Delays or Never")
+    if timeout is not None and span(timeout, "timeout") == 0:
+        raise InvalidInput("timeout", timeout, "must be more than 0 seconds")
+    return Tries(attempts, backoff, timeout, tx)
 
 
 class _Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -122,10 +157,10 @@ _read_called = msgspec.json.Decoder(_Called).decode
 
 
 class _Wait(NamedTuple):
-    """A wait that is open in this run."""
+    """A wait that is open in this run. Calls of one group wait for the same row, each with a future of its own."""
 
     step: Step
-    answer: asyncio.Future[Step | None]
+    answers: set[asyncio.Future[Step | None]]
 
 
 class DurableRun:
@@ -178,8 +213,8 @@ class DurableRun:
 
     def call(self, draft: Draft, key: str | None) -> Awaitable[Any]:
         """Go on with the result of another job."""
+        _check_called(draft)
         self._ask(f"call of {draft.kind}")
-        _check_kept(draft)
         return self._call(self._names.call(draft.kind, key), draft)
 
     def _ask(self, what: str) -> None:
@@ -263,8 +298,8 @@ class DurableRun:
 
     def call_sync(self, draft: Draft, key: str | None) -> Any:
         """`call` for a plain handler."""
+        _check_called(draft)
         self._ask(f"call of {draft.kind}")
-        _check_kept(draft)
         row = self._names.call(draft.kind, key)
         found = self._on_worker_loop(self._read()).get(row)
         if found is None:
@@ -289,7 +324,7 @@ class DurableRun:
         if (left := self._short(step)) is not None:
             time.sleep(left)
             return
-        self._waits[step.name] = _Wait(step, _no_future())
+        self._waits[step.name] = _Wait(step, set())
         self._suspend(Wakes.ANY)
         raise Suspend
 
@@ -306,6 +341,11 @@ class DurableRun:
         out = set() if error is None else _let_out(error)
         failures = [step for step in self._failures.values() if step.name not in out]
         return (*self._unsaved.values(), *failures)
+
+    def ended_elsewhere(self, outcome: Outcome, steps: tuple[Step, ...]) -> None:
+        """Take over how the run ended in a child process, and the rows that its end has to store."""
+        self.suspended = outcome if isinstance(outcome, Suspended) else None
+        self._unsaved = {step.name: step for step in steps}
 
     # --- rows ---------------------------------------------------------------------------------------------------
 
@@ -326,31 +366,55 @@ class DurableRun:
         return self._rows
 
     async def _read_again(self) -> None:
-        found = await self._context.runtime.read_steps(self._context.claim.id)
+        found = await self._patiently(lambda: self._context.runtime.read_steps(self._context.claim.id))
         self._rows = {**self._rows, **{step.name: step for step in found}}
         self._size = sum(len(step.value or b"") for step in self._rows.values())
 
     async def _save(self, *steps: Step, drafts: tuple[Draft, ...] = (), groups: tuple[JobId, ...] = ()) -> bool:
         """Store rows; False: one that ends a wait as failed has its answer, which is read now."""
         steps = (*self._unsaved.values(), *steps)
-        self._unsaved.clear()
         self._check_room(steps)
-        claim = self._context.claim
-        verdict = await self._context.runtime.save_steps(
-            Save(claim.id, claim.worker, claim.token, steps, drafts, groups, claim.ref)
-        )
-        if verdict is Verdict.ANSWERED:
+        self._unsaved.clear()
+        answered: set[str] = set()
+        while steps := tuple(step for step in steps if step.name not in answered):
+            verdict = await self._patiently(lambda: self._save_once(steps, drafts, groups))
+            if verdict is Verdict.APPLIED:
+                self._rows.update((step.name, step) for step in steps)
+                break
+            if verdict is not Verdict.ANSWERED:
+                raise LostClaim(f"job {self._context.id} ({self._context.kind})")
             await self._read_again()
-            return False
-        if verdict is not Verdict.APPLIED:
-            raise LostClaim(f"job {self._context.id} ({self._context.kind})")
-        self._rows.update((step.name, step) for step in steps)
-        return True
+            failed = {step.name for step in steps if step.state is StepState.FAILED}
+            answered = {name for name in failed if self._rows[name].state in (StepState.DONE, StepState.EARLY)}
+        return not answered
+
+    async def _save_once(
+        self, steps: tuple[Step, ...], drafts: tuple[Draft, ...], groups: tuple[JobId, ...]
+    ) -> Verdict | None:
+        """Store rows; None: an open transaction signals the job."""
+        claim = self._context.claim
+        save = Save(claim.id, claim.worker, claim.token, steps, drafts, groups, claim.ref)
+        verdict = await self._context.runtime.save_steps(save)
+        return None if verdict is Verdict.HELD else verdict
+
+    async def _patiently(self, call: Callable[[], Awaitable[T | None]]) -> T:
+        """Call until the store answers: the run keeps its slot meanwhile, and its lease decides whether it goes on."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                if (found := await call()) is not None:
+                    return found
+            except _AWAY as error:
+                logger.debug("job %s (%s) waits for the store: %s", self._context.id, self._context.kind, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def _check_room(self, steps: tuple[Step, ...]) -> None:
-        self._size += sum(len(step.value or b"") for step in steps)
         names = {step.name for step in steps if step.name not in self._rows}
-        if len(self._rows) + len(names) > MOST_STEPS or self._size > LARGEST_VALUES:
+        size = self._size + sum(len(step.value or b"") for step in steps)
+        if len(self._rows) + len(names) <= MOST_STEPS and size <= LARGEST_VALUES:
+            self._size = size
+        else:
             raise StepFailed(
                 steps[-1].name,
                 "StokerError",
@@ -459,6 +523,8 @@ class DurableRun:
 
     def _question(self, row: str, kind: Any, timeout: Span | None, ask: str | None, found: Step | None) -> Step:
         """The open row of a wait; one that was opened before keeps its deadline."""
+        if ask is not None and not isinstance(ask, str):
+            raise InvalidInput("ask", ask, "must be a text")
         until = found.until if found is not None else None if timeout is None else self._now() + timeout
         return Step(row, StepState.WAITING, _encode({"ask": ask, "schema": _schema(kind)}), until)
 
@@ -483,12 +549,15 @@ class DurableRun:
                 await asyncio.sleep(left)
             return None
         answer: asyncio.Future[Step | None] = asyncio.get_running_loop().create_future()
-        self._waits[step.name] = _Wait(step, answer)
+        answers = self._waits.setdefault(step.name, _Wait(step, set())).answers
+        answers.add(answer)
         self._look()
         try:
             return await answer
         finally:
-            self._waits.pop(step.name, None)
+            answers.discard(answer)
+            if not answers:
+                self._waits.pop(step.name, None)
 
     def _short(self, step: Step) -> float | None:
         """The seconds that are left of a wait, if they are few enough to keep the slot; None: they are more."""
@@ -544,9 +613,10 @@ class DurableRun:
         engine = await self._context.runtime.app.engine()
         seen: stored.Job | None = None
         while job is not None:
-            [seen] = await engine.operator.get([job])
+            [seen] = await self._patiently(partial(engine.operator.get, [job]))
             if seen is None:
-                failure = _Failure("NotFound", "the called job is gone", ids.text(job))
+                why = "the called job is gone, or another one held its unique key"
+                failure = _Failure("NotFound", why, ids.text(job))
                 return Step(row, StepState.FAILED, _encode(failure))
             if seen.status in ACTIVE:
                 return None
@@ -617,8 +687,8 @@ class DurableRun:
         self._looking = False
         found = None if self._at_work else self._context.runtime.main_line(self._context)
         if found is not None:
-            futures = {wait.answer for wait in self._waits.values()} | {answer for _, answer in self._calls.values()}
-            shape = only_waits(*found, futures)
+            futures = {answer for wait in self._waits.values() for answer in wait.answers}
+            shape = only_waits(*found, futures | {answer for _, answer in self._calls.values()})
             if shape is not None and len(self._calls) <= MOST_CALLED:
                 self._suspend(shape)
                 self._context.runtime.suspend(self._context)
@@ -641,19 +711,23 @@ class DurableRun:
 
     async def _poll(self) -> None:
         """Answer the waits of a run that keeps its slot."""
+        broken: Exception | None = None
         try:
             await self._read_again()
+        except Exception as error:  # noqa: BLE001 - raised where the handler waits
+            broken = error
         finally:
             self._looking = False
         for row, wait in [*self._waits.items()]:
             found = self._rows.get(row)
             over = wait.step.until is not None and wait.step.until <= self._now()
-            if wait.answer.done():
-                continue
-            if found is not None and found.state in (StepState.DONE, StepState.EARLY, StepState.FAILED):
-                wait.answer.set_result(found)
-            elif over:
-                wait.answer.set_result(None)
+            for answer in [one for one in wait.answers if not one.done()]:
+                if broken is not None:
+                    answer.set_exception(broken)
+                elif found is not None and found.state in (StepState.DONE, StepState.EARLY, StepState.FAILED):
+                    answer.set_result(found)
+                elif over:
+                    answer.set_result(None)
         self._look()
 
     def _suspend(self, shape: Wakes) -> None:
@@ -801,7 +875,9 @@ def _failed_call(failure: _Failure) -> StokerError:
     return JobFailed(job, failure.kind, failure.status, failure.attempt, failure.error)
 
 
-def _check_kept(draft: Draft) -> None:
+def _check_called(draft: Draft) -> None:
+    if not isinstance(draft, Draft):
+        raise InvalidInput("draft", draft, "must be a draft: task.draft(...)")
     if draft.options.keep == 0:
         raise InvalidInput("keep", 0, f"must not be 0 for a job that is called: {draft.kind} would leave no result")
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import msgspec
+
 from stoker import views
 from stoker.chain_before import before, group_before, job_before, missing, not_called, not_found, successor_of
 from stoker.codec.error_text import text_of
@@ -22,13 +24,32 @@ from stoker.joining import joined
 from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.control import Queue
-from stoker.model.errors import GroupFailed, JobCanceled, JobFailed, NotFound, ResultUnavailable, StokerError
+from stoker.model.errors import (
+    GroupFailed,
+    InvalidPayload,
+    JobCanceled,
+    JobFailed,
+    NotFound,
+    ResultUnavailable,
+    StokerError,
+)
 from stoker.model.explain import explain, held_by
 from stoker.model.groups import Group
 from stoker.model.job import ACTIVE, LARGEST_BATCH, Status, Stored, path_to
 from stoker.model.lifecycle import RESULT_WARNING
 from stoker.model.query import LONGEST_REASON, Cancel, Fork, Selection
-from stoker.model.steps import ACCEPTED, LARGEST_VALUE, MOST_EARLY, Signal, Signaled, check_box, check_fork, shown
+from stoker.model.steps import (
+    ACCEPTED,
+    LARGEST_VALUE,
+    MOST_EARLY,
+    Signal,
+    Signaled,
+    check_box,
+    check_fork,
+    misfit,
+    shown,
+    target,
+)
 from stoker.model.time import Seconds
 from stoker.patience import Patience
 from stoker.sync import in_sync
@@ -49,6 +70,10 @@ LOOKS = 3
 
 LONGEST_WAIT = 3600.0
 """Seconds after which a caller without a timeout reads the record again."""
+
+
+def _signaling(signal: Signal) -> Callable[[Engine, Any], Awaitable[list[Signaled]]]:
+    return lambda engine, tx: engine.steps.signal([signal], tx=tx)
 
 
 class JobHandle(Generic[R_co]):
@@ -270,13 +295,14 @@ class JobHandle(Generic[R_co]):
 
         False: that wait has its answer, or the job has ended. With `append` the n-th signal of a name goes to its n-th
         wait. With `tx`, or inside a block, it exists if and only if that transaction commits; `tx=False` sends it at
-        once. Raises `NotFound` when there is no such job.
+        once. Raises `NotFound` when there is no such job, `InvalidPayload` when the open wait asks for something else.
         """
-        call, place = self._signaling(name, value, append), joined(self._app, tx)
-        if place is None:
-            return self._told(await call(await self._app.engine(), None))
-        told = await place.join(call)
-        return place.deferred or self._told(told)
+        signal, place = signal_of(self._id, name, value, append=append), joined(self._app, tx)
+        engine = await self._app.engine()
+        if place is not None:
+            told = await place.join(_signaling(signal))
+            return place.deferred or await checked(engine, signal, told)
+        return await checked(engine, signal, await engine.steps.signal([signal]))
 
     def signal_sync(self, name: str, value: Any = None, *, tx: Any = None, append: bool = False) -> bool:
         """`signal` for code without a loop; a synchronous `tx` of yours needs no loop at all."""
@@ -284,15 +310,14 @@ class JobHandle(Generic[R_co]):
         if place is None:
             sent = self.signal(name, value, tx=False, append=append)
             return self._app.run(sent, instead=f"`await signal(...)` of {self!r}")
-        told = place.join_sync(self._signaling(name, value, append))
-        return place.deferred or self._told(told)
+        signal = signal_of(self._id, name, value, append=append)
+        told = place.join_sync(_signaling(signal))
+        if Signaled.UNFIT in told:
+            return self._app.run(self._unfit(signal))
+        return place.deferred or accepted(self._id, told[0])
 
-    def _signaling(self, name: str, value: Any, append: bool) -> Callable[[Engine, Any], Awaitable[list[Signaled]]]:
-        sent = [signal_of(self._id, name, value, append=append)]
-        return lambda engine, tx: engine.steps.signal(sent, tx=tx)
-
-    def _told(self, answers: list[Signaled]) -> bool:
-        return accepted(self._id, answers[0])
+    async def _unfit(self, signal: Signal) -> bool:
+        return await checked(await self._app.engine(), signal, [Signaled.UNFIT])
 
     async def steps(self) -> list[Step]:
         """What the job has stored by name and what it waits for, in the order of time."""
@@ -350,6 +375,16 @@ def signal_of(job: ids.JobId, name: str, value: Any, *, append: bool = False, ag
     """A signal as stores take it."""
     data = encode_value(value, (value,), f"signal {name}", LARGEST_VALUE)
     return Signal(job, check_box(name), data, append, again)
+
+
+async def checked(engine: Engine, signal: Signal, answers: Sequence[Signaled]) -> bool:
+    """`accepted`; raises, and says why, if the value is not what the open wait asks for."""
+    if Signaled.UNFIT not in answers:
+        return accepted(signal.id, answers[0])
+    [rows] = await engine.steps.get([signal.id])
+    named = {row.name: row for row in rows}
+    why = misfit(named.get(target(named, signal) or ""), signal.value) or "must be what the wait asks for"
+    raise InvalidPayload(f"signal {signal.name}", msgspec.json.decode(signal.value), why)
 
 
 def accepted(job: ids.JobId, told: Signaled) -> bool:

@@ -35,6 +35,7 @@ from stoker.model.steps import (
     is_open,
     kept_by_copy,
     lets_run,
+    misfit,
     numbered,
     shown,
     span_of,
@@ -279,6 +280,21 @@ def test_only_rows_of_the_suspension_count() -> None:
         assert not lets_run(wakes, 7, given_up, [])
     assert lets_run(Wakes.ANY, 7, mine, [mine])
     assert not lets_run(Wakes.ALL, 7, mine, [mine])
+
+
+@pytest.mark.spec("ANSWER-14")
+def test_only_an_open_wait_with_a_schema_judges_its_answer() -> None:
+    asks = b'{"ask":"How many?","schema":{"type":"integer"}}'
+    assert misfit(Step("go", WAITING, asks), b"1") is None
+    assert misfit(Step("go", WAITING, asks), b'"1"') == "it must be of type integer"
+    for lenient in (
+        None,
+        Step("go", DONE, asks),
+        Step("go", WAITING),
+        Step("go", WAITING, b"1"),
+        Step("go", WAITING, b"{}"),
+    ):
+        assert misfit(lenient, b'"1"') is None
 
 
 # --- groups of called jobs --------------------------------------------------------------------------------------

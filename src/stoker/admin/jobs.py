@@ -37,7 +37,7 @@ from stoker.admin.search import search
 from stoker.app_path import named
 from stoker.codec.signature import encode_payload
 from stoker.engines.base import CORRUPT, Engine
-from stoker.handle import accepted, signal_of
+from stoker.handle import checked, signal_of
 from stoker.key_function import KeyFunction
 from stoker.model import ids
 from stoker.model import job as stored
@@ -364,15 +364,15 @@ class JobsAdmin(Noun):
         return views.Receipt(handle.id, handle.stored)
 
     async def signal(self, job: str, name: str, value: Any = None, *, replace: bool = False) -> bool:
-        """Answer a wait of a job; `replace` gives one that has its answer another. Raises `NotFound`.
+        """Answer a wait of a job; `replace` gives one that has its answer another.
 
-        False: that wait has its answer, or the job has ended.
+        False: that wait has its answer, or the job has ended. Raises `NotFound`, and `InvalidPayload` when the open
+        wait asks for something else.
         """
         found = await self._context.stored(job)
         signal = signal_of(found.id, name, value, again=replace)
         engine = await self._context.engine()
-        [told] = await engine.steps.signal([signal], by=self._context.signed())
-        return accepted(found.id, told)
+        return await checked(engine, signal, await engine.steps.signal([signal], by=self._context.signed()))
 
     # --- actions ------------------------------------------------------------------------------------------------
 

@@ -166,6 +166,7 @@ class Child:
             return
         self._parent.send(messages.encode(messages.Began()))
         outcome: Outcome
+        raised: BaseException | None = None
         try:
             call = task.signature.decode(claim.payload)
             context = Context(claim, self, call if task.chunk is None else call_of_chunk([call]))
@@ -183,10 +184,12 @@ class Child:
                     raise value
             outcome = outcome_of_result(task, value, context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the worker gets its outcome
-            outcome = self._judge(error, task)
+            outcome, raised = self._judge(error, task), error
+        left: tuple[Step, ...] = ()
         if self._context is not None and self._context.durable is not None:
             outcome = self._context.durable.decided(outcome, interrupted=bool(self._token))
-        self._end(outcome, tired=isinstance(outcome, ends.Crashed) or _here() != self._home)
+            left = self._context.durable.left(raised)
+        self._end(outcome, tired=isinstance(outcome, ends.Crashed) or _here() != self._home, left=left)
 
     def _call_of(self, task: Task[..., Any]) -> Callable[[Context], Awaitable[Any]]:
         plain = surround(self.app.plain_middleware, handler_of(task.fn))
@@ -210,14 +213,15 @@ class Child:
         ran = 0 if self._context is None else round(self._context.elapsed * SECOND)
         return outcome_of_error(error, task, Cause.CANCEL if self._token else None, None, ran)
 
-    def _end(self, outcome: Outcome, *, tired: bool) -> None:
+    def _end(self, outcome: Outcome, *, tired: bool, left: tuple[Step, ...] = ()) -> None:
         context, self._context = self._context, None
         metadata = None
         if context is not None:
             metadata = {_text(key): _text(value) for key, value in context.noted.copy().items()} or None
         commit = None if context is None else context.commit
         doubt = None if commit is None else commit.doubt
-        self._parent.send(messages.ended(outcome, metadata, tired=tired, moved=commit is not None, doubt=doubt))
+        moved = commit is not None
+        self._parent.send(messages.ended(outcome, metadata, tired=tired, moved=moved, doubt=doubt, steps=left))
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:  # noqa: ARG002
         """Pass on what the handler said; any thread."""

@@ -11,6 +11,7 @@ import msgspec
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement
 from stoker.model.outcome import Outcome
+from stoker.model.steps import Step
 from stoker.model.time import Span
 
 # --- to the child -----------------------------------------------------------------------------------------------
@@ -99,7 +100,8 @@ class Settled(msgspec.Struct, tag="settled"):
 class Ended(msgspec.Struct, tag="ended"):
     """The run is over. `tired`: the child should not be used again.
 
-    `moved`: a block may have moved the claim. `doubt`: it is unknown whether the block's commit happened.
+    `moved`: a block may have moved the claim. `doubt`: it is unknown whether the block's commit happened. `steps`: rows
+    that the end of a durable run has to store.
     """
 
     kind: str
@@ -108,6 +110,7 @@ class Ended(msgspec.Struct, tag="ended"):
     tired: bool = False
     moved: bool = False
     doubt: str | None = None
+    steps: tuple[Step, ...] = ()
 
     def read(self) -> Outcome:
         """The outcome itself."""
@@ -133,6 +136,7 @@ def ended(
     tired: bool,
     moved: bool = False,
     doubt: str | None = None,
+    steps: tuple[Step, ...] = (),
 ) -> bytes:
     """The last message of a run."""
-    return encode(Ended(type(outcome).__name__, msgspec.Raw(encode(outcome)), metadata, tired, moved, doubt))
+    return encode(Ended(type(outcome).__name__, msgspec.Raw(encode(outcome)), metadata, tired, moved, doubt, steps))

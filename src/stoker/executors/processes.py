@@ -15,6 +15,7 @@ import msgspec
 
 from stoker.app_path import address
 from stoker.context import CancelToken, Context
+from stoker.durable import DurableRun
 from stoker.engines.base import Feature
 from stoker.executors import messages
 from stoker.executors.outcomes import DecidedInChild, ProcessDied
@@ -63,7 +64,11 @@ class Processes:
                 context.metadata.update(ended.metadata or {})
                 if ended.moved:
                     relocate(context).doubt = ended.doubt
-                return _conclusion(ended.read(), task, context)
+                outcome = ended.read()
+                if ended.steps or isinstance(outcome, ends.Suspended):
+                    context.durable = DurableRun(context)
+                    context.durable.ended_elsewhere(outcome, ended.steps)
+                return _conclusion(outcome, task, context)
         raise ProcessDied(f"{MOST_CHILDREN} child processes died before they could begin")
 
     async def _attempt(self, hello: messages.Hello, context: Context) -> messages.Ended | None:

@@ -299,7 +299,9 @@ def in_flight(events: Iterable[Event]) -> Counter[JobId]:
     return Counter({job: n for job, n in found.items() if n})
 
 
-ENDS_A_RUN = frozenset({EventType.COMPLETED, EventType.FAILED, EventType.RETRIED, EventType.RELEASED, EventType.WAITING})
+ENDS_A_RUN = frozenset(
+    {EventType.COMPLETED, EventType.FAILED, EventType.RETRIED, EventType.RELEASED, EventType.WAITING}
+)
 """Types of events that only the end of a run has. A cancel is the end of one only where it has a duration."""
 
 

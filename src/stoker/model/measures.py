@@ -101,7 +101,10 @@ class Recorder:
         self._calls: dict[str, Histogram] = {}
 
     def ran(self, claim: Claim, status: Status | None, seconds: float) -> None:
-        """Count one run of a job; `status` None: it was suspended. On the hot path: two look-ups and two additions to a list."""
+        """Count one run of a job; without a status it was suspended.
+
+        On the hot path: two look-ups and two additions to a list.
+        """
         key, queue = (claim.kind, status), claim.queue
         run, wait = self._runs.get(key), self._waits.get(queue)
         if run is None:

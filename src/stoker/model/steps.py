@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from stoker.model import json_schema
 from stoker.model.errors import InvalidInput, InvalidName, InvalidPayload, PayloadTooLarge
 from stoker.model.ids import JobId, parse
 from stoker.model.time import LATEST, Instant
@@ -136,7 +137,7 @@ class Signaled(enum.StrEnum):
 
     `taken`: it answered an open wait. `early`: it is kept until the job waits. The others changed nothing: `answered`,
     the wait has its answer; `ended`, the job has; `missing`, there is no such job; `full`, it has `MOST_EARLY` signals
-    that it did not wait for yet.
+    that it did not wait for yet; `unfit`, the value is not what the open wait asks for.
     """
 
     TAKEN = "taken"
@@ -145,6 +146,7 @@ class Signaled(enum.StrEnum):
     ENDED = "ended"
     MISSING = "missing"
     FULL = "full"
+    UNFIT = "unfit"
 
 
 ACCEPTED = frozenset({Signaled.TAKEN, Signaled.EARLY})
@@ -260,6 +262,15 @@ def answered(before: Step | None, name: str, value: bytes, now: Instant) -> Step
     if before is None or before.state is StepState.EARLY:
         return Step(name, StepState.EARLY, value, at=now)
     return replace(before, state=StepState.DONE, value=value, at=now)
+
+
+def misfit(wait: Step | None, value: bytes) -> str | None:
+    """Why a value is not what an open wait asks for: its row may hold a JSON Schema. None: it may answer it."""
+    if wait is None or not is_open(wait) or wait.value is None:
+        return None
+    question = msgspec.json.decode(wait.value)
+    schema = question.get("schema") if isinstance(question, dict) else None
+    return None if schema is None else json_schema.misfit(schema, msgspec.json.decode(value))
 
 
 def target(rows: Rows, signal: Signal) -> str | None:

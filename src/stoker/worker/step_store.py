@@ -1,7 +1,6 @@
 """Reads and writes the steps of running jobs: those of one turn of the loop share a call.
 
 Steps that finish while a write is under way are the next write; the caller of each goes on when its own is stored.
-While the store is away callers wait; the lease decides whether their runs may go on.
 """
 
 from __future__ import annotations
@@ -11,16 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from stoker.engines.base import Engine
-from stoker.model.errors import AWAY
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Verdict
 from stoker.model.steps import Save, Step
 
 Given = TypeVar("Given")
 Answer = TypeVar("Answer")
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Seconds between two tries to reach a store that is away."""
 
 
 class StepStore:
@@ -71,25 +66,15 @@ class _Batches(Generic[Given, Answer]):
             self._serving -= 1  # in the same turn in which nothing was found: what is asked for next starts another
 
     async def _answer(self, batch: list[tuple[Given, asyncio.Future[Answer]]]) -> None:
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                answers = await self._call([given for given, _ in batch])
-            except AWAY:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-                batch = [(given, answer) for given, answer in batch if not answer.done()]
-                if not batch:
-                    return
-            except BaseException as error:
-                for _, answer in batch:
-                    if not answer.done():
-                        answer.set_exception(error) if isinstance(error, Exception) else answer.cancel()
-                if not isinstance(error, Exception):
-                    raise
-                return
-            else:
-                for (_, answer), found in zip(batch, answers, strict=True):
-                    if not answer.done():
-                        answer.set_result(found)
-                return
+        try:
+            answers = await self._call([given for given, _ in batch])
+        except BaseException as error:
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(error) if isinstance(error, Exception) else answer.cancel()
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for (_, answer), found in zip(batch, answers, strict=True):
+                if not answer.done():
+                    answer.set_result(found)

@@ -12,16 +12,18 @@ FROM unnest($1::uuid[], $2::text[]) AS u (id, name)
 JOIN stoker.step AS s ON s.id = u.id AND s.name = u.name
 
 -- name: steps_signaled
--- The rows that signals have to know, without their values: of each job all that are open or early, and all of the name.
-SELECT u.id, s.name, s.state, s.until, s.token, s.at, NULL::text
+-- The rows that signals have to know: of each job all that are open or early, and all of the name; values of open ones.
+SELECT u.id, s.name, s.state, s.until, s.token, s.at, s.question
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS u (id, name, low, high)
 CROSS JOIN LATERAL (
-    SELECT o.name, o.state, o.until, o.token, o.at FROM stoker.step AS o WHERE o.id = u.id AND o.state IN (2, 3)
+    SELECT o.name, o.state, o.until, o.token, o.at, CASE o.state WHEN 2 THEN o.value END AS question
+    FROM stoker.step AS o WHERE o.id = u.id AND o.state IN (2, 3)
     UNION
-    SELECT o.name, o.state, o.until, o.token, o.at FROM stoker.step AS o WHERE o.id = u.id AND o.name = u.name
+    SELECT o.name, o.state, o.until, o.token, o.at, CASE o.state WHEN 2 THEN o.value END
+    FROM stoker.step AS o WHERE o.id = u.id AND o.name = u.name
     UNION
-    SELECT o.name, o.state, o.until, o.token, o.at FROM stoker.step AS o
-    WHERE o.id = u.id AND o.name > u.low AND o.name < u.high
+    SELECT o.name, o.state, o.until, o.token, o.at, CASE o.state WHEN 2 THEN o.value END
+    FROM stoker.step AS o WHERE o.id = u.id AND o.name > u.low AND o.name < u.high
 ) AS s
 
 -- name: step_put

@@ -25,6 +25,7 @@ from stoker.model.steps import (
     answered,
     due_at_once,
     is_open,
+    misfit,
     stored,
     target,
 )
@@ -86,6 +87,8 @@ def signal_one(unit: UnitOfWork, signal: Signal) -> Signaled:
     if name is None:
         return Signaled.ANSWERED
     before = rows.get(name)
+    if misfit(before, signal.value) is not None:
+        return Signaled.UNFIT
     row = answered(before, name, signal.value, unit.now)
     if before is None and sum(one.state is StepState.EARLY for one in rows.values()) >= MOST_EARLY:
         return Signaled.FULL

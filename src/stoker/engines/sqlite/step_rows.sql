@@ -2,13 +2,13 @@
 SELECT name, state, until, token, at, value FROM stoker_steps WHERE seq = ?1 AND name = ?2
 
 -- name: steps_signaled
--- The rows that a signal has to know, without their values: all that are open or early, and all of its name.
-SELECT name, state, until, token, at, NULL FROM stoker_steps INDEXED BY stoker_steps_open
+-- The rows that a signal has to know: all that are open or early, and all of its name; values of open ones only.
+SELECT name, state, until, token, at, CASE state WHEN 2 THEN value END FROM stoker_steps INDEXED BY stoker_steps_open
 WHERE seq = ?1 AND state IN (2, 3)
 UNION
-SELECT name, state, until, token, at, NULL FROM stoker_steps WHERE seq = ?1 AND name = ?2
+SELECT name, state, until, token, at, CASE state WHEN 2 THEN value END FROM stoker_steps WHERE seq = ?1 AND name = ?2
 UNION
-SELECT name, state, until, token, at, NULL FROM stoker_steps WHERE seq = ?1 AND name > ?3 AND name < ?4
+SELECT name, state, until, token, at, CASE state WHEN 2 THEN value END FROM stoker_steps WHERE seq = ?1 AND name > ?3 AND name < ?4
 
 -- name: step_put
 INSERT INTO stoker_steps (seq, name, state, until, token, at, value) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)

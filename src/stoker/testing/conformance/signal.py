@@ -280,3 +280,21 @@ async def test_a_signal_by_a_person_is_in_the_audit_log(store: Store) -> None:
     assert (entry.at, entry.by, entry.deed.action) == (store.now(), maria, "jobs.signal")
     assert (entry.deed.target, entry.deed.after) == (f"job {text(job)}", {"name": "go"})
     assert "secret" not in str(entry)
+
+
+@pytest.mark.core
+@pytest.mark.spec("ANSWER-14")
+async def test_an_open_wait_refuses_what_it_does_not_ask_for(store: Store) -> None:
+    """By the JSON Schema in its row. The wait stays open, of a numbered name too; an early signal is not judged."""
+    job = await store.add()
+    asks = b'{"ask":null,"schema":{"type":"integer"}}'
+    await suspend(store, await store.take(), wait("go", value=asks), wait("side#2", value=asks), wait("free"))
+    before = await rows(store, job)
+    assert await signal(store, job, "go", b'"yes"') is Signaled.UNFIT
+    assert await signal(store, job, "side", b"null") is Signaled.UNFIT
+    assert await rows(store, job) == before
+    assert (await store.job(job)).suspended
+    assert await signal(store, job, "later", b'"yes"') is Signaled.EARLY
+    assert await signal(store, job, "free", b'"yes"') is Signaled.TAKEN
+    assert await signal(store, job, "side", b"7") is Signaled.TAKEN
+    assert (await values(store, job))["side#2"] == (DONE, b"7")

@@ -1,6 +1,6 @@
 -- with: _steps
 -- What signals look at: the rows of a name, also its numbered ones, and all that are open or early. ARGV: now, then each
--- (id, name). Returns {now, for each (name, row without its value, …)}.
+-- (id, name). Returns {now, for each (name, row, …)}; rows that are not open come without their values.
 local out = {}
 for i = 2, #ARGV, 2 do
   local id, name, rows = ARGV[i], ARGV[i + 1], {}
@@ -12,7 +12,8 @@ for i = 2, #ARGV, 2 do
   end
   for _, member in ipairs(found) do
     local row = call('HGET', steps.rows, id .. sub(member, 18))
-    if row then rows[#rows + 1], rows[#rows + 2] = sub(member, 18), sub(row, 1, $STEP_SIZE$) end
+    if row and sub(row, 1, 1) ~= '2' then row = sub(row, 1, $STEP_SIZE$) end
+    if row then rows[#rows + 1], rows[#rows + 2] = sub(member, 18), row end
   end
   out[#out + 1] = rows
 end
