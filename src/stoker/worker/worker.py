@@ -103,6 +103,7 @@ class Worker:
         self._serving: list[asyncio.Task[Any]] = []
         self._under_way = UnderWay()
         self._closed_after = 0
+        self._closings: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
 
     def _queues(self, given: Mapping[str, int | None] | Sequence[str] | None) -> Mapping[str, int]:
@@ -549,18 +550,20 @@ class Worker:
         resting = not (self.fetcher.busy or len(self.outcomes) or self.outcomes.flying or self.outcomes.held)
         if resting and not self._under_way and all(not lane.may_have_more and not lane.buffer for lane in self.lanes):
             ended = sum(self.counts.values())
+            if self._closings is not None and not self._closings.done():
+                return
             if ended != self._closed_after and Feature.CLOSES_AT_ONCE not in self.engine.features:
                 self._closed_after = ended
-                self._spawn(self._close_groups(), "closings")
+                self._closings = self._spawn(self._close_groups(), "closings")
             else:
                 self.ask_stop()
 
     async def _close_groups(self) -> None:
         """Close groups whose last members this worker has ended: a drain includes what that lets start."""
-        with self._under_way.one(), suppress(StokerError):
+        with suppress(StokerError):
             await self.engine.groups.sweep()
         self.fetcher.wake()
-        await self.store_loop.answer()
+        self.store_loop.wakeup.set()
 
     def _services_rest(self) -> None:
         """In drain mode: look once more whether nothing is due, now that the services have nothing in hand."""
