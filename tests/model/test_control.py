@@ -25,7 +25,9 @@ from stoker.model.control import (
     may_release,
     may_take,
     opens,
+    queues_in_words,
     refusal,
+    remembered,
     share_of,
     shares,
     tuned,
@@ -34,7 +36,7 @@ from stoker.model.errors import InvalidInput, InvalidName
 from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE
 from stoker.model.retry import OFF, Curve, clamped_curve
 from stoker.model.throttle import OPEN, Bucket, Cooldown, Rate, full, take
-from stoker.model.time import DAY, HOUR, LONGEST, SECOND
+from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND
 
 SPANS = st.integers(-LONGEST * 2, LONGEST * 2)
 CURVES = st.builds(Curve, on=st.booleans(), base=SPANS, max=SPANS)
@@ -401,3 +403,18 @@ def test_a_refusal_says_whether_waiting_helps(
     found = refusal("llm", n, capacity, declared)
     assert (found.lasting, found.mistaken) == (lasting, mistaken)
     assert says in found.why
+
+
+@pytest.mark.spec("PRESENCE-07")
+def test_workers_are_remembered_and_their_queues_folded() -> None:
+    def one(state: str, ago: int) -> Presence:
+        return Presence(worker=f"{state} {ago}", host="h", pid=1, queues={}, state=state, seen_at=HOUR - ago)
+
+    shown = [one("running", 59 * MINUTE), one(STOPPED, MINUTE), one(STOPPED, MINUTE + 1)]
+    assert remembered(shown, HOUR) == shown[:2]
+    assert queues_in_words({"mail": 5, "bulk": 2}) == "bulk 2, mail 5"
+    many = {f"q{n}": 10 for n in range(30)}
+    assert queues_in_words(many) == "30 queues, 10 slots each"
+    assert queues_in_words({**many, "q0": 1}) == "30 queues, 1 to 10 slots each"
+    assert queues_in_words(dict.fromkeys(many, 1)) == "30 queues, 1 slot each"
+    assert Presence(worker="w", host="h", pid=1, queues={"a": 2, "b": 3}).slots == 5

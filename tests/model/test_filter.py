@@ -118,6 +118,14 @@ def test_attempts_are_a_number_or_a_bound(written: str, meant: tuple[int | None,
     assert (found.attempts_from, found.attempts_to) == meant
 
 
+@pytest.mark.spec("FILTER-13")
+def test_a_worker_means_what_it_runs() -> None:
+    found = query("worker:0190f3")
+    assert (found.worker, found.statuses) == ("0190f3", frozenset({Status.RUNNING}))
+    assert query("worker:0190f3 is:dead").statuses == frozenset({Status.DEAD})
+    assert str(Filter.parse("is:running worker:w1")) == "is:running worker:w1"
+
+
 def test_the_end_is_bounded_by_one_moment_or_two() -> None:
     assert (query("finished:2h").finished_since, query("finished:2h").finished_until) == (NOW - 2 * HOUR, None)
     between = query("finished:3d..1d is:dead order:finished")

@@ -11,6 +11,7 @@ from stoker.model.findings import Delivery
 from stoker.model.job import Job, Options, Status
 from stoker.model.operator_metrics import (
     Flow,
+    became,
     deliveries,
     keys_taken,
     per_second,
@@ -120,3 +121,11 @@ def test_keys_that_other_jobs_hold_are_counted() -> None:
     assert keys_taken([keyed(1)], [keyed(9, status=Status.RETRYING, hold="retrying")]) == 1
     again = keyed(1, status=Status.RETRYING, hold="retrying")
     assert keys_taken([again], [again]) == 0
+
+
+@pytest.mark.spec("PRESENCE-07")
+def test_what_became_of_a_job_of_a_lost_worker() -> None:
+    assert became(None, "w", NOW) == "gone"
+    assert became(job(status=Status.DEAD), "w", NOW) == "dead"
+    assert became(job(status=Status.RUNNING, worker="w"), "w", NOW) == "held"
+    assert became(job(status=Status.RUNNING, worker="other"), "w", NOW) == "taken over"

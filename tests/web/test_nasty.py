@@ -161,6 +161,7 @@ PAGES: Final[dict[str, dict[str, str]]] = {
     "/queues/{name}": {"range": "1h", "times": ""},
     "/kinds": {},
     "/workers": {"host": ""},
+    "/workers/{worker}": {},
     "/schedules": {},
     "/new-schedule": {},
     "/new-schedule/fires": {"cron": "0 3 * * *", "tz": "UTC"},

@@ -12,6 +12,7 @@ import pytest
 from starlette.requests import Request
 
 from stoker import Delays, Fixed, Limit, Unique
+from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.model import ids
 from stoker.model.control import Tuning
@@ -543,3 +544,41 @@ async def test_the_filter_suggests_its_next_term(app: Stoker, client: Client, cl
     for word in ("is:dead", "is:active", "queue:billing", "kind:charge", "since:1h", "order:oldest", "tenant:"):
         assert word in words
     assert 'list="words"' in page
+
+
+@pytest.mark.spec("WEB-72")
+@pytest.mark.parametrize("engine_name", ENGINES)
+async def test_a_worker_has_a_page_and_a_lost_one_is_remembered(
+    app: Stoker, client: Client, clock: VirtualClock
+) -> None:
+    ended, held = await enqueue(app, "send"), await enqueue(app, "resize")
+    claims = await claim(app)
+    hour = ((3, 1), (2, 0))
+    many = {f"q{n}": 10 for n in range(30)}
+    await beat(app, "w", many, jobs=(ended, held), running=2, uptime=90_000_000, memory=50_000_000, hour=hour)
+    page = text(await client.get("/workers/w"))
+    for part in (
+        "fra-1 / 2201",
+        "resize",
+        "Memory 47.7 MB",
+        "Up for 1 min",
+        "6 runs ended in 2 minutes, 1 of them failed",
+    ):
+        assert part in page, part
+    assert "What became" not in page
+    assert "30 queues, 10 slots each" in text(await client.get("/workers"))
+    await end(app, claims[:1], Status.DONE, None)
+    clock.advance(30)
+    client.board.hub.forget()
+    page = text(await client.get("/workers/w"))
+    assert "Of the 2 jobs that it ran then: 1 done, 1 held" in page
+    assert "The lease of its 1 job ran out" in page
+    await Admin(app).workers.take_back("w")
+    client.board.hub.forget()
+    assert "1 done, 1 ready" in text(await client.get("/workers/w"))
+    listed = text(await client.get("/workers"))
+    assert "Lost in the last hour 1 worker; their jobs have passed on" in listed
+    api = (await client.get("/api/v1/workers/w")).json()
+    assert [one["became"] for one in api["former"]] == ["done", "ready"]
+    assert api["memory"] == 50_000_000
+    assert (await client.get("/workers/nobody")).status_code == 404

@@ -77,6 +77,7 @@ READ = {
     "/queues/{name}": "/queues/{name}",
     "/kinds": "/kinds",
     "/workers": "/workers",
+    "/workers/{worker}": "/workers/{worker}",
     "/schedules": "/schedules",
     "/schedules/{name}": "/schedules/{name}",
     "/limits": "/at-limit",

@@ -551,3 +551,21 @@ async def test_between_two_batches_the_store_is_left_alone(monkeypatch: pytest.M
     monkeypatch.setattr(janitor, "asyncio", SimpleNamespace(sleep=rest))
     assert (await janitor.clean(Slow(), Retention(limit=10))).jobs == 23
     assert pauses == [0.5, 0.5]
+
+
+@pytest.mark.spec("PRESENCE-07")
+async def test_a_presence_tells_what_its_worker_runs_and_how_it_is(jobs: Stoker) -> None:
+    @jobs.task
+    async def hang() -> None:
+        await current().stopping
+
+    handle = await hang.enqueue()
+    engine = await jobs.engine()
+    async with Worker(jobs) as worker:
+        await becomes(handle, Status.RUNNING)
+        worker.maintenance._tell_counts()
+        await worker.maintenance.show_and_tune()
+        [shown] = [one for one in await engine.control.workers() if one.worker == worker.id]
+        assert (shown.jobs, shown.running, shown.hour) == ((handle.id,), 1, ((0, 0),))
+        assert shown.uptime > 0
+        assert shown.memory > 1 << 20

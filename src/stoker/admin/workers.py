@@ -11,11 +11,13 @@ import msgspec
 from stoker import views
 from stoker.admin.audit import audited
 from stoker.admin.context import Noun
+from stoker.engines.base import Engine
 from stoker.hand_back import BATCH, hand_back, publish
-from stoker.model.control import Presence, is_silent
+from stoker.model import ids
+from stoker.model.control import Presence, is_silent, remembered
 from stoker.model.errors import NotFound, shown
 from stoker.model.job import LEASE, Status
-from stoker.model.operator_metrics import runs_long
+from stoker.model.operator_metrics import became, runs_long
 from stoker.model.query import LARGEST_PAGE, Query
 from stoker.model.time import Instant, moment
 
@@ -25,7 +27,8 @@ SILENT = "silent"
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """A worker as it reported itself last. `state` is running, stopping, silent (not seen for 10 s) or stopped.
 
-    Its jobs go to another worker when its `lease` has passed since `seen_at`.
+    Its jobs go to another worker when its `lease` has passed since `seen_at`. `memory` is in bytes. `hour` is how many
+    of its runs succeeded and failed in each of its last sixty minutes, the latest last.
     """
 
     worker: str
@@ -39,6 +42,21 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     seen_at: datetime
     lease: timedelta
+    uptime: timedelta
+    memory: int
+    hour: tuple[tuple[int, int], ...]
+
+
+class FormerJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that a silent worker ran when it was seen last, and what became of it.
+
+    `became` is held (the worker still has it), taken over (another one runs it), gone (it has no record any more), or
+    its status since.
+    """
+
+    id: str
+    kind: str | None
+    became: str
 
 
 class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,14 +66,33 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     long: bool
 
 
+class WorkerDetail(WorkerView, frozen=True, kw_only=True):
+    """A worker with what it runs, the longest running first; of a silent one also what became of its jobs."""
+
+    jobs: list[RunningJob]
+    former: list[FormerJob]
+
+
 class WorkersAdmin(Noun):
     """Questions about workers, and how to take their jobs back."""
+
+    async def get(self, worker: str) -> WorkerDetail:
+        """One worker, also one that was lost within the last hour. Raises `NotFound`."""
+        engine = await self._context.engine()
+        now, presences = await engine.now(), await engine.control.workers()
+        found = next((one for one in presences if one.worker == worker), None)
+        if found is None:
+            raise NotFound(f"worker {shown(worker)} is not in the store: `stoker workers` lists those that are known")
+        [view], silent = worker_views([found], now, forget=False), is_silent(found, now)
+        former = await former_jobs(engine, found, now) if silent else []
+        fields = {name: getattr(view, name) for name in view.__struct_fields__}
+        return WorkerDetail(**fields, jobs=await self.jobs(worker), former=former)
 
     async def jobs(self, worker: str | None = None) -> list[RunningJob]:
         """What a worker runs, or all workers run, the longest running first."""
         engine = await self._context.engine()
         now = await engine.now()
-        query = Query(statuses=frozenset({Status.RUNNING}), limit=LARGEST_PAGE)
+        query = Query(statuses=frozenset({Status.RUNNING}), worker=worker, limit=LARGEST_PAGE)
         found: list[RunningJob] = []
         while True:
             page = await engine.operator.find(query)
@@ -100,9 +137,19 @@ class WorkersAdmin(Noun):
         return worker_views(presences, await engine.now())
 
 
-def worker_views(presences: Sequence[Presence], now: Instant) -> list[WorkerView]:
-    """Each worker as it reported itself last, silent ones marked."""
-    return [_view(one, SILENT if is_silent(one, now) else one.state) for one in presences]
+async def former_jobs(engine: Engine, lost: Presence, now: Instant) -> list[FormerJob]:
+    """The jobs that a worker ran when it was seen last, as far as it named them."""
+    found = await engine.operator.get([ids.parse(one) for one in lost.jobs]) if lost.jobs else []
+    return [
+        FormerJob(id=id_, kind=None if job is None else job.kind, became=became(job, lost.worker, now))
+        for id_, job in zip(lost.jobs, found, strict=True)
+    ]
+
+
+def worker_views(presences: Sequence[Presence], now: Instant, *, forget: bool = True) -> list[WorkerView]:
+    """Each worker as it reported itself last, silent ones marked; those that stopped a while ago are left out."""
+    shown_ = remembered(presences, now) if forget else presences
+    return [_view(one, SILENT if is_silent(one, now) else one.state) for one in shown_]
 
 
 def _view(one: Presence, state: str) -> WorkerView:
@@ -113,9 +160,12 @@ def _view(one: Presence, state: str) -> WorkerView:
         state=state,
         queues=one.queues,
         kinds=tuple(sorted(one.kinds)),
-        slots=sum(one.queues.values()),
+        slots=one.slots,
         running=one.running,
         version=one.version,
         seen_at=moment(one.seen_at),
         lease=timedelta(microseconds=one.lease),
+        uptime=timedelta(microseconds=one.uptime),
+        memory=one.memory,
+        hour=one.hour,
     )

@@ -89,7 +89,8 @@ A filter is a list of terms that must all hold:
   tenant:acme      key:"img:7"   group:ID   meta:customer=42
   since:2h         until:2026-11-16T14:00   (time of enqueueing; UTC)
   finished:1h      finished:3d..1d          (time of the end)
-  attempts:>=3     same_error:ID            (dead and retrying, failed alike; ID of a job or an error)
+  attempts:>=3     worker:ID                (running there; ID may be its beginning)
+  same_error:ID                             (dead and retrying, failed alike; ID of a job or an error)
   error:timeout    payload:ada              ("any text" is looked for in both)
   order:oldest     also finished due        id:0193b0f0-…
 """

@@ -21,6 +21,7 @@ from stoker.cli.tables import STYLES, Columns, Figure, Id, as_lines_option, colu
 from stoker.cli.text import say
 from stoker.engines.base import Description
 from stoker.model import humanize
+from stoker.model.control import queues_in_words
 from stoker.model.errors import NotFound, shown
 from stoker.model.humanize import count
 from stoker.model.names import listed
@@ -33,7 +34,7 @@ WORKERS: Columns[WorkerView] = {
     **columns("worker", "host"),
     "pid": lambda one: Figure(one.pid),
     "state": lambda one: mark(one.state, "bad", when=one.state == "silent"),
-    "queues": lambda one: ",".join(f"{queue}:{slots}" for queue, slots in sorted(one.queues.items())),
+    "queues": lambda one: queues_in_words(one.queues),
     **columns("running", "version", "seen=seen_at"),
 }
 KINDS: Columns[KindView] = {

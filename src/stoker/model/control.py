@@ -18,7 +18,7 @@ from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE
 from stoker.model.limit import check_limit_name, check_number
 from stoker.model.retry import OFF, Curve, clamped_curve
 from stoker.model.throttle import OPEN, Bucket, Cooldown, Rate, full, level, retuned
-from stoker.model.time import LONGEST, SECOND, Instant, Span
+from stoker.model.time import HOUR, LONGEST, MINUTE, SECOND, Instant, Span
 from stoker.model.unique import keep_plain, plain
 
 MOST_WORKERS = 10_000
@@ -31,8 +31,17 @@ SETTINGS = ("workers", "fair", "rate", "keep_done", "keep_dead", "curve")
 SHOWN_WITHIN: Span = 20 * SECOND
 """A worker that has not shown itself for longer has no share of a limited queue."""
 
+MOST_NAMED = 6
+"""So many queues of a worker are named one by one."""
+
 SILENT_AFTER: Span = 10 * SECOND
 """A worker that has not shown itself for longer is silent: frozen, dead, or cut off from the store."""
+
+MOST_SHOWN = 64
+"""So many of the jobs that it runs are named in a worker's presence."""
+
+REMEMBERED: Span = HOUR
+"""So long a worker is remembered after it showed itself last; one that has stopped by itself, for a minute."""
 
 STOPPED = "stopped"
 """The state of a presence that will not come back."""
@@ -190,6 +199,10 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     `kinds` maps each kind the worker can run to the path of its function: module and name. `lease` is how long its
     claims are valid without a renewal. `dropped` events did not fit into its buffer. `held` names budgets that can
     never grant what its jobs asked for, with the most tokens asked for.
+
+    `jobs` are ids of what it runs, `MOST_SHOWN` at most: when it has died they tell what became of them. `uptime` is
+    how long it has been at work, `memory` the bytes it has resident, `hour` how many of its runs succeeded and failed
+    in each of the last sixty minutes, the latest last.
     """
 
     worker: str
@@ -204,6 +217,15 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
     held: dict[str, int] = {}
     lease: Span = LEASE
+    jobs: tuple[str, ...] = ()
+    uptime: Span = 0
+    memory: int = 0
+    hour: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def slots(self) -> int:
+        """How many jobs it can run at once."""
+        return sum(self.queues.values())
 
     @property
     def passes_on_at(self) -> Instant:
@@ -360,6 +382,20 @@ def live(presences: Sequence[Presence], now: Instant | None = None) -> list[Pres
     """The workers that reported themselves lately and have not stopped; without `now`, by the newest report."""
     newest = max((one.seen_at for one in presences), default=0) if now is None else now
     return [one for one in presences if one.state != STOPPED and newest - one.seen_at <= SHOWN_WITHIN]
+
+
+def remembered(presences: Sequence[Presence], now: Instant) -> list[Presence]:
+    """The workers that are shown: all but those that stopped by themselves a while ago."""
+    return [one for one in presences if one.state != STOPPED or now - one.seen_at <= MINUTE]
+
+
+def queues_in_words(queues: Mapping[str, int]) -> str:
+    """The queues that a worker serves, with its slots for each; many of them are counted."""
+    if len(queues) <= MOST_NAMED:
+        return ", ".join(f"{queue} {n}" for queue, n in sorted(queues.items()))
+    least, most = min(queues.values()), max(queues.values())
+    each = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+    return f"{len(queues):,} queues, {each} {'slot' if most == 1 else 'slots'} each"
 
 
 def is_silent(presence: Presence, now: Instant) -> bool:

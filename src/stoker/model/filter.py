@@ -37,6 +37,7 @@ VIEWS: Final[dict[str, frozenset[Status]]] = {
 
 NO_STATUS: Final[frozenset[Status]] = frozenset()
 FAILED: Final = frozenset({Status.DEAD, Status.RETRYING})
+RUNS: Final = frozenset({Status.RUNNING})
 """The statuses that `same_error:` means where a filter says nothing of statuses."""
 
 ELSEWHERE: Final = {"failed": "dead"}
@@ -57,6 +58,7 @@ SINGLES = (
     "until",
     "finished",
     "attempts",
+    "worker",
     "payload",
     "error",
     "same_error",
@@ -86,8 +88,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     bound the time of enqueueing, `finished` the end of a job, from a moment or between two (`2h`, `3d..1d`). Moments
     stay as written (`2h`, `today`, `2026-11-16T14:00`): a filter that is saved goes on meaning "the last two hours".
     `attempts` is a number or a bound (`3`, `>=3`), `group` the id of a group, `meta` an entry of the metadata
-    (`customer=42`). `same_error` is the id of a job that failed in the same way, or the fingerprint of its error;
-    without statuses it means the jobs whose failure is still open, those that are dead or wait for their next attempt.
+    (`customer=42`). `worker` is the id of the worker that runs a job, or how it begins; without statuses running jobs
+    are meant. `same_error` is the id of a job that failed in the same way, or the fingerprint of its error; without
+    statuses it means the jobs whose failure is still open, those that are dead or wait for their next attempt.
     """
 
     views: tuple[str, ...] = ()
@@ -104,6 +107,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     until: str | None = None
     finished: str | None = None
     attempts: str | None = None
+    worker: str | None = None
     payload: str | None = None
     error: str | None = None
     same_error: str | None = None
@@ -162,7 +166,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def statuses(self) -> frozenset[Status]:
         """The statuses that are meant; empty: all."""
-        implied = FAILED if self.same_error is not None else NO_STATUS
+        implied = FAILED if self.same_error is not None else RUNS if self.worker is not None else NO_STATUS
         chosen = NO_STATUS.union(*(VIEWS[view] for view in self.views)) or implied
         if not self.but_views:
             return chosen
@@ -235,6 +239,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             finished_until=until,
             attempts_from=least,
             attempts_to=most,
+            worker=self.worker,
             text=self.text,
             payload=self.payload,
             error=self.error,

@@ -36,6 +36,17 @@ def runs_long(job: Job, now: Instant) -> bool:
     return job.status is Status.RUNNING and job.options.timeout is None and now - (started or now) > LONG_RUN
 
 
+def became(job: Job | None, worker: str, now: Instant) -> str:
+    """What became of a job that a worker ran when it was seen last: it still holds it, another one runs it, or its
+    status since; `gone` where there is no record of it any more.
+    """
+    if job is None:
+        return "gone"
+    if job.status is not Status.RUNNING:
+        return job.view(now)
+    return "held" if job.worker == worker else "taken over"
+
+
 # --- queues ---------------------------------------------------------------------------------------------------------
 
 

@@ -63,6 +63,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     suspended are `waiting`. `since` and `until` bound the creation
     time, `finished_since` and `finished_until` the end: at or after, strictly before. `ended_by` leaves out jobs that
     ended after it, and none that has not ended. `attempts_from` and `attempts_to` bound the attempts, both included.
+    `worker` is how the id of the worker begins that runs a job.
     `text` looks into payload and last error, `payload` and `error` into one of them, ignoring case. `same_error` is
     the fingerprint of the last error of a job that failed in the same way.
 
@@ -87,6 +88,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     ended_by: Instant | None = None
     attempts_from: int | None = None
     attempts_to: int | None = None
+    worker: str | None = None
     text: str | None = None
     payload: str | None = None
     error: str | None = None
@@ -244,6 +246,7 @@ def matches(job: Job, query: Query, now: Instant) -> bool:
         and (query.ended_by is None or (job.finished_at or 0) <= query.ended_by)
         and (query.attempts_from is None or job.attempts >= query.attempts_from)
         and (query.attempts_to is None or job.attempts <= query.attempts_to)
+        and (query.worker is None or (job.worker or "").startswith(query.worker))
         and has_texts(job, query)
         and (query.same_error is None or _fingerprint(job) == query.same_error)
     )

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 from stoker.app_path import load
@@ -21,6 +19,7 @@ from stoker.model.time import SECOND
 from stoker.subprocesses import Parent, set_title
 from stoker.supervisor import messages
 from stoker.worker.main import MainLoop
+from stoker.worker.state import resident
 from stoker.worker.worker import LAST_WAIT, Worker
 
 EXIT_START = 1
@@ -100,15 +99,6 @@ class SupervisedWorker:
 
     def _counts(self) -> dict[str, int]:
         return {status.value: count for status, count in self._worker.counts.items() if count}
-
-
-def resident() -> int:
-    """Return the resident memory of this process in bytes."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return pages * resource.getpagesize()
-    except OSError:  # not Linux: the peak, which macOS counts in bytes
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def main(prepare: Callable[[messages.Assignment], object] = lambda _: None) -> NoReturn:

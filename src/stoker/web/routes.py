@@ -81,6 +81,7 @@ def routes() -> list[Route]:
         *_acts("/queues/{name}", queue.run, queue.VERBS),
         Route("GET", "/kinds", "read", lists.kinds),
         Route("GET", "/workers", "read", lists.workers),
+        Route("GET", "/workers/{worker}", "read", lists.worker),
         *_acts("/workers/{worker}", worker.run, worker.VERBS),
         Route("GET", "/schedules", "read", schedules.show),
         Route("GET", "/new-schedule", "operate", schedules.new),

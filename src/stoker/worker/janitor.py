@@ -17,11 +17,12 @@ import msgspec
 
 from stoker.engines.base import Engine
 from stoker.event_buffer import wall
+from stoker.model.control import REMEMBERED
 from stoker.model.errors import AWAY, StokerError, sentence
 from stoker.model.events import of_repair
 from stoker.model.humanize import count
 from stoker.model.query import Expired, Retention, Sweep
-from stoker.model.time import MINUTE, SECOND
+from stoker.model.time import SECOND
 from stoker.registry import mint
 from stoker.services import ServiceContext
 from stoker.settings import RetentionSettings
@@ -40,7 +41,7 @@ class Janitor:
     def __init__(self, settings: RetentionSettings) -> None:
         self._pause = settings.clean_every / SECOND
         self._retention = Retention(
-            events=settings.keep_events, points=settings.keep_points, presences=MINUTE, audit=settings.keep_audit
+            events=settings.keep_events, points=settings.keep_points, presences=REMEMBERED, audit=settings.keep_audit
         )
 
     async def run(self, context: ServiceContext) -> None:

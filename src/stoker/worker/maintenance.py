@@ -18,7 +18,7 @@ from stoker.model import ids
 from stoker.model.errors import AWAY, PASSING, StokerError, sentence
 from stoker.model.humanize import count
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Settlement, Verdict
+from stoker.model.job import Claim, Settlement, Status, Verdict
 from stoker.model.lifecycle import Rules, conclude
 from stoker.model.outcome import Crashed, Lost, Outcome
 from stoker.model.query import WAITING
@@ -239,6 +239,8 @@ class Maintenance:
         """Log what became of the jobs of the last minute; nothing where nothing ended."""
         now, before = dict(self._state.counts), self._told
         self._told = now
+        grown = {status: n - before[status] for status, n in now.items()}
+        self._state.hour.append((grown[Status.DONE], grown[Status.RETRYING] + grown[Status.DEAD]))
         ended = [f"{n - before[status]:,} {status.value}" for status, n in now.items() if n > before[status]]
         if ended:
             running = count(len(self._running_jobs.runs), "job")

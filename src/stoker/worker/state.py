@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import functools
 import os
+import resource
 import socket
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
+from itertools import islice
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stoker.model.control import Presence
+from stoker.model import ids
+from stoker.model.control import MOST_SHOWN, Presence
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Claim, Settlement, Status
+from stoker.model.time import SECOND
 from stoker.worker.fetcher import SMALLEST
 
 if TYPE_CHECKING:
@@ -43,7 +49,8 @@ class WorkerState:
     """The parts of a worker share it; they read it on the worker's loop, the lease keeper reads `id` in its thread.
 
     `phase` is new, starting, running, stopping or stopped. `healthy`: the lease holds. `quiet`: a user asked to claim
-    no more. `lost` counts outcomes that the store refused because their claim had passed on.
+    no more. `lost` counts outcomes that the store refused because their claim had passed on. `hour` is how many runs
+    succeeded and failed in each of the last minutes.
     """
 
     def __init__(self, *, draining: bool) -> None:
@@ -54,6 +61,8 @@ class WorkerState:
         self.quiet = False
         self.draining = draining
         self.counts = dict.fromkeys(Status, 0)
+        self.began = time.monotonic()
+        self.hour: deque[tuple[int, int]] = deque(maxlen=60)
         self.lost = 0
         self.on_identity: Callable[[str], object] = lambda _worker: None
 
@@ -238,9 +247,22 @@ class WorkerContext:
             queues={queue: lane.slots for lane in self.fetcher.lanes for queue in lane.queues},
             kinds=kinds(self.app),
             running=len(self.running_jobs.runs),
+            jobs=tuple(map(ids.text, islice(list(self.running_jobs.runs), MOST_SHOWN))),
+            uptime=round((time.monotonic() - self.state.began) * SECOND),
+            memory=resident(),
+            hour=tuple(self.state.hour),
             version=version(),
             state=self.state.phase,
             held=self.failures.held,
             lease=self.settings.lease,
             dropped=0 if timeline is None else timeline.lost,
         )
+
+
+def resident() -> int:
+    """Return the resident memory of this process in bytes."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * resource.getpagesize()
+    except OSError:  # not Linux: the peak, which macOS counts in bytes
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

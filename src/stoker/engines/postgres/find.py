@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec.structs import replace
+
 from stoker.engines.base import Transaction
 from stoker.engines.call_times import timed
 from stoker.engines.postgres.columns import CODES, FOUND, STATUSES, shown
@@ -23,7 +25,7 @@ from stoker.model.errors import CorruptRecord
 from stoker.model.ids import JobId
 from stoker.model.job import ACTIVE, FINISHED, LISTED, PLAIN, Job, Options, Status, group_text
 from stoker.model.next_due import SOON, Gate, NextDue, next_due_of
-from stoker.model.query import LATEST, LONGEST_WALK, Page, Place, Query, cursor_at, matches
+from stoker.model.query import LARGEST_PAGE, LATEST, LONGEST_WALK, Page, Place, Query, cursor_at, matches
 from stoker.model.time import SECOND, Instant, Span
 from stoker.model.unique import Unique
 
@@ -137,6 +139,8 @@ def sieve(query: Query) -> Row:
 
 def page(query: Query, now: Instant) -> Exchange[Page]:
     """One page; it ends when it is full, when the walk grew too long, or with the last record."""
+    if query.worker is not None:
+        return (yield from _of_worker(query, query.worker, now))
     if query.timed:
         return (yield from _by_time(query, now))
     statement, values = yield from _walk(query)
@@ -157,6 +161,27 @@ def page(query: Query, now: Instant) -> Exchange[Page]:
                 found.append(cursor)
         chunk = min(4 * chunk, LARGEST_CHUNK)
     return Page((yield from _shown(found)), None, scanned)
+
+
+def _of_worker(query: Query, worker: str, now: Instant) -> Exchange[Page]:
+    """One page of what a worker runs. A lease tells whose a job is, so running jobs are read and then sifted."""
+    found: list[Job] = []
+    scanned, cursor = 0, query.cursor
+    if Status.RUNNING not in query.wanted:
+        return Page(found, None, scanned)
+    running = replace(query, worker=None, statuses=frozenset({Status.RUNNING}), limit=LARGEST_PAGE)
+    while True:
+        one = yield from page(replace(running, cursor=cursor), now)
+        scanned += one.scanned
+        for job in one.jobs:
+            if len(found) == query.limit:
+                return Page(found, cursor, scanned)
+            cursor = job.id
+            if (job.worker or "").startswith(worker):
+                found.append(job)
+        if one.cursor is None or scanned >= LONGEST_WALK:
+            return Page(found, one.cursor, scanned)
+        cursor = one.cursor
 
 
 def _walk(query: Query) -> Exchange[tuple[str, Row]]:

@@ -381,6 +381,20 @@ async def test_find_combines_filters(store: Store) -> None:
 
 
 @pytest.mark.core
+@pytest.mark.spec("FILTER-13")
+async def test_find_by_worker(store: Store) -> None:
+    """The jobs that a worker runs, by its id or how that begins; what it ran before is not among them."""
+    await store.add(queue="mail")
+    await store.finish(await store.take(queue="mail"), Done())
+    mine = await store.add(queue="mail")
+    claim = await store.take(queue="mail")
+    await store.add(queue="mail")
+    assert await found_ids(store, worker=claim.worker) == [mine]
+    assert await found_ids(store, worker=claim.worker[:1], statuses=frozenset({Status.RUNNING})) == [mine]
+    assert await found_ids(store, worker=f"{claim.worker}0") == []
+
+
+@pytest.mark.core
 @pytest.mark.spec("FIND-23")
 async def test_find_by_error_payload_and_attempts(store: Store) -> None:
     """Error and payload apart, ignoring case; attempts between two numbers."""

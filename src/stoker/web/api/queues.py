@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, convert
 
 from stoker.admin.kinds import KindView
 from stoker.admin.limits import KeyView
 from stoker.admin.queues import QueueView
-from stoker.admin.workers import WorkerView
+from stoker.admin.workers import FormerJob, WorkerView
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.throttle import Rate
 from stoker.model.time import span
-from stoker.views import Curve
+from stoker.views import Curve, JobState
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
 from stoker.web.pages import shared
@@ -85,6 +85,20 @@ class Workers(Struct, kw_only=True):
     """Every worker, by id."""
 
     workers: list[WorkerView]
+
+
+class RunningState(Struct, kw_only=True):
+    """A job that runs; `long`: for over five minutes without a timeout."""
+
+    job: JobState
+    long: bool
+
+
+class WorkerRecord(WorkerView, frozen=True, kw_only=True):
+    """A worker with what it runs, and what became of the jobs of a silent one."""
+
+    jobs: list[RunningState]
+    former: list[FormerJob]
 
 
 # --- queues ---------------------------------------------------------------------------------------------------------
@@ -202,6 +216,13 @@ async def kinds(visit: RequestContext) -> Kinds:
 async def workers(visit: RequestContext) -> Workers:
     """List workers."""
     return Workers(workers=await visit.admin.workers.list())
+
+
+@api.get("/workers/{worker}")
+async def worker(visit: RequestContext) -> WorkerRecord:
+    """Read a worker, with what it runs."""
+    found = await visit.admin.workers.get(place(visit, "worker"))
+    return convert(found, WorkerRecord, from_attributes=True)
 
 
 @api.post("/workers/{worker}/take-back")

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
+from markupsafe import Markup
 from msgspec.structs import asdict
 from starlette.responses import Response
 
 from stoker.admin.kinds import KindView, kind_views
+from stoker.admin.workers import SILENT, WorkerDetail
 from stoker.engines.base import Engine
 from stoker.model import ids
-from stoker.model.control import STOPPED, Presence, is_silent, live
+from stoker.model.control import STOPPED, Presence, is_silent, live, queues_in_words
 from stoker.model.filter import as_value
 from stoker.model.findings import fate
-from stoker.model.humanize import count, share, span
+from stoker.model.humanize import count, share, size, span
 from stoker.model.job import Job, Status
 from stoker.model.operator_metrics import runs_long, scheduled_of
 from stoker.model.query import Census, Query
 from stoker.model.same_error import error_line
-from stoker.model.time import SECOND, Instant
+from stoker.model.time import SECOND, Instant, instant
 from stoker.web import view
 from stoker.web.hub import Reading, Want
+from stoker.web.humanize import time
 from stoker.web.pages import shared
 from stoker.web.request import RequestContext
 
@@ -118,7 +123,10 @@ def workers_context(visit: RequestContext, reading: Reading, jobs: list[Job]) ->
     """Hosts, processes and slots."""
     now = reading.census.at
     wanted = visit.parameter("host")
-    presences = [one for one in reading.presences if one.state != STOPPED and (not wanted or one.host == wanted)]
+    shown = [one for one in reading.presences if one.state != STOPPED and (not wanted or one.host == wanted)]
+    lost = {job.worker for job in jobs}
+    presences = [one for one in shown if not is_silent(one, now) or one.worker in lost]
+    gone = sorted((one for one in shown if one not in presences), key=lambda one: -one.seen_at)
     held: dict[str, list[Job]] = {}
     for job in sorted(jobs, key=lambda job: job.started_at or now):
         held.setdefault(job.worker or "", []).append(job)
@@ -135,6 +143,7 @@ def workers_context(visit: RequestContext, reading: Reading, jobs: list[Job]) ->
         "hosts": [_host(name, found) for name, found in hosts.items()],
         "looks": {square["look"] for found in hosts.values() for process in found for square in process["squares"]},
         "silent": [_silent(one, len(held.get(one.worker, [])), now) for one in silent],
+        "gone": [_gone(visit, one, now) for one in gone],
         "may": visit.may("operate") and visit.who.reaches_all,
         "live_url": visit.url("live", page="workers", host=wanted),
     }
@@ -169,7 +178,8 @@ def _process(visit: RequestContext, one: Presence, jobs: list[Job], now: Instant
         "worker": one.worker,
         "state": "" if state == "running" else state,
         "tone": {"silent": "st-dead", "stopping": "st-retrying"}.get(state, ""),
-        "queues": ", ".join(f"{queue} {n}" for queue, n in sorted(one.queues.items())),
+        "queues": queues_in_words(one.queues),
+        "url": visit.url(_path(one)),
         "version": one.version,
         "busy": len(jobs),
         "slots": slots,
@@ -179,6 +189,61 @@ def _process(visit: RequestContext, one: Presence, jobs: list[Job], now: Instant
         "doing": shared.listed([f"{kind} {n}" for kind, n in kinds.most_common()]) or "nothing",
         "seen": seen or ("takes no more jobs and ends when these are done" if state == "stopping" else ""),
     }
+
+
+def _path(one: Presence) -> str:
+    return f"workers/{quote(one.worker, safe='')}"
+
+
+def _gone(visit: RequestContext, one: Presence, now: Instant) -> dict[str, str]:
+    """A worker that was lost in the last hour, and whose jobs have passed on."""
+    ran = f"It ran {count(one.running, 'job')}." if one.running else "It ran nothing."
+    text = f"was last seen {span((now - one.seen_at) // SECOND * SECOND)} ago. {ran}"
+    return {"name": f"{one.host} / {one.pid}", "text": text, "url": visit.url(_path(one))}
+
+
+async def worker(visit: RequestContext) -> Response:
+    """One worker: what it runs, and of one that was lost what became of its jobs."""
+    reading = await visit.board.hub.reading()
+    now, name = reading.census.at, visit.request.path_params["worker"]
+    found = await visit.admin.workers.get(name)
+    silent, passes_on = found.state == SILENT, instant(found.seen_at) + _micros(found.lease)
+    done, failed = (sum(minute[i] for minute in found.hour) for i in (0, 1))
+    fates = Counter(one.became for one in found.former)
+    context = view.common(visit, "workers", f"{found.host} / {found.pid}", shared.found(visit, reading)) | {
+        "w": found,
+        "now": now,
+        "tone": {"silent": "st-dead", "stopping": "st-retrying"}.get(found.state, ""),
+        "fate": fate(len(found.jobs), passes_on, now) if silent and found.jobs else "",
+        "became": ", ".join(f"{n:,} {what}" for what, n in fates.most_common()),
+        "sparks": ([float(sum(minute)) for minute in found.hour], [float(minute[1]) for minute in found.hour]),
+        "hour": f"{count(done + failed, 'run')} ended in {count(len(found.hour), 'minute')}, {failed:,} of them failed",
+        "facts": _facts(visit, found),
+        "may": visit.may("operate") and visit.who.reaches_all,
+        "live_url": "",
+    }
+    return view.page(visit, "worker.html", context)
+
+
+def _facts(visit: RequestContext, one: WorkerDetail) -> list[tuple[str, str | Markup, str]]:
+    found: list[tuple[str, str | Markup, str]] = [
+        ("Host", one.host, visit.url("workers", host=one.host)),
+        ("Process", str(one.pid), ""),
+        ("Stoker", one.version, ""),
+        ("Release", getattr(one, "release", "") or "", ""),
+        ("Up for", span(_micros(one.uptime)) if one.uptime else "", ""),
+        ("Memory", size(one.memory) if one.memory else "", ""),
+        ("Seen", time(one.seen_at), ""),
+        ("Lease", span(_micros(one.lease)), ""),
+        ("Slots", f"{len(one.jobs):,} of {one.slots:,} busy", ""),
+        ("Kinds", f"{len(one.kinds):,}", ""),
+        ("Its jobs", "list", visit.url("jobs", q=f"worker:{one.worker}")),
+    ]
+    return [(name, text, link) for name, text, link in found if text]
+
+
+def _micros(given: timedelta) -> Instant:
+    return given // timedelta(microseconds=1)
 
 
 def _silent(one: Presence, jobs: int, now: Instant) -> dict[str, str]:
