@@ -77,5 +77,7 @@ def stoker_kit(request: pytest.FixtureRequest) -> Iterator[TestKit]:
     from stoker.app_path import load
     from stoker.testing import TestKit
 
-    with TestKit(load(path), getattr(request, "param", "memory")) as kit:
+    app = load(path)
+    kit_class: type[TestKit] = getattr(app, "kit_class", TestKit)  # a framework's app may have one of its own
+    with kit_class(app, getattr(request, "param", "memory")) as kit:
         yield kit

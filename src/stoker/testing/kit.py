@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 from stoker.app import Stoker
@@ -63,7 +63,7 @@ class TestKit:
     """
 
     __test__ = False  # pytest would take the class for one with tests
-    gives_way: ClassVar[bool] = False
+    gives_way: bool = False
     """Does it end when another kit is opened on its app?"""
 
     def __init__(self, jobs: Stoker, store: str = "memory", *, clock: VirtualClock | None = None) -> None:

@@ -35,6 +35,7 @@ from stoker.task import Task
 
 if TYPE_CHECKING:
     from stoker.contrib.django.test_stores import TestStores
+    from stoker.testing import TestKit
 
 T = TypeVar("T")
 
@@ -97,11 +98,7 @@ class DjangoStoker(Stoker):
     def _pool(self) -> EnginePool:
         """The engines of the store; in Django's tests of the store that the test in progress has."""
         if TESTS in sys.modules and _made and self is _made[0]:
-            if self._tests is None:
-                from stoker.contrib.django.test_stores import TestStores
-
-                self._tests = TestStores(self)
-            self._tests.follow()
+            self.tests.follow()
         pool: EnginePool = vars(self)["_pool"]
         return pool
 
@@ -116,8 +113,14 @@ class DjangoStoker(Stoker):
 
         if self._tests is None:
             self._tests = TestStores(self)
-        self._tests.follow()
         return self._tests
+
+    @property
+    def kit_class(self) -> type[TestKit]:
+        """The kit that pytest's fixture `stoker_kit` makes for this app."""
+        from stoker.contrib.django.testing import Kit
+
+        return Kit
 
     def _make_pool(self, url: str | Engine | None, options: dict[str, Any]) -> EnginePool:
         self._engine_options = options

@@ -16,7 +16,8 @@ from urllib.parse import quote, urlencode
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from stoker.model.errors import shown
 from stoker.settings import check_known
@@ -25,6 +26,9 @@ Outside: TypeAlias = Literal["on_commit", "now", "refuse"]
 
 KEYS: Final = ("URL", "DATABASE", "OUTSIDE", "OPTIONS")
 WHERE: Final = 'STOKER must say where the jobs are: {"DATABASE": "default"}, or {"URL": "postgresql://…"}'
+
+FORBIDDEN: Final = {"_DatabaseFailure", "_blocking_wrapper"}
+"""What `SimpleTestCase` and pytest-django put in the place of a connection's methods."""
 
 FOR_THE_SERVER: Final = ("application_name", "options", "passfile", "service", "servicefile", "target_session_attrs")
 """Options of libpq that asyncpg knows as well, besides those that begin with ssl."""
@@ -116,17 +120,32 @@ def url_of(alias: str) -> str | None:
     return f"postgresql://{at}/{quote(str(entry['NAME'] or ''), safe='')}{query}"
 
 
+def is_out_of_reach(alias: str) -> bool:
+    """Is there no store for a test in this database?"""
+    return is_in_memory(alias) or is_real(alias) or is_forbidden(alias)
+
+
 _names: dict[str, Any] = {}
+_connections: dict[str, Any] = {}
 
 
 def note_databases() -> None:
-    """Remember the databases as they are before tests put theirs in their place."""
-    _names.update({alias: entry["NAME"] for alias, entry in connections.settings.items()})
+    """Remember the databases as they are before tests put theirs in their place, and this thread's connections."""
+    for alias, entry in connections.settings.items():
+        _names[alias] = entry["NAME"]
+        _connections[alias] = connections[alias]
 
 
 def is_real(alias: str) -> bool:
     """Do tests run while this is not a test database?"""
-    return testing() and connections.settings[alias]["NAME"] == _names.get(alias)
+    return testing() and bool(connections.settings[alias]["NAME"] == _names.get(alias))
+
+
+def is_forbidden(alias: str = DEFAULT_DB_ALIAS) -> bool:
+    """Does a test run that must not use this database: a `SimpleTestCase`, one without a mark of pytest-django?"""
+    connect = getattr(_connections.get(alias), "connect", None)
+    names = {type(connect).__name__, BaseDatabaseWrapper.ensure_connection.__name__}
+    return testing() and not names.isdisjoint(FORBIDDEN)
 
 
 def testing() -> bool:

@@ -5,7 +5,7 @@
 | `TestCase`: a transaction that is rolled back | a fresh kit in memory for each test |
 | any, with a test database in memory | a kit in memory |
 | `TransactionTestCase` on another test database | that database, emptied with it |
-| any, before there is a test database | a kit in memory: never the real one |
+| `SimpleTestCase`, and any before there is a test database | a kit in memory: never the real one |
 
 Nothing in Django tells when a test begins, so the app looks each time that its store is asked for.
 """
@@ -23,6 +23,7 @@ from stoker.testing import kit as kits
 if TYPE_CHECKING:
     from stoker.contrib.django.app import DjangoStoker
     from stoker.contrib.django.testing import Kit
+    from stoker.testing import TestKit
 
 
 class TestStores:
@@ -54,6 +55,11 @@ class TestStores:
         finally:
             self._lock.release()
 
+    def open_kit(self) -> TestKit | None:
+        """The kit that is the store now."""
+        self.follow()
+        return kits.kit_of(self._app)
+
     def emptied(self) -> None:
         """Note that the test database is empty: so is a kit from now on."""
         self._round += 1
@@ -65,10 +71,10 @@ class TestStores:
             for block in reversed(connection.atomic_blocks):
                 if block._from_testcase:  # noqa: SLF001 - as Django's `durable` looks
                     return block
-        alias = self._app.given.alias
-        if alias is not None and (settings.is_real(alias) or settings.is_in_memory(alias)):
+        given = self._app.given
+        if settings.is_forbidden() if given.alias is None else settings.is_out_of_reach(given.alias):
             return self._round
-        return self._app.given.address
+        return given.address
 
     def _move(self, wanted: object) -> None:
         from stoker.contrib.django.testing import Kit
@@ -80,6 +86,7 @@ class TestStores:
             self._change_pool(wanted)
         else:
             self.kit = Kit(self._app)
+            self.kit.gives_way = True
             self.kit.__enter__()
         self._at = wanted
 

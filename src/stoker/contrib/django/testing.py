@@ -28,11 +28,11 @@ from stoker.testing.single_run import InThisProcess
 from stoker.worker import Worker
 
 
-def kit() -> Kit:
+def kit() -> TestKit:
     """The kit that is the store of this test: in a `TestCase`, or with a test database in memory."""
     from stoker.contrib.django.app import the_app
 
-    found = the_app().tests.kit
+    found = the_app().tests.open_kit()
     if found is None:
         raise StokerError(
             "this test has no kit: a TransactionTestCase works on the test database. Use TestCase, or run the jobs "
@@ -46,7 +46,7 @@ def drain() -> dict[Status, int]:
     from stoker.contrib.django.app import the_app
 
     app = the_app()
-    found = app.tests.kit
+    found = app.tests.open_kit()
     return shared.run(_drained(app), "`await kit().drain()`") if found is None else found.drain_sync()
 
 
@@ -58,12 +58,10 @@ async def _drained(app: Stoker) -> dict[Status, int]:
 
 
 class Kit(TestKit):
-    """A kit in memory whose clock starts now, as Django's does."""
+    """A kit whose clock starts now, as Django's does, and whose handlers run in the thread that waits for it."""
 
-    gives_way = True
-
-    def __init__(self, jobs: Stoker) -> None:
-        super().__init__(jobs, clock=VirtualClock(datetime.now(UTC)))
+    def __init__(self, jobs: Stoker, store: str = "memory", *, clock: VirtualClock | None = None) -> None:
+        super().__init__(jobs, store, clock=clock or VirtualClock(datetime.now(UTC)))
 
     def _executors(self, settings: WorkerSettings) -> Executors:
         return InTestThread(settings)

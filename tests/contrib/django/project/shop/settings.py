@@ -12,7 +12,7 @@ default: dict[str, Any]
 if given.startswith("postgres"):
     default = on_server(given)
 else:
-    default = on_file(folder / "shop.db")
+    default = on_file(folder / "shop.db", transaction_mode=os.environ.get("SHOP_MODE"))
     default["TEST"] = {"NAME": None if given == ":memory:" else str(folder / "test_shop.db")}
 
 SECRET_KEY = "only for tests"

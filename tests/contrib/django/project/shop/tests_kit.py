@@ -100,3 +100,8 @@ class Kit(TestCase):
             refute_enqueued(confirm)
             self.assertEqual(mine.drain_sync(), {})
         refute_enqueued(confirm)
+        with jobs.kit_class(jobs) as mine:  # as the fixture of pytest makes it
+            self.assertIs(kit(), mine)
+            pay.enqueue_sync(self.order.pk)
+            self.assertEqual(mine.drain_sync(), {"done": 2})
+        refute_enqueued(confirm)
