@@ -128,15 +128,16 @@ class Looker:
 
 @pytest.fixture
 def look(browser: Browser) -> Iterator[Any]:
-    """Opens pages; `look(width=390, dark=True, script=False)`."""
+    """Opens pages; `look(width=390, dark=True, script=False, zone="Asia/Kolkata")`."""
     contexts = []
 
-    def make(*, width: int = 1440, dark: bool = False, script: bool = True) -> Looker:
+    def make(*, width: int = 1440, dark: bool = False, script: bool = True, zone: str | None = None) -> Looker:
         context = browser.new_context(
             viewport={"width": width, "height": 900},
             color_scheme="dark" if dark else "light",
             java_script_enabled=script,
             reduced_motion="reduce",
+            timezone_id=zone,
         )
         contexts.append(context)
         context.set_default_timeout(PATIENCE)

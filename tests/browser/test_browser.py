@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import sqlite3
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from axe_playwright_python.base import AxeResults  # type: ignore[import-untyped]
@@ -234,6 +236,10 @@ def test_charts_are_drawn_follow_the_mouse_and_the_theme(site: str, look: Any) -
     page.reload()
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     assert seen.complaints == []
+    assert re.fullmatch(r"\d\d:\d\d:00 – \d\d:\d\d:00", page.locator(".window").inner_text()), "which window it is"
+    page.get_by_role("link", name="Show the last hour again").click()
+    page.wait_for_url(lambda url: "since" not in url)
+    expect(page.locator(".window")).to_have_count(0)
 
 
 @pytest.mark.spec("BROWSER-04")
@@ -463,6 +469,105 @@ def test_a_page_of_one_job_follows_the_job(small: Small, look: Any) -> None:
     expect(page.get_by_role("button", name="Requeue")).to_be_visible()
     expect(page.locator("#live_main .trace")).to_contain_text("KeyError: 1")
     assert seen.complaints == []
+
+
+TIMES = "[...document.querySelectorAll('time')].map((one) => [one.dateTime, one.textContent, one.title])"
+
+
+def in_india(text: str, at: datetime, now: datetime) -> str:
+    """A text of a `<time>` in UTC as it is half past five hours later."""
+    at, now = (one.astimezone(ZoneInfo("Asia/Kolkata")) for one in (at, now))
+    if text.endswith("UTC"):
+        return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03} "
+    if re.fullmatch(r"\d\d:\d\d", text):
+        return f"{at:%H:%M}"
+    if re.fullmatch(r"\d\d:\d\d:\d\d|\d+ [A-Z]..t? (\d\d:\d\d|\d{4})", text):
+        if at.date() == now.date():
+            return f"{at:%H:%M:%S}"
+        return f"{at.day} {at:%b %H:%M}" if at.year == now.year else f"{at.day} {at:%b %Y}"
+    return text
+
+
+@pytest.mark.spec("BROWSER-18")
+def test_local_means_every_time_on_every_page_and_chart(site: str, look: Any) -> None:
+    seen = look(zone="Asia/Kolkata")
+    page, forms = seen.page, set()
+    dead, waits = first(site, "is:dead+queue:imports"), first(site, "is:scheduled")
+    paths = [
+        "/",
+        "/jobs?q=is:scheduled",
+        f"/jobs/{dead}",
+        f"/jobs/{waits}",
+        "/schedules",
+        "/queues/billing",
+        "/audit",
+        "/health",
+    ]
+    for path in paths:
+        page.goto(site + path)
+        page.wait_for_selector("html.scripted")
+        expect(page.locator("figure[data-points]:not(.drawn)")).to_have_count(0)
+        page.evaluate("localStorage.removeItem('stoker-zone')")
+        page.keyboard.press(".")  # nothing changes by itself meanwhile
+        before, now = page.evaluate(TIMES), datetime.now(UTC)
+        page.click("#zone")
+        after = page.evaluate(TIMES)
+        assert page.locator("#zone").inner_text() == "Local times"
+        for (at, text, title), (_, shown, shown_title) in zip(before, after, strict=True):
+            when = datetime.fromisoformat(at)
+            assert shown.startswith(in_india(text, when, now)), (path, text, shown)
+            assert shown_title.startswith(in_india(title, when, now)), (path, title, shown_title)
+            forms.add(re.sub(r"\d+", "0", re.sub(r"[A-Z][a-z]+", "Mon", text)))
+        words = page.evaluate("document.querySelector('main').innerText")
+        assert not re.search(r"\d ?UTC\b", words), (path, words)
+        page.click("#zone")
+        assert page.evaluate(TIMES) == before, path
+    assert {"0:0", "0:0:0", "0-0-0 0:0:0.0 UTC"} <= forms
+    assert seen.complaints == []
+
+
+@pytest.mark.spec("BROWSER-18")
+def test_the_mouse_tells_the_minute_in_the_zone_that_is_chosen(site: str, look: Any) -> None:
+    page = look(zone="Asia/Kolkata").page
+    page.goto(site)
+    expect(page.locator(".uplot canvas")).to_have_count(3)
+    box, when = page.locator(".u-over").first.bounding_box(), page.locator("[data-when~=throughput]")
+    assert when.inner_text() == "per minute"
+
+    def hovered() -> datetime:
+        page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 40)
+        expect(when).to_have_text(re.compile(r"\d\d:\d\d"))
+        return datetime.strptime(when.inner_text(), "%H:%M").replace(tzinfo=UTC)
+
+    utc = hovered()
+    page.click("#zone")
+    expect(page.locator(".uplot canvas")).to_have_count(3)
+    expect(when).to_have_text("per minute")
+    assert (hovered() - utc).seconds // 60 in (330, 331)
+
+
+@pytest.mark.spec("BROWSER-14")
+def test_an_open_page_says_since_when_its_figures_are_old(
+    small: Small, look: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = dashboard(small.app, auth=Open("ann"), limits=Limits(seconds=30))
+    served = Served(board)
+    page = look().page
+    try:
+        small.do(small.app.enqueue(small.app.draft("send", queue="away")))
+        page.goto(f"{served.url}/queues")
+        expect(page.locator("#live")).to_have_text("Live")
+
+        async def away() -> Any:
+            raise EngineUnavailable("the driver's own words")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(board.store, "engine", away)
+            expect(page.locator("#live.stale")).to_have_text(re.compile(r"Figures of \d\d:\d\d:\d\d"))
+        expect(page.locator("#live")).to_have_text("Live")
+    finally:
+        page.goto("about:blank")
+        served.close()
 
 
 @pytest.mark.spec("BROWSER-14")

@@ -18,6 +18,7 @@ from stoker.model.job import Status
 from stoker.model.stats import roll_up
 from stoker.model.time import MINUTE
 from stoker.testing.clock import VirtualClock
+from stoker.web.charts import PerMinute
 from tests.harness.letters import letters
 from tests.web.conftest import Client, beat, claim, end, enqueue, text
 
@@ -95,6 +96,42 @@ async def test_what_is_not_counted_yet_is_not_shown_as_zero(app: Stoker, client:
     assert [column[-2:] for column in found[1:]] == [[0, None], [0, None]], "the newest minute is not counted yet"
     await engine.timeline.record([], [*roll_up(minute, [], []), Point("", "all_completed", minute, 3)], now=clock())
     assert (await client.get("/points.json?look=throughput")).json()[1][-2:] == [0, 3]
+
+
+@pytest.mark.spec("NEED-23")
+async def test_the_running_minute_is_hollow_and_a_window_is_named(
+    app: Stoker, client: Client, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock.advance(timedelta(hours=1))
+    await enqueue(app, queue="mail")
+    pages = ("/", "/queues/mail")
+    for path in pages:
+        assert "data-hollow" not in (await client.get(path)).text, "nothing is known of it yet"
+    asked: list[str | None] = []
+
+    def flow(queue: str | None = None) -> PerMinute:
+        asked.append(queue)
+        return PerMinute(5, 7, 2)
+
+    monkeypatch.setattr(client.board.hub, "flow", flow)
+    for path in pages:
+        page = (await client.get(path)).text
+        assert "data-hollow" in page and 'class="ring"' in page and 'class="b-hollow"' in page, path
+    assert asked[-1] == "mail"
+    at, completed, enqueued = (await client.get("/points.json?look=throughput")).json()
+    assert at[-1] - at[-2] == 60 and (completed[-1], enqueued[-1]) == (7, 5)
+    _, failed, running = (await client.get("/points.json?look=dead")).json()
+    assert (failed[-1], running[-1], set(running[:-1])) == (None, 2, {None})
+    assert (await client.get("/points.json?look=latency")).json()[1][-1] is None
+    window = "since=2030-01-01T00:10:00Z&until=2030-01-01T00:40:00Z"
+    for query in (window, "range=24h"):
+        _, failed, running = (await client.get(f"/points.json?look=dead&{query}")).json()
+        assert set(running) == {None}, "an hour of a day is not running, and a window is over"
+    for path, back in (("/", "/"), ("/queues", "/queues"), ("/queues/mail", "/queues/mail")):
+        page = (await client.get(f"{path}?{window}")).text
+        assert f'<a href="{back}" aria-label="Show the last hour again">' in page
+        assert "00:10:00</time> – <time" in page and "data-hollow" not in page
+        assert "Show the last hour again" not in (await client.get(path)).text
 
 
 @pytest.mark.spec("HEALTH-12")

@@ -8,11 +8,14 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from markupsafe import Markup
+
 from stoker.model.errors import InvalidArgument
 from stoker.model.events import Point
 from stoker.model.humanize import span
 from stoker.model.stats import BUCKET, COUNTED, OF_ALL, of_all, width_for
 from stoker.model.time import DAY, HOUR, LATEST, MINUTE, SECOND, Instant, Span, instant, moment
+from stoker.web.humanize import time
 from stoker.web.request import RequestContext
 from stoker.web.svg import nice_top
 
@@ -53,6 +56,11 @@ class Range(NamedTuple):
     def merging(self) -> Span | None:
         """The width that points are merged to: minutes are stored as they are drawn."""
         return None if self.width == BUCKET else self.width
+
+    @property
+    def window(self) -> tuple[Instant, Instant] | None:
+        """Where it begins and ends, of one that people chose; None of one that moves on with time."""
+        return None if self.name else (self.since, self.until)
 
     @property
     def query(self) -> dict[str, str]:
@@ -107,7 +115,10 @@ class PerMinute(NamedTuple):
 
 
 class Series(NamedTuple):
-    """What the charts of one range show; counts are per minute, times in seconds, None where nothing ended."""
+    """What the charts of one range show; counts are per minute, times in seconds, None where nothing ended.
+
+    `hollow`: the last count is that of the running minute, as fast as it goes now.
+    """
 
     at: list[Instant]
     completed: list[float | None]
@@ -116,6 +127,22 @@ class Series(NamedTuple):
     p50: list[float | None]
     p95: list[float | None]
     p99: list[float | None]
+    hollow: bool = False
+
+    def going_on(self, drawn: Range, now: PerMinute | None) -> Series:
+        """The same with the running minute behind it, where single minutes are drawn up to now."""
+        if now is None or drawn.window is not None or drawn.width != BUCKET:
+            return self
+        return Series(
+            [*self.at, drawn.until],
+            [*self.completed, now.completed],
+            [*self.enqueued, now.enqueued],
+            [*self.failed, now.failed],
+            [*self.p50, None],
+            [*self.p95, None],
+            [*self.p99, None],
+            hollow=True,
+        )
 
 
 def asked(queue: str | None) -> tuple[tuple[str, ...], frozenset[str]]:
@@ -210,7 +237,8 @@ def context(found: Series, drawn: Range, visit: RequestContext, times: str, queu
         "query": query,
         "flow_axis": [_axis(top * part / 3) for part in (3, 2, 1, 0)],
         "times_axis": _decades(low, high),
-        "time_axis": _clock(drawn),
+        "time_axis": axis(drawn),
+        "hollow": found.hollow,
         "most_failed": max(_values(found.failed), default=0),
         "last_completed": _last(found.completed),
         "last_enqueued": _last(found.enqueued),
@@ -229,9 +257,13 @@ def context(found: Series, drawn: Range, visit: RequestContext, times: str, queu
 
 def as_json(found: Series, look: str) -> list[list[float | None]]:
     """The columns that a chart is drawn from in the browser."""
+    failed: list[float | None] = found.failed
+    running: list[float | None] = [None] * len(found.at)
+    if found.hollow:
+        failed, running = [*found.failed[:-1], None], [*running[:-1], found.failed[-1]]
     columns = {
         "throughput": [found.completed, found.enqueued],
-        "dead": [found.failed],
+        "dead": [failed, running],
         "latency": [found.p50, found.p95, found.p99],
     }
     if look not in columns:
@@ -267,10 +299,11 @@ def _seconds(value: float) -> str:
     return f"{value:g} s" if value < 1_000 else f"{value / 1_000:g}k s"
 
 
-def _clock(drawn: Range) -> list[str]:
+def axis(drawn: Range) -> list[Markup]:
+    """Five moments of a range, evenly spread."""
     long = drawn.until - drawn.since > DAY
     places = [drawn.since + (drawn.until - drawn.since) * part // 4 for part in range(5)]
-    return [f"{moment(at).day} {moment(at):%b}" if long else f"{moment(at):%H:%M}" for at in places]
+    return [time(at, f"{moment(at).day} {moment(at):%b}" if long else f"{moment(at):%H:%M}") for at in places]
 
 
 def _extent(given: Sequence[float | None]) -> str:

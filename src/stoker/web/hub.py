@@ -264,8 +264,8 @@ class Hub:
             self._past.append(reading.census)
         self.away_since = None
 
-    def flow(self) -> PerMinute | None:
-        """What came and went per minute, from totals some seconds apart; None before there are two."""
+    def flow(self, queue: str | None = None) -> PerMinute | None:
+        """What came and went per minute, in a queue or in all, from totals some seconds apart; None without two."""
         if not self._past:
             return None
         now = self._past[-1]
@@ -274,7 +274,7 @@ class Hub:
         if apart < 3 * SECOND:
             return None
         per = MINUTE / apart
-        enqueued, completed, failed = (_sum(now, name) - _sum(before, name) for name in PerMinute._fields)
+        enqueued, completed, failed = (_sum(now, name, queue) - _sum(before, name, queue) for name in PerMinute._fields)
         return PerMinute(max(enqueued, 0) * per, max(completed, 0) * per, max(failed, 0) * per)
 
     # --- live -------------------------------------------------------------------------------------------------------
@@ -360,5 +360,7 @@ class Hub:
         self.owed += max(calls - 1, 0)
 
 
-def _sum(census: Census, name: str) -> int:
-    return sum(getattr(total, name) for total in census.totals.values())
+def _sum(census: Census, name: str, queue: str | None) -> int:
+    totals = census.totals
+    counted = totals.values() if queue is None else [totals[queue]] if queue in totals else []
+    return sum(getattr(total, name) for total in counted)

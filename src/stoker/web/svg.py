@@ -123,16 +123,21 @@ def _plot(body: Markup, height: int, look: str) -> Markup:
     ).format(look, height, body)
 
 
-def flow(done: Sequence[float | None], incoming: Sequence[float | None], top: float) -> Markup:
-    """Completed as an area, enqueued as a dashed line."""
+def flow(done: Sequence[float | None], incoming: Sequence[float | None], top: float, *, hollow: bool = False) -> Markup:
+    """Completed as an area, enqueued as a dashed line; the running minute, if it is the last, as a hollow point."""
     line = _path(done, 0, top, PLOT)
+    ring = Markup("")
+    if hollow and done[-1] is not None:
+        at = f"M1000 {PLOT - PLOT * min(done[-1] / top, 1):.1f}h0"
+        ring = Markup('<path class="ring" d="{0}"/><path class="ring hole" d="{0}"/>').format(at)
     area = _areas(done, top)
     return _plot(
         _grid(PLOT, 3)
         + area
         + Markup('<path class="line flow" d="{}"/><path class="line done" d="{}"/>').format(
             _path(incoming, 0, top, PLOT), line
-        ),
+        )
+        + ring,
         PLOT,
         "plot",
     )
@@ -159,13 +164,17 @@ def _areas(values: Sequence[float | None], top: float) -> Markup:
     return _all(shapes)
 
 
-def strip(values: Sequence[float | None]) -> Markup:
-    """Deaths as bars on a scale of their own."""
+def strip(values: Sequence[float | None], *, hollow: bool = False) -> Markup:
+    """Deaths as bars on a scale of their own; those of the running minute, if it is the last, as a hollow bar."""
     top = max((value or 0 for value in values), default=0) or 1
     step = 1000 / max(len(values), 1)
     bars = (
-        Markup('<rect class="b-dead" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
-            step * index, STRIP - STRIP * value / top, step * 0.72, STRIP * value / top
+        Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
+            "b-hollow" if hollow and index == len(values) - 1 else "b-dead",
+            step * index,
+            STRIP - STRIP * value / top,
+            step * 0.72,
+            STRIP * value / top,
         )
         for index, value in enumerate(values)
         if value

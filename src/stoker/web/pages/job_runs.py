@@ -19,7 +19,7 @@ from stoker.model.steps import NEVER
 from stoker.model.time import SECOND, Instant, instant
 from stoker.web import svg
 from stoker.web.hub import Reading
-from stoker.web.humanize import time
+from stoker.web.humanize import tight, time
 
 LOOKS: Final = {"waiting": "b-wait", "running": "b-run", "between": "b-retry", "died": "b-dead", "left_out": "b-none"}
 NAMES: Final = {"waiting": "in line", "running": "running", "between": "between attempts", "left_out": "left out"}
@@ -46,18 +46,20 @@ def legend(parts: Sequence[Part]) -> list[tuple[str, str, int]]:
     return [(looks[phase], NAMES[phase], length) for phase, length in sums(parts).items()]
 
 
-def ends(job: views.Job, status: str, now: Instant) -> str | Markup:
+def ends(job: views.Job, status: str, now: Instant) -> Markup:
     """The text at the right end of the lifetime bar."""
+    here = Markup("now {}, {}").format
+    this = time(now, clock(now, now))
     if status == "running":
         started = instant(job.started_at) if job.started_at else now
-        return f"now {clock(now, now)}, running for {span((now - started) // SECOND * SECOND)}"
+        return here(this, tight(f"running for {span((now - started) // SECOND * SECOND)}"))
     if status in {"ready", "scheduled", "waiting", "retrying"}:
         due = instant(job.scheduled_at)
         if due >= NEVER:
-            return f"now {clock(now, now)}, waits for a signal or for jobs that it called"
+            return here(this, "waits for a signal or for jobs that it called")
         if due > now:
-            return f"now {clock(now, now)}, {'next attempt' if status == 'retrying' else 'due'} {until(due, now)}"
-        return f"now {clock(now, now)}, due since {span(now - due)}"
+            return here(this, tight(f"{'next attempt' if status == 'retrying' else 'due'} {until(due, now)}"))
+        return here(this, tight(f"due since {span(now - due)}"))
     return Markup("{} {}").format(time(job.finished_at) if job.finished_at else "", status)
 
 

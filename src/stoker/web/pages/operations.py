@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Collection, Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from markupsafe import Markup
 from starlette.responses import Response
 
 from stoker.admin import Bulk, Filter
@@ -17,7 +18,7 @@ from stoker.model import ids
 from stoker.model.actions import MANY, Action, on_many
 from stoker.model.errors import InvalidInput
 from stoker.model.explain import Reason, notes
-from stoker.model.humanize import clock, count, pace, span
+from stoker.model.humanize import count, iso, pace, span
 from stoker.model.operations import bound_of
 from stoker.model.query import as_of
 from stoker.model.time import instant, moment
@@ -25,6 +26,7 @@ from stoker.web import view
 from stoker.web.actions.result import act
 from stoker.web.forms import Form, given_in, moment_of, whole
 from stoker.web.hub import Reading, Want
+from stoker.web.humanize import moments
 from stoker.web.pages import jobs, shared
 from stoker.web.problems import Problem
 from stoker.web.request import RequestContext
@@ -322,12 +324,15 @@ def _tally_of(found: OperationView) -> Bulk:
     return Bulk(**{name: getattr(found, name) for name in names}, refused=Counter(found.refused))
 
 
-def _tally(found: OperationView) -> str:
+def _tally(found: OperationView) -> Markup:
+    return moments(_told(found), instant(found.seen_at))
+
+
+def _told(found: OperationView) -> str:
     if found.noun == "letter":
         done = "to be delivered again" if found.action == "replay-letters" else "discarded"
         return f"{count(found.changed, 'letter')} {done}."
     text = in_words(MANY[found.action], _tally_of(found))
     if not found.later:
         return text
-    at = clock(found.counted_at, instant(found.seen_at))
-    return f"{text} {found.later:,} left: created or ended after the count at {at}."
+    return f"{text} {found.later:,} left: created or ended after the count at {iso(found.counted_at)}."

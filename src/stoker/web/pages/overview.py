@@ -47,7 +47,7 @@ async def show(visit: RequestContext) -> Response:
     if reading.census.by_status()[Status.RUNNING]:
         running = (await engine.operator.find(Query(statuses=RUNNING, order="oldest", limit=LATEST))).jobs
     context = _context(visit, reading, rows) | {
-        "charts": charts.context(charts.series(points, drawn, times), drawn, visit, times),
+        "charts": charts.context(charts.series(points, drawn, times).going_on(drawn, hub.flow()), drawn, visit, times),
         "groups": groups,
         "looked": looked,
         "longest": _longest(running, reading),
@@ -65,6 +65,7 @@ def _context(visit: RequestContext, reading: Reading, rows: Sequence[shared.Queu
     found = shared.found(visit, reading)
     return view.common(visit, "overview", verdict(found), found) | {
         "range": drawn.name,
+        "window": drawn.window,
         "now": reading.census.at,
         "calm": _calm(found, rows, reading),
         "issues": [shared.issue(visit, one) for one in found[:SHOWN]],
@@ -95,7 +96,9 @@ async def points_json(visit: RequestContext) -> Response:
     asked = charts.asked(visit.parameter("queue"))
     points = await engine.timeline.points(drawn.since, drawn.until - 1, *asked, width=drawn.merging)
     times = "processing" if visit.parameter("times") == "processing" else "total"
-    return JSONResponse(charts.as_json(charts.series(points, drawn, times), visit.parameter("look")))
+    queue = visit.parameter("queue") or None
+    found = charts.series(points, drawn, times).going_on(drawn, visit.board.hub.flow(queue))
+    return JSONResponse(charts.as_json(found, visit.parameter("look")))
 
 
 def first_run(visit: RequestContext, reading: Reading) -> dict[str, Any]:

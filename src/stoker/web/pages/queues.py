@@ -35,6 +35,7 @@ def live_context(visit: RequestContext, reading: Reading) -> dict[str, Any]:
     return view.common(visit, "queues", "Queues", shared.found(visit, reading)) | {
         "now": reading.census.at,
         "range": drawn.name,
+        "window": drawn.window,
         "sub": f"{count(len(rows), 'queue')}, {count(slots, 'slot')} on {count(workers, 'worker')}, {running:,} used.",
         "rows": [(row, clear_in(row), note(row)) for row in rows],
         "sparks": visit.board.sparks(drawn),
@@ -78,7 +79,10 @@ async def one(visit: RequestContext) -> Response:
     plain = Queue(name=name, keep_done=engine.keep_done)
     more = {
         "range": drawn.name,
-        "charts": charts.context(charts.series(points, drawn, times), drawn, visit, times, name),
+        "window": drawn.window,
+        "charts": charts.context(
+            charts.series(points, drawn, times).going_on(drawn, visit.board.hub.flow(name)), drawn, visit, times, name
+        ),
         "groups": groups,
         "looked": looked,
         "settings": next((one for one in reading.queues if one.name == name), plain),

@@ -24,6 +24,7 @@ from stoker.schedules import parse
 from stoker.web import view
 from stoker.web.forms import Form, number
 from stoker.web.hub import Reading, Want
+from stoker.web.humanize import time
 from stoker.web.pages import jobs, shared
 from stoker.web.request import RequestContext
 from stoker.web.view import Flash
@@ -63,7 +64,7 @@ def live_context(
     soon = min(
         (one for one in found if one.enabled and one.next_fire), key=lambda one: one.next_fire or 0, default=None
     )
-    hours = [f"{moment(now + DAY * part // 4):%H:%M}" for part in range(1, 5)]
+    hours = [time(at, f"{moment(at):%H:%M}") for at in (now + DAY * part // 4 for part in range(1, 5))]
     return view.common(visit, "schedules", "Schedules", shared.found(visit, reading)) | {
         "now": now,
         "rows": rows,

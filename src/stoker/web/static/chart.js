@@ -10,11 +10,13 @@
     return getComputedStyle(probe).color.replace("rgb(", "rgba(").replace(")", `, ${alpha})`);
   };
   const numbers = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-  const compact = { format: (value) => numbers.format(value).replace("K", "k") }; // as the server writes it
-  const hours = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: "UTC" });
-  const days = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+  // As the server writes it.
+  const compact = { format: (value) => numbers.format(value).replace("K", "k") };
+  // Of stoker.js, which has run when a chart is drawn.
+  const written = (at, form) => stoker.written(at * 1000, form);
   const inside = (node) => node.clientWidth - parseFloat(getComputedStyle(node).paddingLeft) - parseFloat(getComputedStyle(node).paddingRight);
   const charts = [];
+  const long = (plot) => plot.scales.x.max - plot.scales.x.min > 86400;
 
   function ceiling(most) {
     const third = Math.max(most, 3) / 3;
@@ -25,7 +27,8 @@
   const time = (extra) =>
     axis({
       size: 24, space: 90, grid: { show: false },
-      values: (plot, all) => all.map((at) => (plot.bbox.width / devicePixelRatio - plot.valToPos(at, "x") < 10 ? "" : (plot.scales.x.max - plot.scales.x.min > 86400 ? days : hours).format(at * 1000))), // none that is cut off
+      // None that is cut off.
+      values: (plot, all) => all.map((at) => (plot.bbox.width / devicePixelRatio - plot.valToPos(at, "x") < 10 ? "" : written(at, long(plot) ? stoker.day : stoker.minute))),
       ...extra,
     });
   const shared = (node, height) => ({
@@ -33,18 +36,20 @@
     cursor: { sync: { key: "time" }, drag: { x: true, y: false, setScale: false }, y: false, points: { size: 6 } },
     hooks: { setSelect: [brush], setCursor: [(plot) => tell(node, plot)] },
   });
+  // The running minute is hollow: it is not over yet.
+  const hollow = (node, hue) => ({ show: "hollow" in node.dataset, filter: (plot) => [plot.data[0].length - 1], size: 7, width: 1.6, stroke: token(hue), fill: token("surface") });
   const looks = {
     throughput: (node) => ({
       ...shared(node, 192), padding: [8, 8, 8, 0],
       axes: [time({ show: false }), axis({ size: 44, values: (_, all) => all.map((value) => compact.format(value)), splits: (plot) => [0, 1, 2, 3].map((n) => (n * plot.scales.y.max) / 3) })],
       scales: { y: { range: (_, __, most) => [0, ceiling(most ?? 0)] } },
-      series: [{}, { stroke: token("done-fill"), width: 1.6, fill: token("done-fill", 0.12), points: { show: false } }, { stroke: token("neutral-fill"), width: 1.3, dash: [3, 3], points: { show: false } }],
+      series: [{}, { stroke: token("done-fill"), width: 1.6, fill: token("done-fill", 0.12), points: hollow(node, "done-fill") }, { stroke: token("neutral-fill"), width: 1.3, dash: [3, 3], points: { show: false } }],
     }),
     dead: (node) => ({
       ...shared(node, 72), padding: [12, 8, 0, 0],
       axes: [time({}), axis({ size: 44, grid: { show: false }, splits: (plot) => [plot.scales.y.max], values: (_, all) => all.map((value) => compact.format(value)) })],
       scales: { y: { range: (_, __, most) => [0, Math.max(most ?? 0, 1)] } },
-      series: [{}, { fill: token("dead-fill"), width: 0, paths: uPlot.paths.bars({ size: [0.72, 12] }), points: { show: false } }],
+      series: [{}, { fill: token("dead-fill"), width: 0, paths: uPlot.paths.bars({ size: [0.72, 12] }), points: { show: false } }, { stroke: token("dead-fill"), width: 1, paths: uPlot.paths.bars({ size: [0.72, 12] }), points: { show: false } }],
     }),
     latency: (node) => {
       const low = Number(node.dataset.low);
@@ -68,8 +73,13 @@
     location.assign(url);
   }
   function tell(node, plot) {
+    for (const when of node.closest(".panel").querySelectorAll(`[data-when~=${node.dataset.look}]`)) {
+      when.dataset.idle ??= when.textContent;
+      when.textContent = plot.cursor.idx === null || plot.cursor.idx === undefined ? when.dataset.idle : span(plot);
+    }
     for (const value of node.closest(".panel").querySelectorAll(`[data-of=${node.dataset.look}]`)) {
-      const n = plot.data[Number(value.dataset.series)][plot.cursor.idx ?? plot.data[0].length - 1];
+      const at = plot.cursor.idx ?? plot.data[0].length - 1;
+      const n = plot.data[Number(value.dataset.series)][at] ?? (node.dataset.look === "dead" ? plot.data[2][at] : null);
       if (plot.cursor.idx === null || plot.cursor.idx === undefined) {
         value.textContent = value.dataset.newest ?? value.textContent;
         continue;
@@ -77,6 +87,12 @@
       value.dataset.newest ??= value.textContent;
       value.textContent = n === null || n === undefined ? "–" : value.dataset.unit ? `${Number(n.toPrecision(2))}\u00a0${value.dataset.unit}` : Math.round(n).toLocaleString("en");
     }
+  }
+  // The minute under the mouse, or the minutes of its bucket.
+  function span(plot) {
+    const [at, next] = [plot.data[0][plot.cursor.idx], plot.data[0][1] - plot.data[0][0]];
+    const from = written(at, long(plot) ? { ...stoker.day, ...stoker.minute } : stoker.minute);
+    return next > 60 ? `${from}–${written(at + next, stoker.minute)}` : from;
   }
   async function load(figure) {
     const answer = await fetch(figure.dataset.points);
@@ -102,6 +118,7 @@
     }
   }
   document.fonts.ready.then(draw);
+  document.addEventListener("stoker:zone", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   new MutationObserver(draw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   addEventListener("resize", () => charts.forEach((plot) => plot.setSize({ width: inside(plot.root.parentNode), height: plot.height })));

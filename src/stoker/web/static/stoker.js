@@ -26,20 +26,47 @@
   const zone = one("#zone");
   const parts = { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" };
   const exact = new Intl.DateTimeFormat("sv-SE", { ...parts, fractionalSecondDigits: 3, timeZoneName: "short" });
-  const local = { format: (at) => exact.format(at).replace(",", ".") }; // as the server writes it, with the zone
+  // As the server writes it, with the zone.
+  const local = (at) => exact.format(at).replace(",", ".");
+  const isLocal = () => localStorage.getItem("stoker-zone") === "local";
+  const written = (at, form, timeZone) => new Intl.DateTimeFormat("en-GB", { ...form, timeZone }).format(at).replace(",", "");
+  const [time, minute, day] = [{ timeStyle: "medium" }, { hour: "2-digit", minute: "2-digit" }, { day: "numeric", month: "short" }];
+  const zoned = () => (isLocal() ? undefined : "UTC");
+  window.stoker = { minute, day, written: (at, form) => written(at, form, zoned()) };
+  // Today by its time, this year by its day, else with the year: as the server does.
+  function clock(at, timeZone) {
+    const [then, today] = [at, new Date()].map((one) => written(one, { dateStyle: "short" }, timeZone));
+    if (then === today) return written(at, time, timeZone);
+    return written(at, then.slice(6) === today.slice(6) ? { ...day, ...minute } : { ...day, year: "numeric" }, timeZone);
+  }
+  // What the server wrote says in which form; "3 min ago" is the same in every zone.
+  const forms = [
+    [/UTC$/, local],
+    [/^\d\d:\d\d:\d\d$|^\d+ [A-Z][a-z]+ (\d\d:\d\d|\d{4})$/, (at) => clock(at)],
+    [/^\d\d:\d\d$/, (at) => written(at, minute)],
+    [/^\d+ [A-Z][a-z]+$/, (at) => written(at, day)],
+  ];
+  function inZone(text, at) {
+    const form = forms.find(([pattern]) => pattern.test(text));
+    return form ? form[1](at) : text;
+  }
   function showZone() {
-    const here = localStorage.getItem("stoker-zone") === "local";
+    const here = isLocal();
     if (zone) zone.textContent = here ? "Local times" : "Times in UTC";
-    for (const node of all("time.abs[datetime]")) {
+    for (const node of all("time[datetime]")) {
+      const at = new Date(node.dateTime);
       node.dataset.utc ??= node.textContent;
-      node.textContent = here ? local.format(new Date(node.dateTime)) : node.dataset.utc;
+      node.dataset.title ??= node.title;
+      node.textContent = here ? inZone(node.dataset.utc, at) : node.dataset.utc;
+      node.title = here ? inZone(node.dataset.title, at) : node.dataset.title;
     }
   }
   zone?.addEventListener("click", () => {
-    localStorage.setItem("stoker-zone", localStorage.getItem("stoker-zone") === "local" ? "utc" : "local");
+    localStorage.setItem("stoker-zone", isLocal() ? "utc" : "local");
     showZone();
+    document.dispatchEvent(new Event("stoker:zone"));
   });
-  if (localStorage.getItem("stoker-zone") === "local") showZone();
+  if (isLocal()) showZone();
 
   // --- copying -------------------------------------------------------------------------------------------------------
   document.addEventListener("click", async (event) => {
@@ -72,7 +99,8 @@
     for (const box of boxes) box.closest("tr").classList.toggle("sel", box.checked);
     if (!bulk) return;
     bulk.hidden = !ticked.length;
-    for (const button of all("button[data-for]", bulk)) { // of a mixed selection each button says how many it is for
+    // Of a mixed selection each button says how many it is for.
+    for (const button of all("button[data-for]", bulk)) {
       const n = ticked.filter((box) => button.dataset.for.split(" ").includes(box.dataset.status)).length;
       const name = (button.dataset.name ??= button.textContent);
       button.hidden = !n;
@@ -178,6 +206,8 @@
   const stream = one("#stream");
   let held = false;
   let heard = Date.now();
+  // When the figures of this page were last known to be true.
+  let fresh = heard;
   let polling = 0;
   function say(word, look) {
     if (!live) return;
@@ -192,11 +222,13 @@
     say(held ? "Held" : "Live");
   }
   live?.addEventListener("click", hold);
+  const old = () => say(`Figures of ${clock(new Date(fresh), zoned())}`, "stale");
   // A row that is hovered, focused, ticked or open stays as it is; the others change in place and keep their order.
   const still = (row) => row.matches(":hover, :focus-within, .sel") || row.querySelector("details[open] form, input:checked");
   const owed = new Map();
   function morph(old, fresh) {
-    const other = old.dataset?.about !== fresh.dataset?.about; // another finding in the same place
+    // Another finding in the same place.
+    const other = old.dataset?.about !== fresh.dataset?.about;
     if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName || other) return old.replaceWith(fresh), true;
     if (old.nodeType !== Node.ELEMENT_NODE) {
       if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
@@ -229,7 +261,8 @@
       else come.push(child);
     }
     for (const gone of known.values()) come.length ? gone.replaceWith(come.shift()) : gone.remove();
-    if (!old.closest(".steady")) old.append(...come); // else they come with the next page: something is below
+    // Of a table above others they come with the next page.
+    if (!old.closest(".steady")) old.append(...come);
     return whole;
   }
   // Findings come above all else on a page, and must not push it away: those that find no room wait behind a notice.
@@ -270,26 +303,28 @@
     }
     const copy = part.cloneNode(true);
     if (morph(old, part)) owed.delete(copy.id);
-    else owed.set(copy.id, copy); // once nothing in it is held
-    if (localStorage.getItem("stoker-zone") === "local") showZone();
+    // Once nothing in it is held.
+    else owed.set(copy.id, copy);
+    if (isLocal()) showZone();
   }
   const partsOf = (html) => all("[id^=live_]", new DOMParser().parseFromString(html, "text/html"));
   if (stream) {
     stream.addEventListener("htmx:sse:before:message", (event) => {
       heard = Date.now();
       const { message } = event.detail;
-      if (message.event === "away") return say("Reconnecting", "stale");
+      if (message.event === "away") return old();
+      fresh = heard;
       if (message.event) return held ? undefined : say("Live");
       event.preventDefault();
       if (held) return;
       say("Live");
       for (const part of partsOf(message.data)) take(part);
     });
-    stream.addEventListener("htmx:sse:error", () => say("Reconnecting", "stale"));
+    stream.addEventListener("htmx:sse:error", old);
     stream.addEventListener("htmx:response:error", () => poll());
     stream.addEventListener("htmx:error", () => poll());
     setInterval(() => {
-      if (!document.hidden && !polling && Date.now() - heard > 20000) say("Reconnecting", "stale");
+      if (!document.hidden && !polling && Date.now() - heard > 20000) old();
     }, 5000);
     setInterval(() => {
       if (!held) for (const part of [...owed.values()]) take(part);
