@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import json
 import re
 import signal
@@ -125,6 +126,7 @@ def resize(n: int) -> int:
 
 
 @pytest.mark.spec("WEB-44")
+@pytest.mark.spec("WEB-80")
 def test_it_makes_the_store_of_an_app_and_shows_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("STOKER_URL", "STOKER_APP"):
         monkeypatch.delenv(name, raising=False)
@@ -151,6 +153,10 @@ def test_it_makes_the_store_of_an_app_and_shows_how_to_begin(tmp_path: Path, mon
             assert "$ stoker work first_run_app:jobs\n&gt;&gt;&gt; resize.enqueue_sync(…)" in page
             assert "fills by itself" in page
             assert 'id="first-run" data-again=' in page
+            packed = urllib.request.Request(found[0], headers={"Accept-Encoding": "gzip"})
+            with urllib.request.urlopen(packed, timeout=90) as answer:
+                assert answer.headers["content-encoding"] == "gzip"
+                assert "Nothing has been enqueued yet" in gzip.decompress(answer.read()).decode()
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(90)

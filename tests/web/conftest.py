@@ -18,6 +18,7 @@ from stoker.model.control import Presence
 from stoker.model.job import Claim, Demand, Settlement, Status
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard, Limits, Open, dashboard
+from stoker.web.csrf import masked
 from stoker.web.tokens import KnownTokens
 from tests.harness.apps import make_engine
 
@@ -61,7 +62,7 @@ class Client:
     async def csrf(self) -> str:
         if "stoker_csrf" not in self.http.cookies:
             await self.get("/")
-        return self.http.cookies.get("stoker_csrf") or ""
+        return masked(self.http.cookies.get("stoker_csrf") or "")
 
     async def post(self, path: str, fields: Any = None, *, csrf: bool = True, **given: Any) -> httpx.Response:
         sent = [*(fields.items() if isinstance(fields, dict) else fields or [])]

@@ -8,6 +8,7 @@ import json
 import re
 from datetime import timedelta
 
+import httpx
 import pytest
 from starlette.requests import Request
 
@@ -21,7 +22,7 @@ from stoker.model.lifetime_bar import Part
 from stoker.model.query import Query
 from stoker.model.throttle import Rate
 from stoker.testing.clock import VirtualClock
-from stoker.web import Dashboard
+from stoker.web import Dashboard, Identity, Limits, dashboard
 from stoker.web.pages import job_runs, limits
 from stoker.web.request import RequestContext
 from tests.harness.apps import PATIENCE
@@ -395,15 +396,52 @@ def test_the_legend_of_a_life_has_the_colours_of_its_bar() -> None:
     assert job_runs.legend([Part("running", 0, 5), died]) == [("b-run", "running", 9)]
 
 
+async def revealed(client: Client, id_: str) -> httpx.Response:
+    """The page of a job to which revealing its payload leads."""
+    answer = await client.post(f"/jobs/{id_}/reveal", {"part": "payload"})
+    assert answer.status_code == 303
+    return await client.get(answer.headers["location"].partition("#")[0])
+
+
 @pytest.mark.spec("WEB-08")
 async def test_a_payload_is_absent_until_it_is_revealed_byte_for_byte(app: Stoker, client: Client) -> None:
     draft = app.draft("send", payload={"n": 1_000_000_000_000_000_001, "note": "two  spaces"})
     id_ = (await app.enqueue(draft)).id
     for path in (f"/jobs/{id_}", "/jobs", "/"):
         assert "1000000000000000001" not in (await client.get(path)).text
-    shown = await client.post(f"/jobs/{id_}/reveal", {"part": "payload"})
+    shown = await revealed(client, id_)
     assert "1000000000000000001" in shown.text
     assert "two  spaces" in shown.text
+
+
+@pytest.mark.spec("WEB-81")
+async def test_what_was_revealed_stays_for_a_reload_in_this_browser_alone(app: Stoker, clock: VirtualClock) -> None:
+    names = {"name": "ann"}
+    board = dashboard(app, auth=lambda _: Identity(names["name"], "operate"), limits=Limits(seconds=30))
+    ann, other = Client(board), Client(board)
+    id_, another = [await enqueue(app, payload={"note": "hidden"}) for _ in range(2)]
+    answer = await ann.post(f"/jobs/{id_}/reveal", {"part": "payload"})
+    address, _, part = answer.headers["location"].partition("#")
+    assert (answer.status_code, part) == (303, "payload")
+    for _ in range(2):
+        assert "hidden&#34;" in (await ann.get(address)).text
+    assert text(await ann.get("/audit")).count("Looked into job") == 1, "a reload is no new look"
+    assert "hidden&#34;" not in (await ann.get(address.replace("payload", "result"))).text
+    assert "hidden&#34;" not in (await ann.get(address.replace(id_, another))).text, "a grant is for one job"
+    for wrong in ("payload", "payload.x.y", f"payload.{'9' * 13}.x", "payload.²."):
+        assert (await ann.get(f"/jobs/{id_}", params={"reveal": wrong})).status_code == 200
+    await other.get("/")
+    assert "hidden&#34;" not in (await other.get(address)).text, "a link that is passed on shows nothing"
+    names["name"] = "bob"
+    assert "hidden&#34;" not in (await ann.get(address)).text, "nor does it to who signs in after her"
+    names["name"] = "ann"
+    board.hub.forget()
+    clock.advance(601)
+    board.hub.forget()
+    assert "hidden&#34;" not in (await ann.get(address)).text
+    for client in (ann, other):
+        await client.close()
+    await board.close()
 
 
 @pytest.mark.spec("WEB-09")
@@ -514,7 +552,7 @@ async def test_a_job_shows_its_chain_and_its_group(app: Stoker, client: Client) 
 async def test_a_large_payload_is_cut_and_can_be_downloaded(app: Stoker, client: Client) -> None:
     long = {"text": "x" * 100_000}
     id_ = await enqueue(app, payload=long)
-    page = await client.post(f"/jobs/{id_}/reveal", {"part": "payload"})
+    page = await revealed(client, id_)
     assert page.text.count("x" * 1_000) < 70
     assert "The first 64 kB are shown" in text(page)
     file = await client.post(f"/jobs/{id_}/reveal", {"part": "payload", "as": "file"})

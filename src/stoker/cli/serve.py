@@ -97,7 +97,7 @@ def serve(
         if auth == "key":
             sign_in = Key() if given is None else Key(given)
         names = LOOPBACK_NAMES | frozenset(hosts)
-        board = dashboard(admin, auth=sign_in, env=env, color=color, read_only=read_only, hosts=names)
+        board = dashboard(admin, auth=sign_in, env=env, color=color, read_only=read_only, hosts=names, compress=True)
     server = uvicorn.Server(config(board, host=host, port=port, root_path=root_path))
     if not here:
         say(

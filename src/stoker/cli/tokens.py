@@ -19,7 +19,7 @@ from stoker.cli.store import (
     read_time,
     said,
 )
-from stoker.cli.tables import Columns, columns, table
+from stoker.cli.tables import Columns, as_lines_option, columns, table
 from stoker.cli.text import say
 from stoker.model.access import ROLES
 from stoker.model.time import SECOND
@@ -62,7 +62,7 @@ def create(
 
 
 @tokens.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One object per line.")
+@as_lines_option
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List tokens, without their secrets: those are not stored."""

@@ -8,7 +8,6 @@ details with a request id, and nothing of a driver's words.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import itertools
 import logging
 import re
@@ -42,7 +41,9 @@ from stoker.model.stats import COUNTED, OF_ALL
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant
 from stoker.web import charts, problems, sign_in
 from stoker.web.auth import LOOPBACK_NAMES, Auth, Key, Open, Tokens, ask, came_through_a_proxy
+from stoker.web.compress import compress
 from stoker.web.counter_rates import Pace
+from stoker.web.csrf import fits, is_secret, new_secret
 from stoker.web.forms import Form
 from stoker.web.health_cache import CheckUps
 from stoker.web.hub import LIMIT, Hub
@@ -146,6 +147,7 @@ class Dashboard:
         limits: Limits | None = None,
         late_after: float = 60.0,
         redact: Redaction | None = None,
+        compress: bool = False,
     ) -> None:
         if not isinstance(jobs, Stoker | Operators):
             raise InvalidInput("jobs", jobs, "must be your app, jobs = Stoker(...), or an admin of your own")
@@ -160,6 +162,7 @@ class Dashboard:
         self.env = env
         self.color = color
         self.read_only = read_only
+        self._compress = compress
         self.limits = limits or Limits()
         self.redact = redact or Redaction()
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
@@ -280,9 +283,9 @@ class Dashboard:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         root = str(scope.get("root_path", "")).rstrip("/")
-        visit = RequestContext(self, request, secrets.token_hex(4), root, secrets.token_urlsafe(32))
+        visit = RequestContext(self, request, secrets.token_hex(4), root, new_secret())
         csrf = visit.cookie(CSRF_COOKIE)
-        known = re.fullmatch(r"[\w-]{43}", csrf) is not None
+        known = is_secret(csrf)
         visit.csrf = csrf if known else visit.csrf
         sent = False
 
@@ -301,6 +304,8 @@ class Dashboard:
             response = await self._answer(visit)
             if isinstance(response, StreamingResponse):
                 self._release(visit)  # it is no request any more: streams have bounds of their own
+            if self._compress:
+                compress(request, response)
             await response(scope, receive, guarded)
         except ClientDisconnect:
             return
@@ -447,8 +452,7 @@ class Dashboard:
 
     def check_token(self, visit: RequestContext, given: str) -> None:
         """Compare the token of a form with that of the cookie."""
-        stored = visit.cookie(CSRF_COOKIE)
-        if not stored or not hmac.compare_digest(stored.encode(), given.encode()):
+        if not fits(visit.cookie(CSRF_COOKIE), given):
             raise Problem(403, "csrf", "This form has expired. Nothing was changed. Load the page again.")
         visit.request.state.csrf_owed = False
 
@@ -535,6 +539,7 @@ def dashboard(
     limits: Limits | None = None,
     late_after: float = 60.0,
     redact: Redaction | None = None,
+    compress: bool = False,
 ) -> Dashboard:
     """Make the dashboard of an app, to be served by itself or mounted below a path of another app.
 
@@ -546,6 +551,8 @@ def dashboard(
     `env` and `color` name the environment on every page. `read_only` refuses every change. `hosts` are the names it
     answers under; None leaves that to the app around it. A queue is falling behind when its oldest due job waits
     longer than `late_after` seconds, and than is usual in it. `redact` says which names make a value secret.
+    `compress` sends pages, JSON and static files in gzip to those who take it; `stoker serve` does, and a server or a
+    proxy around a mounted one often does already.
     """
     return Dashboard(
         jobs,
@@ -558,4 +565,5 @@ def dashboard(
         limits=limits,
         late_after=late_after,
         redact=redact,
+        compress=compress,
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 
 from stoker.model.access import Identity, Role
+from stoker.web.csrf import masked
 from stoker.web.problems import Problem
 
 if TYPE_CHECKING:
@@ -41,6 +43,11 @@ class RequestContext:
     counted: str = ""
     body: bytes | None = None
     _admin: Operators | None = None
+
+    @cached_property
+    def csrf_token(self) -> str:
+        """What the forms of this answer show of the secret of the cookie."""
+        return masked(self.csrf)
 
     @property
     def who(self) -> Identity:

@@ -26,7 +26,7 @@ from stoker.web.actions import job as job_actions
 from stoker.web.actions.result import act
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun
-from stoker.web.pages import job_edit, job_facts, shared
+from stoker.web.pages import job_facts, job_reveal, shared
 from stoker.web.problems import Problem
 from stoker.web.request import RequestContext
 
@@ -347,7 +347,7 @@ async def reveal(visit: RequestContext, given: RevealBody) -> Revealed:
     if raw is None:
         raise NotFound(f"The job has no {given.part}.")
     await visit.admin.audit.write("jobs.reveal", f"job {ids.text(job.id)}")
-    return Revealed(part=given.part, text=job_edit.visible(visit, raw).decode(errors="replace"))
+    return Revealed(part=given.part, text=job_reveal.visible(visit, raw).decode(errors="replace"))
 
 
 BODIES: Final = {

@@ -34,6 +34,7 @@ from stoker.web.hub import Reading
 from stoker.web.humanize import time
 from stoker.web.pages import job_runs, job_why, shared, steps
 from stoker.web.pages.job_facts import DEAD_END, RELATIVES, Facts, metadata, wants
+from stoker.web.pages.job_reveal import granted, told
 from stoker.web.request import RequestContext
 
 OTHERS = 40
@@ -53,6 +54,8 @@ async def load(visit: RequestContext, read: Job | None = None) -> dict[str, Any]
     facts: Facts = await visit.board.hub.wanted(want)
     if facts.gone:
         raise NotFound(DEAD_END)
+    may_reveal = visit.may("operate", facts.job.queue)
+    part = granted(visit, ids.text(facts.job.id), reading.census.at) if may_reveal else ""
     engine = await visit.board.store.engine()
     others = await _others(engine, facts.job.kind, reading.census)
     return live_context(visit, reading, facts) | {
@@ -63,7 +66,8 @@ async def load(visit: RequestContext, read: Job | None = None) -> dict[str, Any]
         "result_size": None if facts.job.result is None else len(facts.job.result),
         "steps_size": steps.size(facts.steps),
         "revealed": None,
-        "may_reveal": visit.may("operate", facts.job.queue),
+        "may_reveal": may_reveal,
+        **(await told(visit, facts.job, part) if part else {}),
     }
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from stoker import views
 from stoker.admin.context import knowing
@@ -19,14 +18,12 @@ from stoker.model.time import moment
 from stoker.web import view
 from stoker.web.board import Edited
 from stoker.web.forms import Form, whole
-from stoker.web.pages import shared, steps
-from stoker.web.pages.job import load
+from stoker.web.pages import shared
 from stoker.web.pages.job_facts import stored
+from stoker.web.pages.job_reveal import PARTS, give, read, visible
 from stoker.web.problems import Problem
 from stoker.web.request import RequestContext
 from stoker.web.view import Flash
-
-SHOWN_BYTES = 64 * 1024
 
 
 async def edit(visit: RequestContext) -> Response:
@@ -139,37 +136,13 @@ def _check_status(job: Job, action: Action) -> None:
 
 async def reveal(visit: RequestContext, form: Form, found: Job) -> Response:
     """Show the payload, the result or the values of steps, or send it as a file; the audit log names the visitor."""
-    part = form.get("part") if form.get("part") in ("result", "steps") else "payload"
-    raw = found.payload if part == "payload" else found.result or b""
-    if part == "steps":
-        [rows] = await (await visit.board.store.engine()).steps.get([found.id])
-        raw = steps.values(rows)
-    raw = visible(visit, raw)
+    part = form.get("part") if form.get("part") in PARTS else "payload"
     await visit.admin.audit.write("jobs.reveal", f"job {ids.text(found.id)}")
     if form.get("as") == "file":
+        raw = await read(visit, found, part)
         name = f"{ids.text(found.id)}-{part}.json"
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(raw, media_type="application/octet-stream", headers=headers)
-    context = await load(visit, found)
-    told = {"revealed": shown(raw), "revealed_part": part, "cut": max(len(raw) - SHOWN_BYTES, 0), "live_url": ""}
-    return view.page(visit, "job.html", context | told)
-
-
-def visible(visit: RequestContext, raw: bytes) -> bytes:
-    """The bytes with secrets masked; as they are stored for the role admin."""
-    return raw if visit.who.may("admin") else visit.board.redact.json(raw)
-
-
-def shown(raw: bytes) -> str:
-    """Bytes as people read them: indented only where that changes nothing but space, else as they are."""
-    text = raw[:SHOWN_BYTES].decode(errors="replace")
-    if len(raw) > SHOWN_BYTES:
-        return text
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
-        return text
-    compact = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    if compact.encode() == raw or json.dumps(value).encode() == raw:
-        return json.dumps(value, ensure_ascii=False, indent=2)
-    return text
+    # The page has an address of its own: to reload it sends no form again, and shows the part for a while.
+    grant = give(visit, ids.text(found.id), part, (await visit.board.hub.reading()).census.at)
+    return RedirectResponse(f"{visit.url(f'jobs/{ids.text(found.id)}', reveal=grant)}#{part}", 303)

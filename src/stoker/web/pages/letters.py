@@ -21,7 +21,7 @@ from stoker.web import view
 from stoker.web.forms import moment_of, whole
 from stoker.web.hub import Reading
 from stoker.web.humanize import time
-from stoker.web.pages import job_edit, outbox, shared
+from stoker.web.pages import job_reveal, outbox, shared
 from stoker.web.pages.operations import TYPED_ABOVE, check_typed, grown
 from stoker.web.problems import Problem
 from stoker.web.request import RequestContext
@@ -131,7 +131,7 @@ async def letter_page(
         "fields": (("id", found.id), ("consumer", consumer)),
         "open": open_ and not found.due,
         "editable": found.status is LetterStatus.PENDING and not found.due and not found.raw,
-        "revealed": None if body is None else job_edit.shown(body),
+        "revealed": None if body is None else job_reveal.shown(body),
         "mistake": mistake,
     }
     return view.page(visit, "letter.html", context, 422 if mistake else 200)
