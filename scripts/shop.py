@@ -11,15 +11,17 @@ import logging
 import random
 import shutil
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from stoker import Exponential, Limit, Rate, Stoker, Unique
+from stoker import Exponential, Limit, Rate, Stoker, Unique, Worker, current
+from stoker.admin import Admin
 from stoker.engines.base import ERRORS, Engine, outbox_of
 from stoker.engines.sqlite import SqliteEngine
 from stoker.engines.sqlite.file_checks import SIDE_FILES
@@ -489,63 +491,107 @@ async def flow(app: Stoker, engine: Engine) -> None:
         await engine.jobs.settle([Settlement(one.id, one.worker, one.token, Status.DONE) for one in claims])
 
 
-async def alive(path: Path, port: int) -> None:
-    """Keep the demo's workers in sight, work the small queues, and serve the dashboard."""
-    import uvicorn
+class Work(NamedTuple):
+    """What a kind of the served shop does: seconds of a run, the share that fails, and jobs that come in a second."""
 
-    from stoker import Worker
-    from stoker.web import Key, dashboard
-    from stoker.web.server import config
+    seconds: float
+    failing: float = 0.0
+    per_second: float = 0.0
+    error: str = "RuntimeError: it failed in the demo, as some do"
 
+
+WORK = {
+    "users.export_archive": Work(1.0, 0.0, 0.5),
+    "cache.warm_product_pages": Work(0.3, 0.01, 4),
+    "webhooks.deliver": Work(0.4, 0.05, 3, TIMED_OUT),
+    "mail.send_receipt": Work(0.2, 0.01, 3),
+    "mail.send_digest": Work(0.2, 0.0, 0.2),
+    "search.reindex_product": Work(0.1, 0.0, 3),
+    "billing.charge_subscription": Work(0.5, 0.02, 0.5, LIMITED.partition("\n")[0]),
+    "media.transcode_video": Work(40, 0.1, 0.05, KILLED),
+    "imports.parse_supplier_feed": Work(0.6, 0.1, 0.3, "KeyError: 'sku'"),
+    "reports.monthly_revenue": Work(90, 0.0, 0.01),
+    "warehouse.inventory.reconcile_supplier_stock_levels_against_purchase_orders_v2": Work(2, 0.0, 0.1),
+}
+STUCK = "fra-3.0"
+"""The worker that stays silent with its jobs, until a visitor takes them back."""
+
+
+@asynccontextmanager
+async def working(path: Path, pace: float = 1.0) -> AsyncIterator[Stoker]:
+    """The shop at work: every queue has a worker, new jobs come, and what a visitor does has its effect.
+
+    The workers that `fill` made up hand their jobs to real ones, but for one that stays silent. `pace` shortens runs.
+    """
     jobs = Stoker(f"sqlite:///{path}")
-
-    def task(kind: str, queue: str, seconds: float, failing: float) -> Any:
-        async def run(**_: Any) -> None:
-            await asyncio.sleep(RANDOM.expovariate(1 / seconds))
-            if RANDOM.random() < failing:
-                raise RuntimeError(f"{kind} failed in the demo, as {failing:.0%} of them do")
-
-        run.__name__ = kind.rpartition(".")[2]
-        return jobs.task(name=kind, queue=queue, attempts=3)(run)
-
-    made = [
-        task("cache.warm_product_pages", "default", 0.3, 0.01),
-        task("mail.send_receipt", "mail", 0.2, 0.02),
-        task("search.reindex_product", "search", 0.1, 0.0),
-        task("webhooks.deliver", "webhooks", 0.4, 0.05),
-    ]
-
-    async def feed() -> None:
-        while True:
-            for one in made:
-                drafts = [one.draft() for _ in range(RANDOM.randrange(4))]
-                if drafts:
-                    await jobs.enqueue_many(drafts)
-            await asyncio.sleep(0.4)
-
-    key = Key()
-    board = dashboard(jobs, auth=key, env="demo", color="amber")
-    print(f"the demo shop is at http://127.0.0.1:{port}/?key={key.secret}", flush=True)
-    print(f"its log is in {log_of(path)}; stop it with Ctrl-C", flush=True)
+    for kind, queue in KINDS.items():
+        _task(jobs, kind, queue, WORK[kind], pace)
     async with jobs:
-        engine = await jobs.engine()
-        presences = [one for one in await engine.control.workers() if not one.worker.startswith("fra-3.0")]
-
-        async def stay() -> None:
-            while True:
-                for one in presences:
-                    await engine.control.beat(msgspec.structs.replace(one, seen_at=0))
-                await asyncio.sleep(3)
-
-        worker = Worker(jobs, queues={"default": 5, "mail": 5, "search": 5, "webhooks": 5})
-        tasks = [asyncio.create_task(one) for one in (feed(), stay())]
+        await _handed_over(jobs)
+        slots = {queue: max(slots // 4, 4) for queue, (_, _, slots) in QUEUES.items()}
+        halves = [dict(list(slots.items())[part::2]) for part in range(2)]
+        tasks: list[asyncio.Task[None]] = []
         try:
-            async with worker:
-                await uvicorn.Server(config(board, host="127.0.0.1", port=port)).serve()
+            async with Worker(jobs, queues=halves[0]), Worker(jobs, queues=halves[1]):
+                tasks.append(asyncio.create_task(_feed(jobs)))
+                yield jobs
         finally:
             for one in tasks:
                 one.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _task(jobs: Stoker, kind: str, queue: str, work: Work, pace: float) -> None:
+    async def run(**_: Any) -> None:
+        parts = max(round(work.seconds / 2), 1)
+        seconds = pace * RANDOM.uniform(0.5, 1.5) * work.seconds
+        for part in range(parts):
+            await asyncio.sleep(seconds / parts)
+            if parts > 1:
+                current().progress((part + 1) / parts)
+        if RANDOM.random() < work.failing:
+            raise Failed(work.error)
+
+    run.__name__ = kind.rpartition(".")[2]
+    jobs.task(name=kind, queue=queue, attempts=3)(run)
+
+
+class Failed(Exception):
+    """What goes wrong in the demo."""
+
+
+async def _handed_over(jobs: Stoker) -> None:
+    """Stop the workers that only seemed to be there, and let real ones have their jobs."""
+    engine, admin = await jobs.engine(), Admin(jobs)
+    for one in await engine.control.workers():
+        if one.worker != STUCK:
+            await admin.workers.take_back(one.worker, reason="a real worker takes over")
+            await engine.control.beat(replace(one, state="stopped", running=0, seen_at=0))
+
+
+async def _feed(jobs: Stoker) -> None:
+    """Enqueue as many jobs of each kind as come in a second, again and again."""
+    while True:
+        for kind, work in WORK.items():
+            n = int(work.per_second) + (RANDOM.random() < work.per_second % 1)
+            if n:
+                await _enqueue(jobs, kind, n)
+        await asyncio.sleep(1)
+
+
+async def alive(path: Path, port: int) -> None:
+    """Work the shop's queues and serve its dashboard, until it is stopped."""
+    import uvicorn
+
+    from stoker.web import Key, dashboard
+    from stoker.web.server import config
+
+    key = Key()
+    print(f"the demo shop is at http://127.0.0.1:{port}/?key={key.secret}", flush=True)
+    print(f"its log is in {log_of(path)}; stop it with Ctrl-C", flush=True)
+    async with working(path) as jobs:
+        board = dashboard(jobs, auth=key, env="demo", color="amber", compress=True)
+        await uvicorn.Server(config(board, host="127.0.0.1", port=port)).serve()
 
 
 def remove(path: Path) -> None:
@@ -557,7 +603,7 @@ def remove(path: Path) -> None:
 
 
 def log_of(path: Path) -> Path:
-    """Where a served shop logs: its jobs fail on purpose, and their tracebacks would scroll the address away."""
+    """Where a served shop logs, a megabyte at most and as much from before: some of its jobs fail on purpose."""
     return path.with_suffix(".log")
 
 
@@ -565,7 +611,8 @@ def main(arguments: list[str]) -> None:
     path = Path(arguments[0])
     remove(path)
     if "--serve" in arguments:
-        logging.basicConfig(filename=log_of(path), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        kept = RotatingFileHandler(log_of(path), maxBytes=1_000_000, backupCount=1, encoding="utf-8")
+        logging.basicConfig(handlers=[kept], format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     asyncio.run(fill(path))
     if "--serve" in arguments:
         with suppress(KeyboardInterrupt):
