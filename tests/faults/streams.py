@@ -46,6 +46,7 @@ from stoker.worker import Worker
 from tests.faults import seeded_streams
 from tests.faults.fork_server import forked
 from tests.faults.members import Members, kill
+from tests.harness.freezing import freeze
 
 ORDERS = Stream("orders", 8)
 LEASE: Span = SECOND
@@ -347,8 +348,7 @@ def found_out(site: Site, awake: Sequence[int]) -> bool:
 
     All stand still meanwhile: what a consumer wrote behind the judge's back would seem to be left out.
     """
-    for pid in awake:
-        os.kill(pid, signal.SIGSTOP)
+    freeze(*awake)
     handle = site.connect()
     _, complaints = judge(Path(site.folder), handle.run)
     handle.raw.close()

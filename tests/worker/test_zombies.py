@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.freezing import freeze
 from tests.worker.fleet import Fleet, Run, figures
 from tests.worker.shell import PATIENCE, Command, Deployment, until
 
@@ -47,8 +48,7 @@ class Sleep:
         """
         self.frozen = [*([self.command.process.pid] if whole else []), *self.pids]
         while True:
-            for pid in self.frozen:
-                os.kill(pid, signal.SIGSTOP)
+            freeze(*self.frozen)
             at = time.monotonic()
             probe = threading.Thread(target=self.fleet.put, args=("nap", [{"seconds": 0.0}]))
             probe.start()
@@ -143,7 +143,7 @@ def test_who_wakes_up_after_its_lease_can_change_nothing(deployment: Deployment,
 def freeze_outside_a_write(pid: int, store: Path) -> None:
     """Stop a process at a moment at which it does not hold the file for a write."""
     while True:
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         with closing(sqlite3.connect(store, timeout=0.5, isolation_level=None)) as probe:
             try:
                 probe.execute("BEGIN IMMEDIATE")

@@ -22,7 +22,7 @@ COMMANDS: Final = {
     "limits": ("stoker.cli.limits:limits", "Show rate budgets and limits by key; change them"),
     "kinds": ("stoker.cli.status:kinds", "List kinds: their jobs now, and what became of those before"),
     "workers": ("stoker.cli.status:workers", "List workers: where they are and what they run"),
-    "stats": ("stoker.cli.stats:stats", "Show what went through over a time: counts, run times, their course"),
+    "stats": ("stoker.cli.stats:stats", "Show what went through over a time"),
     "operations": ("stoker.cli.operations:operations", "List bulk actions; watch, stop and resume them"),
     "findings": ("stoker.cli.findings:findings", "List what needs a person; acknowledge a finding for a while"),
     "audit": ("stoker.cli.audit:audit", "List who changed what, when and why"),
