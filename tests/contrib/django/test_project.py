@@ -109,21 +109,42 @@ def test_it_works_on_django_6_with_its_own_tasks(manage: Manage, django_6: str) 
 # --- commands -----------------------------------------------------------------------------------------------------
 
 
+SET_UP = """
+from django.core.management import call_command as call
+from shop.later import in_a_loop
+
+call("check")
+call("makemigrations", "--check")
+call("migrate", "--plan")
+call("stoker", "migrate", "--plan")
+call("migrate")
+call("stoker", "migrate")
+call("stoker", "jobs", "list")
+try: call("stoker", "sttatus")
+except SystemExit: pass
+print(in_a_loop.using(queue_name="mail").enqueue("ada").id)
+"""
+
+
 @pytest.mark.spec("DJANGO-15", "DJANGO-20")
-def test_migrate_makes_the_schema_and_the_command_line_is_stokers(manage: Manage, tmp_path: Path) -> None:
+def test_migrate_makes_the_schema_and_the_command_line_is_stokers(manage: Manage) -> None:
+    said = manage("shell", "-v", "0", "-c", SET_UP)
+    steps = (
+        "stoker.W002",  # SQLite without transaction_mode
+        "No changes detected",
+        "stoker.0001_initial",
+        "statements are missing",
+        "Applying Stoker's schema",
+        "The schema is up to date",
+        "id\tstatus\tqueue",
+    )
+    for step in steps:
+        assert step in said
+    assert "there is no command 'sttatus'. Did you mean 'status'?" in said
+    job = re.findall(r"^[0-9a-f-]{36}$", said, re.MULTILINE)[-1]
     manage("check", "--fail-level", "WARNING", SHOP_MODE="IMMEDIATE")
-    assert "stoker.W002" in manage("check")
-    assert "No changes detected" in manage("makemigrations", "--check")
-    assert "stoker.0001_initial" in manage("migrate", "--plan")
-    assert not (tmp_path / "shop.db").exists() or "up to date" not in manage("stoker", "migrate", "--plan")
-    assert "Applying Stoker's schema" in manage("migrate")
-    assert "The schema is up to date" in manage("stoker", "migrate")
-    enqueue = "from shop.later import in_a_loop; print(in_a_loop.using(queue_name='mail').enqueue('ada').id)"
-    job = manage("shell", "-v", "0", "-c", enqueue).strip().splitlines()[-1]
-    assert "done" not in manage("stoker", "jobs", "list")
     manage("stoker", "work", "--drain")
     assert json.loads(manage("stoker", "jobs", "show", job, "--json"))["status"] == "done"
-    assert "there is no command 'sttatus'. Did you mean 'status'?" in manage("stoker", "sttatus", ok=False)
 
 
 RELOADS = """
