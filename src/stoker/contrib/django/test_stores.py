@@ -67,7 +67,7 @@ class TestStores:
 
     def _wanted(self) -> object:
         """The address of a store, or what a kit belongs to: a block of a `TestCase`, or a number."""
-        for connection in list(opened):
+        for connection in opened():
             for block in reversed(connection.atomic_blocks):
                 if block._from_testcase:  # noqa: SLF001 - as Django's `durable` looks
                     return block

@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("stoker.django")
 
-opened: WeakSet[Any] = WeakSet()
-"""Every connection of Django's that was opened in this process, of all threads."""
+_opened: WeakSet[Any] = WeakSet()
+_lock = threading.Lock()
 
 
 def watch_connections() -> None:
@@ -45,7 +45,14 @@ def watch_connections() -> None:
 
 
 def _note(connection: Any, **_: Any) -> None:
-    opened.add(connection)
+    with _lock:
+        _opened.add(connection)
+
+
+def opened() -> list[Any]:
+    """Every connection of Django's that was opened in this process, of all threads."""
+    with _lock:
+        return list(_opened)
 
 
 class Ambient:
@@ -100,7 +107,7 @@ def _connections_behind(loop: AbstractEventLoop) -> Iterator[Any]:
     """
     waiting = AsyncToSync.loop_thread_executors.get(loop)
     threads = {threading.get_ident(), None if waiting is None else waiting._work_thread.ident}  # noqa: SLF001 - no other way
-    return (one for one in list(opened) if one._thread_ident in threads)  # noqa: SLF001 - as Django's own check
+    return (one for one in opened() if one._thread_ident in threads)  # noqa: SLF001 - as Django's own check
 
 
 class AfterCommit(Given):
