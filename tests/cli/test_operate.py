@@ -804,7 +804,9 @@ def test_a_worker_shows_what_it_runs(url: str) -> None:
     job, worker, [found] = app.run(look())
     assert (found["id"], found["worker"], found["status"], found["long"]) == (job, worker, "running", False)
     assert "`stoker workers` lists those" in call("workers", "nobody", code=3).output
-    assert call("workers", worker).stdout == "id\tkind\tqueue\tstarted\tnote\n"
+    facts, served, hour, empty, head = call("workers", worker).stdout.splitlines()
+    assert (" is stopped; up for " in facts, served.startswith("serves "), " ended in the last " in hour) == (True,) * 3
+    assert (empty, head) == ("", "id\tkind\tqueue\tstarted\tnote")
 
 
 @pytest.mark.spec("CLI-67")

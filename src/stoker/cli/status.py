@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import click
 
@@ -12,7 +13,7 @@ from stoker.admin.errors import ErrorPage
 from stoker.admin.history import RECENT
 from stoker.admin.kinds import KindView
 from stoker.admin.overview import Overview
-from stoker.admin.workers import RunningJob, WorkerView
+from stoker.admin.workers import RunningJob, WorkerDetail, WorkerView
 from stoker.cli.findings import MARKS
 from stoker.cli.jobs import as_object
 from stoker.cli.queues import COLUMNS, GOES_FIRST
@@ -22,7 +23,6 @@ from stoker.cli.text import say
 from stoker.engines.base import Description
 from stoker.model import humanize
 from stoker.model.control import queues_in_words
-from stoker.model.errors import NotFound, shown
 from stoker.model.humanize import count
 from stoker.model.names import listed
 from stoker.model.same_error import error_line
@@ -100,7 +100,7 @@ def _wrong(errors: ErrorPage) -> None:
 def workers(
     worker: str | None, take_back: bool, reason: str | None, as_json: bool, path: str | None, url: str | None
 ) -> None:
-    """List workers: where they are, what they serve and how much they run; or the jobs that one WORKER runs."""
+    """List workers: where they are, what they serve and how much they run; or how one WORKER is and what it runs."""
     if worker is not None and ":" in worker:  # no id has one
         worker, (path, url) = None, aimed(worker, path, url)
     if take_back:
@@ -112,16 +112,26 @@ def workers(
     if reason is not None:
         raise click.UsageError("--reason belongs to --take-back")
     if worker is not None:
-        _runs(worker, ask(path, url, lambda admin: _running(admin, worker)), as_json)
+        found = ask(path, url, lambda admin: admin.workers.get(worker))
+        if not as_json:
+            _facts(found)
+        _runs(worker, found.jobs, as_json)
         return
     table(ask(path, url, lambda admin: admin.workers.list()), WORKERS, as_json)
 
 
-async def _running(admin: Operators, worker: str) -> list[RunningJob]:
-    found = await admin.workers.jobs(worker)
-    if not found and worker not in {one.worker for one in await admin.workers.list()}:
-        raise NotFound(f"worker {shown(worker)} is not in the store: `stoker workers` lists those that are known")
-    return found
+def _facts(one: WorkerDetail) -> None:
+    """Print where a worker is, how it is, and what became of the jobs of a silent one."""
+    done, failed = (sum(minute[at] for minute in one.hour) for at in (0, 1))
+    up, memory = humanize.span(one.uptime), humanize.size(one.memory)
+    say(f"{one.host} / {one.pid} is {one.state}; up for {up}, with {memory} of memory; Stoker {one.version}")
+    say(f"serves {queues_in_words(one.queues)}")
+    say(f"{count(done + failed, 'run')} ended in the last {count(len(one.hour), 'minute')}, {failed:,} of them failed")
+    fates = Counter(former.became for former in one.former)
+    if fates:
+        told = ", ".join(f"{n:,} {what}" for what, n in fates.most_common())
+        say(f"what became of the {count(len(one.former), 'job')} that it ran when it was seen last: {told}")
+    say()
 
 
 def _runs(worker: str, found: list[RunningJob], as_json: bool) -> None:

@@ -155,7 +155,7 @@ def _facts(visit: RequestContext, job: Job, record: views.Job, reading: Reading)
             else job.worker or ""
             if place is None
             else f"{place.host} / {place.pid}",
-            visit.url("workers"),
+            visit.url("workers" if place is None else f"workers/{quote(place.worker, safe='')}"),
         ),
         ("Isolation", record.isolation or "", ""),
         ("Enqueued", time(job.created_at), ""),

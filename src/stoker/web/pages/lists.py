@@ -214,6 +214,7 @@ async def worker(visit: RequestContext) -> Response:
         "w": found,
         "now": now,
         "tone": {"silent": "st-dead", "stopping": "st-retrying"}.get(found.state, ""),
+        "seen": span((now - instant(found.seen_at)) // SECOND * SECOND),
         "fate": fate(len(found.jobs), passes_on, now) if silent and found.jobs else "",
         "became": ", ".join(f"{n:,} {what}" for what, n in fates.most_common()),
         "sparks": ([float(sum(minute)) for minute in found.hour], [float(minute[1]) for minute in found.hour]),
