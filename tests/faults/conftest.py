@@ -7,7 +7,7 @@ import pytest
 from tests.faults.fork_server import ForkServer
 
 ENGINES = ("stoker.engines.sqlite", "stoker.engines.postgres", "stoker.engines.redis")
-STORMS = ("tests.faults.groups", "tests.faults.limits", "tests.faults.blocks", "tests.faults.streams")
+STORMS = tuple(f"tests.faults.{name}" for name in ("groups", "limits", "blocks", "streams", "flows"))
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults import blocks, groups, limits
+from tests.faults import blocks, flows, groups, limits
 from tests.faults.fork_server import ForkServer
 
 pytestmark = pytest.mark.timeout(3_600)
@@ -82,3 +82,33 @@ def test_a_storm_of_kills_leaves_every_effect_of_a_block_once(
     assert found["killed"] >= 5
     if url.startswith("sqlite"):
         assert blocks.Site(url).rows("pragma integrity_check") == [("ok",)]
+
+
+@pytest.mark.spec("DURABLE-19")
+def test_a_storm_of_kills_loses_no_step_and_no_signal(
+    url: str, tmp_path: Path, fork_server: ForkServer, campaign: bool
+) -> None:
+    """No step runs after it was stored, each has one value for ever, every flow ends with its signal's value."""
+    counts = (
+        {"flows": 5_000, "kills": 250, "workers": 3, "parallel": 12, "calm": 900.0}
+        if campaign
+        else {"flows": 40, "kills": 10, "workers": 2}
+    )
+    ledger = str(tmp_path / "ledger")
+    found = raged(fork_server, flows.storm, 3_000 if campaign else 600, url=url, path=ledger, **counts)
+    assert found["flows"] == counts["flows"]
+    assert found["steps"] >= (100_000 if campaign else 400)
+
+
+@pytest.mark.spec("DURABLE-19")
+@pytest.mark.parametrize("url", TRANSACTIONAL[:1], indirect=True)
+@pytest.mark.parametrize("bug", flows.BUGS)
+def test_a_storm_finds_out_designs_that_only_look_right(
+    url: str, bug: str, tmp_path: Path, fork_server: ForkServer, campaign: bool
+) -> None:
+    if not campaign and bug != flows.SOON_FOUND:
+        pytest.skip("it takes its time: with --campaign")
+    counts: dict[str, Any] = {"flows": 40, "kills": 15 if campaign else 8, "workers": 2, "calm": 5.0}
+    ledger, seed = str(tmp_path / "ledger"), secrets.randbits(32)
+    found = fork_server.call(flows.storm, within=600, url=url, path=ledger, seed=seed, bug=bug, **counts).answer
+    assert found["wrong"], f"seed {seed}"
