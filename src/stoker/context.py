@@ -634,7 +634,7 @@ class Context:
         """
         return self._run.wait(name, type, None if timeout is None else span(timeout, "timeout"), ask)
 
-    def call(self, draft: Draft, key: str | None = None) -> Awaitable[Any]:
+    def call(self, draft: Draft[R], key: str | None = None) -> Awaitable[R]:
         """Enqueue a job and go on with its result; the run needs no slot and no process meanwhile.
 
         `JobFailed`, `JobCanceled`: it ended otherwise.
@@ -699,9 +699,10 @@ class Context:
         """`wait` for a plain handler."""
         return self._run.wait_sync(name, type, None if timeout is None else span(timeout, "timeout"), ask)
 
-    def call_sync(self, draft: Draft, key: str | None = None) -> Any:
+    def call_sync(self, draft: Draft[R], key: str | None = None) -> R:
         """`call` for a plain handler."""
-        return self._run.call_sync(draft, key)
+        result: R = self._run.call_sync(draft, key)
+        return result
 
     async def spend(self, budget: str, n: int = 1) -> None:
         """Take `n` tokens from a budget, or end this run: the job runs again later, without using an attempt.

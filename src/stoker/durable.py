@@ -15,7 +15,7 @@ import time
 import typing
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from random import random
@@ -820,18 +820,33 @@ _hints: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def _hint(fn: Any) -> Any:
-    """The return hint of a step's function; Any where there is none that can be read."""
+    """The type of what a step's function returns, awaited; Any where none can be read. A class returns its own."""
     while isinstance(fn, functools.partial):
         fn = fn.func
+    if isinstance(fn, type) or typing.get_origin(fn) is not None:
+        return _awaited(fn)
     fn = inspect.unwrap(getattr(fn, "__func__", fn))
-    if fn in _hints:
-        return _hints[fn]
+    if not inspect.isroutine(fn):  # an instance that can be called
+        fn = inspect.unwrap(type(fn).__call__)
     try:
-        found = typing.get_type_hints(fn, include_extras=True).get("return", Any)
+        return _hints[fn]
+    except (KeyError, TypeError):
+        pass
+    try:
+        found = _awaited(typing.get_type_hints(fn, include_extras=True).get("return", Any))
     except Exception:  # noqa: BLE001 - a name that is not there, and whatever users' classes raise
         found = Any
-    _hints[fn] = found
+    with suppress(TypeError):  # no weak reference to it can be made: it is read again each time
+        _hints[fn] = found
     return found
+
+
+def _awaited(hint: Any) -> Any:
+    """The type of what an awaitable gives: the last of its parameters; every other type as it is."""
+    kind = typing.get_origin(hint) or hint
+    if not isinstance(kind, type) or not issubclass(kind, Awaitable):
+        return hint
+    return (typing.get_args(hint) or (Any,))[-1]
 
 
 def _value(row: str, value: bytes | None, hint: Any) -> Any:

@@ -110,13 +110,13 @@ class Task(Generic[P, R]):
         why = "is no operator here; write chain(first.draft(...), second.draft(PREVIOUS))"
         raise InvalidInput("task | task", self, why)
 
-    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
         """A job that is not stored yet, for `jobs.enqueue_many` and for follow-ups."""
         if self.tx is not None:
             raise InvalidInput("tx", self.tx, "cannot be part of a draft; give tx= to the call that stores the draft")
         return self._draft(*args, **kwargs)
 
-    def _draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+    def _draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
         queue, priority, attempts, options = self._resolved or self._resolve()
         given = self.options
         marks = None

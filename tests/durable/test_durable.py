@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Awaitable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -405,6 +407,54 @@ async def test_a_value_is_decoded_on_the_first_run_too(timed_jobs: Stoker) -> No
     job = await flow.enqueue()
     await drain(jobs)
     assert await job.result() == [True, True]
+
+
+class Approve:
+    """Can be called, and neither hashed nor weakly referenced."""
+
+    __slots__ = ("note",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, note: str) -> None:
+        self.note = note
+
+    def __call__(self) -> Approval:
+        return Approval(yes=True, note=self.note)
+
+    def by(self, name: str, *, yes: bool) -> Approval:
+        return Approval(yes=yes, note=self.note + name)
+
+    def later(self) -> Awaitable[Approval]:
+        return asyncio.sleep(0, self())
+
+
+@pytest.mark.spec("DURABLE-13")
+@pytest.mark.engine("memory")
+@pytest.mark.parametrize(
+    "fn, args",
+    [
+        (Approve("x"), ()),
+        (partial(Approve("").by, "x", yes=True), ()),
+        (partial(partial(Approve("").by, yes=True), "x"), ()),
+        (Approval, (True, "x")),
+        (partial(Approval, note="x"), (True,)),
+        (Approve("x").later, ()),
+    ],
+    ids=["instance", "partial of a method", "partial of a partial", "class", "partial of a class", "awaitable"],
+)
+async def test_whatever_can_be_called_is_a_step(fn: Any, args: tuple[Any, ...]) -> None:
+    """Its value has its type, whether it is a function or not."""
+    async with Stoker("memory://") as jobs:
+
+        @jobs.task(attempts=1)
+        async def flow() -> tuple[bool, Any]:
+            made = await current().step("approve", fn, *args)
+            length = await current().step("length", "four".__len__)
+            return made == Approval(yes=True, note="x"), length
+
+        job = await flow.enqueue()
+        await drain(jobs)
+        assert await job.result() == (True, 4)
 
 
 @pytest.mark.spec("DURABLE-14")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,6 +16,7 @@ from stoker import (
     Chunk,
     Curve,
     Delays,
+    Draft,
     Exponential,
     Inbox,
     Job,
@@ -262,6 +264,21 @@ def exactly_once_in_a_thread() -> None:
         block.result(1)
     with current().transaction() as tx:
         tx.add(Pool())
+
+
+async def durably() -> None:
+    run = current()
+    draft = resize.draft(7)
+    assert_type(draft, Draft[str])
+    assert_type(await run.call(draft), str)
+    assert_type(await run.call(index.using(priority=1).draft(7), key="seven"), str)
+    assert_type(await run.call(jobs.draft("crop", {"image": 7})), Any)
+    assert_type(await run.call(draft.then(send.draft("a"))), str)
+    assert_type(run.call_sync(send.draft("a")), bool)
+    assert_type(await asyncio.gather(*(run.call(resize.draft(n)) for n in range(3))), list[str])
+    some: list[Draft] = [draft, send.draft("a")]
+    wider: Sequence[Draft[object]] = some
+    await jobs.enqueue_many(wider)
 
 
 def by_session(request: Request) -> Identity | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import stoker
-from stoker import Chunk, Delays, Inbox, Outbox, Stoker, Unique
+from stoker import Chunk, Delays, Inbox, Outbox, Stoker, Unique, current
 from stoker.outbox import Batch, Message
 
 jobs = Stoker("memory://")
@@ -100,3 +100,7 @@ async def main() -> None:
     numbers.deliver(bach=10)  # E: call-overload | reportCallIssue
     numbers.deliver(mode="eventual")  # E: call-overload | reportArgumentType
     await numbers.seek("publish", 17)  # E: arg-type | reportArgumentType
+    length: int = await current().call(resize.draft(7))  # E: arg-type | reportAssignmentType
+    text: str = current().call_sync(send.draft("a"))  # E: assignment | reportAssignmentType
+    await current().call(resize)  # E: arg-type | reportArgumentType
+    print(length, text)

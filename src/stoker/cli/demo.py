@@ -103,7 +103,7 @@ class Demo:
     def drafts(self) -> list[Draft]:
         """The jobs: most are quick, some slow, some fail and recover, a few never will."""
         some = self.total // 100
-        found = [self.report.draft(month) for month in range(some // 2)]
+        found: list[Draft] = [self.report.draft(month) for month in range(some // 2)]
         found += [self.charge.draft(order) for order in range(some // 10)]
         found += [self.send.draft(f"user{n}@example.com", fails=int(n % 10 == 0)) for n in range(5 * some)]
         found += [self.send.draft(f"flaky{n}@example.com", fails=2) for n in range(some)]

@@ -11,7 +11,7 @@ import enum
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, Never, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +27,15 @@ from stoker.model.steps import Step, Wakes
 from stoker.model.throttle import Cool
 from stoker.model.time import LATEST, LONGEST, SECOND, Instant, Span, span
 from stoker.model.unique import Unique, check_text, keep_plain, plain
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # checkers know it without its package; only it has defaults before 3.13
+
+    R_co = TypeVar("R_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    R_co = TypeVar("R_co", covariant=True)
 
 LARGEST_PAYLOAD = 1 << 20
 LARGEST_ERROR = 64 << 10
@@ -184,9 +193,10 @@ PLAIN = Options()
 """The options of most jobs; engines store nothing for them."""
 
 
-class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class Draft(msgspec.Struct, Generic[R_co], frozen=True, gc=False, omit_defaults=True):
     """A job that does not exist yet. Checked when made, so engines never see an impossible one.
 
+    `Draft[R]` tells checkers what the job returns; a plain `Draft` may return anything.
     `job_id` is what engines store; drafts inside stored options call it `id`, the name that users read as text.
     """
 
@@ -247,7 +257,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         why = "is no operator here; write chain(first, second), with PREVIOUS where the second takes the result"
         raise InvalidInput("draft | draft", self.kind, why)
 
-    def then(self, *drafts: Draft) -> Draft:
+    def then(self, *drafts: Draft) -> Draft[R_co]:
         """A copy whose success stores these drafts, in the same write.
 
         They run side by side; `chain` puts jobs one after the other. What dies, is canceled or is deleted stores none.
