@@ -101,6 +101,16 @@ async def test_a_mistyped_name_is_refused_and_the_nearest_one_named(admin: Admin
     assert (errors.groups, errors.looked_at, errors.hint) == ([], 0, found.hint)
 
 
+@pytest.mark.spec("FILTER-15")
+async def test_a_part_of_a_kind_finds_it_and_a_kind_without_jobs_is_still_itself(admin: Admin, app: Stoker) -> None:
+    app.declare("bill")
+    app.declare("billing.charge")
+    job = (await app.enqueue(app.draft("billing.charge"))).id
+    assert [one.id for one in (await admin.jobs.find("kind:ing.ch")).jobs] == [job]
+    assert (await admin.jobs.find("kind:bill")).jobs == [], "that is a kind, which has no jobs"
+    assert (await admin.jobs.find("-kind:ing.ch")).jobs == []
+
+
 @pytest.mark.spec("ADMIN-36")
 async def test_an_unknown_name_that_is_left_out_is_refused(admin: Admin, app: Stoker) -> None:
     """What was to be spared would be deleted."""

@@ -242,6 +242,23 @@ def test_names_are_expanded_against_what_is_known() -> None:
     assert query("queue:maill,mail").queues == {"mail"}
 
 
+@pytest.mark.spec("FILTER-15")
+def test_a_part_of_kinds_means_those_that_contain_it_unless_one_is_called_so() -> None:
+    assert query("kind:bill").kinds == {"billing.charge"}
+    assert query("kind:end").kinds == {"send", "send_all"}
+    assert query("kind:send").kinds == {"send"}, "a name means itself, also where others contain it"
+    assert query("-kind:end").kinds == {"billing.charge"}
+    assert query("kind:bill,send -kind:charge").kinds == {"send"}
+    assert query("kind:.").kinds == {"billing.charge"}
+    assert Filter.parse("queue:ai").query(NOW, KNOWN) is None, "queues are whole names"
+    assert Filter.parse('kind:""').query(NOW, KNOWN) is None
+    assert Filter.parse("kind:bill queue:mail").unknown(KNOWN) == ()
+    assert not Filter.parse("kind:bill").is_known(KNOWN), "so that all names are looked at, not only those with jobs"
+    spelled = Filter.parse("kind:bill,send -kind:nd_").spelled(KNOWN)
+    assert str(spelled) == "kind:*bill*,send -kind:*nd_*"
+    assert spelled.admits("mail", "billing.refund") and not spelled.admits("mail", "send_all")
+
+
 def test_moments() -> None:
     found = query("since:2h until:15m")
     assert (found.since, found.until) == (NOW - 2 * HOUR, NOW - 15 * MINUTE)

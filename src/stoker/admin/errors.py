@@ -47,7 +47,8 @@ async def read_errors(
     page = Page([], None, 0) if query is None else await search(context, query)
     engine = await context.engine()
     known = await error_records(engine) if past else []
-    wanted = {one.id: one for one in known if _means(filter_, one)}
+    meant = filter_ if query is None else msgspec.structs.replace(filter_, kinds=tuple(query.kinds))
+    wanted = {one.id: one for one in known if _means(meant, one)}
     now = await engine.now() if known else 0
     mask = context.redact.text
     groups = [

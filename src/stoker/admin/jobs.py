@@ -331,6 +331,8 @@ class JobsAdmin(Noun):
             raise InvalidFilter("filter", str(filter_), "an event knows only its queue and kind; use queue: and kind:")
         engine = await self._context.engine()
         await question_of(self._context, filter_, 1)  # a name that is left out must be known
+        if filter_.has_names:
+            filter_ = filter_.spelled(await self._context.names(await engine.operator.census()))
         pause = span(every, "every") / SECOND
         seen: dict[Event, None] = {}
         begin = since = await engine.now()

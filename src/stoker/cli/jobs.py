@@ -86,6 +86,7 @@ A filter is a list of terms that must all hold:
   is:dead,retrying either; also ready scheduled waiting running done canceled
                    discarded retried pending active finished (failed: dead)
   queue:mail       kind:send*   (* matches anything; -queue:mail leaves it out)
+  kind:bill        the kinds that contain it, where none is called so
   tenant:acme      key:"img:7"   group:ID   meta:customer=42
   since:2h         until:2026-11-16T14:00   (time of enqueueing; UTC)
   finished:1h      finished:3d..1d          (time of the end)

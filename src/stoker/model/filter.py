@@ -9,7 +9,7 @@ more jobs than were meant.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Final, Self
@@ -175,17 +175,26 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidFilter("filter", str(self), "leaves no status")
         return left
 
+    def spelled(self, known: Names) -> Filter:
+        """The same, with `kind:bill` as `kind:*bill*` where kinds contain it and none is called so."""
+
+        def spell(kinds: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(f"*{one}*" if _is_part(one, known.kinds) else one for one in kinds)
+
+        return msgspec.structs.replace(self, kinds=spell(self.kinds), but_kinds=spell(self.but_kinds))
+
     def unknown(self, known: Names) -> tuple[str, ...]:
         """A sentence about each wanted name that matches nothing which is known; empty: all of them do."""
+        kinds = self.spelled(known).kinds
         return tuple(
             f"{word}:{cut(pattern)} matches no {word} that is known. {hint(pattern, names)}"
-            for word, patterns, names in (("queue", self.queues, known.queues), ("kind", self.kinds, known.kinds))
+            for word, patterns, names in (("queue", self.queues, known.queues), ("kind", kinds, known.kinds))
             for pattern in patterns
             if not _matching(pattern, names)
         )
 
     def is_known(self, known: Names) -> bool:
-        """Does each name, wanted or left out, match something which is known?"""
+        """Does each name, wanted or left out, match something which is known, as a whole?"""
         queues, kinds = (*self.queues, *self.but_queues), (*self.kinds, *self.but_kinds)
         return all(_matching(one, known.queues) for one in queues) and all(_matching(one, known.kinds) for one in kinds)
 
@@ -218,7 +227,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         since, until = (None, None) if self.finished is None else window_of("finished", self.finished, now)
         least, most = (None, None) if self.attempts is None else _bounds(self.attempts)
         queues = _chosen("queue", self.queues, self.but_queues, known.queues)
-        kinds = _chosen("kind", self.kinds, self.but_kinds, known.kinds)
+        spelled = self.spelled(known)
+        kinds = _chosen("kind", spelled.kinds, spelled.but_kinds, known.kinds)
         statuses = self.statuses
         _check_order(self)
         if NONE in (queues, kinds):
@@ -506,6 +516,11 @@ def _chosen(word: str, wanted: Sequence[str], without: Sequence[str], known: Ite
             raise InvalidFilter("filter", f"-{word}:{pattern}", why.removesuffix("."))
         chosen -= spared
     return chosen
+
+
+def _is_part(name: str, known: Collection[str]) -> bool:
+    """Is it a part of known names, and none of them?"""
+    return name not in known and "*" not in name and name != "" and any(name in one for one in known)
 
 
 def _matching(pattern: str, known: Iterable[str]) -> frozenset[str]:
