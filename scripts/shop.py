@@ -41,7 +41,7 @@ from stoker.model.outbox.letters import Letter
 from stoker.model.outbox.stream import Entry, Message, Stream
 from stoker.model.query import Prioritize, Query, Selection
 from stoker.model.same_error import signature
-from stoker.model.stats import merge, of_all
+from stoker.model.stats import merge, of_all, of_kind
 from stoker.model.throttle import Cool
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant
 from stoker.registry import mint
@@ -158,7 +158,20 @@ async def _history(engine: Engine, clock: VirtualClock, now: Instant) -> None:
                     Point(queue, name, at, done, spans[0] * done * part, *_ranks(spans, part))
                     for name, part in (("total", 1.0), ("processing", 0.6))
                 ]
+    kinds = {queue: [kind for kind, home in KINDS.items() if home == queue] for queue in QUEUES}
+    shares = {"processing": "processing", "total": "wait"}
+    by_kind = [
+        replace(
+            one,
+            queue=kind,
+            metric=of_kind(shares.get(one.metric, one.metric)),
+            **{name: getattr(one, name) * (n + 1) * 0.4 for name in ("sum", "p50", "p95", "p99", "max")},
+        )
+        for one in points
+        for n, kind in enumerate(kinds[one.queue])
+    ]
     points += merge([replace(one, queue="", metric=of_all(one.metric)) for one in points], 0, MINUTE)
+    points += by_kind
     for start in range(0, len(points), 1_000):
         await engine.timeline.record([], points[start : start + 1_000], now=clock.now())
 

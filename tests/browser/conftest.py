@@ -22,8 +22,11 @@ from stoker import Limit
 from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.model.control import Presence
+from stoker.model.events import Point
 from stoker.model.job import Demand, Note, Settlement, Status
+from stoker.model.stats import BY_KIND
 from stoker.model.throttle import Rate
+from stoker.model.time import MINUTE
 from stoker.web import Limits, Open, dashboard, hub
 from stoker.web.hub import Reading
 from tests import services
@@ -223,6 +226,9 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
         await app.schedule("s" * 128, app.draft(kind, queue=queue), cron="0 3 * * *")
         await app.queue(queue).pause(reason="r" * 900, by="b" * 100)
         await engine.control.tune("b" * 128, Rate(1_000_000, per=60))
+        last = await engine.now() // MINUTE * MINUTE - MINUTE
+        times = (1_000_000, 10**15, 10**10, 10**11, 10**12, 10**13)
+        await engine.timeline.record([], [Point(kind, metric, last, *times) for metric in BY_KIND], now=last)
         await engine.control.beat(
             Presence(worker="w" * 100, host="h" * 200, pid=4_194_304, queues={queue: 60}, version="0.1.0")
         )
@@ -242,6 +248,7 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
             "/queues",
             f"/queues/{queue}",
             "/kinds",
+            f"/kinds/{kind}",
             "/workers",
             "/schedules",
             f"/schedules/{'s' * 128}",

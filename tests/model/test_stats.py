@@ -14,12 +14,14 @@ from stoker.model.job import Status
 from stoker.model.query import Census, Count
 from stoker.model.stats import (
     BUCKET,
+    BY_KIND,
     COUNTED,
     COUNTS,
     METRICS,
     MOST_BUCKETS,
     TIMES,
     TOGETHER,
+    blended,
     closed_buckets,
     coarsen,
     counted_minutes,
@@ -80,7 +82,7 @@ def test_a_minute_rolls_up_to_counts_and_measured_times_without_zeros() -> None:
         EventCount("mail", EventType.RETRIED, 3),
     ]
     runs = [Latency("mail", START + n, n * MILLISECOND, n * SECOND) for n in range(100, 0, -1)]
-    assert [one for one in roll_up(START, happened, runs) if one.queue] == [
+    assert [one for one in roll_up(START, happened, runs) if one.queue and one.metric not in BY_KIND] == [
         *counts({"failed": 1}, queue="bulk"),
         *counts({"enqueued": 2}),
         Point(
@@ -260,3 +262,57 @@ def test_the_usual_wait_is_the_p95_over_the_jobs_of_a_day() -> None:
 
 def test_the_usual_wait_passes_over_other_metrics() -> None:
     assert usual_wait([Point("mail", "failed", START, 5)]) == 0
+
+
+@pytest.mark.spec("STATS-12")
+def test_a_minute_is_rolled_up_by_kind_in_all_queues() -> None:
+    happened = [
+        EventCount("mail", EventType.COMPLETED, 2, "send"),
+        EventCount("bulk", EventType.COMPLETED, 1, "send"),
+        EventCount("bulk", EventType.FAILED, 4, "send", "boom"),
+        EventCount("bulk", EventType.STARTED, 9, "send"),
+        EventCount("mail", EventType.GROUP_CLOSED, 1, "group"),
+        EventCount("mail", EventType.ENQUEUED, 3, "sort"),
+    ]
+    runs = [
+        Latency("mail", START, 10, 99, "send", 5),
+        Latency("mail", START, 30, 99, "send", None),
+        Latency("bulk", START, 20, 99, "send", 7),
+    ]
+    assert [one for one in roll_up(START, happened, runs) if one.metric in BY_KIND] == [
+        Point("send", "kind_completed", START, 3),
+        Point("send", "kind_failed", START, 4),
+        Point("send", "kind_processing", START, 3, 60, 20, 30, 30, 30),
+        Point("send", "kind_wait", START, 2, 12, 5, 7, 7, 7),
+        Point("sort", "kind_enqueued", START, 3),
+    ]
+
+
+@pytest.mark.spec("STATS-12")
+def test_only_the_busiest_kinds_have_points() -> None:
+    happened = [EventCount("q", EventType.COMPLETED, 1 + (n > 9), f"kind{n}") for n in range(120)]
+    runs = [Latency("q", START, 1, 1, one.kind, 1) for one in happened]
+    kinds = {one.queue for one in roll_up(START, happened, runs) if one.metric in BY_KIND}
+    assert len(kinds) == 100
+    assert not kinds & {f"kind{n}" for n in range(10)}
+
+
+@pytest.mark.spec("STATS-13")
+def test_percentiles_of_many_minutes_count_each_minute_by_its_runs() -> None:
+    busy = Point("send", "kind_processing", START, 9_900, 1, 10, 20, 30, 40)
+    rare = Point("send", "kind_processing", START + MINUTE, 10, 1, 1_000, 2_000, 3_000, 4_000)
+    assert blended([busy]) == (10, 20, 30)
+    assert blended([busy, rare]) == (10, 20, 30)
+    assert blended([rare, rare]) == (1_000, 2_000, 3_000)
+    half = blended([busy, Point("send", "kind_processing", START, 9_900, 1, 1_000, 2_000, 3_000, 4_000)])
+    assert half == (40, 1_500, 3_000)
+
+
+@pytest.mark.spec("STATS-13")
+@given(st.lists(st.lists(st.integers(0, 10_000), min_size=20, max_size=60), min_size=1, max_size=8))
+def test_blended_percentiles_lie_between_those_of_the_minutes(minutes: list[list[int]]) -> None:
+    points = [measured("send", "kind_wait", START, values) for values in minutes]
+    p50, p95, p99 = blended(points)
+    assert p50 <= p95 <= p99 <= max(one.max for one in points)
+    assert min(one.p50 for one in points) / 2 <= p50
+    assert min(one.p95 for one in points) / 2 <= p95

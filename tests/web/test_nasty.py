@@ -145,8 +145,8 @@ SIGNING: Final = frozenset({"/sign-in", "/sign-out"})
 
 PAGES: Final[dict[str, dict[str, str]]] = {
     "/": {"range": "", "since": "2030-01-01T00:00", "until": "2030-01-01T01:00", "times": ""},
-    "/points.json": {"range": "1h", "look": "dead", "queue": "", "times": ""},
-    "/jobs": {"q": "is:ready", "after": "", "group": "", "add": "", "top": ""},
+    "/points.json": {"range": "1h", "look": "dead", "queue": "", "kind": "", "times": ""},
+    "/jobs": {"q": "is:ready", "after": "", "group": "", "from": "", "add": "", "top": ""},
     "/jobs/{id}": {"attempt": "1"},
     "/jobs/{id}/edit": {},
     "/jobs/{id}/move": {},
@@ -159,7 +159,8 @@ PAGES: Final[dict[str, dict[str, str]]] = {
     "/operations/{id}": {},
     "/queues": {"range": "1h"},
     "/queues/{name}": {"range": "1h", "times": ""},
-    "/kinds": {},
+    "/kinds": {"sort": "p95"},
+    "/kinds/{name}": {"range": "1h", "times": "wait"},
     "/workers": {"host": ""},
     "/workers/{worker}": {},
     "/schedules": {},

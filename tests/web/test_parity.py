@@ -76,6 +76,7 @@ READ = {
     "/queues": "/queues",
     "/queues/{name}": "/queues/{name}",
     "/kinds": "/kinds",
+    "/kinds/{name}": "/kinds/{name}",
     "/workers": "/workers",
     "/workers/{worker}": "/workers/{worker}",
     "/schedules": "/schedules",

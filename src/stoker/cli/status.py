@@ -11,7 +11,7 @@ from stoker.admin import Operators
 from stoker.admin.as_json import plain
 from stoker.admin.errors import ErrorPage
 from stoker.admin.history import RECENT
-from stoker.admin.kinds import KindView
+from stoker.admin.kinds import SORTS, KindView
 from stoker.admin.overview import Overview
 from stoker.admin.workers import RunningJob, WorkerDetail, WorkerView
 from stoker.cli.findings import MARKS
@@ -40,10 +40,14 @@ WORKERS: Columns[WorkerView] = {
 KINDS: Columns[KindView] = {
     **columns("kind", "pending", "running", "retrying"),
     "dead": lambda one: mark(one.dead, "bad", when=one.dead),
+    "failed": lambda one: "" if one.failure_ratio is None else Figure(humanize.share(one.failure_ratio, 1)),
+    **columns("p50=run_p50", "p95=run_p95", "p99=run_p99", "wait p95=wait_p95", "runs 1h=runs"),
     **columns("completed", "deaths=failed"),
     "worker": lambda one: "yes" if one.known else mark("no", "warn", when=one.pending),
     "last error": lambda one: error_line(one.last_error),
 }
+KINDS_GO_FIRST = ("wait p95", "p99", "completed", "deaths", "runs 1h", "worker", "p50", "pending", "running")
+"""What a narrow terminal does without."""
 
 
 @click.command()
@@ -147,8 +151,15 @@ def _runs(worker: str, found: list[RunningJob], as_json: bool) -> None:
 
 
 @click.command()
+@click.option("--sort", type=click.Choice(list(SORTS)), default="trouble", show_default=True, help="What is first.")
 @as_lines_option
 @on_target
-def kinds(as_json: bool, path: str | None, url: str | None) -> None:
-    """List kinds: their jobs now, what became of those before, and whether a worker has the task."""
-    table(ask(path, url, lambda admin: admin.kinds.list()), KINDS, as_json)
+def kinds(sort: str, as_json: bool, path: str | None, url: str | None) -> None:
+    """List kinds: their jobs now, how long runs of the last hour took and which part failed, and what became of all."""
+    table(
+        ask(path, url, lambda admin: admin.kinds.list(sort=sort)),
+        KINDS,
+        as_json,
+        goes_first=KINDS_GO_FIRST,
+        empty="No kind has jobs yet.",
+    )

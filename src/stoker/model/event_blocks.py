@@ -175,27 +175,23 @@ def unpack(block: StoredBlock, window: Window, removals: Removals) -> Iterator[E
 def _completed(block: StoredBlock, window: Window) -> list[Latency]:
     """How long the jobs took that were completed, as a block tells it, also those that were removed."""
     columns = _unpacked(block.body)
-    wanted = {
-        named: (queue, kind)
-        for named, (type_, queue, kind) in enumerate(columns.names)
-        if type_ is EventType.COMPLETED and window.queue in (None, queue)
-    }
+    wanted = [
+        (queue, kind) if type_ is EventType.COMPLETED and window.queue in (None, queue) else None
+        for type_, queue, kind in columns.names
+    ]
     since, until, first = window.since - block.first, window.until - block.first, block.first
+    only = None if window.job is None else {n for n, job in enumerate(columns.ids()) if job == window.job}
     waits = iter(columns.waits)
-    ids = columns.ids() if window.job is not None else []
     found: list[Latency] = []
-    for place, (named, at, duration, total) in enumerate(
-        zip(columns.named, columns.at, columns.durations, columns.totals, strict=True)
-    ):
+    for place, total in enumerate(columns.totals):
         if total is None:
             continue
-        wait = next(waits, None)
-        name = wanted.get(named)
-        if name is None or duration is None or not since <= at < until:
+        wait, name = next(waits, None), wanted[columns.named[place]]
+        at, duration = columns.at[place], columns.durations[place]
+        if name is None or duration is None or not since <= at < until or (only is not None and place not in only):
             continue
-        if not ids or ids[place] == window.job:
-            wait = wait if wait is None else wait * TICK
-            found.append(Latency(name[0], first + at, duration, total, name[1], wait))
+        wait = wait if wait is None else wait * TICK
+        found.append(Latency(name[0], first + at, duration, total, name[1], wait))
     return found
 
 
@@ -219,17 +215,17 @@ class EventCounter:
                 self._found.add_event(event)
             return
         columns = _unpacked(block.body)
-        names, errors, add = columns.names, columns.errors, self._found.add
         counted = Counter(columns.named)
-        if errors:
+        if columns.errors:
             newest: dict[int, JobId] = {}
-            for named, job in zip(columns.named, columns.ids(), strict=True):
-                if named in errors:
+            for place, named in enumerate(columns.named):
+                if named in columns.errors:
+                    job = columns.jobs[place * ID_SIZE : place * ID_SIZE + ID_SIZE]
                     newest[named] = max(newest.get(named, b""), job)
             for named, job in newest.items():
-                self._found.add_failed((*names[named], errors[named]), counted.pop(named), job)
-        for named, n in counted.items():
-            add(names[named], n)
+                name = *columns.names[named], columns.errors[named]
+                self._found.add_failed(name, counted.pop(named), job)
+        self._found.add(columns.names, counted)
 
     def counts(self) -> list[EventCount]:
         """What was counted, by queue, type, kind and error."""

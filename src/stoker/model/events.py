@@ -7,8 +7,8 @@ A superseded job and a deduplicated enqueue emit nothing. Occurrences of a sched
 from __future__ import annotations
 
 import enum
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
 import msgspec
@@ -94,13 +94,15 @@ class EventTally:
     __slots__ = ("_failed", "_newest", "_plain")
 
     def __init__(self) -> None:
-        self._plain: dict[tuple[EventType, str, str], int] = {}
+        self._plain: defaultdict[tuple[EventType, str, str], int] = defaultdict(int)
         self._failed: dict[tuple[EventType, str, str, str], int] = {}
         self._newest: dict[tuple[EventType, str, str, str], JobId] = {}
 
-    def add(self, name: tuple[EventType, str, str], n: int) -> None:
-        """Count some events without an error."""
-        self._plain[name] = self._plain.get(name, 0) + n
+    def add(self, names: Sequence[tuple[EventType, str, str]], counted: Mapping[int, int]) -> None:
+        """Count events without an error: so many of each name, by its place."""
+        plain = self._plain
+        for place, n in counted.items():
+            plain[names[place]] += n
 
     def add_failed(self, name: tuple[EventType, str, str, str], n: int, newest: JobId) -> None:
         """Count some events with one error, and the newest of their jobs."""
@@ -112,7 +114,7 @@ class EventTally:
         if event.error:
             self.add_failed((event.type, event.queue, event.kind, event.error), 1, event.job)
         else:
-            self.add((event.type, event.queue, event.kind), 1)
+            self._plain[event.type, event.queue, event.kind] += 1
 
     def counts(self) -> list[EventCount]:
         """What was counted, by queue, type, kind and error."""

@@ -10,7 +10,7 @@ Times are microseconds.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import mul
 from typing import Final, TypeAlias
@@ -48,6 +48,18 @@ def of_all(metric: str) -> str:
     return f"all_{metric}"
 
 
+def of_kind(metric: str) -> str:
+    """The metric of a kind, in all queues, that goes with one of each queue; the kind stands in place of the queue."""
+    return f"kind_{metric}"
+
+
+BY_KIND: Final = tuple(of_kind(metric) for metric in (*sorted(COUNTS), "processing", "wait"))
+"""Counts and times by kind. The wait is how long a job was due before its last run."""
+
+BUSIEST: Final = 100
+"""Kinds of which a minute is kept: those with the most ends and enqueues."""
+
+
 TOGETHER: Final = tuple(of_all(metric) for metric in (*sorted(COUNTS), *TIMES))
 """Counts and times of all queues together: what a chart of a busy store is drawn from without reading every queue."""
 
@@ -57,10 +69,10 @@ OF_ALL: Final = frozenset({""})
 COUNTED = "counted"
 """Says of a minute that it was rolled up, also if nothing happened in it; its queue is the empty text."""
 
-HAPPENED: Final = (*sorted(COUNTS), *TIMES, *TOGETHER, COUNTED)
-"""What is computed from events."""
+METRICS: Final = (*sorted(COUNTS), *TIMES, *TOGETHER, COUNTED, *DEPTHS, *STORE)
 
-METRICS: Final = (*HAPPENED, *DEPTHS, *STORE)
+HAPPENED: Final = (*sorted(COUNTS), *TIMES, *TOGETHER, COUNTED, *BY_KIND)
+"""What is computed from events."""
 
 
 def percentile(values: Sequence[int], rank: int) -> int:
@@ -74,7 +86,10 @@ def _ranked(ordered: Sequence[int], rank: int) -> int:
 
 def measured(queue: str, metric: str, bucket: Instant, values: Sequence[int]) -> Point:
     """The point of some measured values, at least one."""
-    ordered = sorted(values)
+    return _measured_in_order(queue, metric, bucket, sorted(values))
+
+
+def _measured_in_order(queue: str, metric: str, bucket: Instant, ordered: Sequence[int]) -> Point:
     ranked = _ranked(ordered, 50), _ranked(ordered, 95), _ranked(ordered, 99)
     return Point(queue, metric, bucket, len(ordered), sum(ordered), *ranked, ordered[-1])
 
@@ -88,27 +103,67 @@ def closed_buckets(now: Instant, count: int = LOOK_BACK) -> list[Instant]:
 def roll_up(start: Instant, counts: Iterable[EventCount], latencies: Iterable[Latency]) -> list[Point]:
     """The points of the minute that begins at `start`, from what happened in it; what would be zero is left out.
 
-    Those of each queue, and those of all queues together, whose percentiles are exact too; and that it was counted.
+    Those of each queue and of the busiest kinds, and those of all queues together, whose percentiles are exact too; and
+    that it was counted.
     """
     sums: Counter[tuple[str, EventType]] = Counter()
+    by_kind: Counter[tuple[str, EventType]] = Counter()
     for one in counts:
         if one.type in COUNTS:
             sums[one.queue, one.type] += one.n
+            by_kind[one.kind, one.type] += one.n
     points = [Point(queue, type_.value, start, n) for (queue, type_), n in sums.items() if n]
     together: Counter[str] = Counter()
     for point in points:
         together[of_all(point.metric)] += point.count
     points += [Point("", name, start, n) for name, n in together.items()]
     points.append(Point("", COUNTED, start, 1))
-    queues: defaultdict[str, tuple[list[Span], list[Span]]] = defaultdict(lambda: ([], []))
+    places: defaultdict[tuple[str, str], tuple[list[Span], list[Span], list[Span]]]
+    places = defaultdict(lambda: ([], [], []))
     for run in latencies:
-        processing, total = queues[run.queue]
+        processing, total, wait = places[run.queue, run.kind]
         processing.append(run.processing)
         total.append(run.total)
-    for name, spans in zip(TIMES, zip(*queues.values(), strict=True), strict=False):
-        points += [measured(queue, name, start, part) for queue, part in zip(queues, spans, strict=True)]
-        points.append(measured("", of_all(name), start, [*chain.from_iterable(spans)]))
+        if run.wait is not None:
+            wait.append(run.wait)
+    points += _measured(start, places, 0, dict(zip(TIMES, (0, 1), strict=True)), "")
+    busiest = _busiest(by_kind)
+    points += [Point(kind, of_kind(type_), start, n) for (kind, type_), n in by_kind.items() if n and kind in busiest]
+    chosen = {place: spans for place, spans in places.items() if place[1] in busiest}
+    points += _measured(start, chosen, 1, {of_kind("processing"): 0, of_kind("wait"): 2})
     return sorted(points, key=_place)
+
+
+def _busiest(counts: Mapping[tuple[str, EventType], int]) -> set[str]:
+    """The kinds with the most events; those without a name are none."""
+    sums: Counter[str] = Counter()
+    for (kind, _), n in counts.items():
+        if kind:
+            sums[kind] += n
+    return {kind for kind, _ in sums.most_common(BUSIEST)}
+
+
+def _measured(
+    start: Instant,
+    places: Mapping[tuple[str, str], tuple[list[Span], list[Span], list[Span]]],
+    part: int,
+    metrics: Mapping[str, int],
+    together: str | None = None,
+) -> Iterator[Point]:
+    """The points of measured times, for each queue (`part` 0) or kind (1), and of all of them together."""
+    named: defaultdict[str, list[tuple[list[Span], list[Span], list[Span]]]] = defaultdict(list)
+    for place, spans in places.items():
+        named[place[part]].append(spans)
+    for metric, which in metrics.items():
+        everything: list[Span] = []
+        for name, parts in named.items():
+            values = parts[0][which] if len(parts) == 1 else [*chain.from_iterable(spans[which] for spans in parts)]
+            values.sort()
+            everything += values
+            if values:
+                yield _measured_in_order(name, metric, start, values)
+        if together is not None and everything:
+            yield measured(together, of_all(metric), start, everything)
 
 
 def counted_minutes(points: Iterable[Point]) -> int:
@@ -202,6 +257,33 @@ def merged(place: tuple[str, str, Instant], values: Sequence[Values]) -> Point:
     votes = sum(counts)
     weighted = sum(map(mul, medians, counts))
     return Point(*place, votes, sum(sums), weighted / max(votes, 1), max(p95), max(p99), max(most))
+
+
+_SHARES: Final = ((0.25, "low"), (0.5, "p50"), (0.15, "between"), (0.07, "p95"), (0.025, "p99"), (0.005, "max"))
+"""Which part of the values of a minute each of its figures stands for, the lowest first."""
+
+
+def blended(points: Iterable[Point]) -> tuple[float, float, float]:
+    """About the p50, p95 and p99 of all values that some points were measured from; at least one.
+
+    Of a single point they are its own. Each minute counts as much as it has values: a slow minute with few of them
+    does not speak for an hour, as the worst part does in `merge`.
+    """
+    parts: list[tuple[float, float]] = []
+    for one in points:
+        figures = {"low": one.p50 / 2, "p50": one.p50, "between": (one.p50 + one.p95) / 2}
+        figures |= {"p95": one.p95, "p99": one.p99, "max": one.max}
+        parts += [(figures[name], share * one.count) for share, name in _SHARES]
+    parts.sort()
+    whole, found, passed = sum(weight for _, weight in parts), list[float](), 0.0
+    ranks = iter((0.5, 0.95, 0.99))
+    rank = next(ranks, None)
+    for value, weight in parts:
+        passed += weight
+        while rank is not None and passed >= rank * whole:
+            found.append(value)
+            rank = next(ranks, None)
+    return found[0], found[1], found[2]
 
 
 def _place(point: Point) -> tuple[Instant, str, str]:

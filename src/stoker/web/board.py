@@ -37,7 +37,7 @@ from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.events import Point
 from stoker.model.job import Job
 from stoker.model.redact import Redaction
-from stoker.model.stats import COUNTED, OF_ALL
+from stoker.model.stats import BY_KIND, COUNTED, OF_ALL
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant
 from stoker.web import charts, problems, sign_in
 from stoker.web.auth import LOOPBACK_NAMES, Auth, Key, Open, Tokens, ask, came_through_a_proxy
@@ -185,7 +185,8 @@ class Dashboard:
         self.streams: Counter[str] = Counter()
         self.enqueued: dict[str, tuple[int, int]] = {}
         self.recent: Sequence[Point] = ()
-        self._minutes = Minutes()
+        self._minutes = Minutes(COMPLETED)
+        self.kind_minutes = Minutes(BY_KIND)
         self.walking: list[Operators] = []
         self.edited: dict[bytes, Edited] = {}
         self.check_ups = CheckUps()
@@ -230,7 +231,7 @@ class Dashboard:
         since, until = closed(now)
         if drawn.width == MINUTE and drawn.since > until - HOUR:
             await self._minutes.read(engine, now)
-            points = self._minutes.completed(drawn.since, drawn.until)
+            points = self._minutes.points(drawn.since, drawn.until)
         else:
             points = await engine.timeline.points(drawn.since, drawn.until - 1, COMPLETED, width=drawn.merging)
         self._keep_sparks(drawn, frozenset(queues), points)

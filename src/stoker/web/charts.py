@@ -13,7 +13,7 @@ from markupsafe import Markup
 from stoker.model.errors import InvalidArgument
 from stoker.model.events import Point
 from stoker.model.humanize import span
-from stoker.model.stats import BUCKET, COUNTED, OF_ALL, of_all, width_for
+from stoker.model.stats import BUCKET, COUNTED, OF_ALL, of_all, of_kind, width_for
 from stoker.model.time import DAY, HOUR, LATEST, MINUTE, SECOND, Instant, Span, instant, moment
 from stoker.web.humanize import time
 from stoker.web.request import RequestContext
@@ -25,7 +25,13 @@ METRICS: Final = ("enqueued", "completed", "failed", "processing", "total")
 TOGETHER: Final = tuple(map(of_all, METRICS))
 """The same of all queues together."""
 
-_NAMED: Final = {name: metric for metric in METRICS for name in (metric, of_all(metric))}
+OF_KIND: Final = tuple(map(of_kind, ("enqueued", "completed", "failed", "processing", "wait")))
+"""What the charts of a kind are drawn from."""
+
+_NAMED: Final = {name: metric for metric in (*METRICS, "wait") for name in (metric, of_all(metric), of_kind(metric))}
+
+TITLES: Final = {"total": "Enqueue to done", "processing": "Run time", "wait": "Wait, once due"}
+"""What a chart of times shows."""
 
 BARS = 90
 """About how many points a chart has."""
@@ -145,9 +151,17 @@ class Series(NamedTuple):
         )
 
 
-def asked(queue: str | None) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The metrics and queues whose points the charts of a queue, or of all queues together, are drawn from."""
+def asked(queue: str | None, kind: str | None = None) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The metrics and names whose points the charts of a queue, a kind, or all queues together are drawn from."""
+    if kind:
+        return (*OF_KIND, COUNTED), OF_ALL | {kind}
     return ((*METRICS, COUNTED), OF_ALL | {queue}) if queue else ((*TOGETHER, COUNTED), OF_ALL)
+
+
+def times_of(visit: RequestContext, kind: str | None = None) -> str:
+    """Which times the address asks for."""
+    first, second = ("processing", "wait") if kind else ("total", "processing")
+    return second if visit.parameter("times") == second else first
 
 
 def series(points: Iterable[Point], drawn: Range, times: str = "total") -> Series:
@@ -215,15 +229,19 @@ def newest_flow(points: Sequence[Point], drawn: Range, since: Instant) -> PerMin
     return PerMinute(*(counts.get(name, 0) * MINUTE / drawn.width for name in PerMinute._fields))
 
 
-def context(found: Series, drawn: Range, visit: RequestContext, times: str, queue: str | None = None) -> dict[str, Any]:
+def context(
+    found: Series, drawn: Range, visit: RequestContext, times: str, queue: str | None = None, kind: str | None = None
+) -> dict[str, Any]:
     """Everything the chart macro needs."""
+    first, second = ("processing", "wait") if kind else ("total", "processing")
     top = nice_top(max(_values(found.completed) + _values(found.enqueued), default=0))
     spans = _values(found.p50) + _values(found.p95) + _values(found.p99)
     low = 10.0 ** min(math.floor(math.log10(max(min(spans, default=0.1), 0.001))), -1)
     high = 10.0 ** max(math.ceil(math.log10(max(max(spans, default=1), 1.01))), 1)
-    query = drawn.query | ({} if queue is None else {"queue": queue}) | ({} if times == "total" else {"times": times})
-    other = "processing" if times == "total" else "total"
-    path = "" if queue is None else visit.request.url.path.removeprefix(visit.root)
+    place = {name: value for name, value in (("queue", queue), ("kind", kind)) if value is not None}
+    query = drawn.query | place | ({} if times == first else {"times": times})
+    other = second if times == first else first
+    path = visit.request.url.path.removeprefix(visit.root) if place else ""
     return {
         "completed": found.completed,
         "enqueued": found.enqueued,
@@ -246,9 +264,9 @@ def context(found: Series, drawn: Range, visit: RequestContext, times: str, queu
         "last_p50": _span(_last(found.p50)),
         "last_p95": _span(_last(found.p95)),
         "last_p99": _span(_last(found.p99)),
-        "times_title": "Enqueue to done" if times == "total" else "Run time",
-        "switch_label": "run time" if times == "total" else "enqueue to done",
-        "switch_url": visit.url(path, **drawn.query, times="" if other == "total" else other),
+        "times_title": TITLES[times],
+        "switch_label": TITLES[other].lower(),
+        "switch_url": visit.url(path, **drawn.query, times="" if other == first else other),
         "flow_label": f"Jobs per minute: completed {_extent(found.completed)}, enqueued {_extent(found.enqueued)}",
         "dead_label": f"Dead jobs: at most {max(_values(found.failed), default=0):,.0f} at a time",
         "times_label": f"p50 {_spoken(found.p50)}, p95 {_spoken(found.p95)}, p99 {_spoken(found.p99)}",

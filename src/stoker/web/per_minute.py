@@ -1,11 +1,12 @@
-"""Jobs that each queue completed in the last hour, minute by minute: a minute that does not change is read once.
+"""Points of the last hour, minute by minute: a minute that does not change is read once.
 
-With hundreds of queues an hour has tens of thousands of points, and the table of queues draws from them.
+With hundreds of queues or kinds an hour has tens of thousands of points, and their tables draw from them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Final
 
 from stoker.engines.base import Engine
@@ -21,7 +22,8 @@ SETTLED = (LOOK_BACK + 2) * BUCKET
 class Minutes:
     """The minutes that were read."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Sequence[str]) -> None:
+        self._metrics = metrics
         self._known: dict[Instant, list[Point]] = {}
         self._settled: Instant = 0
         """Minutes before this one do not change any more."""
@@ -33,11 +35,11 @@ class Minutes:
         kept = {at: points for at, points in self._known.items() if since <= at < min(until, self._settled)}
         start = max(kept) + BUCKET if since in kept else since
         found: defaultdict[Instant, list[Point]] = defaultdict(list)
-        for point in await engine.timeline.points(start, until - 1, COMPLETED):
+        for point in await engine.timeline.points(start, until - 1, self._metrics):
             found[point.bucket // BUCKET * BUCKET].append(point)
         self._known = kept | {at: found[at] for at in range(start, until, BUCKET)}
         self._settled = until - SETTLED + BUCKET
 
-    def completed(self, since: Instant, until: Instant) -> list[Point]:
-        """How many jobs each queue completed, one point per minute and queue."""
+    def points(self, since: Instant, until: Instant) -> list[Point]:
+        """The points of some of its minutes."""
         return [point for at, points in self._known.items() if since <= at < until for point in points]

@@ -75,8 +75,14 @@ class Keys(Struct, kw_only=True):
     after: str | None
 
 
+class KindsQuery(t.Strict):
+    """In which order: by name, or the most of something first."""
+
+    sort: str = "kind"
+
+
 class Kinds(Struct, kw_only=True):
-    """Every kind, by name."""
+    """Every kind."""
 
     kinds: list[KindView]
 
@@ -207,9 +213,15 @@ class TakenBack(Struct, kw_only=True):
 
 
 @api.get("/kinds")
-async def kinds(visit: RequestContext) -> Kinds:
-    """List kinds."""
-    return Kinds(kinds=sorted(await visit.admin.kinds.list(), key=lambda one: one.kind))
+async def kinds(visit: RequestContext, given: KindsQuery) -> Kinds:
+    """List kinds, with how long runs of the last hour took."""
+    return Kinds(kinds=await visit.admin.kinds.list(sort=given.sort))
+
+
+@api.get("/kinds/{name}")
+async def kind(visit: RequestContext) -> KindView:
+    """Read a kind."""
+    return await visit.admin.kinds.get(place(visit, "name"))
 
 
 @api.get("/workers")

@@ -1,4 +1,4 @@
-"""Kinds and workers: what the census and presences say, as tables."""
+"""Workers: what presences say, as a table."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup
-from msgspec.structs import asdict
 from starlette.responses import Response
 
-from stoker.admin.kinds import KindView, kind_views
 from stoker.admin.workers import SILENT, WorkerDetail
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.control import STOPPED, Presence, is_silent, live, queues_in_words
-from stoker.model.filter import as_value
 from stoker.model.findings import fate
-from stoker.model.humanize import count, share, size, span
+from stoker.model.humanize import count, size, span
 from stoker.model.job import Job, Status
-from stoker.model.operator_metrics import runs_long, scheduled_of
-from stoker.model.query import Census, Query
-from stoker.model.same_error import error_line
+from stoker.model.operator_metrics import runs_long
+from stoker.model.query import Query
 from stoker.model.time import SECOND, Instant, instant
 from stoker.web import view
 from stoker.web.hub import Reading, Want
@@ -30,74 +26,8 @@ from stoker.web.humanize import time
 from stoker.web.pages import shared
 from stoker.web.request import RequestContext
 
-COUNTED = 1_000
-"""So many scheduled jobs are counted one by one to tell their kinds apart."""
-
 SQUARES = 64
 """More slots than this are shown as a gauge."""
-
-
-# --- kinds ----------------------------------------------------------------------------------------------------------
-
-
-def kinds_wants(visit: RequestContext) -> list[Want]:
-    """How many jobs of each kind are not due, where they are few enough to be counted one by one."""
-    hub = visit.board.hub
-
-    async def read(engine: Engine) -> tuple[Counter[str] | None, int]:
-        scheduled = sum((hub.last or await hub.reading()).census.scheduled.values())
-        if not 0 < scheduled <= COUNTED:
-            return None if scheduled else Counter(), 0
-        page = await engine.operator.find(Query(statuses=frozenset({Status.PENDING}), due="later", limit=COUNTED))
-        return Counter(job.kind for job in page.jobs) if page.cursor is None else None, 1
-
-    return [Want("later", read)]
-
-
-async def kinds(visit: RequestContext) -> Response:
-    """Every kind that has jobs or totals."""
-    reading = await visit.board.hub.reading()
-    later = await visit.board.hub.wanted(kinds_wants(visit)[0])
-    return view.page(visit, "kinds.html", kinds_context(visit, reading, later))
-
-
-class KindRow(KindView, frozen=True, kw_only=True):
-    """A kind as the table shows it; `ready` and `scheduled` are None where they cannot be told apart."""
-
-    quoted: str
-    error: str
-    scheduled: int | None
-    ready: int | None
-    died: str
-    unknown: bool
-
-
-def kinds_context(visit: RequestContext, reading: Reading, later: Counter[str] | None) -> dict[str, Any]:
-    """The table of kinds; most trouble first."""
-    census = reading.census
-    found = kind_views(census, reading.presences, (), visit.board.redact)
-    serve = any(one.kinds for one in live(reading.presences, census.at))
-    jobs = sum(bool(one.queues) for one in found)
-    return view.common(visit, "kinds", "Kinds", shared.found(visit, reading)) | {
-        "now": census.at,
-        "rows": [_kind(one, census, later, serve=serve) for one in found],
-        "sub": f"{count(jobs, 'kind')} {'has' if jobs == 1 else 'have'} jobs. Most trouble first.",
-        "live_url": visit.url("live", page="kinds"),
-    }
-
-
-def _kind(one: KindView, census: Census, later: Counter[str] | None, *, serve: bool) -> KindRow:
-    scheduled = scheduled_of(census, one.kind) if later is None else min(later[one.kind], one.pending)
-    ended = one.completed + one.failed
-    return KindRow(
-        **asdict(one),
-        quoted=as_value(one.kind),
-        error=error_line(one.last_error or ""),
-        scheduled=scheduled,
-        ready=None if scheduled is None else one.pending - scheduled,
-        died=share(one.failed, ended) if ended else "–",
-        unknown=serve and not one.known and bool(one.pending + one.retrying + one.running),
-    )
 
 
 # --- workers --------------------------------------------------------------------------------------------------------

@@ -93,11 +93,12 @@ async def points_json(visit: RequestContext) -> Response:
     reading = await visit.board.hub.reading()
     drawn = charts.range_of(visit, reading.census.at)
     engine = await visit.board.store.engine()
-    asked = charts.asked(visit.parameter("queue"))
+    kind = visit.parameter("kind")
+    asked = charts.asked(visit.parameter("queue"), kind)
     points = await engine.timeline.points(drawn.since, drawn.until - 1, *asked, width=drawn.merging)
-    times = "processing" if visit.parameter("times") == "processing" else "total"
-    queue = visit.parameter("queue") or None
-    found = charts.series(points, drawn, times).going_on(drawn, visit.board.hub.flow(queue))
+    found = charts.series(points, drawn, charts.times_of(visit, kind))
+    if not kind:
+        found = found.going_on(drawn, visit.board.hub.flow(visit.parameter("queue") or None))
     return JSONResponse(charts.as_json(found, visit.parameter("look")))
 
 
