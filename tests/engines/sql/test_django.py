@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -15,11 +15,12 @@ import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.handlers.base import BaseHandler
-from django.db import DatabaseError, close_old_connections, connection, connections, transaction
+from django.db import DatabaseError, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
 from stoker import Stoker, sync
+from stoker.contrib.django.fresh_connections import fresh_connections
 from stoker.engines.base import Engine, outbox_of
 from stoker.engines.sql.user_handles.handles import drive
 from stoker.handle import JobHandle
@@ -547,14 +548,6 @@ def test_every_transaction_mode_of_a_file_will_do(tmp_path: Path, mode: str | No
 # --- connections of handlers --------------------------------------------------------------------------------------
 
 
-def _fresh_connections(call: Callable[[Any], Any], context: Any) -> Any:
-    close_old_connections()
-    try:
-        return call(context)
-    finally:
-        close_old_connections()
-
-
 @pytest.mark.engine("postgres")
 @pytest.mark.spec("DJANGO-07")
 @pytest.mark.parametrize("kept", [0, None], ids=["closed after each job", "kept, with health checks"])
@@ -564,7 +557,7 @@ def test_no_job_dies_after_the_server_ended_all_connections(
     """Handlers in threads have a connection each; plain middleware renews it where it is used."""
     name = f"shop {postgres_schema}"
     database = on_server(postgres_url, application_name=name)
-    jobs = Stoker(f"{postgres_url}?schema={postgres_schema}", middleware=[_fresh_connections])
+    jobs = Stoker(f"{postgres_url}?schema={postgres_schema}", middleware=[fresh_connections])
 
     used: dict[int, Any] = {}
 

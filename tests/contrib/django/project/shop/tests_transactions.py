@@ -10,7 +10,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 from django.core import mail
 from django.core.management import CommandError, call_command
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.test import TransactionTestCase, tag
 
 from shop import tasks
@@ -245,6 +245,8 @@ class Store(Base):
     def test_the_schema_is_there_and_migrate_may_be_repeated(self) -> None:
         call_command("migrate", verbosity=0)
         call_command("migrate", plan=True, verbosity=0)
+        call_command("migrate", database="other", verbosity=0)
+        self.assertEqual([name for name in connections["other"].introspection.table_names() if "stoker" in name], [])
         confirm.enqueue_sync(self.order.pk)
         call_command("migrate", verbosity=0)
         self.assertEqual(stored(), ["confirm"])
