@@ -41,7 +41,7 @@ from stoker.model.outbox.letters import Letter
 from stoker.model.outbox.stream import Entry, Message, Stream
 from stoker.model.query import Prioritize, Query, Selection
 from stoker.model.same_error import signature
-from stoker.model.stats import merge, of_all, of_kind
+from stoker.model.stats import COUNTED, merge, of_all, of_kind
 from stoker.model.throttle import Cool
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant
 from stoker.registry import mint
@@ -172,6 +172,7 @@ async def _history(engine: Engine, clock: VirtualClock, now: Instant) -> None:
     ]
     points += merge([replace(one, queue="", metric=of_all(one.metric)) for one in points], 0, MINUTE)
     points += by_kind
+    points += [Point("", COUNTED, last - ago * MINUTE, 1) for ago in range(120, 0, -1)]
     for start in range(0, len(points), 1_000):
         await engine.timeline.record([], points[start : start + 1_000], now=clock.now())
 
