@@ -148,6 +148,19 @@ async def test_lines_of_a_handlers_own_process_are_logged_too(caplog: pytest.Log
     assert {getattr(one, "job", None) for one in said} == {job.id}
 
 
+@pytest.mark.spec("LOG-04")
+async def test_an_exception_that_a_handlers_own_process_logs_has_its_line_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with risky.jobs, Worker(risky.jobs, {"default": 1}, poll=0.02):
+        await becomes(await risky.complains.enqueue(), Status.DONE)
+    [record] = [one for one in caplog.records if one.name == "stoker.job" and one.levelno == logging.ERROR]
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["message"], line["error_type"]) == ("it goes on without it", "LookupError")
+    assert line["error"].startswith("LookupError: api_key=[hidden] is gone\nTraceback")
+    assert "LookupError: api_key=[hidden] is gone" in Plain().format(record)
+
+
 @pytest.mark.spec("REDACT-07")
 @pytest.mark.parametrize("formatter", [logging.Formatter("%(message)s"), JsonFormatter()])
 def test_secrets_are_masked_in_log_lines_and_tracebacks(formatter: logging.Formatter) -> None:

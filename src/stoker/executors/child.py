@@ -297,8 +297,10 @@ class _Relay(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            text = _text(self.format(record))
-            self._parent.send(messages.encode(messages.Logged(record.name, record.levelno, text)))
+            raised = None if record.exc_info is None else record.exc_info[1]
+            error = "" if raised is None else describe_error(raised)
+            text = _text(self.format(record) if raised is None else record.getMessage())
+            self._parent.send(messages.encode(messages.Logged(record.name, record.levelno, text, error)))
         except Exception:  # noqa: BLE001 - as every handler does
             self.handleError(record)
 

@@ -84,11 +84,12 @@ class Waits(msgspec.Struct, tag="waits"):
 
 
 class Logged(msgspec.Struct, tag="logged"):
-    """A log record as text."""
+    """A log record as text; `error` is what it says of an exception, whose line comes first."""
 
     name: str
     level: int
     text: str
+    error: str = ""
 
 
 class Settled(msgspec.Struct, tag="settled"):

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from stoker.app_path import address
+from stoker.codec.error_text import safe
 from stoker.context import CancelToken, Context
 from stoker.durable import DurableRun
 from stoker.engines.base import Feature
@@ -22,6 +24,7 @@ from stoker.executors.outcomes import DecidedInChild, ProcessDied
 from stoker.job_participant import relocate
 from stoker.model import outcome as ends
 from stoker.model.errors import StokerError
+from stoker.model.failure_report import error_type
 from stoker.model.lifecycle import kept_as_done
 from stoker.model.outcome import Outcome
 from stoker.subprocesses import ChildProcess
@@ -261,8 +264,19 @@ class _Child:
                 return report
             speaker = logging.getLogger(report.name)
             if speaker.isEnabledFor(report.level):
-                speaker.log(report.level, "%s", report.text, extra=self._about)
+                speaker.handle(_record(speaker, report, self._about))
         return None
+
+
+def _record(speaker: logging.Logger, report: messages.Logged, about: Mapping[str, object]) -> logging.LogRecord:
+    """A log record of a child process, as one of this process."""
+    extra = {**about}
+    if report.error:
+        extra |= {"error": report.error, "error_type": error_type(report.error)}
+    record = speaker.makeRecord(report.name, report.level, __file__, 0, "%s", (report.text,), None, None, extra)
+    if report.error:  # formatters print it below the message
+        record.exc_text = "\n".join(f"    {line}" for line in safe(report.error).splitlines())
+    return record
 
 
 class _ChildToken(CancelToken):

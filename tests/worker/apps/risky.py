@@ -91,6 +91,14 @@ def chatty() -> dict[str, Any]:
     return {"attempt": run.attempt, "token": run.token, "pool": pool.state, "pid": os.getpid(), "worker": run.worker}
 
 
+@jobs.task(isolation="process")
+def complains() -> None:
+    try:
+        raise LookupError("api_key=s3cret is gone")
+    except LookupError:
+        current().logger.exception("it goes on without it")
+
+
 @jobs.task(isolation="process", queue="stops")
 def saves(started: str) -> str:
     """Waits until it is told that the worker stops, and goes on in the next run."""
