@@ -535,6 +535,10 @@ class Stoker(Registry):
         new = self.group(drafts, then=then, on_failure=on_failure, on_finish=on_finish, id=id, tx=tx)
         return new.store_here() if new.joins else self.run(new.store(), instead="`await jobs.group(...)`")
 
+    async def seal_group(self, group: JobId, *, abandoned: bool) -> bool:
+        """Await no more members of a group; it closes if all are finished. False: it is not stored, or was sealed."""
+        return await (await self.engine()).groups.seal(group, abandoned=abandoned)
+
     def group_handle(self, group: str | UUID | JobId) -> GroupHandle:
         """The handle of a group by its id."""
         return GroupHandle(self, _id(group, "group id"))

@@ -450,8 +450,7 @@ class NewGroup:
         """Seal the group; one that was stored with no member yet is stored now, to be closed at once."""
         if self.joins:
             return
-        engine = await self._app.engine()
-        if not await engine.groups.seal(self._group.id, abandoned=abandoned):
+        if not await self._app.seal_group(self._group.id, abandoned=abandoned):
             await self._app.insert_drafts([], self._tx, self._group.seal(abandoned=abandoned))
 
     # --- a block ------------------------------------------------------------------------------------------------

@@ -237,6 +237,19 @@ async def test_a_job_that_is_rejected_is_dead(kit: TestKit) -> None:
 
 
 @pytest.mark.spec("KIT-07")
+def test_inline_runs_the_callbacks_of_groups() -> None:
+    """However the group is closed: by its last member, by the end of its block, or because it has none."""
+    with TestKit(jobs) as kit, kit.inline():
+        callbacks = [send.using(delay=60).draft(name) for name in ("whole", "block", "empty")]
+        jobs.group_sync([total.draft()], then=callbacks[0])
+        with jobs.group(then=callbacks[1]) as group:
+            group.add_sync(total.draft())
+        jobs.group_sync([], then=callbacks[2])
+        assert [jobs.handle(one.id).result_sync(0) for one in callbacks[1:]] == ["Hello, block", "Hello, empty"]
+        assert kit.enqueued(send, to="whole")
+
+
+@pytest.mark.spec("KIT-07")
 def test_inline_runs_jobs_at_their_enqueue(plain_kit: TestKit) -> None:
     plain_kit.fail_next("send", ConnectionError)
     with plain_kit.inline():
@@ -919,6 +932,8 @@ async def test_waiting_where_nothing_runs_says_what_to_call(monkeypatch: pytest.
         ]
         later = await send.using(delay=3600).enqueue("cas")
         assert (await asyncio.gather(kit.advance(3600), later.result()))[1] == "Hello, cas"
+        with pytest.raises(TimeoutError, match=said):
+            await (await send.enqueue("eve")).result()
         async with Worker(jobs):
             assert await (await send.enqueue("dan")).result() == "Hello, dan"
     assert jobs.unattended is None

@@ -94,6 +94,7 @@ A filter is a list of terms that must all hold:
   same_error:ID                             (dead and retrying, failed alike; ID of a job or an error)
   error:timeout    payload:ada              ("any text" is looked for in both)
   order:oldest     also finished due        id:0193b0f0-…
+In a shell put quotes around a term that has some: 'meta:customer="Ada L."'
 """
 
 

@@ -54,6 +54,9 @@ WAITING = (Status.PENDING, Status.RETRYING)
 _open: WeakKeyDictionary[Stoker, TestKit] = WeakKeyDictionary()
 _lock = Lock()
 
+INLINE = ("insert_drafts", "seal_group")
+"""What an app does in another way inside of `inline`."""
+
 
 class TestKit:
     """Gives an app a fresh store and a virtual clock, as long as the block lasts: `with` or `async with`.
@@ -189,7 +192,8 @@ class TestKit:
 
     async def _unattended(self) -> str:
         """What a caller who waits can do, since nothing runs by itself; empty: something runs now."""
-        if self._at_work or await (await self.app.engine()).control.workers():
+        workers = await (await self.app.engine()).control.workers()
+        if self._at_work or any(one.state != "stopped" for one in workers):
             return ""
         return "nothing runs by itself in a TestKit; call kit.drain(), or kit.advance(seconds) for what is due later"
 
@@ -444,7 +448,9 @@ class TestKit:
         """
         self._check_open("inline")
         app = self.app
-        before = vars(app).get("insert_drafts")  # of a block of this kind around this one
+        before = {
+            name: vars(app)[name] for name in INLINE if name in vars(app)
+        }  # of a block of this kind around this one
         plain = functools.partial(Stoker.insert_drafts, app)
 
         async def insert_and_run(
@@ -454,15 +460,30 @@ class TestKit:
             receipts = await plain(drafts, tx, group)
             if at_once:
                 await self._run_now([one.id for one in receipts if one.stored is not Stored.EXISTING])
+                if group is not None:
+                    await self._run_callbacks(group.id)
             return receipts
 
-        vars(app)["insert_drafts"] = insert_and_run
+        async def seal_and_run(group: JobId, *, abandoned: bool) -> bool:
+            sealed = await Stoker.seal_group(app, group, abandoned=abandoned)
+            await self._run_callbacks(group)
+            return sealed
+
+        vars(app).update(zip(INLINE, (insert_and_run, seal_and_run), strict=True))
         try:
             yield
         finally:
-            vars(app).pop("insert_drafts")
-            if before is not None:
-                vars(app)["insert_drafts"] = before
+            for name in INLINE:
+                vars(app).pop(name)
+            vars(app).update(before)
+
+    async def _run_callbacks(self, group: JobId) -> None:
+        """Run what the closing of a group has stored, if it is closed."""
+        engine = await self.app.engine()
+        [found] = await engine.groups.get([group])
+        if found is not None and found.closed_at is not None:
+            jobs = await engine.operator.get([draft.job_id for draft in found.callbacks])
+            await self._run_now([job.id for job in jobs if job is not None and job.status in WAITING])
 
     async def _run_now(self, jobs: list[JobId]) -> None:
         """Run jobs to their end and raise the error of the first that died."""
