@@ -21,6 +21,8 @@ from stoker.contrib.django import jobs
 from stoker.contrib.django.settings import is_in_memory
 from stoker.contrib.django.testing import drain, kit
 from stoker.contrib.django.transactions import Ambient
+from stoker.testing import assert_enqueued
+from stoker.worker import Worker
 
 
 def stored(*tasks_: Any) -> list[str]:
@@ -45,6 +47,7 @@ class Joins(Base):
     def test_a_commit_stores_the_job(self) -> None:
         with transaction.atomic():
             confirm.enqueue_sync(self.order.pk)
+            assert_enqueued(confirm, tx=connection)  # in the transaction already, not after it
         self.assertEqual(stored(), ["confirm"])
         self.assertEqual(drain(), {"done": 1})
         self.assertEqual(mail.outbox[0].to, ["ada@example.com"])
@@ -225,9 +228,16 @@ class Handlers(Base):
     @tag("core")
     def test_connections_are_closed_around_every_job(self) -> None:
         found = [tasks.connections_of_this_thread.enqueue_sync() for _ in range(3)]
-        drain()
-        before = [job.result_sync(timeout=10)[1] for job in found]
-        self.assertEqual(before, [connection.vendor == "sqlite" and is_in_memory("default")] * 3)
+
+        async def one_after_the_other() -> None:
+            async with Worker(jobs, {"default": 1}, drain=True) as worker:
+                await worker.join()
+
+        jobs.run(one_after_the_other())
+        results = [job.result_sync(timeout=10) for job in found]
+        self.assertEqual(len({thread for thread, _ in results}), 1)
+        kept = is_in_memory("default")  # Django does not close these
+        self.assertEqual([before for _, before in results][1:], [kept, kept])
 
 
 class Store(Base):
