@@ -10,9 +10,12 @@ import httpx
 import pytest
 
 from stoker.admin import Admin
+from stoker.admin.outbox import ShownStream
 from stoker.app import Stoker
 from stoker.engines.base import outbox_of
 from stoker.model import ids
+from stoker.model.access import Role
+from stoker.model.errors import InvalidInput
 from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest
 from stoker.model.outbox.delivery import Rejected, Rules, conclude_batch
 from stoker.model.outbox.stream import Entry, Stream
@@ -157,6 +160,9 @@ async def test_parked_keys_are_listed_and_released(app: Stoker, client: Client) 
     assert (await client.post("/outbox/orders/warehouse/release", {"key": "k7"})).status_code == 404
 
 
+READERS: tuple[Role, ...] = ("read", "operate")
+
+
 async def a_letter(app: Stoker, body: bytes = b'{"to": "nowhere", "api_key": "s3cret"}', id_: bytes = bytes(16)) -> str:
     """A message of stream `orders` that its consumer refused; returns its id."""
     engine = await app.engine()
@@ -246,3 +252,23 @@ async def test_a_letter_is_edited_and_replayed(app: Stoker, client: Client) -> N
     assert entry.after == {"message": ids.text(message.id)}
     again = await client.post("/outbox/letters/orders/replace", {**where, "payload": body})
     assert again.status_code == 409, "it is resolved"
+
+
+@pytest.mark.spec("WEB-70", "LETTER-07")
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+async def test_who_may_not_reveal_a_body_sees_nothing_of_it_and_who_may_not_see_secrets_changes_none(
+    app: Stoker,
+) -> None:
+    id_ = await a_letter(app)
+
+    def seen_as(role: Role) -> ShownStream:
+        return Admin(app, role=role).outbox.stream("orders")
+
+    assert [(await seen_as(role).letter(id_)).preview[:6] for role in READERS] == ["", '{"to":']
+    assert b"s3cret" not in await seen_as("operate").reveal(id_)
+    assert b"s3cret" in await seen_as("admin").reveal(id_)
+    with pytest.raises(InvalidInput, match="api_key"):
+        await seen_as("operate").replace(id_, b'{"to": "Turin", "api_key": "mine"}')
+    assert (await seen_as("read").letter(id_)).status == "pending"
+    await seen_as("operate").replace(id_, b'{"to": "Turin", "api_key": "[hidden]"}')
+    assert (await seen_as("read").letter(id_)).status == "resolved"
