@@ -21,6 +21,7 @@ from stoker.model.audit import (
     instant_of,
     latest,
     line,
+    of_acknowledgement,
     of_alter,
     of_letters,
     of_operation,
@@ -34,6 +35,7 @@ from stoker.model.audit import (
 )
 from stoker.model.control import Budget, Pause, Queue
 from stoker.model.errors import InvalidInput
+from stoker.model.findings import Acknowledgement
 from stoker.model.job import Draft, Status
 from stoker.model.operations import Operation
 from stoker.model.outbox.consumers import Resume
@@ -240,3 +242,16 @@ def test_a_signal_that_is_stored_is_a_deed(answer: Signaled) -> None:
         assert in_words(deed.action, deed.before, deed.after) == "Signaled"
     else:
         assert deed is None
+
+
+@pytest.mark.spec("NEED-22")
+def test_an_acknowledgement_and_its_withdrawal_are_deeds() -> None:
+    known = Acknowledgement(finding="deaths", by="ada", reason="a bad file", at=0, until=DAY, tone="bad", figure=3)
+    first, again = of_acknowledgement("deaths", None, known), of_acknowledgement("deaths", known, known)
+    assert (first.action, first.target, first.before) == ("findings.acknowledge", "finding deaths", {})
+    assert first.after == again.after == {"reason": "a bad file", "until": DAY}
+    assert again.before == {"until": DAY}
+    ended = of_acknowledgement("deaths", known, None)
+    assert (ended.action, ended.after) == ("findings.withdraw", {})
+    assert in_words(first.action, {}, first.after) == "Acknowledged"
+    assert in_words(ended.action, {}, {}) == "Withdrew the acknowledgement of"
