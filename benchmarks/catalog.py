@@ -31,6 +31,7 @@ def everything() -> list[Benchmark]:
         contention,
         draft_cost,
         due,
+        durable_cost,
         group_cost,
         latency,
         limit_cost,
@@ -53,7 +54,17 @@ def everything() -> list[Benchmark]:
     )
 
     local = (sqlite_cost, latency, worker_cost, worker_life, contention, sizes, due, results, draft_cost, questions)
-    beside = (tick_cost, group_cost, limit_cost, off_cost, operator_cost, web_cost, block_cost, outbox_cost)
+    beside = (
+        tick_cost,
+        group_cost,
+        limit_cost,
+        off_cost,
+        operator_cost,
+        web_cost,
+        block_cost,
+        outbox_cost,
+        durable_cost,
+    )
     servers = (server_cost, server_life, trickle, redis_cost, postgres_cost)
     return [benchmark for module in (*local, *beside, *servers) for benchmark in module.BENCHMARKS]
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from benchmarks.app import BURN, NOOP, PAYLOAD, QUEUE, STAMP, SWITCH_INTERVAL, ends, make_app, note_end, stamps
+from benchmarks.app import BURN, NOOP, PAYLOAD, QUEUE, STAMP, SWITCH_INTERVAL, ends, make_app, note_end, stamps, woken
 from benchmarks.bare import LEVELS, Bare, bell_of
 from benchmarks.doors import successes
 from benchmarks.grounds import Bare as BareServer
@@ -86,7 +86,7 @@ async def worker(url: str, noting: bool = False) -> Figures:
         await begin()
         await told()
         await runner.stop(grace=0)
-    return {"done": runner.counts[Status.DONE], "stamps": stamps, "ends": ends}
+    return {"done": runner.counts[Status.DONE], "stamps": stamps, "ends": ends, "woken": woken}
 
 
 async def bare_worker(name: Name, server: str, part: str) -> Figures:
