@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+import msgspec
 import pytest
 
 from stoker.admin import Admin
 from stoker.app import Stoker
+from stoker.engines.base import RELEASES
 from stoker.model.job import Status
+from stoker.model.releases import Release
 from stoker.model.same_error import fingerprint_of
+from stoker.model.time import MINUTE
 from stoker.testing.clock import VirtualClock
+from stoker.worker.rollup import write_points
 from tests.admin.test_nouns import claim, end
 from tests.harness.rolled_up import died, rolled_up
 
 
-@pytest.mark.spec("ERRORS-06")
+@pytest.mark.spec("ERRORS-06", "RELEASE-03")
 async def test_errors_whose_jobs_are_gone_come_behind(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
     await app.enqueue(app.draft("send"))
     [job] = await claim(app)
@@ -39,3 +46,12 @@ async def test_errors_whose_jobs_are_gone_come_behind(admin: Admin, app: Stoker,
         assert [one.error for one in (await admin.jobs.errors(filter_)).groups] == errors, filter_
     assert [one.died for one in (await admin.jobs.errors(past=False)).groups] == [0]
     assert (await admin.jobs.find(f"same_error:{found.groups[1].id}")).jobs == []
+    engine = await app.engine()
+    for name, first in (("r1", at - 9 * MINUTE), ("r2", await engine.now())):
+        await engine.documents.swap(RELEASES, name, None, msgspec.json.encode(Release(name, first)))
+    assert [one.new_in for one in (await admin.jobs.errors()).groups] == ["", ""]
+    at = await engine.now() + MINUTE
+    await rolled_up(app, clock, died(at, "fresh"))
+    clock.advance(timedelta(minutes=2))
+    await write_points(engine)
+    assert {one.error: one.new_in for one in (await admin.jobs.errors()).groups}["fresh"] == "r2"

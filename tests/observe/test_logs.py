@@ -15,6 +15,7 @@ from stoker.context import current
 from stoker.model.chunk import Chunk
 from stoker.model.job import Status
 from stoker.model.redact import Redaction
+from stoker.observe import logs
 from stoker.observe.logs import JobLogFilter, JsonFormatter, RedactingFilter
 from stoker.worker import Worker
 from tests.harness.apps import becomes, drain
@@ -28,7 +29,11 @@ def _named(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.spec("LOG-01", "LOG-02")
-async def test_json_lines_have_stable_keys(jobs: Stoker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_json_lines_have_stable_keys(
+    jobs: Stoker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "release", lambda: "r42")
+
     @jobs.task(queue="mail")
     def send(to: str, request_id: str) -> None:
         logging.getLogger("shop").info("sending to %s", to)
@@ -38,7 +43,10 @@ async def test_json_lines_have_stable_keys(jobs: Stoker, caplog: pytest.LogCaptu
     [record] = [one for one in caplog.records if one.name == "shop"]
     line = json.loads(JsonFormatter().format(record))
     keys = ("time", "level", "logger", "pid", "host", "message", "job", "kind", "queue", "attempt", "tenant")
-    assert tuple(line) == (*keys, "correlation", "worker")
+    assert tuple(line) == (*keys, "correlation", "worker", "release")
+    assert line["release"] == "r42"
+    monkeypatch.setattr(logs, "release", lambda: "")
+    assert "release" not in json.loads(JsonFormatter().format(record))
     assert (line["host"], line["worker"]) == (socket.gethostname(), (await job.refresh()).worker or line["worker"])
     assert (line["job"], line["tenant"], line["correlation"]) == (job.id, "acme", "r-1")
     assert line["message"] == "sending to ada"

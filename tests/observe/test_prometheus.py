@@ -93,9 +93,11 @@ async def test_a_scrape_shows_what_needs_a_person(tmp_path: Path) -> None:
     clock.advance(90)
     found = await scrape()
     assert (found["stoker_without_worker_seconds",], found["stoker_workers",]) == (90, 0)
-    await engine.control.beat(Presence(worker="w", host="h", pid=1, queues={"default": 5}))
+    seen = Presence(worker="w", host="h", pid=1, queues={"default": 5}, version="0.1.0", release="r42")
+    await engine.control.beat(seen)
     found = await scrape()
     assert (found["stoker_without_worker_seconds",], found["stoker_workers",]) == (0, 1)
+    assert found["stoker_info", "r42", "0.1.0"] == 1
     assert (found["stoker_queue_late", "default"], found["stoker_findings", "warn"]) == (1, 1)
     assert found["stoker_schedule_overdue_seconds", "hourly"] == 0
     [hourly] = await engine.schedules.read()

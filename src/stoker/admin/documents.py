@@ -6,14 +6,15 @@ from typing import TypeVar
 
 import msgspec
 
-from stoker.engines.base import ACKNOWLEDGED, ERRORS, OPERATIONS, SESSIONS, TOKENS, Engine
+from stoker.engines.base import ACKNOWLEDGED, ERRORS, OPERATIONS, RELEASES, SESSIONS, TOKENS, Engine
 from stoker.model.audit import By, of_acknowledgement, of_operation, of_token
 from stoker.model.error_records import ErrorRecord
 from stoker.model.findings import Acknowledgement
 from stoker.model.operations import Operation
+from stoker.model.releases import Release
 from stoker.model.tokens import AccessToken, Session
 
-T = TypeVar("T", AccessToken, Session, Operation, ErrorRecord, Acknowledgement)
+T = TypeVar("T", AccessToken, Session, Operation, ErrorRecord, Acknowledgement, Release)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -70,6 +71,11 @@ async def put_operation(
     by_deed = None if by is None else (by, of_operation(before, stamped))
     stored = await engine.documents.swap(OPERATIONS, operation.id, known, _encode(stamped), by=by_deed)
     return stamped if stored else None
+
+
+async def releases(engine: Engine) -> list[Release]:
+    """Every release that workers showed, the latest first."""
+    return sorted(await _read(engine, RELEASES, Release), key=lambda one: one.first, reverse=True)
 
 
 async def error_records(engine: Engine) -> list[ErrorRecord]:

@@ -8,12 +8,13 @@ import msgspec
 
 from stoker.admin.bulk import question_of
 from stoker.admin.context import OperatorContext
-from stoker.admin.documents import error_records
+from stoker.admin.documents import error_records, releases
 from stoker.admin.search import search
 from stoker.model.error_records import OTHER, ErrorGroup, ErrorRecord, error_groups
 from stoker.model.filter import FAILED, Filter
 from stoker.model.query import LARGEST_PAGE, Page
-from stoker.model.time import moment
+from stoker.model.releases import new_in
+from stoker.model.time import instant, moment
 
 _NAMES = frozenset({"views", "queues", "but_queues", "kinds", "but_kinds"})
 
@@ -51,8 +52,9 @@ async def read_errors(
     wanted = {one.id: one for one in known if _means(meant, one)}
     now = await engine.now() if known else 0
     mask = context.redact.text
+    shown = await releases(engine) if known else []
     groups = [
-        msgspec.structs.replace(one, error=mask(one.error))
+        msgspec.structs.replace(one, error=mask(one.error), new_in=new_in(shown, instant(one.first)))
         for one in error_groups(page.jobs, [one for one in known if one.id != OTHER], now)
         if one.count or one.id in wanted
     ]

@@ -40,6 +40,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     running: int
     version: str
+    release: str
     seen_at: datetime
     lease: timedelta
     uptime: timedelta
@@ -163,6 +164,7 @@ def _view(one: Presence, state: str) -> WorkerView:
         slots=one.slots,
         running=one.running,
         version=one.version,
+        release=one.release,
         seen_at=moment(one.seen_at),
         lease=timedelta(microseconds=one.lease),
         uptime=timedelta(microseconds=one.uptime),

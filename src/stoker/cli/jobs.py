@@ -209,11 +209,12 @@ ERRORS: Columns[ErrorGroup] = {
     "jobs": "count",
     "died 7d": "died",
     "last": "last",
+    "new since": "new_in",
     "error": "error",
     "kinds": lambda one: listed(one.kinds),
     "id": "id",
 }
-ERRORS_GO_FIRST = ("died 7d", "kinds")
+ERRORS_GO_FIRST = ("new since", "died 7d", "kinds")
 """What a narrow terminal does without."""
 
 

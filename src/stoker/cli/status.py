@@ -35,7 +35,7 @@ WORKERS: Columns[WorkerView] = {
     "pid": lambda one: Figure(one.pid),
     "state": lambda one: mark(one.state, "bad", when=one.state == "silent"),
     "queues": lambda one: queues_in_words(one.queues),
-    **columns("running", "version", "seen=seen_at"),
+    **columns("running", "version", "release", "seen=seen_at"),
 }
 KINDS: Columns[KindView] = {
     **columns("kind", "pending", "running", "retrying"),
@@ -128,7 +128,8 @@ def _facts(one: WorkerDetail) -> None:
     """Print where a worker is, how it is, and what became of the jobs of a silent one."""
     done, failed = (sum(minute[at] for minute in one.hour) for at in (0, 1))
     up, memory = humanize.span(one.uptime), humanize.size(one.memory)
-    say(f"{one.host} / {one.pid} is {one.state}; up for {up}, with {memory} of memory; Stoker {one.version}")
+    of_app = f", release {one.release}" if one.release else ""
+    say(f"{one.host} / {one.pid} is {one.state}; up for {up}, with {memory} of memory; Stoker {one.version}{of_app}")
     say(f"serves {queues_in_words(one.queues)}")
     say(f"{count(done + failed, 'run')} ended in the last {count(len(one.hour), 'minute')}, {failed:,} of them failed")
     fates = Counter(former.became for former in one.former)

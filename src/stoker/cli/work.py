@@ -84,6 +84,7 @@ def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
     "--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Prometheus metrics of all processes."
 )
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address of that port.")
+@click.option("--release", metavar="NAME", help="Release of the app. Or $STOKER_RELEASE, or the git revision here.")
 @logs.options
 @app_option
 def work(
@@ -105,6 +106,7 @@ def work(
     health_host: str,
     metrics_port: int | None,
     metrics_host: str,
+    release: str | None,
     log_format: logs.Format,
     log_level: str,
 ) -> NoReturn:
@@ -114,6 +116,8 @@ def work(
     """
     if strict and weighted:
         raise click.UsageError("--strict and --weighted are two orders of queues: give one of them")
+    if release is not None:
+        os.environ["STOKER_RELEASE"] = release  # worker processes inherit it
     order: Order = "strict" if strict else "weighted" if weighted else "own"
     app = which_app(target, path)
     for option, text in (("--grace", grace), ("--lease", lease)):

@@ -62,7 +62,7 @@ CONTROL = "@control"
 """The topic that wakes every lease keeper and ticker: a user canceled a running job or changed a schedule."""
 
 TOKENS, SESSIONS, OPERATIONS = "tokens", "sessions", "operations"
-ERRORS, ACKNOWLEDGED = "error_records", "acknowledgements"
+ERRORS, ACKNOWLEDGED, RELEASES = "error_records", "acknowledgements", "releases"
 """Kinds of documents."""
 
 

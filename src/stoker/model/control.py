@@ -200,9 +200,9 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     claims are valid without a renewal. `dropped` events did not fit into its buffer. `held` names budgets that can
     never grant what its jobs asked for, with the most tokens asked for.
 
-    `jobs` are ids of what it runs, `MOST_SHOWN` at most: when it has died they tell what became of them. `uptime` is
-    how long it has been at work, `memory` the bytes it has resident, `hour` how many of its runs succeeded and failed
-    in each of the last sixty minutes, the latest last.
+    `release` is that of the app. `jobs` are ids of what it runs, `MOST_SHOWN` at most: when it has died they tell what
+    became of them. `uptime` is how long it has been at work, `memory` the bytes it has resident, `hour` how many of its
+    runs succeeded and failed in each of the last sixty minutes, the latest last.
     """
 
     worker: str
@@ -212,6 +212,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     kinds: dict[str, str] = {}
     running: int = 0
     version: str = ""
+    release: str = ""
     state: str = "running"
     seen_at: Instant = 0
     dropped: int = 0

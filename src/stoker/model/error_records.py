@@ -200,6 +200,7 @@ class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
     `error` is the first line of it, with `…` for what differs between jobs, if anything does. `frame` is where the
     user's code raised it. `sample` is the newest job. `died` is how many jobs died of it in the last seven days, and
     `deaths` how many in each of the last 24 hours, the running one last; both are counted once a minute.
+    `new_in` is the latest release, if the error was seen first since then.
     """
 
     id: str
@@ -213,6 +214,7 @@ class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     died: int = 0
     deaths: tuple[int, ...] = ()
+    new_in: str = ""
 
 
 def error_groups(jobs: Iterable[Job], records: Iterable[ErrorRecord] = (), now: Instant = 0) -> list[ErrorGroup]:

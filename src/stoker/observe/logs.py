@@ -15,6 +15,7 @@ from stoker.codec.error_text import describe_error
 from stoker.context import JobLogFilter as JobLogFilter  # noqa: PLC0414 - public here
 from stoker.model.failure_report import error_type
 from stoker.model.redact import Redaction
+from stoker.release import release
 
 ABOUT_JOBS: Final = ("job", "kind", "queue", "attempt", "tenant", "correlation", "jobs", "trace_id")
 """What records say about a job; `jobs` is the size of a chunk."""
@@ -70,7 +71,8 @@ class JsonFormatter(logging.Formatter):
         mask, about = self._redaction.text, record.__dict__
         line: dict[str, Any] = {"time": timestamp(record), "level": record.levelname, "logger": record.name}
         line |= {"pid": record.process, "host": HOST, "message": mask(record.getMessage())}
-        line |= {key: about[key] for key in (*ABOUT_JOBS, "worker", "release") if about.get(key) is not None}
+        line |= {key: about[key] for key in (*ABOUT_JOBS, "worker") if about.get(key) is not None}
+        line |= {"release": release()} if release() else {}
         error = about.get("error") or record.exc_text
         if record.exc_info and record.exc_info[1] is not None:
             error = describe_error(record.exc_info[1])

@@ -121,6 +121,10 @@ def _attention(work: Situation) -> Iterator[Metric]:
         found.add_metric([tone], tones[tone])
     yield found
     yield GaugeMetricFamily("stoker_workers", "Live workers", value=len(live(work.presences, work.now)))
+    info = GaugeMetricFamily("stoker_info", "Live workers by release and version", labels=["release", "version"])
+    for (release, version), n in Counter((one.release, one.version) for one in live(work.presences, work.now)).items():
+        info.add_metric([release, version], n)
+    yield info
     yield GaugeMetricFamily(
         "stoker_workers_silent",
         "Workers that have not shown themselves for ten seconds and hold jobs",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stoker.engines.base import Engine, Feature
+from stoker.engines.base import RELEASES, Engine, Feature
 from stoker.model import ids
 from stoker.model.errors import AWAY, PASSING, StokerError, sentence
 from stoker.model.humanize import count
@@ -22,6 +22,7 @@ from stoker.model.job import Claim, Settlement, Status, Verdict
 from stoker.model.lifecycle import Rules, conclude
 from stoker.model.outcome import Crashed, Lost, Outcome
 from stoker.model.query import WAITING
+from stoker.model.releases import Release, outdated
 from stoker.model.time import SECOND
 from stoker.services import Service, ServiceContext
 from stoker.worker.running import jobs_of
@@ -157,6 +158,7 @@ class Maintenance:
         self._rules_of = context.task_runners.rules_of
         self._store_loop = store_loop
         self._gates: Mapping[str, object] = {}
+        self._shown_release = ""
         self._tend_now = asyncio.Event()
         self._warned: set[JobId] = set()
         self._told = dict(self._state.counts)
@@ -248,7 +250,11 @@ class Maintenance:
 
     async def show_and_tune(self) -> None:
         """Show presence, and read the settings of the queues: limits and retention."""
-        await self._engine.control.beat(self._context.presence())
+        presence = self._context.presence()
+        await self._engine.control.beat(presence)
+        if presence.release != self._shown_release:
+            await _show_release(self._engine, presence.release)
+            self._shown_release = presence.release
         served = {queue for lane in self._fetcher.lanes for queue in lane.queues}
         every = await self._engine.control.queues()
         self.warnings.learn(every)
@@ -316,3 +322,16 @@ class Maintenance:
                     job.kind,
                     job.kind,
                 )
+
+
+async def _show_release(engine: Engine, name: str) -> None:
+    """Note when a release was shown first; of too many the store forgets the oldest."""
+    first = msgspec.json.encode(Release(name, await engine.now()))
+    if not await engine.documents.swap(RELEASES, name, None, first):
+        return
+    known = {}
+    for document in await engine.documents.read(RELEASES):
+        raw = document.encode() if isinstance(document, str) else document
+        known[msgspec.json.decode(raw, type=Release)] = raw
+    for old in outdated(known):
+        await engine.documents.swap(RELEASES, old.name, known[old], None)

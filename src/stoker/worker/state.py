@@ -23,6 +23,7 @@ from stoker.model.control import MOST_SHOWN, Presence
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Claim, Settlement, Status
 from stoker.model.time import SECOND
+from stoker.release import release
 from stoker.worker.fetcher import SMALLEST
 
 if TYPE_CHECKING:
@@ -252,6 +253,7 @@ class WorkerContext:
             memory=resident(),
             hour=tuple(self.state.hour),
             version=version(),
+            release=release(),
             state=self.state.phase,
             held=self.failures.held,
             lease=self.settings.lease,

@@ -161,6 +161,7 @@ def _facts(visit: RequestContext, one: WorkerDetail) -> list[tuple[str, str | Ma
         ("Host", one.host, visit.url("workers", host=one.host)),
         ("Process", str(one.pid), ""),
         ("Stoker", one.version, ""),
+        ("Release", one.release, ""),
         ("Release", getattr(one, "release", "") or "", ""),
         ("Up for", span(_micros(one.uptime)) if one.uptime else "", ""),
         ("Memory", size(one.memory) if one.memory else "", ""),

@@ -1,0 +1,21 @@
+"""Releases of an app."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.model.releases import MOST, Release, new_in, outdated
+
+
+@pytest.mark.spec("RELEASE-02")
+def test_the_latest_releases_are_remembered() -> None:
+    known = [Release(f"r{n}", n) for n in range(MOST + 3)]
+    assert [one.name for one in outdated(known)] == ["r2", "r1", "r0"]
+    assert outdated(known[:MOST]) == []
+
+
+@pytest.mark.spec("RELEASE-03")
+def test_what_was_seen_first_since_the_latest_release_is_new() -> None:
+    known = [Release("b", 20), Release("a", 10)]
+    assert [new_in(known, first) for first in (9, 10, 19, 20, 30)] == ["", "", "", "b", "b"]
+    assert new_in(known[:1], 30) == new_in([], 30) == "", "nothing was before it"
