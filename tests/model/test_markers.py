@@ -94,6 +94,7 @@ def test_what_cannot_be_made_of_a_marker_or_a_draft_says_what_to_write() -> None
             lambda: int(marker),  # noqa: B023
             lambda: list(marker),  # noqa: B023
             lambda: sum(marker),  # noqa: B023
+            lambda: len(marker),  # noqa: B023
         )
         whole = rf"{marker!r}: .* has no value yet; give it whole, as in task.draft\({marker!r}\), and .* handler"
         for use in uses:
@@ -101,7 +102,7 @@ def test_what_cannot_be_made_of_a_marker_or_a_draft_says_what_to_write() -> None
                 use()
         with pytest.raises(AttributeError, match=rf"{marker!r} stands for .* got {marker!r}.total$"):
             _ = marker.total
-        assert copy.copy(marker).name == marker.name
+        assert marker and copy.copy(marker).name == marker.name
     with pytest.raises(InvalidInput, match=r"write chain\(first, second\), with PREVIOUS where"):
         _ = draft(1) | draft(2)  # type: ignore[operator]
 

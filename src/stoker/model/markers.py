@@ -47,7 +47,10 @@ class Marker:
     def _refuse(self, *_: object) -> NoReturn:
         raise InvalidInput(self.name, self, self.known_later)
 
-    __getitem__ = __iter__ = __int__ = __float__ = _refuse
+    def __bool__(self) -> bool:
+        return True
+
+    __getitem__ = __iter__ = __len__ = __int__ = __float__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
     __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = __or__ = __ror__ = _refuse

@@ -43,11 +43,11 @@ class VirtualClock:
 
     def advance(self, by: Seconds) -> Instant:
         """Let time pass; returns the new instant."""
-        return self._move(span(by, "advance"))
+        return self._move(span(by, "advance", InvalidArgument))
 
     def rewind(self, by: Seconds) -> Instant:
         """Put the clock back, as a bad time server or an operator does; returns the new instant."""
-        return self._move(-span(by, "rewind"))
+        return self._move(-span(by, "rewind", InvalidArgument))
 
     def set(self, at: datetime | Instant) -> Instant:
         """Show this instant, be it before or after the present one."""
