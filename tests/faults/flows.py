@@ -231,13 +231,17 @@ def storm(
     parallel: int = 3,
     calm: float = CALM,
     bug: str | None = None,
+    through: str | None = None,
 ) -> dict[str, Any]:
-    """Kill worker processes at random while flows are made and run; runs in a process that may fork."""
+    """Kill worker processes at random while flows are made and run; runs in a process that may fork.
+
+    `through`: the URL by which the workers that are killed reach the store, such as a proxy's.
+    """
     logging.disable(logging.CRITICAL)
     site, chance = Site(url, path, parallel, bug), random.Random(seed)
     asyncio.run(_prepare(site))
     slots = 20 if flows < 1_000 else 100
-    members = Members([partial(work, site, slots)] * workers, chance)
+    members = Members([partial(work, site._replace(url=through or url), slots)] * workers, chance)
     began = time.monotonic()
     producer = forked(lambda: asyncio.run(produce(site, flows, kills * LULL, seed)))
     for _ in range(kills):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 
 from tests.faults import blocks, flows, groups, limits
 from tests.faults.fork_server import ForkServer
+from tests.harness.proxy import Proxy
 
 pytestmark = pytest.mark.timeout(3_600)
 
 TRANSACTIONAL = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("sqlite", "postgres")]
+SERVERS = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("postgres", "redis")]
 ENGINES = [
     *TRANSACTIONAL,
     pytest.param("redis", marks=pytest.mark.engine("redis")),
@@ -98,6 +101,33 @@ def test_a_storm_of_kills_loses_no_step_and_no_signal(
     found = raged(fork_server, flows.storm, 3_000 if campaign else 600, url=url, path=ledger, **counts)
     assert found["flows"] == counts["flows"]
     assert found["steps"] >= (100_000 if campaign else 400)
+
+
+@pytest.mark.spec("DURABLE-19")
+@pytest.mark.parametrize("url", SERVERS, indirect=True)
+def test_a_storm_of_kills_and_cut_connections_loses_no_step(
+    url: str, tmp_path: Path, fork_server: ForkServer, campaign: bool
+) -> None:
+    """Connections break all the time, also between a write and its answer: it is sent again and found to be there."""
+    if not campaign:
+        pytest.skip("a storm with a whole network: with --campaign")
+    ended = threading.Event()
+    with Proxy(url) as proxy:
+
+        def cut() -> None:
+            while not ended.wait(0.3):
+                proxy.reset()
+
+        cutter = threading.Thread(target=cut)
+        cutter.start()
+        try:
+            counts: dict[str, Any] = {"flows": 1_000, "kills": 60, "workers": 3, "through": proxy.url}
+            ledger = str(tmp_path / "ledger")
+            found = raged(fork_server, flows.storm, 1_500, url=url, path=ledger, **counts)
+        finally:
+            ended.set()
+            cutter.join()
+    assert found["flows"] == counts["flows"]
 
 
 @pytest.mark.spec("DURABLE-19")
