@@ -21,7 +21,7 @@ async def test_groups_are_shown_with_their_progress_members_and_callbacks(app: S
     group = await app.group([app.draft("send") for _ in range(4)], on_failure=after, then=app.draft("resize"))
     await end(app, (await claim(app, n=1)), Status.DEAD, "boom")
     listed = text(await client.get("/groups"))
-    assert f"{group.id} default, then resize open 1 of 4 3 1" in listed
+    assert f"{group.id[:8]}…{group.id[-4:]} default, then resize open 1 of 4 3 1" in listed
     assert "No group is closed" in text(await client.get("/groups?state=closed"))
     page = await client.get(f"/groups/{group.id}")
     shown = text(page)

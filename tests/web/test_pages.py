@@ -444,6 +444,54 @@ async def test_what_was_revealed_stays_for_a_reload_in_this_browser_alone(app: S
     await board.close()
 
 
+@pytest.mark.spec("WEB-82")
+async def test_queues_are_sorted_searched_and_idle_ones_folded(app: Stoker, client: Client) -> None:
+    for n in range(12):
+        await beat(app, worker=f"w{n}", queues={f"q{n:02}": 1})
+    for queue, jobs in (("q03", 2), ("q07", 5), ("q01", 1)):
+        await app.enqueue_many([app.draft("send", queue=queue) for _ in range(jobs)])
+    await app.queue("q10").pause(reason="a deploy")
+
+    async def rows(query: str) -> list[str]:
+        return re.findall(r'<tr class="mid" role="row" data-row="([^"]+)"', (await client.get(f"/queues{query}")).text)
+
+    assert sorted(await rows("")) == ["q01", "q03", "q07", "q10"]
+    page = await client.get("/queues?sort=ready")
+    assert "8 idle queues" in text(page) and "12 queues" in text(page)
+    assert 'href="/queues?sort=ready&amp;idle=1&amp;range=1h"' in page.text
+    assert 'aria-sort="descending"><a href="/queues?sort=ready&amp;range=1h">Ready ↓</a>' in page.text
+    assert await rows("?sort=ready") == ["q07", "q03", "q01", "q10"]
+    assert await rows("?sort=queue&idle=1") == [f"q{n:02}" for n in range(12)]
+    for sort in ("used", "waits", "clear", "scheduled", "retrying", "p95", "completed"):
+        assert len(await rows(f"?sort={sort}&idle=1")) == 12, sort
+    assert await rows("?find=Q0&sort=ready") == ["q07", "q03", "q01", *(f"q{n:02}" for n in (0, 2, 4, 5, 6, 8, 9))]
+    assert "None of 12 queues has “mail” in its name." in text(await client.get("/queues?find=mail"))
+    refused = await client.get("/queues?sort=size")
+    assert refused.status_code == 422 and "must be one of queue, used, ready" in text(refused)
+    live = re.search(r'hx-sse:connect="([^"]+)"', (await client.get("/queues?sort=ready&find=q0")).text)
+    assert live is not None and "sort=ready&amp;find=q0" in live[1], "what changes by itself is what is shown"
+
+
+@pytest.mark.spec("WEB-82")
+async def test_workers_are_searched_and_the_busiest_host_comes_first(app: Stoker, client: Client) -> None:
+    await beat(app, worker="w-idle", host="ams-1", pid=11, queues={"mail": 2})
+    await beat(app, worker="w", host="fra-1", pid=22, queues={"default": 5})
+    await enqueue(app)
+    await claim(app)
+
+    async def hosts(query: str) -> list[str]:
+        return re.findall(r'data-row="host ([^"]+)"', (await client.get(f"/workers{query}")).text)
+
+    assert await hosts("") == ["ams-1", "fra-1"]
+    assert await hosts("?sort=busy") == ["fra-1", "ams-1"]
+    for find in ("AMS", "11", "idle", "mail"):
+        assert await hosts(f"?find={find}") == ["ams-1"], find
+    assert "None of 2 workers has “zrh” in its host, process, id or queues." in text(
+        await client.get("/workers?find=zrh")
+    )
+    assert (await client.get("/workers?sort=size")).status_code == 422
+
+
 @pytest.mark.spec("WEB-09")
 async def test_workers_show_a_square_per_slot(app: Stoker, client: Client, clock: VirtualClock) -> None:
     found = await lively(app, clock)

@@ -14,6 +14,7 @@ from stoker.admin.workers import SILENT, WorkerDetail
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.control import STOPPED, Presence, is_silent, live, queues_in_words
+from stoker.model.errors import InvalidArgument
 from stoker.model.findings import fate
 from stoker.model.humanize import count, size, span
 from stoker.model.job import Job, Status
@@ -52,8 +53,11 @@ async def workers(visit: RequestContext) -> Response:
 def workers_context(visit: RequestContext, reading: Reading, jobs: list[Job]) -> dict[str, Any]:
     """Hosts, processes and slots."""
     now = reading.census.at
-    wanted = visit.parameter("host")
-    shown = [one for one in reading.presences if one.state != STOPPED and (not wanted or one.host == wanted)]
+    wanted, find, sort = visit.parameter("host"), visit.parameter("find").strip().lower(), visit.parameter("sort")
+    if sort not in {"", "host", "busy"}:
+        raise InvalidArgument("sort", sort, "must be one of host, busy")
+    every = [one for one in reading.presences if one.state != STOPPED and (not wanted or one.host == wanted)]
+    shown = [one for one in every if _is_found(one, find)]
     lost = {job.worker for job in jobs}
     presences = [one for one in shown if not is_silent(one, now) or one.worker in lost]
     gone = sorted((one for one in shown if one not in presences), key=lambda one: -one.seen_at)
@@ -70,13 +74,24 @@ def workers_context(visit: RequestContext, reading: Reading, jobs: list[Job]) ->
     return view.common(visit, "workers", "Workers", shared.found(visit, reading)) | {
         "now": now,
         "sub": f"{where}, {running:,} of {count(slots, 'slot')} busy. Each square is a slot; a full one is a job.",
-        "hosts": [_host(name, found) for name, found in hosts.items()],
+        "hosts": sorted(
+            (_host(name, found) for name, found in hosts.items()), key=lambda one: -one["busy"] if sort == "busy" else 0
+        ),
+        "find": find,
+        "sort": sort or "host",
+        "every": len(every),
+        "host": wanted,
         "looks": {square["look"] for found in hosts.values() for process in found for square in process["squares"]},
         "silent": [_silent(one, len(held.get(one.worker, [])), now) for one in silent],
         "gone": [_gone(visit, one, now) for one in gone],
         "may": visit.may("operate") and visit.who.reaches_all,
-        "live_url": visit.url("live", page="workers", host=wanted),
+        "live_url": visit.url("live", page="workers", host=wanted, find=find, sort=sort),
     }
+
+
+def _is_found(one: Presence, text: str) -> bool:
+    """Has a worker this in its host, its process, its id or the name of a queue that it serves?"""
+    return any(text in name.lower() for name in (one.host, str(one.pid), one.worker, *one.queues))
 
 
 def _host(name: str, processes: list[dict[str, Any]]) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from stoker.model.control import Queue, live
-from stoker.model.errors import NotFound
+from stoker.model.errors import InvalidArgument, NotFound
 from stoker.model.humanize import count, span
 from stoker.model.job import Status
 from stoker.web import charts, view
@@ -15,6 +17,25 @@ from stoker.web.hub import Reading
 from stoker.web.pages import shared
 from stoker.web.pages.overview import trouble
 from stoker.web.request import RequestContext
+
+FEW = 8
+"""So many queues are shown at once, idle ones among them."""
+
+NEVER_CLEAR: Final = timedelta(days=36_500)
+"""What a queue that grows counts as."""
+
+SORTS: Final[dict[str, Callable[[shared.QueueRow], Any]]] = {
+    "queue": lambda row: row.name,
+    "used": lambda row: -row.running,
+    "ready": lambda row: -row.ready,
+    "waits": lambda row: -row.lag if row.ready else timedelta(0),
+    "clear": lambda row: -(row.clear_in or NEVER_CLEAR) if row.ready and not row.paused else timedelta(0),
+    "scheduled": lambda row: -row.scheduled,
+    "retrying": lambda row: -row.retrying,
+    "p95": lambda row: -row.total.p95 if row.total else 0.0,
+    "completed": lambda row: -row.flow.completed,
+}
+"""By what the table is sorted: the most first, names from the first."""
 
 
 async def show(visit: RequestContext) -> Response:
@@ -28,7 +49,10 @@ async def show(visit: RequestContext) -> Response:
 def live_context(visit: RequestContext, reading: Reading) -> dict[str, Any]:
     """The table of queues."""
     drawn = charts.range_of(visit, reading.census.at)
-    rows = shared.queue_rows(visit, reading, visit.board.recent)
+    sparks = visit.board.sparks(drawn)
+    every = shared.queue_rows(visit, reading, visit.board.recent)
+    rows, idle = _chosen(visit, every, sparks)
+    asked = {name: visit.parameter(name) for name in ("sort", "find", "idle")}
     slots = sum(sum(one.queues.values()) for one in live(reading.presences, reading.census.at))
     running = reading.census.by_status()[Status.RUNNING]
     workers = len(live(reading.presences, reading.census.at))
@@ -36,11 +60,37 @@ def live_context(visit: RequestContext, reading: Reading) -> dict[str, Any]:
         "now": reading.census.at,
         "range": drawn.name,
         "window": drawn.window,
-        "sub": f"{count(len(rows), 'queue')}, {count(slots, 'slot')} on {count(workers, 'worker')}, {running:,} used.",
+        **asked,
+        "query": drawn.query,
+        "folded": idle,
+        "every": len(every),
+        "sub": f"{count(len(every), 'queue')}, {count(slots, 'slot')} on {count(workers, 'worker')}, {running:,} used.",
         "rows": [(row, clear_in(row), note(row)) for row in rows],
-        "sparks": visit.board.sparks(drawn),
-        "live_url": visit.url("live", page="queues", **drawn.query),
+        "sparks": sparks,
+        "live_url": visit.url("live", page="queues", **drawn.query, **asked),
     }
+
+
+def _chosen(
+    visit: RequestContext, rows: Sequence[shared.QueueRow], sparks: Mapping[str, Sequence[float]]
+) -> tuple[list[shared.QueueRow], int]:
+    """The queues that the address asks for, in its order, and how many idle ones are folded away."""
+    sort, find = visit.parameter("sort"), visit.parameter("find").strip().lower()
+    if sort and sort not in SORTS:
+        raise InvalidArgument("sort", sort, f"must be one of {', '.join(SORTS)}")
+    found = [row for row in rows if find in row.name.lower()]
+    if sort:
+        found.sort(key=SORTS[sort])
+    if find or visit.parameter("idle") or len(found) <= FEW:
+        return found, 0
+    busy = [row for row in found if not _is_idle(row) or any(sparks.get(row.name, ()))]
+    return busy, len(found) - len(busy)
+
+
+def _is_idle(row: shared.QueueRow) -> bool:
+    """Is there nothing in it, and nothing to say about it?"""
+    jobs = row.ready or row.running or row.scheduled or row.retrying
+    return not (jobs or row.paused or row.cooling_until or row.late)
 
 
 def clear_in(row: shared.QueueRow) -> tuple[str, bool]:
