@@ -72,7 +72,7 @@ def test_the_board_has_variables_stats_a_heat_map_marks_and_links() -> None:
     stats = [panel for panel in PANELS if panel["type"] == "stat"]
     assert {panel["gridPos"]["y"] for panel in stats} == {0}, "one row"
     assert sum(panel["gridPos"]["w"] for panel in stats) == 24
-    assert [mark["name"] for mark in BOARD["annotations"]["list"]] == ["Pauses"]
+    assert [mark["name"] for mark in BOARD["annotations"]["list"]] == ["Deploys", "Pauses"]
     assert any("Failure ratio" in panel["title"] for panel in PANELS)
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
 
