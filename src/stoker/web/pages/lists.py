@@ -177,7 +177,7 @@ def _facts(visit: RequestContext, one: WorkerDetail) -> list[tuple[str, str | Ma
         ("Process", str(one.pid), ""),
         ("Stoker", one.version, ""),
         ("Release", one.release, ""),
-        ("Release", getattr(one, "release", "") or "", ""),
+        ("Release", one.release, ""),
         ("Up for", span(_micros(one.uptime)) if one.uptime else "", ""),
         ("Memory", size(one.memory) if one.memory else "", ""),
         ("Seen", time(one.seen_at), ""),
