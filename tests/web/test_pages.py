@@ -639,7 +639,9 @@ async def test_a_worker_has_a_page_and_a_lost_one_is_remembered(
     claims = await claim(app)
     hour = ((3, 1), (2, 0))
     many = {f"q{n}": 10 for n in range(30)}
-    await beat(app, "w", many, jobs=(ended, held), running=2, uptime=90_000_000, memory=50_000_000, hour=hour)
+    await beat(
+        app, "w", many, jobs=(ended, held), running=2, uptime=90_000_000, memory=50_000_000, hour=hour, release="r7"
+    )
     page = text(await client.get("/workers/w"))
     for part in (
         "fra-1 / 2201",
@@ -649,6 +651,7 @@ async def test_a_worker_has_a_page_and_a_lost_one_is_remembered(
         "6 runs ended in 2 minutes, 1 of them failed",
     ):
         assert part in page, part
+    assert page.count("Release r7") == 1
     assert "What became" not in page
     assert "30 queues, 10 slots each" in text(await client.get("/workers"))
     await end(app, claims[:1], Status.DONE, None)

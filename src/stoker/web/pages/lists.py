@@ -162,7 +162,6 @@ async def worker(visit: RequestContext) -> Response:
         "seen": span((now - instant(found.seen_at)) // SECOND * SECOND),
         "fate": fate(len(found.jobs), passes_on, now) if silent and found.jobs else "",
         "became": ", ".join(f"{n:,} {what}" for what, n in fates.most_common()),
-        "sparks": ([float(sum(minute)) for minute in found.hour], [float(minute[1]) for minute in found.hour]),
         "hour": f"{count(done + failed, 'run')} ended in {count(len(found.hour), 'minute')}, {failed:,} of them failed",
         "facts": _facts(visit, found),
         "may": visit.may("operate") and visit.who.reaches_all,
