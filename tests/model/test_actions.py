@@ -12,7 +12,7 @@ from stoker.model.actions import ACTIONS, MANY, OF_GROUP, Given, action_of, allo
 from stoker.model.errors import InvalidInput
 from stoker.model.filter import VIEWS
 from stoker.model.job import Status
-from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Move, Prioritize, Requeue, RunNow
+from stoker.model.query import Cancel, Change, Clone, Delete, Discard, Fork, Move, Prioritize, Requeue, RunNow
 from stoker.model.record import WAITING
 
 numbers = count(1)
@@ -51,6 +51,9 @@ def test_a_copy_gets_new_ids() -> None:
     assert isinstance(first, Clone) and isinstance(second, Clone)
     assert len({*first.ids, *second.ids}) == 3
     assert make(0) == Clone(())
+    [fork, behind] = [on_many("fork").making(given, mint)(1) for given in ({}, {"after": "charge"})]
+    assert isinstance(fork, Fork) and isinstance(behind, Fork)
+    assert (fork.after, behind.after, fork.ids == behind.ids) == (None, "charge", False)
 
 
 @pytest.mark.spec("ADMIN-50")

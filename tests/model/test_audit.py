@@ -52,6 +52,16 @@ from stoker.model.tokens import AccessToken, digest
 A, B = b"a" * 16, b"b" * 16
 
 
+def test_an_acknowledged_finding_is_a_deed() -> None:
+    first = Acknowledgement(finding="dead:mail", by="ann", reason="known", at=1, until=2, tone="bad")
+    again = msgspec.structs.replace(first, until=3)
+    assert of_acknowledgement("dead:mail", None, first) == Deed(
+        action="findings.acknowledge", target="finding dead:mail", after={"reason": "known", "until": 2}
+    )
+    assert of_acknowledgement("dead:mail", first, again).before == {"until": 2}
+    assert of_acknowledgement("dead:mail", first, None).action == "findings.withdraw"
+
+
 @pytest.mark.spec("AUDIT-05")
 @pytest.mark.parametrize(
     "wrong", [{"who": ""}, {"who": "x" * 1_001}, {"reason": "\0"}, {"request": 5}, {"way": "letter"}]

@@ -25,6 +25,7 @@ from stoker.model.errors import (
     PayloadMismatch,
     PayloadTooLarge,
     ResultUnavailable,
+    StepFailed,
     StokerError,
     UnknownTask,
     WrongState,
@@ -212,6 +213,9 @@ def test_an_error_names_its_thing_and_what_became_of_it() -> None:
     assert str(wrong) == "operation 7 is done, which 'stop' does not apply to. Nothing was changed."
     assert str(LockLost("nightly")).startswith("lock 'nightly' was no longer held")
     assert str(LostClaim("job 7")).startswith("job 7 is no longer this worker's")
+    failed = StepFailed("charge", "ValueError", "ValueError: no\nTraceback …")
+    assert (failed.step, failed.kind, str(failed)) == ("charge", "ValueError", "step charge failed: ValueError: no")
+    assert str(StepFailed("charge", "ValueError", "")) == "step charge failed: ValueError"
 
 
 @pytest.mark.spec("FAILLOG-10")

@@ -29,7 +29,7 @@ from stoker.model.job import (
 )
 from stoker.model.lifecycle import SETTLED, TRANSITIONS
 from stoker.model.limit import Slot
-from stoker.model.query import CANCEL_REASON, Cancel, Edit
+from stoker.model.query import CANCEL_REASON, Cancel, Edit, Fork
 from stoker.model.record import TOTALS, WAITING, Record, due_at
 from stoker.model.retry import Curve
 from stoker.model.steps import Step, StepState, Wakes
@@ -246,6 +246,16 @@ def test_requeue_starts_a_fresh_budget_and_goes_on_counting() -> None:
     assert (again.cancel_requested, again.cancel_requested_at, again.last_error) == (False, None, "boom")
     with pytest.raises(InvalidTransition):
         record(status=Status.DONE).requeue(NOW)
+
+
+@pytest.mark.spec("STEP-35")
+def test_a_fork_leaves_key_and_group_to_its_original() -> None:
+    group = compose(5, 5)
+    one = record(status=Status.DONE, unique=Unique("k"), token=9, options=Options(group=group))
+    copy = one.fork(compose(9, 9), Fork((compose(9, 9),), "charge"), NOW)
+    assert (copy.unique, copy.options.group, copy.token, copy.payload) == (None, None, 1, one.payload)
+    anew = one.fork(compose(9, 9), Fork((compose(9, 9),), None, b"[8]"), NOW)
+    assert (anew.token, anew.payload, anew.status) == (0, b"[8]", Status.PENDING)
 
 
 @pytest.mark.spec("RECORD-06")

@@ -294,6 +294,8 @@ def test_only_the_busiest_kinds_have_points() -> None:
     runs = [Latency("q", START, 1, 1, one.kind, 1) for one in happened]
     kinds = {one.queue for one in roll_up(START, happened, runs) if one.metric in BY_KIND}
     assert len(kinds) == 100
+    unknown = roll_up(START, happened[:1], [Latency("q", START, 1, 1, "kind0", None)])
+    assert {one.metric for one in unknown if one.metric in BY_KIND} == {"kind_completed", "kind_processing"}
     assert not kinds & {f"kind{n}" for n in range(10)}
 
 

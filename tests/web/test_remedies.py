@@ -16,7 +16,8 @@ from stoker.model.control import Tuning
 from stoker.model.explain import Reason
 from stoker.model.job import Settlement, Status
 from stoker.model.lifecycle import conclude
-from stoker.model.outcome import Held, Snoozed
+from stoker.model.outcome import Held, Snoozed, Suspended
+from stoker.model.steps import Step, StepState
 from stoker.model.throttle import Cool, Rate
 from stoker.testing.clock import VirtualClock
 from tests.web.conftest import Client, beat, claim, enqueue, text
@@ -43,6 +44,14 @@ async def _held(app: Stoker, clock: VirtualClock) -> str:
     id_ = await enqueue(app)
     [run] = await claim(app)
     await (await app.engine()).jobs.settle([conclude(run, Snoozed(60_000_000, Held("llm", 50)))])
+    return id_
+
+
+async def _asleep(app: Stoker, clock: VirtualClock) -> str:
+    id_ = await enqueue(app)
+    [run] = await claim(app)
+    sleep = Step("sleep", StepState.WAITING, None, run.claimed_at + 60_000_000)
+    await (await app.engine()).jobs.settle([conclude(run, Suspended((sleep,), 60_000_000))])
     return id_
 
 
@@ -102,6 +111,7 @@ SETUPS: list[tuple[Reason, Setup, str, str]] = [
     (Reason.SCHEDULED, _scheduled, "Due", "Run this one now"),
     (Reason.SCHEDULED, _retrying, "Due", "Run this one now"),
     (Reason.HELD_BY_BUDGET, _held, "Due", "Run this one now"),
+    (Reason.WAITING, _asleep, "Due", "End the sleep"),
     (Reason.PAUSED, _paused, "Queue open", "Resume the queue…"),
     (Reason.COOLING, _cooling, "Queue open", "End the cool-down…"),
     (Reason.UNKNOWN_TASK, _unknown, "Task known", "Move to bulk"),

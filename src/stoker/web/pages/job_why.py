@@ -14,6 +14,7 @@ from stoker.model.humanize import count, span
 from stoker.model.job import FIRST, Job, Status
 from stoker.model.names import meant_queue
 from stoker.model.operator_metrics import slots
+from stoker.model.steps import waits_for
 from stoker.model.throttle import level
 from stoker.web.hub import Reading
 from stoker.web.pages.job_facts import Facts
@@ -139,6 +140,9 @@ def _remedy(visit: RequestContext, job: Job, reason: Reason, reading: Reading, f
     match reason:
         case Reason.SCHEDULED | Reason.HELD_BY_BUDGET | Reason.RATE_LIMITED:
             return Remedy(f"{path}/run-now", "Run this one now")
+        case Reason.WAITING:
+            slept = next((row.name for row in facts.steps if waits_for(row) == "time"), None)
+            return None if slept is None else Remedy(f"{path}/signal", "End the sleep", (("name", slept),))
         case Reason.BEHIND:
             return None if job.priority == FIRST else Remedy(f"{path}/run-now", "Run this one now")
         case Reason.PAUSED:
