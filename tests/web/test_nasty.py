@@ -159,7 +159,7 @@ PAGES: Final[dict[str, dict[str, str]]] = {
     "/operations/{id}": {},
     "/queues": {"range": "1h", "sort": "ready", "find": "", "idle": ""},
     "/queues/{name}": {"range": "1h", "times": ""},
-    "/kinds": {"sort": "p95"},
+    "/kinds": {"sort": "p95", "find": ""},
     "/kinds/{name}": {"range": "1h", "times": "wait"},
     "/workers": {"host": "", "find": "", "sort": ""},
     "/workers/{worker}": {},

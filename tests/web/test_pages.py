@@ -473,6 +473,18 @@ async def test_queues_are_sorted_searched_and_idle_ones_folded(app: Stoker, clie
 
 
 @pytest.mark.spec("WEB-82")
+async def test_kinds_are_searched(app: Stoker, client: Client) -> None:
+    for kind in ("send", "resize", "charge"):
+        await enqueue(app, kind)
+    page = (await client.get("/kinds?find=E&sort=kind")).text
+    assert re.findall(r'<tr role="row" data-row="([^"]+)"', page) == ["charge", "resize", "send"]
+    assert "sort=p95&amp;find=e" in page, "the heads keep what is looked for"
+    page = (await client.get("/kinds?find=siz")).text
+    assert re.findall(r'<tr role="row" data-row="([^"]+)"', page) == ["resize"]
+    assert "None of 3 kinds has “bill” in its name." in text(await client.get("/kinds?find=bill"))
+
+
+@pytest.mark.spec("WEB-82")
 async def test_workers_are_searched_and_the_busiest_host_comes_first(app: Stoker, client: Client) -> None:
     await beat(app, worker="w-idle", host="ams-1", pid=11, queues={"mail": 2})
     await beat(app, worker="w", host="fra-1", pid=22, queues={"default": 5})

@@ -103,15 +103,19 @@ def live_context(
     """The table of kinds; most trouble first, or as the address says."""
     census = reading.census
     sort = check_sort(visit.parameter("sort", "trouble"))
-    found = kind_views(census, reading.presences, (), visit.board.redact, stats, sort=sort)
-    jobs = sum(bool(one.queues) for one in found)
+    every = kind_views(census, reading.presences, (), visit.board.redact, stats, sort=sort)
+    find = visit.parameter("find").strip().lower()
+    found = [one for one in every if find in one.kind.lower()]
+    jobs = sum(bool(one.queues) for one in every)
     return view.common(visit, "kinds", "Kinds", shared.found(visit, reading)) | {
         "now": census.at,
         "rows": [_row(one, census, later, serve=_serve(reading)) for one in found],
         "sort": sort,
+        "find": find,
+        "every": len(every),
         "heads": HEADS,
         "sub": f"{count(jobs, 'kind')} {'has' if jobs == 1 else 'have'} jobs. Times are of the last hour.",
-        "live_url": visit.url("live", page="kinds", sort="" if sort == "trouble" else sort),
+        "live_url": visit.url("live", page="kinds", sort="" if sort == "trouble" else sort, find=find),
     }
 
 
