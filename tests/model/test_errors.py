@@ -166,6 +166,7 @@ def test_the_end_of_a_job_carries_which_job_and_why() -> None:
         WrongStatus("id", "done", "requeue"),
         KeyHeld("id", "requeue", "img:7"),
         DuplicateSchedule("eu", "a.py:1", "b.py:2"),
+        StepFailed("charge", "ValueError", "ValueError: declined"),
     ],
     ids=lambda error: type(error).__name__,
 )

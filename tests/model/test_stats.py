@@ -289,6 +289,13 @@ def test_a_minute_is_rolled_up_by_kind_in_all_queues() -> None:
 
 
 @pytest.mark.spec("STATS-12")
+def test_a_kind_whose_waits_are_not_known_has_no_point_of_them() -> None:
+    happened = [EventCount("mail", EventType.COMPLETED, 1, "send")]
+    points = roll_up(START, happened, [Latency("mail", START, 10, 99, "send")])
+    assert {one.metric for one in points if one.metric in BY_KIND} == {"kind_completed", "kind_processing"}
+
+
+@pytest.mark.spec("STATS-12")
 def test_only_the_busiest_kinds_have_points() -> None:
     happened = [EventCount("q", EventType.COMPLETED, 1 + (n > 9), f"kind{n}") for n in range(120)]
     runs = [Latency("q", START, 1, 1, one.kind, 1) for one in happened]
