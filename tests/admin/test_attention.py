@@ -242,6 +242,7 @@ async def test_a_finding_is_acknowledged_for_a_while(app: Stoker, clock: Virtual
     assert [one.id for one in overview.findings] == ["no worker: bulk"]
     [check] = [one for one in await admin.health.check() if one.name == "queues"]
     assert check.verdict is not Grade.WRONG, "the check-up knows it, too"
+    clock.advance(1)
     again = await admin.health.acknowledge("no worker: bulk", reason="still", for_=60)
     assert again.acknowledged is not None
     assert again.acknowledged.reason == "still"

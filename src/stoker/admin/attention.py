@@ -18,7 +18,7 @@ from stoker.engines.base import Engine, Feature, outbox_of
 from stoker.model.control import Presence, Queue, is_silent
 from stoker.model.error_records import error_groups
 from stoker.model.events import EventType
-from stoker.model.findings import LEAST_DEATHS, Acknowledgement, Deaths, Delivery, Situation, waiting_long
+from stoker.model.findings import LEAST_DEATHS, Acknowledgement, Deaths, Delivery, Situation, findings, waiting_long
 from stoker.model.job import Job, Status
 from stoker.model.names import listed
 from stoker.model.operator_metrics import deliveries
@@ -47,14 +47,11 @@ class Slowly(msgspec.Struct, frozen=True):
 
 
 async def read_slowly(engine: Engine, census: Census, redact: Redaction) -> Slowly:
-    """Read schedules, consumers with their letters, who died, and what people know of.
-
-    Three calls, more where there is something to tell.
-    """
+    """Read schedules, consumers with their letters, and who died: two calls, more where there is something to tell."""
     schedules = await engine.schedules.read()
     found, calls = await _deliveries(engine, census.at)
     deaths, more = await read_deaths(engine, census, redact)
-    return Slowly(schedules, found, deaths, await acknowledgements(engine), 2 + calls + more)
+    return Slowly(schedules, found, deaths, calls=1 + calls + more)
 
 
 async def _deliveries(engine: Engine, now: Instant) -> tuple[list[Delivery], int]:
@@ -191,11 +188,13 @@ async def situation(
         deaths=slowly.deaths,
         schedules=slowly.schedules,
         deliveries=slowly.deliveries,
-        acknowledged=slowly.acknowledged,
         homes=homes(app, census),
         app=named(app),
     )
-    return closer(given, await look_closer(engine, given))
+    given = closer(given, await look_closer(engine, given))
+    if all(one.tone == "plain" for one in findings(given)):
+        return given  # there is nothing that a person could have acknowledged
+    return msgspec.structs.replace(given, acknowledged=await acknowledgements(engine))
 
 
 def closer(given: Situation, looked: Closer) -> Situation:

@@ -81,7 +81,8 @@ class Overview(Attention, frozen=True, kw_only=True):
 async def overview(context: OperatorContext, window: Seconds = 3600) -> Overview:
     """Read everything in six calls: census, queues, workers, points, schedules, streams.
 
-    Where jobs are dead, letters wait, workers are silent or queues wait long, a few calls more tell about these.
+    Where jobs are dead, letters wait, workers are silent or queues wait long, a few calls more tell about these; where
+    anything needs a person, one tells what was acknowledged.
     """
     engine = await context.engine()
     census = await engine.operator.census()

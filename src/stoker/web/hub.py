@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 import msgspec
 
 from stoker.admin.attention import Closer, Slowly, closer, homes, look_closer, read_slowly
+from stoker.admin.documents import acknowledgements
 from stoker.app import Stoker
 from stoker.app_path import named
 from stoker.engines.base import Engine
@@ -214,7 +215,8 @@ class Hub:
 
     async def _read_slowly(self, engine: Engine) -> tuple[Slowly, int]:
         found = await read_slowly(engine, self._kept["census"].value, self._redact)
-        return found, found.calls
+        known, calls = await acknowledgements(engine), found.calls + 1
+        return msgspec.structs.replace(found, acknowledged=known, calls=calls), calls
 
     @property
     def slowly(self) -> Slowly:
