@@ -89,6 +89,9 @@ _AWAY = (*PASSING, EngineFull, EngineReadOnly)
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 """Seconds between two tries to reach a store that is away."""
 
+SMALL_RESULT = 1 << 10
+"""Bytes of a called job's result up to which its row waits for the next write of the run."""
+
 KEEP_CALLED: Span = 7 * DAY
 """How long a called job is kept at least: the job that called it may read its end much later."""
 
@@ -258,6 +261,7 @@ class DurableRun:
                 self._wait_here(found)
             try:
                 if tries.tx:
+                    self._on_worker_loop(self._save_rest())
                     part = StepParticipant(self._context, row)
                     with self._block(part, tries) as handle:
                         part.step = _done(row, _called_here(row, fn, (handle, *args)))
@@ -312,7 +316,7 @@ class DurableRun:
             if step is None:
                 self._wait_here(self._end_of_group(called))
                 continue
-            self._on_worker_loop(self._save(step))
+            self._on_worker_loop(self._keep(step))
             found = step
         return self._result(found, draft)
 
@@ -409,6 +413,11 @@ class DurableRun:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
+    async def _save_rest(self) -> None:
+        """Store what a transaction may build on, before it."""
+        if self._unsaved:
+            await self._save()
+
     def _check_room(self, steps: tuple[Step, ...]) -> None:
         names = {step.name for step in steps if step.name not in self._rows}
         size = self._size + sum(len(step.value or b"") for step in steps)
@@ -473,6 +482,7 @@ class DurableRun:
 
     async def _in_transaction(self, row: str, fn: Callable[..., Any], args: tuple[Any, ...], tries: Tries) -> Step:
         """Run the function with a transaction: its writes and the row of the step exist together or not at all."""
+        await self._save_rest()
         part = StepParticipant(self._context, row)
         async with self._block(part, tries) as handle:
             part.step = _done(row, await _called(row, fn, (handle, *args), tries.timeout))
@@ -595,10 +605,17 @@ class DurableRun:
         with self._working():
             step = await self._ended(row, called.job)
             if step is not None:
-                await self._save(step)
+                await self._keep(step)
                 return step
         await self._open(self._end_of_group(called))
         return self._rows[row]
+
+    async def _keep(self, step: Step) -> None:
+        """Store the end of a called job; a small one with what the run stores next: until then it can be read again."""
+        if len(step.value or b"") <= SMALL_RESULT:
+            self._unsaved[step.name] = step
+        else:
+            await self._save(step)
 
     def _end_of_group(self, called: _Called) -> Step:
         """The open row that waits for called jobs."""

@@ -106,7 +106,8 @@ class JobParticipant:
         warning = None if self._warning is None else text_of(self._warning)
         done = Done(self._result, warning, tuple(context.followups))
         rules = context.runtime.rules_of(context.kind)
-        settlement = conclude(context.claim, done, rules, context.executed())
+        left = () if context.durable is None else context.durable.left(None)
+        settlement = conclude(context.claim, done, rules, context.executed(), left)
         if settlement.status is not Status.DONE:  # its result cannot be passed on: the block is rolled back
             raise StokerError(f"{self.name} is not done: {settlement.error}")
         tracing = context.runtime.app.tracing

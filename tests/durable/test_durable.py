@@ -17,7 +17,7 @@ from stoker import Status, Stoker, current
 from stoker.errors import JobFailed, StepFailed
 from stoker.model.retry import Fixed
 from stoker.testing.clock import VirtualClock
-from tests.harness.apps import becomes, drain, working
+from tests.harness.apps import becomes, drain, make_engine, working
 
 HOUR = 3_600
 
@@ -121,6 +121,37 @@ async def test_called_jobs_run_side_by_side_and_wake_their_caller_once(timed_job
     await drain(jobs)
     assert await job.result() == [0, 2, 4, 6, 8]
     assert runs == 2
+    assert {one.state for one in await job.steps()} == {"done"}
+
+
+@pytest.mark.spec("DURABLE-06")
+async def test_the_end_of_a_called_job_is_stored_before_what_builds_on_it(timed_jobs: Stoker) -> None:
+    """A small one goes with the next step, a large one at once: both are there when the step's function has run."""
+    jobs, seen = timed_jobs, list[dict[str, str]]()
+
+    @jobs.task
+    async def text(size: int) -> str:
+        return "x" * size
+
+    async def read() -> None:
+        seen.append({one.name: one.state for one in await jobs.handle(current().id).steps()})
+
+    @jobs.task
+    async def flow() -> None:
+        run = current()
+        await run.call(text.draft(10))
+        await run.step("after-small", read)
+        await run.step("later", read)
+        await run.call(text.draft(10_000))
+        await run.step("after-large", read)
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    assert (await job.refresh()).status is Status.DONE
+    small, later, large = seen
+    assert small["call:text"] == "called"
+    assert later["call:text"] == "done"
+    assert large["call:text#2"] == "done"
 
 
 @pytest.mark.spec("DURABLE-06")
@@ -506,3 +537,36 @@ async def test_a_step_in_a_transaction_is_stored_with_its_writes(tmp_path: Path,
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as found:
         assert found.execute("SELECT cents FROM charges").fetchall() == [(5,)]
     assert tries == 2
+
+
+@pytest.mark.spec("DURABLE-14")
+async def test_what_a_run_has_not_stored_goes_with_its_transactions(tmp_path: Path, clock: VirtualClock) -> None:
+    """A step in a transaction finds it stored; the block that settles the job stores it."""
+    jobs = Stoker(make_engine("sqlite", tmp_path, clock))
+    seen = list[dict[str, str]]()
+
+    @jobs.task
+    async def three() -> int:
+        return 3
+
+    async def read(tx: Any) -> None:
+        [rows] = await (await jobs.engine()).steps.get([current().claim.id])
+        seen.append({row.name: row.state.name for row in rows})
+
+    @jobs.task
+    async def flow() -> None:
+        run = current()
+        await run.call(three.draft())
+        await run.step("read", read, tx=True)
+        await run.sleep(HOUR)
+        async with run.transaction():
+            pass
+
+    async with jobs:
+        job = await flow.enqueue()
+        await drain(jobs)
+        clock.advance(HOUR)
+        await drain(jobs)
+        assert (await job.refresh()).status is Status.DONE
+        assert {one.state for one in await job.steps()} == {"done"}
+    assert seen[0]["call:three"] == "DONE"
