@@ -278,6 +278,7 @@ def test_a_minute_is_rolled_up_by_kind_in_all_queues() -> None:
         Latency("mail", START, 10, 99, "send", 5),
         Latency("mail", START, 30, 99, "send", None),
         Latency("bulk", START, 20, 99, "send", 7),
+        Latency("bulk", START, 4, 99, "sort", None),
     ]
     assert [one for one in roll_up(START, happened, runs) if one.metric in BY_KIND] == [
         Point("send", "kind_completed", START, 3),
@@ -285,6 +286,7 @@ def test_a_minute_is_rolled_up_by_kind_in_all_queues() -> None:
         Point("send", "kind_processing", START, 3, 60, 20, 30, 30, 30),
         Point("send", "kind_wait", START, 2, 12, 5, 7, 7, 7),
         Point("sort", "kind_enqueued", START, 3),
+        Point("sort", "kind_processing", START, 1, 4, 4, 4, 4, 4),
     ]
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 
 from stoker.app import Stoker
+from stoker.engines.base import RELEASES
+from stoker.model.releases import Release
 from stoker.model.same_error import fingerprint_of
+from stoker.model.time import HOUR, MINUTE
 from stoker.testing.clock import VirtualClock
 from stoker.web.pages import jobs
 from tests.harness.rolled_up import died, rolled_up
@@ -63,3 +67,22 @@ async def test_every_error_is_reached_page_by_page(
     assert sorted(seen) == sorted(error.split()[0] for error in errors)
     assert "1 to 2 of 5" in text(await client.get("/jobs?group=error&from=x"))
     assert "No error" in text(await client.get("/jobs?group=error&q=is:done"))
+
+
+@pytest.mark.spec("RELEASE-04")
+async def test_charts_mark_when_a_release_was_shown_first(app: Stoker, client: Client, clock: VirtualClock) -> None:
+    await enqueue(app, "send")
+    engine = await app.engine()
+    for name, ago in (("r1", 2 * HOUR), ("r2", 30 * MINUTE)):
+        first = Release(name, await engine.now() - ago)
+        await engine.documents.swap(RELEASES, name, None, msgspec.json.encode(first))
+    client.board.hub.forget()
+    for path in ("/", "/queues/default", "/kinds/send"):
+        page = await client.get(path)
+        assert re.search(r"Deployed: r2 .*?\d\d:\d\d", text(page)), path
+        assert "r1" not in text(page).partition("Deployed")[2][:80]
+        assert len(re.findall(r'data-marks="\[[\d.]+\]"', page.text)) == 3
+        [drawn, again] = re.findall(r'class="line flow" d="M([\d.]+) 0v', page.text)
+        assert 450 < float(drawn) < 550
+        assert drawn == again
+    assert "Deployed: r1" in text(await client.get("/?range=6h"))

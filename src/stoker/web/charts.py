@@ -249,6 +249,7 @@ def context(
         "p50": found.p50,
         "p95": found.p95,
         "p99": found.p99,
+        "marks": deploys(visit, drawn),
         "top": top,
         "low": low,
         "high": high,
@@ -271,6 +272,16 @@ def context(
         "dead_label": f"Dead jobs: at most {max(_values(found.failed), default=0):,.0f} at a time",
         "times_label": f"p50 {_spoken(found.p50)}, p95 {_spoken(found.p95)}, p99 {_spoken(found.p99)}",
     }
+
+
+def deploys(visit: RequestContext, drawn: Range) -> list[dict[str, Any]]:
+    """The releases that workers showed first in a range: when, their names, and where on a drawing 1,000 wide."""
+    wide = max(drawn.until - drawn.since - drawn.width, 1)
+    return [
+        {"at": one.first, "seconds": one.first / SECOND, "name": one.name, "x": 1000 * (one.first - drawn.since) / wide}
+        for one in reversed(visit.board.hub.releases)
+        if drawn.since <= one.first <= drawn.until - drawn.width
+    ]
 
 
 def as_json(found: Series, look: str) -> list[list[float | None]]:

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 import msgspec
 
 from stoker.admin.attention import Closer, Slowly, closer, homes, look_closer, read_slowly
-from stoker.admin.documents import acknowledgements
+from stoker.admin.documents import acknowledgements, releases
 from stoker.app import Stoker
 from stoker.app_path import named
 from stoker.engines.base import Engine
@@ -27,6 +27,7 @@ from stoker.model.errors import StokerError
 from stoker.model.findings import LATE_AFTER, Situation
 from stoker.model.query import Census
 from stoker.model.redact import Redaction
+from stoker.model.releases import Release
 from stoker.model.schedule import Schedule
 from stoker.model.time import MINUTE, SECOND, Span
 from stoker.web.charts import PerMinute
@@ -151,6 +152,8 @@ class Hub:
         self._kept["slowly"] = self._slowly
         self.owed = 0
         self.version = ""
+        self.releases: Sequence[Release] = ()
+        """The latest first, as they were read last."""
         self._closer = Closer()
         self.away_since: float | None = None
         self.generation = 0
@@ -215,7 +218,8 @@ class Hub:
 
     async def _read_slowly(self, engine: Engine) -> tuple[Slowly, int]:
         found = await read_slowly(engine, self._kept["census"].value, self._redact)
-        known, calls = await acknowledgements(engine), found.calls + 1
+        self.releases = await releases(engine)
+        known, calls = await acknowledgements(engine), found.calls + 2
         return msgspec.structs.replace(found, acknowledged=known, calls=calls), calls
 
     @property

@@ -123,7 +123,14 @@ def _plot(body: Markup, height: int, look: str) -> Markup:
     ).format(look, height, body)
 
 
-def flow(done: Sequence[float | None], incoming: Sequence[float | None], top: float, *, hollow: bool = False) -> Markup:
+def flow(
+    done: Sequence[float | None],
+    incoming: Sequence[float | None],
+    top: float,
+    *,
+    hollow: bool = False,
+    marks: Iterable[float] = (),
+) -> Markup:
     """Completed as an area, enqueued as a dashed line; the running minute, if it is the last, as a hollow point."""
     line = _path(done, 0, top, PLOT)
     ring = Markup("")
@@ -137,10 +144,17 @@ def flow(done: Sequence[float | None], incoming: Sequence[float | None], top: fl
         + Markup('<path class="line flow" d="{}"/><path class="line done" d="{}"/>').format(
             _path(incoming, 0, top, PLOT), line
         )
-        + ring,
+        + ring
+        + _marks(marks, PLOT),
         PLOT,
         "plot",
     )
+
+
+def _marks(places: Iterable[float], height: float) -> Markup:
+    """Upright lines, as at the moment of a deployment."""
+    path = "".join(f"M{place:.1f} 0v{height}" for place in places)
+    return Markup('<path class="line flow" d="{}"/>').format(path) if path else Markup("")
 
 
 def _areas(values: Sequence[float | None], top: float) -> Markup:
@@ -182,7 +196,9 @@ def strip(values: Sequence[float | None], *, hollow: bool = False) -> Markup:
     return _plot(_all(bars), STRIP, "strip-plot")
 
 
-def lines(series: Sequence[tuple[str, Sequence[float | None]]], low: float, high: float) -> Markup:
+def lines(
+    series: Sequence[tuple[str, Sequence[float | None]]], low: float, high: float, *, marks: Iterable[float] = ()
+) -> Markup:
     """Several lines on a logarithmic scale between two powers of ten."""
     least, most = math.log10(low), math.log10(high)
     body = (
@@ -191,7 +207,7 @@ def lines(series: Sequence[tuple[str, Sequence[float | None]]], low: float, high
         )
         for name, values in series
     )
-    return _plot(_grid(TALL, round(most - least)) + _all(body), TALL, "plot tall")
+    return _plot(_grid(TALL, round(most - least)) + _all(body) + _marks(marks, TALL), TALL, "plot tall")
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@
     return getComputedStyle(probe).color.replace("rgb(", "rgba(").replace(")", `, ${alpha})`);
   };
   const numbers = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-  // As the server writes it.
   const compact = { format: (value) => numbers.format(value).replace("K", "k") };
   // Of stoker.js, which has run when a chart is drawn.
   const written = (at, form) => stoker.written(at * 1000, form);
@@ -31,10 +30,14 @@
       values: (plot, all) => all.map((at) => (plot.bbox.width / devicePixelRatio - plot.valToPos(at, "x") < 10 ? "" : written(at, long(plot) ? stoker.day : stoker.minute))),
       ...extra,
     });
+  const marked = (node) => ({ ctx, bbox, valToPos }) => {
+    ctx.fillStyle = token("ink-3");
+    for (const at of JSON.parse(node.dataset.marks)) ctx.fillRect(valToPos(at, "x", true), 0, 1, bbox.height);
+  };
   const shared = (node, height) => ({
     width: inside(node), height, legend: { show: false }, padding: [8, 8, 0, 0],
     cursor: { sync: { key: "time" }, drag: { x: true, y: false, setScale: false }, y: false, points: { size: 6 } },
-    hooks: { setSelect: [brush], setCursor: [(plot) => tell(node, plot)] },
+    hooks: { setSelect: [brush], setCursor: [(plot) => tell(node, plot)], draw: [marked(node)] },
   });
   // The running minute is hollow: it is not over yet.
   const hollow = (node, hue) => ({ show: "hollow" in node.dataset, filter: (plot) => [plot.data[0].length - 1], size: 7, width: 1.6, stroke: token(hue), fill: token("surface") });
@@ -75,17 +78,13 @@
   function tell(node, plot) {
     for (const when of node.closest(".panel").querySelectorAll(`[data-when~=${node.dataset.look}]`)) {
       when.dataset.idle ??= when.textContent;
-      when.textContent = plot.cursor.idx === null || plot.cursor.idx === undefined ? when.dataset.idle : span(plot);
+      when.textContent = plot.cursor.idx == null ? when.dataset.idle : span(plot);
     }
     for (const value of node.closest(".panel").querySelectorAll(`[data-of=${node.dataset.look}]`)) {
       const at = plot.cursor.idx ?? plot.data[0].length - 1;
-      const n = plot.data[Number(value.dataset.series)][at] ?? (node.dataset.look === "dead" ? plot.data[2][at] : null);
-      if (plot.cursor.idx === null || plot.cursor.idx === undefined) {
-        value.textContent = value.dataset.newest ?? value.textContent;
-        continue;
-      }
+      const n = plot.data[value.dataset.series][at] ?? (node.dataset.look === "dead" ? plot.data[2][at] : null);
       value.dataset.newest ??= value.textContent;
-      value.textContent = n === null || n === undefined ? "–" : value.dataset.unit ? `${Number(n.toPrecision(2))}\u00a0${value.dataset.unit}` : Math.round(n).toLocaleString("en");
+      value.textContent = plot.cursor.idx == null ? value.dataset.newest : n == null ? "–" : value.dataset.unit ? `${Number(n.toPrecision(2))}\u00a0${value.dataset.unit}` : Math.round(n).toLocaleString("en");
     }
   }
   // The minute under the mouse, or the minutes of its bucket.
