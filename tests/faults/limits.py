@@ -159,7 +159,7 @@ def judged(path: str, killed: dict[int, float]) -> tuple[list[str], int]:
         elif open_.pop(one, None) is not None:
             events.append((at, -1, key, n))
     for (pid, key, n, _), at in open_.items():
-        events.append((killed.get(pid, at), -1, key, n))
+        events.append((max(at, killed.get(pid, at)), -1, key, n))
     wrong: list[str] = []
     running: dict[str, int] = defaultdict(int)
     for at, change, key, n in sorted(events):

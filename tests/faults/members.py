@@ -40,7 +40,7 @@ class Members:
         self._frozen: dict[int, float] = {}
         self.pids = [self._born(place) for place in range(len(works))]
         self.killed: dict[int, float] = {}
-        """When each one was killed that is no more, by its pid."""
+        """When each one was sent its signal, by its pid: what it ran may start elsewhere before its killer goes on."""
         self.tally = Counter[str](killed=0, frozen=0)
 
     def _born(self, place: int) -> int:
@@ -86,5 +86,5 @@ class Members:
             self._kill(pid)
 
     def _kill(self, pid: int) -> None:
-        kill(pid)
         self.killed[pid] = time.monotonic()
+        kill(pid)
