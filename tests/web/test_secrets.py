@@ -26,14 +26,14 @@ PAYLOAD, RESULT, SECRET = "canary-in-a-payload", "canary-in-a-result", "canary-o
 
 async def everything(client: Client, id_: str) -> dict[str, str]:
     """Every page, every live part and every answer of the API to a question, by path."""
-    places = {"id": id_, "stream": "none", "consumer": "none"}
+    places = {"id": id_, "stream": "none", "consumer": "none", "worker": "w"}
     paths = ["/jobs?q=is:dead&group=error", "/operations/new?q=is:dead"]
     for way in client.board.routes:
         if way.method == "GET" and way.kind != "open" and way.path not in {"/live", "/pieces"}:
-            name = SCHEDULE if "/schedules/" in way.path else "default"
+            name = SCHEDULE if "/schedules/" in way.path else "send" if "/kinds/" in way.path else "default"
             paths.append(way.path.format(**places, name=name))
     for page in LIVE:
-        name = "default" if page == "queue" else SCHEDULE
+        name = {"queue": "default", "kind": "send"}.get(page, SCHEDULE)
         paths.append(f"/pieces?{urlencode({'page': page, 'name': name, **places})}")
     return {path: (await client.get(path)).text for path in paths}
 
