@@ -325,8 +325,6 @@ async def test_a_durable_job_dies_around_each_step_and_before_each_suspension() 
         "before the start, time 3",
         "before it was suspended, time 3",
         "before the start, time 4",
-        "before step call:label was stored",
-        "after step call:label was stored",
         "before the settlement",
     ]
 
