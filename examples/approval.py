@@ -3,7 +3,7 @@
     python approval.py
 
 A worker starts the order: it asks the suppliers, then waits for an approval. The program kills that worker with
-SIGKILL, sends the approval while nobody works, and starts another worker. The quote is not asked for again, and the
+SIGKILL, sends the approval while no worker runs, and starts another worker. The quote is not asked for again, and the
 charge is in the same transaction as its step: the books have one charge. Leaves `approval.db` and `asked.txt` where it
 is run.
 """
@@ -86,7 +86,7 @@ def main() -> None:
     worker.wait()
     print("the order waits, and its worker was killed")
     job.signal_sync("approval", Approval(yes=True))
-    print("the approval is stored, and nobody works")
+    print("the approval is stored, and no worker runs")
     worker = subprocess.Popen(command)
     print(job.result_sync(timeout=60))
     worker.terminate()

@@ -579,7 +579,7 @@ class Stoker(Registry):
         """Work on another store until the returned function is called; that returns its engines, to be closed.
 
         Schedules, queues and budgets that code declares meanwhile, and middleware that it adds, are forgotten then.
-        `unattended` says what a caller who waits can do while nobody runs the jobs there; empty: somebody does.
+        `unattended` says what a caller who waits can do while no worker runs the jobs there; empty: one does.
         """
         self._import()
         swapped = ("_pool", "timeline", "declarations", "_schedules", "middleware", "tested", "unattended")

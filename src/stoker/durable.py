@@ -14,7 +14,7 @@ import logging
 import time
 import typing
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -147,11 +147,6 @@ class _Called(msgspec.Struct, frozen=True):
 
     job: JobId
     group: JobId
-
-
-def calls_in(rows: Iterable[Step]) -> list[_Called]:
-    """The called jobs whose ends are not among the rows of a job."""
-    return [_read_called(row.value or b"") for row in rows if row.state is StepState.CALLED]
 
 
 _encode = msgspec.json.Encoder().encode

@@ -19,7 +19,6 @@ from stoker.codec.error_text import text_of
 from stoker.codec.signature import Signature, display, encode_payload
 from stoker.codec.to_json import encode_value
 from stoker.context import in_group, waiting_for
-from stoker.durable import calls_in
 from stoker.joining import joined
 from stoker.model import ids
 from stoker.model import job as stored
@@ -44,6 +43,8 @@ from stoker.model.steps import (
     MOST_EARLY,
     Signal,
     Signaled,
+    StepState,
+    called_job,
     check_box,
     check_fork,
     misfit,
@@ -256,9 +257,10 @@ class JobHandle(Generic[R_co]):
         await self._app.emit_altered(change, tally)
         called = await _called_by(engine, [self._id]) if children else []
         while called:
-            below = await engine.operator.alter(Selection(tuple(called)), change)
+            batch, called = called[:LARGEST_BATCH], called[LARGEST_BATCH:]
+            below = await engine.operator.alter(Selection(tuple(batch)), change)
             await self._app.emit_altered(change, below)
-            called = await _called_by(engine, called)
+            called += await _called_by(engine, batch)
         if tally.changed + tally.cancel_requested:
             return True
         [job] = await engine.operator.get([self._id])
@@ -368,7 +370,8 @@ async def why_not_ended(app: Stoker, job: ids.JobId) -> str:
 
 async def _called_by(engine: Engine, jobs: Sequence[ids.JobId]) -> list[ids.JobId]:
     """The jobs that these have called and whose ends they have not stored."""
-    return [called.job for rows in await engine.steps.get(jobs) for called in calls_in(rows)][:LARGEST_BATCH]
+    rows = [row for found in await engine.steps.get(jobs) for row in found if row.state is StepState.CALLED]
+    return [called for row in rows if (called := called_job(row)) is not None]
 
 
 def signal_of(job: ids.JobId, name: str, value: Any, *, append: bool = False, again: bool = False) -> Signal:

@@ -132,13 +132,13 @@ class Given:
         return self._app.untold(drafts)
 
     def inserted(self, drafts: Sequence[Draft], receipts: Sequence[Receipt]) -> None:
-        """Tell nothing: whether they exist is decided later, by somebody else."""
+        """Tell nothing: whether they exist is decided later, by the user's commit."""
 
 
 class Joining(Generic[H]):
     """What `jobs.joining(handle)` returns. Inside, this Task's or thread's calls join the handle's transaction.
 
-    It neither begins, commits nor rolls back: whoever opened the transaction does. Used once, with `with` or
+    It neither begins, commits nor rolls back: the code that opened the transaction does. Used once, with `with` or
     `async with`, whatever the handle is.
     """
 

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from stoker.app import Stoker
 
 TRUSTED = 1.0
-"""Seconds for which a caller in a `TestKit` trusts that somebody is about to run what it waits for."""
+"""Seconds for which a caller in a `TestKit` trusts that a worker is about to run what it waits for."""
 
 LOOK = 0.25
-"""Seconds after which it looks again whether somebody does."""
+"""Seconds after which it looks again whether one does."""
 
 
 class Patience:
     """The time that a caller gives, in seconds from now (`limit`); without one it waits up to `longest` per look.
 
-    Where the app knows that nobody runs its jobs (`Stoker.unattended`), the time is over as soon as that is seen.
+    Where the app knows that no worker runs its jobs (`Stoker.unattended`), the time is over as soon as that is seen.
     """
 
     __slots__ = ("_app", "_longest", "_trusts", "_until", "limit")
@@ -51,5 +51,5 @@ class Patience:
         return min(left, LOOK)
 
     async def hint(self) -> str:
-        """What to do where nobody runs the jobs of the app; empty: somebody may."""
+        """What to do where no worker runs the jobs of the app; empty: one may."""
         return "" if self._app.unattended is None else await self._app.unattended()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from stoker import Status, Stoker, current
+from stoker import Status, Stoker, current, handle
 from stoker.admin import Admin
 from stoker.errors import InvalidInput, InvalidPayload, NotFound
 from stoker.testing.clock import VirtualClock
@@ -84,3 +86,24 @@ async def test_a_cancel_reaches_the_called_jobs(timed_jobs: Stoker) -> None:
     assert await whole.cancel(children=True)
     found = (await Admin(jobs).jobs.find("is:canceled")).jobs
     assert sorted(one.kind for one in found) == ["branch", "leaf", "root", "root"]
+
+
+@pytest.mark.spec("DURABLE-21")
+async def test_a_cancel_reaches_more_called_jobs_than_one_call_takes(
+    timed_jobs: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = timed_jobs
+    monkeypatch.setattr(handle, "LARGEST_BATCH", 2)
+
+    @jobs.task
+    async def leaf() -> None:
+        await current().wait("never")
+
+    @jobs.task
+    async def root() -> None:
+        await asyncio.gather(*(current().call(leaf.draft()) for _ in range(5)))
+
+    job = await root.enqueue()
+    await drain(jobs)
+    assert await job.cancel(children=True)
+    assert len((await Admin(jobs).jobs.find("is:canceled kind:leaf")).jobs) == 5

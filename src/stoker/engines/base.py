@@ -364,7 +364,7 @@ class Steps(Protocol):
 
         `steps.target` chooses the row. Atomic per signal: the answer, and that its job becomes due (`Record.answered`),
         which wakes a waiter of its queue. A job that is not suspended on that very row keeps its due time: a signal
-        shortens no backoff and no snooze. Where nobody waits yet, the signal is kept (`early`), and a suspension or a
+        shortens no backoff and no snooze. Where no run waits yet, the signal is kept (`early`), and a suspension or a
         save that opens the wait finds it. With `tx` it exists if and only if that commits. `by`: the audit log gets an
         entry for each signal that is stored, in the same step; not together with `tx`. Order: in that of the signals.
         Empty: `[]`.

@@ -67,7 +67,7 @@ def outcome_of_error(
 ) -> Outcome:
     """What an exception that left the handler (or its middleware) means. Never raises, whatever the exception does.
 
-    Without its task nobody is asked whether a retry is worth it.
+    Without its task no rule says whether a retry is worth it.
     """
     try:
         return _decide(error, task, cause, limit, ran)

@@ -312,7 +312,7 @@ class Cancel(msgspec.Struct, frozen=True):
 
     @property
     def given(self) -> str | None:
-        """The reason that somebody gave; None: nobody did."""
+        """The reason that the operator gave; None: there is none."""
         return None if self.reason == NO_REASON else self.reason or None
 
     def note(self) -> dict[str, str]:

@@ -64,7 +64,7 @@ _BOX = re.compile(rf"[A-Za-z0-9_.-]{{1,{LONGEST_NAME}}}(#[1-9][0-9]{{0,9}})?")
 class StepState(enum.IntEnum):
     """What a row is.
 
-    `WAITING`: a sleep, a wait or the end of called jobs, still open. `EARLY`: a signal that nobody waits for yet.
+    `WAITING`: a sleep, a wait or the end of called jobs, still open. `EARLY`: a signal that no run waits for yet.
     `CALLED`: a job that was called, and whose end is not stored here yet.
     """
 
@@ -332,7 +332,7 @@ def lets_run(wakes: Wakes, token: int, row: Step, others: Iterable[Step]) -> boo
     """Whether the answer to `row` makes a job due that suspended under `token`.
 
     Only rows of that very suspension count: one that an earlier run waited for, or that the run had given up, wakes
-    nobody. `others` are the job's other rows.
+    no job. `others` are the job's other rows.
     """
     if row.token != token:
         return False

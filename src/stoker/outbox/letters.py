@@ -256,7 +256,7 @@ async def replace(streams: Streams, chosen: LetterFilter, payload: bytes, new: M
     await streams.append(state.stream, [made])
     if not (await streams.letters(one, Resolve(holder, claimed[0].token))).n:
         raise StokerError(
-            f"message {ids.text(new)} was appended, but somebody else changed letter {ids.text(old.id)} meanwhile. "
+            f"message {ids.text(new)} was appended, but another operator changed letter {ids.text(old.id)} meanwhile. "
             "Look at it before you replay it."
         )
     return old

@@ -1,7 +1,7 @@
 """Stoker in Django: `INSTALLED_APPS += ["stoker.contrib.django"]` and `STOKER = {"DATABASE": "default"}`.
 
 `jobs` is the app that the settings describe, made when it is first asked for. Asking for it sets Django up if nothing
-has done so yet, as in a worker process: nobody calls `django.setup()` by hand.
+has done so yet, as in a worker process: no caller needs `django.setup()`.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ view.login_required = False  # the dashboard sends visitors to sign in by itself
 
 
 def _visitor(request: HttpRequest) -> tuple[Identity | None, bytes]:
-    """Who asks, with the role that their permissions give; None: nobody has signed in. And the body."""
+    """Who asks, with the role that their permissions give; None: the visitor has not signed in. And the body."""
     user = getattr(request, "user", None)
     if user is None:
         raise ImproperlyConfigured(

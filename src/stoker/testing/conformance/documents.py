@@ -32,7 +32,7 @@ def _operation(store: Store, name: str = "0", **changes: object) -> Operation:
 @pytest.mark.core
 @pytest.mark.spec("ERRORS-01", "ERRORS-02", "ERRORS-05")
 async def test_the_roll_up_adds_the_failures_of_a_closed_minute_to_their_errors(store: Store) -> None:
-    """Once, whoever rolls up and however often; what comes late is added."""
+    """Once, whichever worker rolls up and however often; what comes late is added."""
     store.pass_time(MINUTE - store.now() % MINUTE)
     at, first, second = store.now(), *sorted(store.mint() for _ in range(2))
     line = "Timeout: …\nshop/tasks.py in charge"

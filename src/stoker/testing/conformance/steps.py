@@ -152,7 +152,7 @@ async def test_a_wait_that_timed_out_takes_no_answer(store: Store) -> None:
 
 @pytest.mark.spec("STEP-05")
 async def test_a_saved_wait_belongs_to_no_suspension(store: Store) -> None:
-    """It has no token, and since when it is open stays; its answer wakes nobody who is suspended on another one."""
+    """It has no token, and since when it is open stays; its answer wakes no job that is suspended on another one."""
     job = await store.add()
     claim = await store.take()
     opened = store.now()

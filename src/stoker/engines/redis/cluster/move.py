@@ -86,7 +86,7 @@ async def _arrive(store: Store, shard: Shard, job: JobId, moved_job: MovedJob, u
         unit.write("HSET", unit.shard.key("notes"), job, moved_job.notes)
     for place, error in enumerate(moved_job.errors):
         unit.write("HSET", unit.shard.key("errors"), job + bytes((place,)), error)
-    # Nobody writes rows of a job that is in no shard.
+    # No worker writes rows of a job that is in no shard.
     unit.drop_steps(job)
     for name, stored in await step_rows.of_jobs(store, shard, [job]):
         unit.write("STEP", unit.shard.key(STEPS), name, stored)
