@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SKIPPED = {".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "__pycache__"}
+SKIPPED = {".git", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "__pycache__"}
 ADDRESSES = (
     # The brackets keep these patterns from matching their own source.
     (re.compile(r"(?<![\w.])/(?:[w]ork|[r]oot|home/\w+|Users/\w+)/\w"), "a path of one machine"),
@@ -31,6 +31,10 @@ STATEMENT = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 LOOKED_UP = re.compile(r"""(?:\bsql\(|\bSTATEMENTS\[)"(\w+)"[)\]]""")
 MIGRATION = re.compile(r"(.*/migrations)/(\d+)_\w+\.sql$")
 PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+def skipped(folder: str) -> bool:
+    return folder in SKIPPED or folder.startswith(".venv")
 
 
 def files(root: Path) -> Iterator[Path]:
@@ -49,7 +53,7 @@ def files(root: Path) -> Iterator[Path]:
     if listed and listed.returncode == 0:
         found: Iterable[Path] = (root / name for name in listed.stdout.split("\0") if name)
     else:
-        found = (path for path in root.rglob("*") if not SKIPPED.intersection(path.relative_to(root).parts))
+        found = (path for path in root.rglob("*") if not any(map(skipped, path.relative_to(root).parts)))
     yield from sorted(path for path in found if path.is_file())
 
 

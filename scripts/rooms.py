@@ -41,27 +41,27 @@ class Room:
 
 CHECKS = Room("checks", 60)
 MODEL = Room("model", 50, "tests/model")
-UNIT = Room("unit", 140, "tests")
+UNIT = Room("unit", 260, "tests")
 """Everything that has no room of its own."""
 APART = (
-    Room("worker", 240, "tests/worker"),
-    Room("postgres-engine", 180, "tests/engines/postgres"),
-    Room("faults-postgres", 160, "tests/faults/postgres"),
-    Room("postgres", 140, "tests/conformance/test_postgres.py"),
+    Room("worker", 260, "tests/worker"),
+    Room("postgres-engine", 150, "tests/engines/postgres"),
+    Room("faults-postgres", 120, "tests/faults/postgres"),
+    Room("postgres", 110, "tests/conformance/test_postgres.py"),
     Room("engines", 120, "tests/engines"),
     Room("browser", 110, "tests/browser"),
-    Room("sqlite", 110, "tests/conformance/test_sqlite.py"),
+    Room("sqlite", 80, "tests/conformance/test_sqlite.py"),
     Room("faults-sqlite", 90, "tests/faults/sqlite"),
-    Room("machine", 90, "tests/conformance/test_machine.py"),
-    Room("outbox", 85, "tests/outbox"),
-    Room("pooled", 75, "tests/conformance/test_postgres_pooled.py"),
-    Room("cli", 75, "tests/cli"),
-    Room("web", 65, "tests/web"),
+    Room("machine", 60, "tests/conformance/test_machine.py"),
+    Room("outbox", 75, "tests/outbox"),
+    Room("pooled", 60, "tests/conformance/test_postgres_pooled.py"),
+    Room("cli", 90, "tests/cli"),
+    Room("web", 100, "tests/web"),
     Room("faults-redis", 60, "tests/faults/redis"),
-    Room("redis-cluster", 55, "tests/conformance/test_redis_cluster.py"),
+    Room("redis-cluster", 45, "tests/conformance/test_redis_cluster.py"),
     Room("conformance", 50, "tests/conformance"),
-    Room("admin", 50, "tests/admin"),
-    Room("docs", 40, "tests/docs"),
+    Room("admin", 65, "tests/admin"),
+    Room("docs", 80, "tests/docs"),
     Room("services", 30, "tests/test_services.py"),
 )
 

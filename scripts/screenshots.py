@@ -32,6 +32,8 @@ SHOWN = {
     "overview-dark": ("/", 1280, 900, "dark"),
     "job": ("{job}", 1280, 860, "light"),
     "queues": ("/queues", 1280, 640, "light"),
+    "errors": ("/jobs?q=is:dead,retrying&group=error", 1280, 720, "light"),
+    "kind": ("/kinds/webhooks.deliver", 1280, 860, "light"),
 }
 PAGES = {
     "overview": "/",

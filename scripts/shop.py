@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from stoker import Exponential, Limit, Rate, Stoker, Unique, Worker, current
 from stoker.admin import Admin
-from stoker.engines.base import ERRORS, Engine, outbox_of
+from stoker.engines.base import ERRORS, RELEASES, Engine, outbox_of
 from stoker.engines.sqlite import SqliteEngine
 from stoker.engines.sqlite.file_checks import SIDE_FILES
 from stoker.engines.sqlite.side_folder import END
@@ -40,6 +40,7 @@ from stoker.model.outbox.delivery import Advance
 from stoker.model.outbox.letters import Letter
 from stoker.model.outbox.stream import Entry, Message, Stream
 from stoker.model.query import Prioritize, Query, Selection
+from stoker.model.releases import Release
 from stoker.model.same_error import signature
 from stoker.model.stats import COUNTED, merge, of_all, of_kind
 from stoker.model.throttle import Cool
@@ -74,6 +75,16 @@ KINDS = {
     "reports.monthly_revenue": "reports",
     "warehouse.inventory.reconcile_supplier_stock_levels_against_purchase_orders_v2": "default",
 }
+LABELS = {
+    "billing.charge_subscription": "{amount} {currency} of {user_id}",
+    "users.export_archive": "archive of {user_id}",
+    "media.transcode_video": "upload of {user_id}",
+}
+"""What some kinds write on their jobs."""
+
+RELEASES_OF = (("2026.11.2", 50 * HOUR), ("2026.11.3", 24 * MINUTE))
+"""Releases of the shop, and how long ago workers showed them first."""
+
 LIMITED = """stripe.error.RateLimitError: Request rate limit exceeded. Too many requests to /v1/charges for acct_1Kx0.
 Traceback (most recent call last):
   File "/srv/shop/venv/lib/python3.12/site-packages/stoker/worker/runner.py", line 88, in Runner._run
@@ -125,7 +136,7 @@ def declared(path: Path) -> Stoker:
 def _app(store: Engine | str, mint: Callable[[], bytes] = mint) -> Stoker:
     app = Stoker(store, timeline=isinstance(store, str), mint=mint)
     for kind, queue in KINDS.items():
-        app.declare(kind, queue=queue)
+        app.declare(kind, queue=queue, label=LABELS.get(kind))
     return app
 
 
@@ -348,6 +359,8 @@ async def _errors(engine: Engine, now: Instant) -> None:
             known |= {name: one for name, one in add_failures(known, minute, counts, minute + MINUTE).items() if one}
     for one in known.values():
         await engine.documents.swap(ERRORS, one.id, None, msgspec.json.encode(one))
+    for name, ago in RELEASES_OF:
+        await engine.documents.swap(RELEASES, name, None, msgspec.json.encode(Release(name, now - ago)))
 
 
 async def _settings(engine: Engine, clock: VirtualClock, now: Instant) -> None:
@@ -484,6 +497,7 @@ async def _presences(engine: Engine) -> None:
                     kinds=known,
                     running=running.get(worker, 0),
                     version="0.1.0",
+                    release=RELEASES_OF[-1][0],
                 )
             )
 
@@ -567,7 +581,7 @@ def _task(jobs: Stoker, kind: str, queue: str, work: Work, pace: float) -> None:
             raise Failed(work.error)
 
     run.__name__ = kind.rpartition(".")[2]
-    jobs.task(name=kind, queue=queue, attempts=3)(run)
+    jobs.task(name=kind, queue=queue, attempts=3, label=LABELS.get(kind))(run)
 
 
 class Failed(Exception):

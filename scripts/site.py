@@ -1,0 +1,206 @@
+"""Builds the documentation as a site: plain Markdown in, static pages out.
+
+The pages are those of the repository, in their places, so that every link on them holds. Made from the code are the
+page of all public names (docstrings), the OpenAPI document and, in the pages themselves, the tables of commands and
+settings. Beside each page lies its Markdown, and `llms.txt` lists them for programs that read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.server
+import inspect
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import stoker
+from stoker.web.api.document import document as openapi
+
+ROOT = Path(__file__).resolve().parent.parent
+BESIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "RECIPES.md", "SECURITY.md", "benchmarks/README.md")
+"""Pages outside of `docs/` that pages link to."""
+SHELVES = {
+    "Tutorial": "docs/tutorial",
+    "Guides": "docs/guides",
+    "How-to": "docs/howto",
+    "Reference": "docs/reference",
+    "Explanation": "docs/explanation",
+}
+ENTRY = re.compile(r"^(?:## (.+)|(?:-|\d+\.) \[([^\]]+)\]\(([^)#]+)\)(?::\s*((?:.|\n(?=  ))*))?)$", re.MULTILINE)
+
+
+FILE = re.compile(r"^(```\w+ )file=(\S+)$", re.MULTILINE)
+"""The name of a file above its text; the generator shows it as a title."""
+
+
+class Entry(NamedTuple):
+    """A line of a shelf: the group it stands in, its title, its file from the root, and what it is about."""
+
+    group: str
+    title: str
+    file: str
+    about: str
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="scripts/docs", description="Build the documentation into build/site.")
+    parser.add_argument("--into", type=Path, default=ROOT / "build", help="a folder for the pages and the site (build)")
+    parser.add_argument("--serve", action="store_true", help="then serve it on 127.0.0.1, until Ctrl-C")
+    parser.add_argument("--port", type=int, default=8000, help="port of --serve (8000)")
+    given = parser.parse_args(arguments)
+    pages, site = given.into / "docs", given.into / "site"
+    for folder in (pages, site):
+        shutil.rmtree(folder, ignore_errors=True)
+    stage(pages)
+    (given.into / "zensical.toml").write_text(configuration(), encoding="utf-8")
+    command = [str(Path(sys.executable).parent / "zensical"), "build", "--strict", "--clean"]
+    built = subprocess.run([*command, "--config-file", str(given.into / "zensical.toml")], check=False)
+    if built.returncode:
+        print("stoker: the site has broken links or pages; they are named above", file=sys.stderr)
+        return built.returncode
+    write_for_programs(pages, site)
+    print(f"stoker: {sum(1 for _ in site.rglob('*.html'))} pages in {site}")
+    if given.serve:
+        serve(site, given.port)
+    return 0
+
+
+def stage(pages: Path) -> None:
+    """Copy the pages to where the generator reads them, with what is made from the code."""
+    shutil.copytree(ROOT / "docs", pages / "docs")
+    shutil.copytree(ROOT / "examples", pages / "examples", ignore=shutil.ignore_patterns("__pycache__", "*.db*"))
+    for name in (*BESIDE, "tests/spec.md"):
+        (pages / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, pages / name)
+    for page in pages.rglob("*.md"):
+        page.write_text(FILE.sub(r'\1title="\2"', page.read_text(encoding="utf-8")), encoding="utf-8")
+    (pages / "docs/reference/python.md").write_text(names_page(), encoding="utf-8")
+    (pages / "docs/reference/openapi.json").write_text(json.dumps(openapi(), indent=1), encoding="utf-8")
+
+
+def shelf(folder: str) -> Iterator[Entry]:
+    """The pages of a shelf, as its README lists them."""
+    group = ""
+    for heading, title, file, about in ENTRY.findall((ROOT / folder / "README.md").read_text(encoding="utf-8")):
+        if heading:
+            group = heading
+        else:
+            yield Entry(group, title, str((ROOT / folder / file).resolve().relative_to(ROOT)), " ".join(about.split()))
+
+
+def configuration() -> str:
+    """What the generator is to do: the navigation is that of the shelves."""
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    nav: list[object] = [{"Stoker": "README.md"}]
+    for name, folder in SHELVES.items():
+        groups: dict[str, list[object]] = {"": [f"{folder}/README.md"]}
+        for entry in shelf(folder):
+            groups.setdefault(entry.group, []).append({entry.title: entry.file})
+        if name == "Reference":
+            groups["In code"].append({"Every public name": "docs/reference/python.md"})
+        plain = groups.pop("")
+        nav.append({name: [*plain, *({group: pages} for group, pages in groups.items())]})
+    nav.append({"Project": [{path.removesuffix(".md"): path} for path in BESIDE[1:]]})
+    return f"""[project]
+site_name = "Stoker"
+site_description = {json.dumps(about["description"])}
+docs_dir = "docs"
+site_dir = "site"
+nav = {toml(nav)}
+
+[project.theme]
+font = false
+language = "en"
+features = ["navigation.tabs", "navigation.sections", "navigation.top", "content.code.copy", "search.highlight"]
+
+[[project.theme.palette]]
+media = "(prefers-color-scheme: light)"
+scheme = "default"
+toggle.icon = "lucide/sun"
+toggle.name = "Dark"
+
+[[project.theme.palette]]
+media = "(prefers-color-scheme: dark)"
+scheme = "slate"
+toggle.icon = "lucide/moon"
+toggle.name = "Light"
+"""
+
+
+def toml(value: object) -> str:
+    """Lists, tables of one line and texts, as TOML."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)} = {toml(inner)}' for key, inner in value.items())}}}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def names_page() -> str:
+    """Every name that `stoker` exports, with its signature and docstring."""
+    parts = [
+        "# Every public name\n\nImported from `stoker`. Made from the code: other pages of the reference explain it."
+    ]
+    parts += [name_part(name) for name in sorted({*stoker.__all__, *stoker.ON_USE}, key=str.lower)]
+    return "\n\n".join(parts) + "\n"
+
+
+def name_part(name: str) -> str:
+    found = getattr(stoker, name)
+    lines = [f"## {name}", signature(name, found), document(found)]
+    if inspect.isclass(found):
+        for method, value in inspect.getmembers(found, callable):
+            text = document(value) if not method.startswith("_") and method in vars(found) else ""
+            if text:
+                lines.append(f"### {name}.{method}\n\n{signature(method, value)}\n\n{text}")
+    return "\n\n".join(line for line in lines if line)
+
+
+def signature(name: str, value: object) -> str:
+    if not callable(value):
+        return ""
+    try:
+        return f"```text\n{name}{inspect.signature(value)}\n```"
+    except ValueError:  # written in C
+        return ""
+
+
+def document(value: object) -> str:
+    found = inspect.getdoc(value) if callable(value) else None
+    return (found or "").replace("\n#", "\n\\#")
+
+
+def write_for_programs(pages: Path, site: Path) -> None:
+    """Lay the Markdown of each page beside it, and list the pages in `llms.txt`."""
+    for page in pages.rglob("*.md"):
+        twin = site / page.relative_to(pages)
+        twin.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(page, twin)
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["description"]
+    lines = [f"# Stoker\n\n> {about}\n\n- [README](README.md): what it is, a first program, guarantees, install"]
+    for name, folder in SHELVES.items():
+        lines.append(f"\n## {name}\n")
+        lines += [f"- [{one.title}]({one.file}): {one.about}" for one in shelf(folder)]
+    (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def serve(site: Path, port: int) -> None:
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
+        print(f"stoker: http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
