@@ -23,6 +23,7 @@ from stoker.engines.sqlite.subqueues import BEFORE_ALL
 from stoker.engines.sqlite.unit_of_work import BLOCK, COMPLETED, ENQUEUED, MARK_EVERY
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_ATTEMPTS
+from stoker.model.run_origins import number
 from stoker.model.time import DAY
 
 WORKER = "bare"
@@ -105,7 +106,8 @@ class Bare:
             execute(_QUEUE_BY_QID, (qid,)).fetchall()
             expires = now + self._keep
             many(_FENCE, [(wid, row[4], row[2]) for row in held])
-            rows = [(row[0], row[4], qid, row[2], row[1], claimed, now, expires, None) for row in held]
+            origin = number(WORKER)
+            rows = [(row[0], row[4], qid, row[2], row[1], claimed, now, expires, origin, None) for row in held]
             many(_FINISH, rows)
             execute(_TROUBLE_OVER, (NOOP,)).fetchall()
         else:

@@ -43,6 +43,9 @@ VALUE = b'{"ok":true,"id":"ch_123456789"}'
 GO = Step("go", StepState.WAITING)
 BATCH = 100
 SLOTS = 100
+TALKERS, WORDS = 100, 50
+"""Runs that emit, and how many values each of them emits a second."""
+
 MORE = 5
 """Steps that one side of the worker row has more than the other."""
 
@@ -206,6 +209,56 @@ def one_more_step(session: Session, name: str, stores: Stores) -> Iterator[Row]:
     yield _times(f"durable.{name}.step", "µs/step", pairs, at_most(2.5, "ratio"), note)
 
 
+# --- beside runs that emit --------------------------------------------------------------------------------------
+
+
+async def _beside_talkers(url: str, number: int, *, emit: bool) -> float:
+    """Microseconds that a worker takes for a plain job while `TALKERS` other runs emit, or do the same without it."""
+    jobs, over = Stoker(url, timeline=False), asyncio.Event()
+
+    @jobs.task
+    async def work(n: int) -> None:
+        pass
+
+    @jobs.task(queue="talk")
+    async def talk() -> None:
+        run, words = current(), 0
+        while not over.is_set():
+            words += 1
+            if emit:
+                run.emit({"token": words, "text": "word"})
+            await asyncio.sleep(1 / WORDS)
+
+    async with jobs:
+        await jobs.enqueue_many([talk.draft() for _ in range(TALKERS)])
+        for start in range(0, number, 1_000):
+            await jobs.enqueue_many([work.draft(n) for n in range(start, start + 1_000)])
+        last = await work.enqueue(number)
+        worker, meter = Worker(jobs, {"default": SLOTS, "talk": TALKERS}), Meter()
+        await worker.start()
+        with meter:
+            await last.result()
+        over.set()
+        await worker.stop()
+    meter.jobs = number
+    return meter.pace
+
+
+def beside_talkers(session: Session, name: str, stores: Stores) -> Iterator[Row]:
+    fresh, drop = stores
+    number = session.sized(10_000, 60_000)
+    url = fresh()
+
+    def run(*, emit: bool) -> float:
+        return asyncio.run(_beside_talkers(url, number, emit=emit))
+
+    run(emit=True)  # the first run finds nothing prepared
+    pairs = in_turns(max(session.rounds, FEWEST_ROUNDS), partial(run, emit=True), partial(run, emit=False))
+    drop(url)
+    note = f"a plain job while {TALKERS} runs emit {WORDS} values a second each, against the same without emitting"
+    yield _times(f"durable.{name}.emit", "µs/job", pairs, at_most(1.1, "ratio"), note)
+
+
 # --- beside suspended jobs --------------------------------------------------------------------------------------
 
 
@@ -344,12 +397,12 @@ def late(session: Session, name: str, stores: Stores) -> Iterator[Row]:
 
 
 def measured(session: Session, name: str, stores: Stores) -> Iterator[Row]:
-    for part in (calls, one_more_step, beside, late):
+    for part in (calls, one_more_step, beside_talkers, beside, late):
         yield from part(session, name, stores)
 
 
 def on_sqlite(session: Session) -> Iterator[Row]:
-    with session.copies(empty(session), 6) as paths:
+    with session.copies(empty(session), 7) as paths:
         waiting = [f"sqlite:///{path}" for path in paths]
         yield from measured(session, "sqlite", (waiting.pop, lambda _: None))
 

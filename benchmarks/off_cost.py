@@ -46,7 +46,7 @@ async def _furnish(engine: Engine) -> None:
         await engine.jobs.insert(into_group(group, members), group=new_group(group, sealed=True))
 
 
-async def _lived(engine: Engine, jobs: int, *, beside: bool) -> Meter:
+async def lived(engine: Engine, jobs: int, *, beside: bool = False, result: bytes | None = None) -> Meter:
     """Insert, claim and settle plain jobs in batches; all three count."""
     await engine.open()
     try:
@@ -59,7 +59,7 @@ async def _lived(engine: Engine, jobs: int, *, beside: bool) -> Meter:
             with meter:
                 await engine.jobs.insert(made)
                 claims = await engine.jobs.claim(Demand("bench", ((QUEUE, BATCH),)))
-                await engine.jobs.settle([conclude(claim, Done()) for claim in claims])
+                await engine.jobs.settle([conclude(claim, Done(result)) for claim in claims])
             meter.jobs += len(claims)
         await engine.jobs.renew("bench", [], lease=0)
     finally:
@@ -73,7 +73,7 @@ def measured(session: Session, name: str, fresh: Callable[[], str], drop: Callab
     def run(*, beside: bool) -> Meter:
         url = fresh()
         try:
-            return asyncio.run(_lived(engine_from_url(url), jobs, beside=beside))
+            return asyncio.run(lived(engine_from_url(url), jobs, beside=beside))
         finally:
             drop(url)
 
