@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from stoker.app import Stoker
-from stoker.context import METADATA_WARNING, CancelToken, Context, Stopping, current, running, waiting_for
+from stoker.context import METADATA_WARNING, Context, current, running, waiting_for
 from stoker.model import ids
+from stoker.model.emitted import Ring
 from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, Claim, Draft, Note, Options, Settlement, Verdict
 from stoker.model.lifecycle import PLAIN_RULES, Rules
 from stoker.model.steps import Save, Step
 from stoker.model.time import SECOND
+from stoker.stopping import CancelToken, Stopping
 
 
 class Host:
@@ -40,6 +42,8 @@ class Host:
     def settled(self, claim: Claim, settlement: Settlement) -> None:
         raise AssertionError
 
+    def emit(self, claim: Claim, ring: Ring, entry: bytes) -> None: ...
+
     def withhold_notes(self, claim: Claim) -> None:
         raise AssertionError
 
@@ -57,6 +61,9 @@ class Host:
 
     async def save_steps(self, save: Save) -> Verdict:
         raise AssertionError
+
+    def store_now(self, context: Context) -> int:
+        raise AssertionError(context)
 
     def main_line(self, context: Context) -> None:
         raise AssertionError

@@ -10,6 +10,7 @@ from stoker import controls
 from stoker.app import Stoker
 from stoker.engines.base import Engine
 from stoker.engines.memory import MemoryEngine
+from stoker.model.budgets import ONLY
 from stoker.model.errors import InvalidInput, InvalidName, LockLost, StokerError
 from stoker.model.job import Status
 from stoker.model.throttle import Rate
@@ -166,7 +167,7 @@ async def test_what_code_declares_is_stored_when_a_worker_starts(timed_jobs: Sto
     settings = await mail.settings()
     assert (settings.workers, settings.rate, settings.changed) == (7, Rate(5), frozenset({"workers"}))
     [budget] = await (await timed_jobs.engine()).control.budgets()
-    assert budget.bucket.rate == Rate(4)
+    assert budget.buckets[ONLY].rate == Rate(4)
 
 
 @pytest.mark.spec("QUEUE-18")

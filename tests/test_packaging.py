@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import subprocess
 import sys
 import tomllib
+import zipfile
 from importlib.metadata import metadata, requires
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+
+from stoker import Stoker
+from stoker.engines.postgres import schema as postgres_schema_module
+from stoker.engines.sql.migrations import Migration
+from stoker.engines.sqlite import schema as sqlite_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -71,3 +81,82 @@ def test_without_pytest_the_conformance_suite_alone_is_missing_and_names_its_ext
 @pytest.mark.spec("API-31")
 def test_the_conformance_extra_brings_what_the_suite_needs() -> None:
     assert {"pytest", "pytest-asyncio", "hypothesis"} <= set(extra("conformance"))
+
+
+# --- the wheel ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=240)
+    [made] = folder.glob("*.whl")
+    return made
+
+
+def test_the_wheel_holds_the_package_its_licence_and_its_bill_of_materials(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        [bom] = [name for name in names if name.endswith(".dist-info/sboms/sbom.cdx.json")]
+        listed = {file["name"] for one in json.loads(archive.read(bom))["components"] for file in one["components"]}
+    assert listed <= names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    wanted = {f.relative_to(ROOT / "src").as_posix() for f in (ROOT / "src").rglob("*") if f.is_file()}
+    assert {name for name in wanted if "__pycache__" not in name} <= names
+
+
+OLDER = """
+import asyncio, sys
+import stoker
+from stoker import Stoker, Worker
+assert stoker.__file__.startswith(sys.argv[2]), stoker.__file__
+jobs = Stoker(sys.argv[1])
+
+@jobs.task
+async def greet(name: str) -> str:
+    return f"hello {name}"
+
+async def main() -> None:
+    async with jobs, Worker(jobs):
+        print(await (await greet.enqueue("world")).result(timeout=60))
+
+asyncio.run(main())
+"""
+ADDS = "CREATE TABLE stoker{0}later (n int); ALTER TABLE {1} ADD COLUMN later int;"
+
+
+@pytest.mark.spec("PGOPEN-10")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_release_works_beside_a_newer_schema_that_only_added(
+    store: str, wheel: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wheel stands for the running release, this process for the next one, with a column and a table more."""
+    if store == "sqlite":
+        schema: ModuleType = sqlite_schema
+        url, text = f"sqlite:///{tmp_path}/jobs.db", ADDS.format("_", "stoker_ready")
+    else:
+        schema = postgres_schema_module
+        url = f"{request.getfixturevalue('postgres_url')}?schema={request.getfixturevalue('postgres_schema')}"
+        text = ADDS.format(".", "stoker.job")
+    release = tmp_path / "release"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(release)
+    (tmp_path / "older.py").write_text(OLDER, encoding="utf-8")
+
+    def older() -> str:
+        command = [sys.executable, str(tmp_path / "older.py"), url, str(release)]
+        environment = {**os.environ, "PYTHONPATH": str(release)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+        return done.stdout + done.stderr
+
+    assert older() == "hello world\n"
+    later = Migration(len(schema.MIGRATIONS) + 1, "later", text)
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, later))
+    engine = Stoker(url).root()
+    assert len(asyncio.run(engine.migrate())) == 2
+    assert older() == "hello world\n"
+    breaking = Migration(later.number + 1, "gone", "-- breaking: stop all workers of 0.1\nSELECT 1;")
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, breaking))
+    asyncio.run(engine.migrate(stopped=True))
+    assert "stop all workers of 0.1" in older()

@@ -16,7 +16,7 @@ HOW_TOS = sorted((ROOT / "docs" / "howto").glob("*.md"))
 PYTHON = re.compile(r"^```python[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NAMES = (
     "Stoker Worker Outbox Inbox Task Chunk JobHandle Job Step Draft chain PREVIOUS RESULTS Receipt Schedule current "
-    "Context Transition FailedRun Unique Limit Rate Curve Exponential Linear Fixed Delays Never Snooze Throttle "
+    "Context Transition FailedRun Unique Seal Limit Rate Curve Exponential Linear Fixed Delays Never Snooze Throttle "
     "Retry Reject StokerError JobFailed JobCanceled StepFailed GroupFailed GroupClosed ResultUnavailable NotFound "
     "Duplicate UnknownTask InvalidInput EngineError Raw Status JobLogFilter JsonFormatter RedactingFilter"
 )
@@ -26,6 +26,7 @@ HOME = {
     "stoker.admin",
     "stoker.testing",
     "stoker.outbox",
+    "stoker.watching",
     "stoker.web",
     "stoker.contrib.django",
     "stoker.contrib.django.testing",
@@ -38,7 +39,7 @@ HOME = {
 @pytest.mark.spec("API-20")
 def test_the_public_names_are_exactly_these() -> None:
     assert " ".join(stoker.__all__) == NAMES
-    assert len({*stoker.__all__, *stoker.ON_USE}) <= 51
+    assert len({*stoker.__all__, *stoker.ON_USE}) <= 53
     assert all(getattr(stoker, name) for name in (*stoker.__all__, *stoker.ON_USE))
     with pytest.raises(AttributeError, match="has no attribute 'Wroker'"):
         stoker.Wroker  # type: ignore[attr-defined]

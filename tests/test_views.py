@@ -13,6 +13,7 @@ from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.events import Transition
 from stoker.model.job import Failure, Options, Status, Stored
+from stoker.model.run_origins import RunOrigin
 from stoker.model.time import HOUR, SECOND
 from stoker.testing.clock import VirtualClock
 from stoker.views import FailedRun, Job
@@ -76,21 +77,27 @@ def test_a_record_shows_everything_the_store_has_about_a_job() -> None:
         scheduled_at=2 * SECOND,
         options=Options(timeout=SECOND, keep=HOUR, isolation="process"),
         started_at=3 * SECOND,
-        history=(Failure(4 * SECOND, 1, "boom"),),
+        history=(Failure(4 * SECOND, 1, "boom", 7), Failure(5 * SECOND, 2, "boom", 8)),
         successor=b"\1" * 16,
+        origin=7,
     )
-    shown = views.job(record)
+    shown = views.job(record, {7: RunOrigin(7, "w", "web-3", 11, "r42")})
     assert (shown.id, shown.successor) == (NAME, NAME)
-    assert shown.history == (FailedRun(datetime(1970, 1, 1, 0, 0, 4, tzinfo=UTC), 1, "boom"),)
-    options = {"timeout", "expires", "keep", "backoff", "isolation", "then", "group", "limit"}
-    flat: dict[str, set[str]] = {"options": options, "settled": {"suspended"}}
+    place = views.Origin("w", "web-3", 11, "r42")
+    assert shown.history == (
+        FailedRun(datetime(1970, 1, 1, 0, 0, 4, tzinfo=UTC), 1, "boom", place),
+        FailedRun(datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC), 2, "boom"),
+    )
+    assert (shown.origin, views.job(record).origin) == (place, None)
+    options = {"timeout", "expires", "keep", "backoff", "isolation", "then", "group", "limit", "label"}
+    flat: dict[str, set[str]] = {"options": options, "settled": {"suspended"}, "known_as": set()}
     wanted = {name for field in stored.Job.__struct_fields__ for name in flat.get(field, {field})}
     assert set(Job.__struct_fields__) == wanted | {"unreadable"}
     assert not shown.unreadable
     assert views.job(msgspec.structs.replace(record, metadata={CORRUPT: "no state"})).unreadable
     plain = [field for field in msgspec.structs.fields(stored.Job) if field.type in (str, bytes, int, Status)]
     for field in plain:
-        if field.name not in ("id", "created_at", "scheduled_at"):
+        if field.name not in ("id", "created_at", "scheduled_at", "origin"):
             assert getattr(shown, field.name) == getattr(record, field.name)
     hints = typing.get_type_hints(Job)
     assert [

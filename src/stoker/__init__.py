@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stoker.app import Stoker
 from stoker.codec.signature import Raw
 from stoker.context import Context, JobLogFilter, current
+from stoker.engines.sealed.seal import Seal
 from stoker.handle import JobHandle
 from stoker.hooks import FailedRun
 from stoker.limits import Limit
@@ -39,6 +40,7 @@ from stoker.views import Curve, Job, Receipt, Schedule, Step
 
 if TYPE_CHECKING:
     from stoker.observe.logs import JsonFormatter, RedactingFilter
+    from stoker.observe.otel_metrics import meter as meter
     from stoker.observe.prometheus import StoreCollector as StoreCollector
     from stoker.observe.tracing import trace as trace
     from stoker.outbox import Inbox, Outbox
@@ -65,6 +67,7 @@ __all__ = [
     "Transition",
     "FailedRun",
     "Unique",
+    "Seal",
     "Limit",
     "Rate",
     "Curve",
@@ -109,11 +112,12 @@ ON_USE = {
     "JsonFormatter": "stoker.observe.logs",
     "RedactingFilter": "stoker.observe.logs",
     "StoreCollector": "stoker.observe.prometheus",
+    "meter": "stoker.observe.otel_metrics",
     "trace": "stoker.observe.tracing",
 }
 """What not every producer needs, and the module that has it. Two need an extra, so `import *` leaves them out."""
 
-EXTRAS = {"StoreCollector": "prometheus", "trace": "otel"}
+EXTRAS = {"StoreCollector": "prometheus", "meter": "otel", "trace": "otel"}
 
 
 if not TYPE_CHECKING:  # a checker would take it for a promise that every name exists

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
+import functools
 import inspect
 import logging
 import os
@@ -22,15 +23,17 @@ import msgspec
 from stoker import sync, views
 from stoker.codec.signature import Signature
 from stoker.context import Context
-from stoker.controls import BudgetHandle, Declarations, LockHandle, QueueHandle, tuning
+from stoker.controls import BudgetHandle, Declarations, LockHandle, QueueHandle, given_rates, tuning
 from stoker.engine_pool import EnginePool, LoopEngine
 from stoker.engines.base import Engine, Transaction
+from stoker.engines.sealed.engine import sealed
+from stoker.engines.sealed.seal import Seal
 from stoker.engines.sql.user_handles.handles import running_loop
 from stoker.engines.url import engine_from_url, engine_options
 from stoker.event_buffer import EventBuffer, wall
 from stoker.groups import GroupHandle, NewGroup
 from stoker.handle import JobHandle
-from stoker.hooks import FailedRun, Listener, Listeners, Middleware, PlainMiddleware, Tracing, is_plain
+from stoker.hooks import FailedRun, Listener, Listeners, Metering, Middleware, PlainMiddleware, Tracing, is_plain
 from stoker.joining import Joining, joined
 from stoker.model import ids
 from stoker.model import job as stored
@@ -108,6 +111,7 @@ class Stoker(Registry):
     `tenant` supplies the tenant if the caller gives none. `namespace` prefixes the kinds and the default queue, so that
     several services can share a store: `billing.send` in `billing.default`. A name or queue that is given is used
     unchanged. `transaction` opens the transactions of `current().transaction()`: a factory such as `Session.begin`.
+    `seal` encrypts what is stored of jobs and messages.
     """
 
     def __init__(
@@ -133,8 +137,11 @@ class Stoker(Registry):
         mint: Callable[[], JobId] = mint,
         timeline: bool = True,
         transaction: Factory[Any] | None = None,
+        seal: Seal | None = None,
         **options: Any,
     ) -> None:
+        if seal is not None and not isinstance(seal, Seal):
+            raise InvalidInput("seal", type(seal).__name__, 'must be a Seal, such as Seal(keys={"2026-11": key})')
         if namespace is not None:
             namespace = check_name("namespace", namespace)
         queue = queue or inside(namespace, DEFAULT_QUEUE)
@@ -147,6 +154,7 @@ class Stoker(Registry):
             tenant=tenant,
             mint=mint,
             policy=Policy(retry_on, give_up_on, retry_if),
+            seal=seal,
         )
         pace = {field.name: options.pop(field.name, None) for field in dataclasses.fields(TimelineSettings)}
         self._pace = resolve(TimelineSettings, pace, environ=os.environ)
@@ -157,6 +165,7 @@ class Stoker(Registry):
         self.listeners: Listeners[Transition] = Listeners(listeners)
         self.errors: Listeners[FailedRun] = Listeners()
         self.tracing: Tracing | None = None
+        self.metering: Metering | None = None
         self.services = Services()
         self.transaction = transaction
         self.ambient: Callable[[], Transaction | None] | None = None
@@ -169,7 +178,13 @@ class Stoker(Registry):
 
     def _make_pool(self, url: str | Engine | None, options: dict[str, Any]) -> EnginePool:
         """Make the engines of the store; an integration may know later where that is."""
-        return EnginePool(engine_maker(url, options), None if isinstance(url, str) else url)
+        given = None if isinstance(url, str) else url
+        return EnginePool(engine_maker(url, options), given, around=self.around)
+
+    @property
+    def around(self) -> Callable[[Engine], Engine] | None:
+        """What every engine of the app is wrapped in: its seal, if it has one."""
+        return None if self.seal is None else functools.partial(sealed, seal=self.seal)
 
     def __repr__(self) -> str:
         return f"<Stoker {len(self._tasks)} tasks>"
@@ -245,19 +260,21 @@ class Stoker(Registry):
         self.declarations.queue(handle.name, tuning(workers, fair, rate, keep_done, keep_dead, curve))
         return handle
 
-    def budget(self, name: str, rate: Rate | None = None) -> BudgetHandle:
-        """A budget to spend from, shared by every process on the store. A rate that is given is declared.
+    def budget(self, name: str, rate: Rate | None = None, *, keyed: bool = False, **measures: Rate) -> BudgetHandle:
+        """A budget to spend from, shared by every process on the store. What is given is declared.
 
-        A worker stores declarations when it starts; a rate that people changed meanwhile stays as they set it.
+        It has one rate, or one for each measure, as in `requests=Rate(500, per=60), tokens=Rate(200_000, per=60)`.
+        `keyed`: each key that spends has tokens of its own. A worker stores declarations when it starts; a rate that
+        people changed meanwhile stays as they set it.
         """
         handle = BudgetHandle(self, name)
-        if rate is not None:
-            self.declarations.budget(handle.name, rate)
+        if (rates := given_rates(rate, measures, keyed=keyed)) is not None:
+            self.declarations.budget(handle.name, rates)
         return handle
 
-    async def spend(self, budget: str, n: int = 1) -> Grant:
-        """Take `n` tokens from a budget or none; a refusal says how long to wait."""
-        return await self.budget(budget).spend(n)
+    async def spend(self, /, budget: str, n: int | None = None, *, key: str | None = None, **measures: int) -> Grant:
+        """Take tokens of a budget, of every measure that is named, or none; a refusal says how long to wait."""
+        return await self.budget(budget).spend(n, key=key, **measures)
 
     spend_sync = in_sync(spend)
 
@@ -585,7 +602,7 @@ class Stoker(Registry):
         swapped = ("_pool", "timeline", "declarations", "_schedules", "middleware", "tested", "unattended")
         kept = {name: vars(self)[name] for name in swapped}
         self.tested, self.unattended = True, unattended
-        pool = self._pool = EnginePool(lambda: engine)
+        pool = self._pool = EnginePool(lambda: engine, around=self.around)
         pool.added = self._watch_closings
         if self.timeline is not None:
             self.timeline = EventBuffer(self._pace.event_buffer, self._pace.event_chunk)

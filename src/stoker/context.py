@@ -12,19 +12,20 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, MutableMapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 
 from stoker.codec.error_text import safe, text_of
 from stoker.codec.signature import Call
-from stoker.durable import DurableRun, tries_of
+from stoker.codec.to_json import encode_value
+from stoker.durable.run import DurableRun, tries_of
 from stoker.job_participant import Commit, JobParticipant
 from stoker.model import ids
-from stoker.model.control import Refusal
+from stoker.model.budgets import Spend, asked_of
+from stoker.model.emitted import LARGEST_EMITTED, Ring, What, entry
 from stoker.model.errors import GroupClosed, InvalidInput, StokerError
 from stoker.model.groups import GROUP, into_group
 from stoker.model.ids import JobId
@@ -43,12 +44,13 @@ from stoker.model.job import (
 )
 from stoker.model.lifecycle import Rules
 from stoker.model.origin import origin, trace_id
-from stoker.model.outcome import Held, OutOfTokens
 from stoker.model.retry import Backoff
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.steps import Save, Step
-from stoker.model.throttle import Grant
-from stoker.model.time import SECOND, Seconds, instant, moment, span
+from stoker.model.time import SECOND, Instant, Seconds, instant, moment, span
+from stoker.reservation import Reservation, take
+from stoker.run_metadata import NOTED, RunMetadata
+from stoker.stopping import CancelToken, Stopping
 from stoker.sync import in_sync
 from stoker.transaction_block import Block, Factory
 
@@ -65,12 +67,12 @@ logger = logging.getLogger("stoker.job")
 LONGEST_LINE = 16 << 10
 """Bytes of one line on a job's record."""
 
-NOTED = "exec_"
-"""Prefix of metadata keys that runs wrote."""
-
 METADATA_WARNING = f"{NOTED}metadata_warning"
 """Metadata key: why the metadata of a run was not stored."""
 
+
+_making_ring = threading.Lock()
+"""Two threads of a handler may emit its first value at once."""
 
 _UNREAD = "\0"
 """No correlation can be this: it was not looked for yet."""
@@ -99,8 +101,12 @@ class Runtime(Protocol):
         """Write to the job's record soon; may be called from any thread."""
         ...
 
+    def emit(self, claim: Claim, ring: Ring, entry: bytes) -> None:
+        """Store soon what the run has emitted: the entry is in the ring; may be called from any thread."""
+        ...
+
     def withhold_notes(self, claim: Claim) -> None:
-        """Leave to a block what the run notes, until `release_notes`; may be called from any thread."""
+        """Leave to a block what the run notes and emits, until `release_notes`; may be called from any thread."""
         ...
 
     def take_note(self, claim: Claim) -> Note | None:
@@ -108,7 +114,7 @@ class Runtime(Protocol):
         ...
 
     def release_notes(self, claim: Claim) -> None:
-        """Go on to write what the run notes; may be called from any thread."""
+        """Go on to write what the run notes and emits; may be called from any thread."""
         ...
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
@@ -123,6 +129,10 @@ class Runtime(Protocol):
         """Store rows of a run under its claim."""
         ...
 
+    def store_now(self, context: Context) -> Instant:
+        """Return about the store's time; may be called from any thread."""
+        ...
+
     def main_line(self, context: Context) -> tuple[asyncio.Task[Any], Any] | None:
         """Return the task that runs an async handler, and the handler's coroutine; None: it has ended."""
         ...
@@ -130,121 +140,6 @@ class Runtime(Protocol):
     def suspend(self, context: Context) -> None:
         """Interrupt a run that only waits: what becomes of it is decided."""
         ...
-
-
-class Stopping:
-    """Whether the worker is stopping: true from the beginning of the grace, until which running jobs may finish.
-
-    A long handler looks at it now and then (`if current().stopping:`), or waits for it: `await current().stopping`
-    in an async handler, `current().stopping.wait(5)` in a thread or process. Then it saves what it has and raises
-    `Snooze`, and the next run goes on from there.
-    """
-
-    __slots__ = ("_event", "_lock", "_waiters")
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self._lock = threading.Lock()
-        self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
-
-    def __bool__(self) -> bool:
-        return self._event.is_set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until the worker is stopping, at most `timeout` seconds; returns whether it is."""
-        return self._event.wait(timeout)
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._set_by_worker().__await__()
-
-    async def _set_by_worker(self) -> None:
-        waiter = asyncio.get_running_loop(), asyncio.Event()
-        with self._lock:
-            if self._event.is_set():
-                return
-            self._waiters.add(waiter)
-        try:
-            await waiter[1].wait()
-        finally:
-            with self._lock:
-                self._waiters.discard(waiter)
-
-    def set(self) -> None:
-        """Mark the worker as stopping; may be called from any thread."""
-        with self._lock:
-            self._event.set()
-            waiters = list(self._waiters)
-        for loop, event in waiters:
-            with suppress(RuntimeError):  # that loop is closed: nothing waits there any more
-                loop.call_soon_threadsafe(event.set)
-
-
-class CancelToken:
-    """Whether the run should stop, and why: the user, a shutdown, a timeout or a lost claim.
-
-    An async handler is also interrupted by CancelledError; a sync one in its thread has to check here. `cause` is what
-    the worker knows of it (`executors.outcomes.Cause`).
-    """
-
-    __slots__ = ("cause", "reason")
-
-    def __init__(self) -> None:
-        self.reason: str | None = None
-        self.cause: Enum | None = None
-
-    @property
-    def requested(self) -> bool:
-        """Should this run stop?"""
-        return self.reason is not None
-
-    def __bool__(self) -> bool:
-        return self.reason is not None
-
-
-class RunMetadata(MutableMapping[str, str]):
-    """Metadata of a run: its own, then that of earlier attempts, then that of the enqueue.
-
-    Only the run's own (`own`) can be changed. `changed`, if set, is called with each key and its new value, None when
-    it is removed.
-    """
-
-    __slots__ = ("_earlier", "changed", "own")
-
-    def __init__(self, claim: Claim) -> None:
-        stored = claim.metadata or {}
-        noted = {key.removeprefix(NOTED): value for key, value in stored.items() if key.startswith(NOTED)}
-        self._earlier = {**(claim.options.metadata or {}), **noted}
-        self.own: dict[str, str] = {}
-        self.changed: Callable[[str, str | None], None] | None = None
-
-    def __getitem__(self, key: str) -> str:
-        return self.own[key] if key in self.own else self._earlier[key]
-
-    def __setitem__(self, key: str, value: str) -> None:
-        self.own[key] = value
-        if self.changed is not None:
-            self.changed(key, value)
-
-    def __delitem__(self, key: str) -> None:
-        del self.own[key]
-        if self.changed is not None:
-            self.changed(key, None)
-
-    def note(self, key: str, value: str | None) -> None:
-        """Write or remove what the run wrote in a child process."""
-        if value is None:
-            self.own.pop(key, None)
-        else:
-            self.own[key] = value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self._earlier, **self.own})
-
-    def __len__(self) -> int:
-        return len({**self._earlier, **self.own})
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
 
 
 class Context:
@@ -265,7 +160,7 @@ class Context:
             "limit",
             "main",
         ),
-        *("result_warning", "runtime", "trace"),
+        *("result_warning", "ring", "runtime", "trace"),
     )
 
     def __init__(self, claim: Claim, runtime: Runtime, arguments: Call = ((), {}), limit: float | None = None) -> None:
@@ -282,6 +177,7 @@ class Context:
         self.commit: Commit | None = None
         self.durable: DurableRun | None = None
         self.main: Any = None
+        self.ring: Ring | None = None
         self._metadata: RunMetadata | None = None
         self._correlation: str | None = _UNREAD
 
@@ -457,11 +353,38 @@ class Context:
             self._correlation = origin(self.claim.payload, self.claim.options.metadata).correlation
         return self._correlation
 
-    def progress(self, fraction: float) -> None:
-        """Report progress between 0 and 1."""
+    def progress(self, fraction: float, text: str | None = None, data: Any = None) -> None:
+        """Report progress between 0 and 1. `text` and `data`, which is JSON, go to those who watch the job."""
         if not 0 <= fraction <= 1:
             raise InvalidInput("progress", fraction, "must be between 0 and 1")
+        told = b""
+        if text is not None or data is not None:
+            shown = None if text is None else text_of(text, LONGEST_LINE)
+            told = encode_value([fraction, shown, data], (data,), f"progress of {self.kind}", LARGEST_EMITTED)
         self.runtime.note(self.claim, float(fraction), ())
+        if told:
+            self._emit(What.PROGRESS, told)
+
+    def emit(self, value: Any) -> None:
+        """Send a value to those who watch the job: `async for event in handle.watch()`. Works in threads and processes.
+
+        The value is JSON of at most 64 KiB. Values are stored within about 40 ms and before the end of the run; the
+        store keeps the last 1,000 of a job, up to 256 KiB. It never waits for the store. A block stores what was
+        emitted in it when it commits.
+        """
+        self._emit(What.VALUE, encode_value(value, (value,), f"emit of {self.kind}", LARGEST_EMITTED))
+
+    def _emit(self, what: What, body: bytes) -> None:
+        self.pass_on(entry(self.runtime.store_now(self), what, body))
+
+    def pass_on(self, one: bytes) -> None:
+        """Send an entry as it is stored."""
+        claim = self.claim
+        with _making_ring:
+            if self.ring is None:
+                self.ring = Ring(claim.token, claim.attempt, fresh=claim.fresh)
+        self.ring.add(one)
+        self.runtime.emit(claim, self.ring, one)
 
     def log(self, *lines: str) -> None:
         """Append lines to the log on the job's record, and log them as `stoker.job`."""
@@ -704,17 +627,27 @@ class Context:
         result: R = self._run.call_sync(draft, key)
         return result
 
-    async def spend(self, budget: str, n: int = 1) -> None:
-        """Take `n` tokens from a budget, or end this run: the job runs again later, without using an attempt.
+    async def spend(self, /, budget: str, n: int | None = None, *, key: str | None = None, **measures: int) -> None:
+        """Take tokens of a budget, or end this run: the job runs again later, without using an attempt.
 
-        A refusal raises `Snooze` with the time after which there may be tokens; the queue goes on meanwhile. A budget
-        that is neither declared nor stored, or is declared to hold fewer than `n` tokens, raises `InvalidInput`.
+        It takes `n` tokens, one unless given, or those of every measure that is named, or none. A refusal raises
+        `Snooze` with the time after which there may be tokens; the queue goes on meanwhile. A budget that is neither
+        declared nor stored, or is declared to hold fewer tokens, raises `InvalidInput`. `key`: whose tokens, where each
+        key has its own.
         """
-        _or_snooze(budget, n, *await self.runtime.app.budget(budget).request(n))
+        await take(self.runtime.app.budget(budget), Spend(asked_of(n, measures), key))
 
-    async def drain(self, budget: str) -> bool:
-        """Empty a budget, because the real limiter refused. False when there is none of that name."""
-        return await self.runtime.app.budget(budget).drain()
+    def reserve(self, budget: str, n: int | None = None, *, key: str | None = None, **measures: int) -> Reservation:
+        """Take tokens as `spend` does for a block, which says at its end how many it has used.
+
+        `async with run.reserve("llm", requests=1, tokens=estimate) as r:` and in it `r.used(tokens=actual)`; a plain
+        handler writes `with`.
+        """
+        return Reservation(self.runtime.app, budget, Spend(asked_of(n, measures), key))
+
+    async def drain(self, budget: str, *, key: str | None = None) -> bool:
+        """Empty a budget, or one key of it, because the real limiter refused. False when there is no such bucket."""
+        return await self.runtime.app.budget(budget).drain(key=key)
 
     spend_sync = in_sync(spend)
     drain_sync = in_sync(drain)
@@ -760,10 +693,10 @@ class ChunkContext(Context):
         tracing = self.runtime.app.tracing
         return None if tracing is None or self.trace is None else tracing.trace_id(self.trace)
 
-    def progress(self, fraction: float) -> None:
+    def progress(self, fraction: float, text: str | None = None, data: Any = None) -> None:
         """Report progress between 0 and 1, for each of the jobs."""
         for item in self._items:
-            item.progress(fraction)
+            item.progress(fraction, text, data)
 
     def log(self, *lines: str) -> None:
         """Append lines to the log on the record of each of the jobs, and log them once as `stoker.job`."""
@@ -788,20 +721,12 @@ def _refused(name: str) -> property:
 
 OF_ONE_JOB = (
     *("id", "tenant", "correlation", "attempt", "is_retry", "token", "previous_error", "metadata"),
-    *("parent", "group", "schedule", "occurrence", "follow_up", "join", "transaction"),
+    *("parent", "group", "schedule", "occurrence", "follow_up", "join", "transaction", "emit"),
     *("step", "sleep", "sleep_until", "wait", "call"),
     *("step_sync", "sleep_sync", "sleep_until_sync", "wait_sync", "call_sync"),
 )
 for _name in OF_ONE_JOB:
     setattr(ChunkContext, _name, _refused(_name))
-
-
-def _or_snooze(budget: str, n: int, grant: Grant, refused: Refusal | None) -> None:
-    if refused is None:
-        return
-    if refused.mistaken:
-        raise InvalidInput(f"spend({budget!r}, n)", n, refused.why)
-    raise OutOfTokens(grant.wait / SECOND, Held(budget, n, refused.why if refused.lasting else None))
 
 
 running: ContextVar[Context] = ContextVar("stoker.running")

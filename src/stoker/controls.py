@@ -7,7 +7,7 @@ has an async form and, for code without a loop, a sync one that ends in `_sync` 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,19 @@ from msgspec.structs import replace
 
 from stoker import views
 from stoker.model import ids, throttle
-from stoker.model.control import SETTINGS, UNDECLARED, Queue, Refusal, Tuning, refusal
+from stoker.model.budgets import (
+    ONLY,
+    Buckets,
+    Rates,
+    Refusal,
+    Spend,
+    asked_of,
+    at_hand,
+    read_address,
+    refusal,
+    unfit,
+)
+from stoker.model.control import SETTINGS, UNDECLARED, Queue, Tuning
 from stoker.model.errors import InvalidInput, LockLost, StokerError
 from stoker.model.job import check_name
 from stoker.model.throttle import Rate
@@ -60,7 +72,7 @@ class Declarations:
 
     def __init__(self, keep_dead: Seconds | None = None) -> None:
         self.queues: dict[str, Tuning] = {}
-        self.budgets: dict[str, Rate] = {}
+        self.budgets: dict[str, Rates] = {}
         self._keep_dead = tuning(keep_dead=keep_dead).keep_dead
 
     def queue(self, name: str, tuning: Tuning) -> None:
@@ -75,13 +87,12 @@ class Declarations:
         if (declared := Tuning(**both)) != Tuning():
             self.queues[name] = declared
 
-    def budget(self, name: str, rate: Rate) -> None:
-        """Declare the rate of a budget; two different rates are refused."""
-        if not isinstance(rate, Rate):
-            raise InvalidInput("rate", rate, "must be a Rate, such as Rate(100, per=60)")
-        before = self.budgets.setdefault(name, rate)
-        if before != rate:
-            raise InvalidInput("rate", rate, f"budget {name!r} is declared with {before} already; declare it once")
+    def budget(self, name: str, rates: Rates) -> None:
+        """Declare the rates of a budget; two different declarations are refused."""
+        before = self.budgets.setdefault(name, rates)
+        if before != rates:
+            was = f"budget {name!r} is declared with {_declared(before)} already; declare it once"
+            raise InvalidInput("budget", _declared(rates), was)
 
     async def store(self, engine: Engine, served: Iterable[str] = ()) -> None:
         """Store what is declared, the retention of dead jobs also for queues `served`; what people changed stays."""
@@ -90,8 +101,21 @@ class Declarations:
             if settings.keep_dead is None:
                 settings = replace(settings, keep_dead=self._keep_dead)
             await engine.control.tune(queue, settings, declared=True)
-        for budget, rate in self.budgets.items():
-            await engine.control.tune(budget, rate, declared=True)
+        for budget, rates in self.budgets.items():
+            await engine.control.tune(budget, rates, declared=True)
+
+
+def given_rates(rate: Rate | None, measures: Mapping[str, Rate], *, keyed: bool = False) -> Rates | None:
+    """The rates that a caller gives: one, or one for each measure; None: none."""
+    found = {**({} if rate is None else {ONLY: rate}), **measures}
+    if not found and keyed:
+        raise InvalidInput("keyed", keyed, "belongs to a declaration; give the rate of each measure too")
+    return Rates(found, keyed) if found else None
+
+
+def _declared(rates: Rates) -> str:
+    each = (f"{measure}={rate.in_words}" if measure else rate.in_words for measure, rate in rates.rates.items())
+    return ", ".join(each) + (", keyed" if rates.keyed else "")
 
 
 class QueueHandle:
@@ -178,40 +202,56 @@ class BudgetHandle:
     def __repr__(self) -> str:
         return f"<BudgetHandle {self.name}>"
 
-    async def tune(self, rate: Rate) -> None:
-        """Set the rate; tokens at hand are kept as far as they fit. A new budget is full."""
-        if not isinstance(rate, Rate):
+    async def tune(self, /, rate: Rate | None = None, **measures: Rate) -> None:
+        """Set the rate, or those of some measures; tokens at hand are kept as far as they fit. A new budget is full."""
+        declared = self._app.declarations.budgets.get(self.name)
+        rates = given_rates(rate, measures, keyed=declared is not None and declared.keyed)
+        if rates is None:
             raise InvalidInput("rate", rate, "must be a Rate, such as Rate(100, per=60)")
         engine = await self._app.engine()
-        await engine.control.tune(self.name, rate)
+        await engine.control.tune(self.name, rates)
 
-    async def spend(self, n: int = 1) -> Grant:
-        """Take `n` tokens or none, in one atomic step. A refusal costs nothing and says why.
+    async def spend(self, /, n: int | None = None, *, key: str | None = None, **measures: int) -> Grant:
+        """Take `n` tokens, or those of every measure that is named, or none, in one atomic step.
 
-        An unknown budget refuses, and so does one that can never hold `n` tokens.
+        A refusal costs nothing and says which measure refuses, and why. An unknown budget refuses, and so does one that
+        can never hold as many. `key`: whose tokens, where each key has its own.
         """
-        given, refused = await self.request(n)
+        given, refused = await self.request(Spend(asked_of(n, measures), key))
         return views.grant(given, None if refused is None else refused.why)
 
-    async def request(self, n: int) -> tuple[throttle.Grant, Refusal | None]:
-        """Ask for `n` tokens; a refusal comes with its cause."""
+    async def request(self, spend: Spend) -> tuple[throttle.Grant, Refusal | None]:
+        """Ask for tokens; a refusal comes with its cause."""
+        declared = self._app.declarations.budgets.get(self.name)
+        if declared is not None and (why := unfit(self.name, spend, declared)) is not None:
+            raise InvalidInput("spend", self.name, why)
         engine = await self._app.engine()
-        given = await engine.control.spend(self.name, n)
+        given = await engine.control.spend(self.name, spend)
         if given.granted:
             return given, None
-        declared = self._app.declarations.budgets.get(self.name)
-        if declared is None and given.capacity is not None and n > given.capacity:
-            declared = next((one.declared for one in await engine.control.budgets() if one.name == self.name), None)
-        return given, refusal(self.name, n, given.capacity, declared)
+        stored = None
+        if given.capacity is None or (declared is None and spend.asked[given.measure] > given.capacity):
+            stored = next((one for one in await engine.control.budgets() if one.name == self.name), None)
+        if declared is None and stored is not None and given.capacity is not None:
+            declared = stored.declared
+        return given, refusal(self.name, spend, given, declared, stored)
 
-    async def drain(self) -> bool:
-        """Empty the budget, because the real limiter refused. False when there is none of that name."""
+    async def drain(self, *, key: str | None = None) -> bool:
+        """Empty the budget, or one key of it, because the real limiter refused. False when there is no such bucket."""
         engine = await self._app.engine()
-        return await engine.control.drain(self.name)
+        return await engine.control.drain(self.name, key=key)
 
     tune_sync = in_sync(tune)
     spend_sync = in_sync(spend)
     drain_sync = in_sync(drain)
+
+
+async def holding(engine: Engine, held: str) -> Buckets:
+    """The buckets of the budget, and the key, that refused a job (`explain.held_by`); empty: there are none."""
+    name, _, key = read_address(held)
+    budget = next((one for one in await engine.control.budgets() if one.name == name), None)
+    kept = [] if key is None else await engine.control.buckets(name, keys=[key])
+    return at_hand(budget, key, kept[0].buckets if kept else None, now=0) or {}
 
 
 def _lease(given: Seconds) -> Span:

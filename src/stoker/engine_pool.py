@@ -93,9 +93,19 @@ class LoopEngine:
 class EnginePool:
     """The engines of one app, by loop."""
 
-    def __init__(self, make: Callable[[], Engine], given: Engine | None = None) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Engine],
+        given: Engine | None = None,
+        *,
+        around: Callable[[Engine], Engine] | None = None,
+    ) -> None:
+        if around is not None and given is not None:
+            given = around(given)
         self.added: Callable[[LoopEngine], None] = lambda _: None
         """Called with the engine of each loop before it is used."""
+        self._around = around
+        """What every engine of the app is wrapped in."""
         self._make = make
         self._given = given
         self._root = given
@@ -109,7 +119,8 @@ class EnginePool:
         """The engine all others are cloned from; it is never opened."""
         with self._lock:
             if self._root is None:
-                self._root = self._make()
+                made = self._make()
+                self._root = made if self._around is None else self._around(made)
             return self._root
 
     def point_at(self, make: Callable[[], Engine]) -> None:

@@ -28,6 +28,7 @@ from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Draft, Receipt, Settlement, Verdict
 from stoker.model.time import Instant, Span
+from stoker.release import release
 
 CAPACITY = 50_000
 CHUNK = 2_000
@@ -63,7 +64,7 @@ class _Settled(msgspec.Struct, frozen=True):
     off: Span
 
     def events(self) -> list[Event]:
-        found = events.of_settlements(self.claims, self.settlements, self.verdicts, self.at, self.off)
+        found = events.of_settlements(self.claims, self.settlements, self.verdicts, self.at, self.off, release())
         for settlement, verdict in zip(self.settlements, self.verdicts, strict=True):
             if settlement.followups and verdict is Verdict.APPLIED:
                 found += (

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ from stoker.codec.error_text import text_of
 from stoker.codec.signature import Signature, display, encode_payload
 from stoker.codec.to_json import encode_value
 from stoker.context import in_group, waiting_for
+from stoker.controls import holding
 from stoker.joining import joined
 from stoker.model import ids
 from stoker.model import job as stored
@@ -37,6 +39,7 @@ from stoker.model.groups import Group
 from stoker.model.job import ACTIVE, LARGEST_BATCH, Status, Stored, path_to
 from stoker.model.lifecycle import RESULT_WARNING
 from stoker.model.query import LONGEST_REASON, Cancel, Fork, Selection
+from stoker.model.seal import check_open
 from stoker.model.steps import (
     ACCEPTED,
     LARGEST_VALUE,
@@ -55,6 +58,7 @@ from stoker.model.time import Seconds
 from stoker.patience import Patience
 from stoker.sync import in_sync
 from stoker.views import Job, Step
+from stoker.watching import News, in_turn, streamed, watch
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -234,6 +238,7 @@ class JobHandle(Generic[R_co]):
     def _value(self, job: stored.Job) -> R_co:
         if job.result is None and (why := job.metadata.get(RESULT_WARNING)) is not None:
             raise ResultUnavailable(self.id, job.kind, job.attempts, why)
+        check_open(job.result, f"the result of job {self.id}")
         signature = self._signature or self._app.signature_of(job.kind)
         value: R_co = display(job.result) if signature is None else signature.decode_result(job.result)
         return value
@@ -327,6 +332,34 @@ class JobHandle(Generic[R_co]):
         [found] = await engine.steps.get([self._id])
         return [views.step(one) for one in shown(found)]
 
+    async def watch(self, after: int | str | None = None) -> AsyncGenerator[News, None]:
+        """What is new of the job, as it happens, until it has ended: emitted values, progress, log lines, its status.
+
+        `after` goes on behind an event: its `n`, or its `cursor`, which knows the log too. `Missed` comes first for
+        values that the store no longer keeps. Raises `NotFound`, and `InvalidInput` for a number that was never told.
+        """
+        async with aclosing(watch(self._app, self._id, after)) as events:
+            async for event in events:
+                if event is not None:
+                    yield event
+
+    def watch_sync(self, after: int | str | None = None) -> Generator[News, None, None]:
+        """`watch` for code without a loop: `for event in handle.watch_sync():`."""
+        return in_turn(self._app, self.watch(after))
+
+    async def sse(self, last_event_id: str | None = None) -> AsyncGenerator[str, None]:
+        """`watch` as server-sent events, whose first one has come: `async for text in await handle.sse(...):`.
+
+        For a web framework of your own; `job_stream` of `stoker.contrib.fastapi`, `.flask` and `.django` make a
+        response of it. Raises what `watch` raises.
+        """
+        return await streamed(watch(self._app, self._id, last_event_id or None))
+
+    def sse_sync(self, last_event_id: str | None = None) -> Generator[str, None, None]:
+        """`sse` for code without a loop."""
+        found = self._app.run(self.sse(last_event_id), instead=f"`await sse(...)` of {self!r}")
+        return in_turn(self._app, found)
+
     fork_sync = in_sync(fork)
     steps_sync = in_sync(steps)
     result_sync = in_sync(result)
@@ -361,11 +394,12 @@ async def why_not_ended(app: Stoker, job: ids.JobId) -> str:
                 return f": {await not_found(engine, job)}"
             census, presences = await engine.operator.census(), await engine.control.workers()
             queues = {queue.name: queue for queue in await engine.control.queues()}
-            budgets = [] if held_by(found, census.at) is None else await engine.control.budgets()
+            held = held_by(found, census.at)
+            buckets = {} if held is None else await holding(engine, held[0])
     except (StokerError, TimeoutError):
         return ""
     queue = queues.get(found.queue, Queue(name=found.queue))
-    return f": {explain(found, queue, presences, census, budgets=budgets).detail}"
+    return f": {explain(found, queue, presences, census, buckets=buckets).detail}"
 
 
 async def _called_by(engine: Engine, jobs: Sequence[ids.JobId]) -> list[ids.JobId]:

@@ -20,6 +20,7 @@ import msgspec
 from stoker.model.errors import InvalidInput
 from stoker.model.groups import Group
 from stoker.model.job import Draft, Receipt
+from stoker.model.measures import Recorder
 
 JobT = TypeVar("JobT")
 ResultT = TypeVar("ResultT")
@@ -169,6 +170,13 @@ class Sending:
         self.drafts = drafts
         self.group = group
         self.receipts: Sequence[Receipt] = ()
+
+
+Gauges: TypeAlias = Callable[[], tuple[dict[str, int], float]]
+"""What a worker shows of itself at any time: busy slots by queue, and how late the latest renewal of its lease was."""
+
+Metering: TypeAlias = Callable[[Gauges], Recorder]
+"""What makes the recorder of each worker of an app; `stoker.observe.otel_metrics` installs one."""
 
 
 class Tracing(Protocol):

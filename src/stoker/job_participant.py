@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stoker.codec.error_text import text_of
+from stoker.emitting import save_of
 from stoker.engines.base import Engine, Feature, Transaction, outbox_of
 from stoker.model.errors import EngineRefused, StokerError
 from stoker.model.job import Note, Settlement, Status
@@ -82,6 +83,7 @@ class JobParticipant:
         self._settlement: Settlement | None = None
         self._followups = len(context.followups)
         self._note: Note | None = None
+        self._emitted: frozenset[int] = frozenset()
         context.runtime.withhold_notes(context.claim)  # a note beside the transaction would come too late
 
     @property
@@ -119,15 +121,22 @@ class JobParticipant:
         return await outbox_of(engine).settle_last(self._settlement, tx=tx)
 
     async def _store_note(self, engine: Engine, tx: Transaction) -> None:
-        """Store what the handler has noted: when the job is done it is too late."""
+        """Store what the handler has noted and emitted: when the job is done it is too late."""
         claim = self._context.claim
         found = self._context.runtime.take_note(claim)
         if found is not None:
             self._note = found
             await engine.jobs.note([msgspec.structs.replace(found, ref=claim.ref)], tx=tx)
+        if (ring := self._context.ring) is not None:
+            # The worker of a child process may have written some of it: as much as came there.
+            save, self._emitted = await save_of(engine, claim, ring, everything=not self._context.runtime.shares_store)
+            if save.steps:
+                await engine.steps.save([save], tx=tx)
 
     def _keep_note(self) -> None:
         """Leave the notes to the worker again, with what the block did not store."""
+        if self._context.ring is not None:
+            self._context.ring.put_back(self._emitted)
         note, self._note = self._note, None
         if note is not None:
             self._context.runtime.note(self._context.claim, note.progress, note.lines)

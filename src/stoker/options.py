@@ -18,6 +18,7 @@ from stoker.key_function import KeyFunction
 from stoker.limits import LimitOption, check_limit
 from stoker.model.errors import InvalidInput
 from stoker.model.job import PLAIN, Draft, Isolation, Options, check_name
+from stoker.model.label import Label
 from stoker.model.retry import Backoff
 from stoker.model.time import Instant, Seconds, Span, instant, span
 from stoker.model.unique import Unique
@@ -40,6 +41,7 @@ class TaskOptions(TypedDict, Generic[KeyFunctionT], total=False):
     metadata: Mapping[str, str] | None
     isolation: Isolation | None
     limit: LimitOption | None
+    label: str | None
 
 
 class CallOptions(TaskOptions[KeyFunctionT], Generic[KeyFunctionT], total=False):
@@ -53,7 +55,7 @@ class CallOptions(TaskOptions[KeyFunctionT], Generic[KeyFunctionT], total=False)
 class JobOptions(Options, frozen=True, kw_only=True, gc=True):
     """Options that were read and checked; None leaves an option to the task, the queue or the app.
 
-    `unique` is False where a call has no key, whatever its task says.
+    `unique` is False where a call has no key, whatever its task says. `label` is a template.
     """
 
     queue: str | None = None
@@ -76,9 +78,13 @@ class JobOptions(Options, frozen=True, kw_only=True, gc=True):
 
     def to_stored(self) -> Options:
         """The options that travel with the job as one value; most jobs have none."""
-        options = Options(**{name: getattr(self, name) for name in Options.__struct_fields__ if name != "limit"})
+        kept = (name for name in Options.__struct_fields__ if name not in PER_CALL)
+        options = Options(**{name: getattr(self, name) for name in kept})
         return PLAIN if options == PLAIN else options
 
+
+PER_CALL: Final = frozenset({"limit", "label"})
+"""Options of which each job stores what they mean for its own arguments."""
 
 _HINTS: Final = typing.get_type_hints(CallOptions)
 _SPANS: Final = tuple(name for name, hint in _HINTS.items() if timedelta in typing.get_args(hint))
@@ -110,6 +116,8 @@ def parse(options: Mapping[str, Any], more: tuple[str, ...] = ()) -> JobOptions:
         raise InvalidInput("backoff", given["backoff"], "must be Exponential, Linear, Fixed, Delays or Never")
     if "limit" in given:
         check_limit(given["limit"])
+    if "label" in given:
+        Label(given["label"])
     if "at" in given:
         given["at"] = instant(given["at"])
     if "metadata" in given:

@@ -20,6 +20,7 @@ import uuid_utils
 from stoker.codec.signature import Signature, encode_payload
 from stoker.event_buffer import wall
 from stoker.key_function import KeyFunction, with_arguments
+from stoker.labels import LabelOf
 from stoker.lifespan import Lifespan
 from stoker.limits import LimitOf
 from stoker.marked import marks_of_payload
@@ -30,6 +31,7 @@ from stoker.model.job import DEFAULT_ATTEMPTS, DEFAULT_QUEUE, Draft, Options, ch
 from stoker.model.retry import ANY_ERROR, DEFAULT_BACKOFF, Backoff, Errors, Policy
 from stoker.model.schedule import Misfire, Overlap
 from stoker.model.time import Seconds
+from stoker.model.unique import not_hidden
 from stoker.options import CallOptions, JobOptions, TaskOptions, parse
 from stoker.schedules import Declaration
 from stoker.schedules import parse as read_options
@@ -37,6 +39,7 @@ from stoker.task import AsyncTask, ChunkTask, SyncTask, Task, check_chunk, is_as
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
+    from stoker.engines.sealed.seal import Seal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,8 +75,10 @@ class Registry:
         tenant: Callable[[], str | None] | None = None,
         mint: Callable[[], JobId] = mint,
         policy: Policy = ANY_ERROR,
+        seal: Seal | None = None,
     ) -> None:
         self.namespace = namespace
+        self.seal = seal
         self.policy = policy
         self.modules = tuple(modules)
         self.defaults = defaults
@@ -347,6 +352,8 @@ class Registry:
         if chosen.limit:
             slot = LimitOf(chosen.limit, kind, signature).of_payload(encoded, tenant)
             rest = msgspec.structs.replace(rest, limit=slot)
+        if chosen.label:
+            rest = msgspec.structs.replace(rest, label=LabelOf(chosen.label, kind, signature)(encoded))
         if task is not None and task.validate:
             if marks is None:
                 task.signature.check_named(payload)
@@ -356,6 +363,8 @@ class Registry:
                 why = "needs the task's code to compare all arguments; give unique= a key with a job of a declared kind"
                 raise InvalidInput("unique", kind, why)
             unique = with_arguments(unique, task.signature, encoded)
+        if unique and unique.digest and self.seal is None:
+            raise not_hidden(kind)
         draft = Draft(
             self.mint(),
             kind,

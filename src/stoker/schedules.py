@@ -18,6 +18,7 @@ from stoker.model.cron import zone
 from stoker.model.errors import InvalidSchedule, NotFound, StokerError
 from stoker.model.job import Draft, check_markers, check_name
 from stoker.model.schedule import NO_ID, Edit, Misfire, Overlap, Source, extra_draft, template, upcoming
+from stoker.model.seal import check_open
 from stoker.model.time import Instant, Seconds, moment, span
 from stoker.model.unique import Unique
 from stoker.settings import check_known
@@ -141,7 +142,9 @@ class ScheduleHandle:
 
     async def run_now(self) -> JobHandle[Any]:
         """Enqueue one job beside the timetable. With `overlap="skip"` an active job of the schedule is returned."""
-        return await self._app.enqueue(extra_draft(await self._stored(), self._app.mint()))
+        found = await self._stored()
+        check_open(found.template.payload, f"the arguments of schedule {self.name}")
+        return await self._app.enqueue(extra_draft(found, self._app.mint()))
 
     async def edit(self, draft: Draft | None = None, **options: Unpack[ScheduleOptions]) -> Schedule:
         """Change what is given: the draft of its jobs, its timing, its policies.

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from stoker.context import Stopping
 from stoker.model.errors import InvalidInput
 from stoker.model.job import check_name
+from stoker.stopping import Stopping
 
 if TYPE_CHECKING:
     from stoker.app import Stoker

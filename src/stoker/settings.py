@@ -25,6 +25,7 @@ from typing import Any, Final, TypeVar
 from stoker import other_systems
 from stoker.model.errors import InvalidInput, InvalidOption, UnknownOption
 from stoker.model.job import LEASE
+from stoker.model.scale import LONGEST_TARGET, TARGET_WAIT
 from stoker.model.time import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Span, seconds, span
 
 PREFIX: Final = "STOKER_"
@@ -80,6 +81,12 @@ class WorkerSettings:
     unknown_task_grace: Span = duration(HOUR)
     """How long a job of an unknown task is put back before it is dead; 0: dead at once."""
 
+    target_wait: Span = duration(TARGET_WAIT, high=LONGEST_TARGET)
+    """How long due jobs may wait before `--processes auto` starts more processes."""
+
+    shrink_after: Span = duration(MINUTE, high=HOUR)
+    """How long fewer processes must be enough before `--processes auto` lets some finish."""
+
     long_running: Span = duration(5 * MINUTE, low=SECOND)
     """Running time after which a job is reported as long-running."""
 
@@ -117,7 +124,7 @@ class RetentionSettings:
     """The timeline's events."""
 
     keep_points: Span = duration(30 * DAY)
-    """The timeline's points, one per minute."""
+    """The timeline's points, one per minute; those of kinds for seven days at most."""
 
     keep_audit: Span = duration(90 * DAY)
     """The audit log's entries."""

@@ -19,13 +19,14 @@ from msgspec.structs import asdict, replace
 from stoker import other_systems
 from stoker.codec.signature import Signature
 from stoker.key_function import KeyOf
+from stoker.labels import LabelOf
 from stoker.limits import LimitOf
 from stoker.marked import marks_of_call
 from stoker.model.chunk import Chunk
 from stoker.model.errors import InvalidInput, InvalidPayload
 from stoker.model.job import Draft, Options, check_name
 from stoker.model.retry import Errors, Policy
-from stoker.model.unique import Unique
+from stoker.model.unique import Unique, not_hidden
 from stoker.options import CallOptions, JobOptions, parse
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Task(Generic[P, R]):
         if unique is not None and (self._unique is None or self._unique.is_of_arguments):
             self._key_of = KeyOf(unique, self.signature, name)
         self._limit_of = LimitOf(options.limit, name, self.signature) if options.limit else None
+        self._label_of = LabelOf(options.label, name, self.signature) if options.label else None
         self._resolved: tuple[str, int, int, Options] | None = None
         self.__name__ = getattr(fn, "__name__", name)
         self.__qualname__ = getattr(fn, "__qualname__", name)
@@ -133,9 +135,13 @@ class Task(Generic[P, R]):
         unique = self._unique
         if self._key_of is not None:
             unique = self._key_of(args, kwargs, payload)
+        if unique is not None and unique.digest and self.app.seal is None:
+            raise not_hidden(self.name)
         tenant = self.app.current_tenant() if given.tenant is None else given.tenant
         if self._limit_of is not None:
             options = replace(options, limit=self._limit_of.of_call(args, kwargs, payload, tenant))
+        if self._label_of is not None:
+            options = replace(options, label=self._label_of(payload))
         draft = Draft(
             self.app.mint(),
             self.name,

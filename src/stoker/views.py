@@ -7,8 +7,9 @@ way between a store and a worker pays for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from stoker.model.ids import occurrence, text
 from stoker.model.job import Isolation, Status, Stored, links
 from stoker.model.limit import Slot
 from stoker.model.retry import Backoff
+from stoker.model.run_origins import RunOrigin
 from stoker.model.schedule import Misfire, Overlap, Source
 from stoker.model.schedule import Schedule as StoredSchedule
 from stoker.model.steps import Step as StoredStep
@@ -39,12 +41,22 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     stored: Stored
 
 
+class Origin(msgspec.Struct, frozen=True, gc=False):
+    """Where a run was: its worker, with host, process and release of the app."""
+
+    worker: str
+    host: str
+    pid: int
+    release: str
+
+
 class FailedRun(msgspec.Struct, frozen=True, gc=False):
-    """One entry of a job's history: a failed run, its time and its error."""
+    """One entry of a job's history: a failed run, its time, its error and where it was, if that is known."""
 
     at: datetime
     attempt: int
     error: str
+    origin: Origin | None = None
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +85,11 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
     `attempts` counts starts, `budget` is how many are allowed from `base` on. `timeout`, `expires`, `keep`, `backoff`
     and `isolation` are the options the job was enqueued with; None: none was given. `then` names the kinds of the jobs
-    behind it in its chain, `group` is the id of its group. `metadata` holds what the job was enqueued with and, under
-    keys that begin with `exec_`, what its runs noted. `suspended`: its last run ended because it only waits.
-    `unreadable`: some of what is stored cannot be read, as
-    `metadata` says under `stoker.corrupt`; the rest is shown.
+    behind it in its chain, `group` is the id of its group, `label` what its task wrote on it. `metadata` holds what the
+    job was enqueued with and, under keys that begin with `exec_`, what its runs noted. `suspended`: its last run ended
+    because it only waits. `origin` is where the run was that ended the job; operators see it, as far as the store knows
+    it. `unreadable`: some of what is stored cannot be read, as `metadata` says under `stoker.corrupt`; the rest is
+    shown.
     """
 
     id: str
@@ -99,6 +112,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     then: tuple[str, ...] = ()
     group: str | None = None
     limit: Slot | None = None
+    label: str | None = None
     unique: Unique | None = None
     tenant: str | None = None
     worker: str | None = None
@@ -116,6 +130,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     log: tuple[str, ...] = ()
     successor: str | None = None
     unreadable: bool = False
+    origin: Origin | None = None
 
 
 class Job(JobState, frozen=True, kw_only=True):
@@ -167,12 +182,13 @@ class Schedule(ScheduleState, frozen=True, kw_only=True):
 class Grant(msgspec.Struct, frozen=True, gc=False):
     """The result of a spend: true if tokens were granted, else `wait` is the time until they may be.
 
-    `reason` says why a budget refused.
+    `reason` says why a budget refused, `measure` which of its measures did; None: it has one without a name.
     """
 
     granted: bool
     wait: timedelta = timedelta(0)
     reason: str | None = None
+    measure: str | None = None
 
     def __bool__(self) -> bool:
         return self.granted
@@ -264,8 +280,17 @@ def receipts(given: Iterable[stored.Receipt]) -> list[Receipt]:
     return [Receipt(text(one.id), one.stored) for one in given]
 
 
-def job(record: stored.Job) -> Job:
-    """An engine's record as the user reads it."""
+NO_ORIGINS: Mapping[int, RunOrigin] = MappingProxyType({})
+
+
+def origin(number: int, known: Mapping[int, RunOrigin]) -> Origin | None:
+    """Where a run was, by the number that its failure or end has; None where it is not known."""
+    found = known.get(number)
+    return None if found is None else Origin(found.worker, found.host, found.pid, found.release)
+
+
+def job(record: stored.Job, origins: Mapping[int, RunOrigin] = NO_ORIGINS) -> Job:
+    """An engine's record as the user reads it, with the origins of its runs that are known."""
     options = record.options
     return Job(
         id=text(record.id),
@@ -289,6 +314,7 @@ def job(record: stored.Job) -> Job:
         then=tuple(draft.kind for draft in links(options)),
         group=None if options.group is None else text(options.group),
         limit=options.limit,
+        label=options.label,
         unique=record.unique,
         tenant=record.tenant,
         worker=record.worker,
@@ -300,13 +326,16 @@ def job(record: stored.Job) -> Job:
         cancel_requested=record.cancel_requested,
         cancel_requested_at=_moment(record.cancel_requested_at),
         last_error=record.last_error,
-        history=tuple(FailedRun(moment(one.at), one.attempt, one.error) for one in record.history),
+        history=tuple(
+            FailedRun(moment(one.at), one.attempt, one.error, origin(one.origin, origins)) for one in record.history
+        ),
         result=record.result,
         progress=record.progress,
         metadata={**(options.metadata or {}), **record.metadata},
         log=record.log,
         successor=None if record.successor is None else text(record.successor),
         unreadable=CORRUPT in record.metadata,
+        origin=origin(record.origin, origins),
     )
 
 
@@ -340,7 +369,7 @@ def schedule(found: StoredSchedule, *, declared: bool) -> Schedule:
 
 def grant(given: throttle.Grant, reason: str | None) -> Grant:
     """An engine's grant as the caller gets it."""
-    return Grant(given.granted, timedelta(microseconds=given.wait), reason)
+    return Grant(given.granted, timedelta(microseconds=given.wait), reason, given.measure or None)
 
 
 def _moment(at: Instant | None) -> datetime | None:

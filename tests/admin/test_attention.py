@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stoker import Limit
-from stoker.admin import Admin, Filter, documents
+from stoker.admin import Admin, Filter, attention, documents
 from stoker.app import Stoker
 from stoker.engines.base import Feature, outbox_of
 from stoker.model.control import Presence
@@ -19,9 +19,12 @@ from stoker.model.health.check import Grade
 from stoker.model.job import Claim, Demand, Settlement, Status
 from stoker.model.outbox.cursor import Consumer
 from stoker.model.outbox.stream import Entry, Stream
+from stoker.model.query import Query
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant, moment
-from stoker.observe import prometheus
+from stoker.observe import metrics, prometheus
+from stoker.registry import mint
 from stoker.testing.clock import VirtualClock
+from stoker.worker.rollup import write_points
 from tests.harness.letters import letters
 
 
@@ -79,6 +82,40 @@ async def test_deaths_are_those_of_jobs_that_are_dead(admin: Admin, app: Stoker,
     [(tone, text)] = await died(admin)
     assert (tone, text.partition(",")[0]) == ("plain", "4 jobs died in the last hour")
     later(clock, HOUR + 1)
+    assert await died(admin) == []
+
+
+@pytest.mark.spec("NEED-24", "NEED-10")
+async def test_of_many_deaths_what_was_rolled_up_tells(
+    admin: Admin, app: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "ONE_BY_ONE", 3)
+    monkeypatch.setattr(attention, "MOST_COUNTED", 9)
+    await beat(app)
+    for _ in range(12):
+        await app.enqueue(app.draft("send"))
+    await die(app, clock, "Timeout: after 1 s")
+    text = "12 jobs died in the last hour, all with the same error"
+    assert await died(admin) == [("bad", text)], "nothing was rolled up: the jobs were read"
+    engine = await app.engine()
+    signed = [
+        Event(clock(), EventType.FAILED, mint(), "default", "send", error="Timeout: after … s") for _ in range(12)
+    ]
+    await engine.timeline.record(signed, now=clock())
+    later(clock, 3 * MINUTE)
+    await write_points(engine)
+    finds = 0
+    find = engine.operator.find
+
+    async def counted(query: Query, **more: Any) -> Any:
+        nonlocal finds
+        finds += Status.DEAD in query.statuses
+        return await find(query, **more)
+
+    monkeypatch.setattr(engine.operator, "find", counted)
+    assert await died(admin) == [("bad", "about 12 jobs died in the last hour, 12 of them with the same error")]
+    assert finds == 1
+    await admin.jobs.requeue(Filter.parse("is:dead"))
     assert await died(admin) == []
 
 
@@ -217,8 +254,8 @@ async def test_the_check_up_and_the_metrics_say_what_the_overview_says(
     grades = {"bad": Grade.WRONG, "warn": Grade.WARNING, "plain": Grade.NOTE}
     checks = {(check.read, check.verdict) for check in await admin.health.check()}
     assert {(f"{one.name} {one.text}", grades[one.tone]) for one in said} <= checks
-    work = (await prometheus.read(app)).work
-    text = prometheus.text(await prometheus.read(app))
+    work = (await metrics.read(app)).work
+    text = prometheus.text(await metrics.read(app))
     assert 'stoker_findings{tone="bad"} 2.0' in text
     assert 'stoker_findings{tone="warn"} 1.0' in text
     assert "stoker_died_last_hour 12.0" in text

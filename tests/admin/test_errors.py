@@ -51,7 +51,12 @@ async def test_errors_whose_jobs_are_gone_come_behind(admin: Admin, app: Stoker,
         await engine.documents.swap(RELEASES, name, None, msgspec.json.encode(Release(name, first)))
     assert [one.new_in for one in (await admin.jobs.errors()).groups] == ["", ""]
     at = await engine.now() + MINUTE
-    await rolled_up(app, clock, died(at, "fresh"))
+    await rolled_up(app, clock, [*died(at, "fresh", release="r2"), *died(at, "old", release="r1"), *died(at, "bare")])
     clock.advance(timedelta(minutes=2))
     await write_points(engine)
-    assert {one.error: one.new_in for one in (await admin.jobs.errors()).groups}["fresh"] == "r2"
+    groups = {one.error: (one.new_in, one.releases) for one in (await admin.jobs.errors()).groups}
+    assert {name: groups[name] for name in ("fresh", "old", "bare")} == {
+        "fresh": ("r2", ("r2",)),
+        "old": ("", ("r1",)),
+        "bare": ("r2", ()),
+    }

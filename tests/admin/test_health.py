@@ -216,7 +216,7 @@ async def test_a_file_that_is_no_database_is_named_as_the_cause(tmp_path: Path) 
 
 @pytest.mark.spec("HEALTH-08")
 async def test_a_schema_of_another_version_is_wrong(tmp_path: Path, postgres_url: str, postgres_schema: str) -> None:
-    newer = "INSERT INTO {} (number, name, checksum) VALUES (999, 'later', '')"
+    newer = "INSERT INTO {} (number, name, checksum, breaking) VALUES (999, 'later', '', 'stop all workers')"
     file = make_engine("sqlite", tmp_path)
     await file.open()
     await file.close()

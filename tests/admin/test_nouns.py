@@ -314,6 +314,44 @@ async def test_budgets_show_what_is_left(admin: Admin, app: Stoker, clock: Virtu
             await call("posts")
 
 
+@pytest.mark.spec("ADMIN-16", "BUDGET-25")
+async def test_measures_and_keys_of_budgets_are_shown_and_changed(app: Stoker) -> None:
+    """A view for each measure, one for each measure of a key; each change is audited with what it was about."""
+    admin = Admin(app, by="ada")
+    app.budget("llm", requests=Rate(5), tokens=Rate(100, per=60))
+    app.budget("by", tokens=Rate(10, per=60), keyed=True)
+    await app.declarations.store(await app.engine())
+    await app.spend("by", tokens=4, key="acme")
+    found = [(one.name, one.measure, one.keyed, one.key, int(one.tokens)) for one in await admin.limits.list()]
+    assert found == [
+        ("by", "tokens", True, None, 10),
+        ("llm", "requests", False, None, 5),
+        ("llm", "tokens", False, None, 100),
+    ]
+    [one] = await admin.limits.buckets("by")
+    assert (one.key, one.measure, int(one.tokens), one.capacity) == ("acme", "tokens", 6, 10)
+    [fresh] = await admin.limits.buckets("by", key="new")
+    assert (fresh.key, fresh.tokens) == ("new", 10)
+    assert await admin.limits.buckets("llm") == await admin.limits.buckets("llm", key="acme") == []
+    with pytest.raises(NotFound, match="budget 'lmm' is not in the store"):
+        await admin.limits.buckets("lmm")
+    await admin.limits.tune("llm", Rate(50, per=60), measure="tokens")
+    tokens = await admin.limits.get("llm", "tokens")
+    assert (tokens.capacity, tokens.declared) == (50, Rate(100, per=60))
+    for measure in (None, "words"):
+        with pytest.raises(InvalidInput, match="measure: must be one that budget 'llm' has: requests or tokens"):
+            await admin.limits.get("llm", measure)
+    with pytest.raises(InvalidInput, match="must be one that budget 'llm' has: requests or tokens"):
+        await admin.limits.tune("llm", Rate(5))
+    await admin.limits.drain("by", "acme")
+    assert [view.tokens for view in await admin.limits.buckets("by")] == [0]
+    for name, key, says in (("by", None, "has buckets for each key"), ("llm", "acme", "has no keys")):
+        with pytest.raises(InvalidInput, match=says):
+            await admin.limits.drain(name, key)
+    entries = {(one.action, one.target) for one in await admin.audit.list()}
+    assert {("limits.tune", "limit llm"), ("limits.drain", "budget by, key acme")} <= entries
+
+
 @pytest.mark.spec("ADMIN-17")
 async def test_workers_show_where_they_are_and_what_they_run(admin: Admin, app: Stoker, clock: VirtualClock) -> None:
     for _ in range(2):

@@ -216,7 +216,8 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
     async def fill() -> list[str]:
         engine = await app.engine()
         limit = Limit(1, "@tenant", name="l" * 64)
-        drafts = [app.draft(kind, queue=queue, tenant=tenant, unique=f"{n}{'u' * 100}", limit=limit) for n in range(3)]
+        more: dict[str, Any] = {"tenant": tenant, "limit": limit, "label": "l" * 80}
+        drafts = [app.draft(kind, queue=queue, unique=f"{n}{'u' * 100}", **more) for n in range(3)]
         await app.enqueue_many(drafts)
         await engine.jobs.renew("w" * 100, [], first=True)
         [claim] = await engine.jobs.claim(Demand("w" * 100, ((queue, 1),), 1))

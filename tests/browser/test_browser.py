@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sqlite3
+import threading
 import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -15,12 +17,14 @@ from axe_playwright_python.base import AxeResults  # type: ignore[import-untyped
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Page, expect
 
+from stoker.admin import Admin, Filter
 from stoker.app import Stoker
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Claim, Demand, Note, Settlement, Status
 from stoker.model.throttle import Rate
 from stoker.web import Key, Limits, Open, dashboard, routes
 from stoker.web.pages import overview
+from stoker.worker import Worker
 from tests.browser.conftest import CONTRAST, TROUBLE, Heavy, Small, apart, first
 from tests.web.conftest import beat
 from tests.web.serving import Served
@@ -35,7 +39,10 @@ PAGES = [
     "/queues",
     "/queues/billing",
     "/kinds",
+    "/kinds/webhooks.deliver",
     "/workers",
+    "/workers/fra-1.0",
+    "/waits",
     "/schedules",
     "/schedules/daily-digest",
     "/new-schedule",
@@ -74,6 +81,9 @@ RUNS_OUT = """() => [...document.querySelectorAll("body *")].filter((one) => {
 CUT_OFF = """() => [...document.querySelectorAll("main .panel")]
   .filter((one) => one.scrollWidth > one.clientWidth + 1)
   .map((one) => [one.querySelector("h2, th")?.textContent, one.scrollWidth, one.clientWidth].join(" "))"""
+# Two elements of one name: a rule or a script means only one of them.
+TWICE = """() => [...document.querySelectorAll("[id]")]
+  .map((one) => one.id).filter((id, n, all) => all.indexOf(id) !== n)"""
 NEAR = {1440: (1024, 1440), 390: (768, 390)}
 # It begins after a turn of the loop.
 HTMX_RUNS = """new Promise((done) => {
@@ -89,15 +99,19 @@ AXE = {1440: "dark", 390: "light"}
 """The theme in which axe looks at pages of a width: a theme changes only colours, and `legible` sees all of them."""
 
 
-def groups(site: str) -> list[str]:
-    """The pages of the groups."""
-    with urllib.request.urlopen(f"{site}/groups") as answer:
-        return re.findall(r'href="(/groups/[^"?]+)"', answer.read().decode())
+def linked(site: str, path: str, pattern: str) -> list[str]:
+    """Pages that a page leads to."""
+    with urllib.request.urlopen(f"{site}{path}") as answer:
+        return re.findall(f'href="({pattern})"', answer.read().decode())
 
 
 def all_pages(site: str) -> list[str]:
     jobs = [first(site, query) for query in ("is:dead+queue:imports", "key:sub:48213", "is:running+kind:media*")]
-    return [*PAGES, *groups(site), *(f"/jobs/{id_}" for id_ in jobs), f"/jobs/{jobs[0]}/edit", f"/jobs/{jobs[1]}/move"]
+    more = [
+        *linked(site, "/groups", r'/groups/[^"?]+'),
+        *linked(site, "/outbox/letters", r"/outbox/letters/orders/[^\"]+")[:1],
+    ]
+    return [*PAGES, *more, *(f"/jobs/{id_}" for id_ in jobs), f"/jobs/{jobs[0]}/edit", f"/jobs/{jobs[1]}/move"]
 
 
 def legible(page: Page, where: object) -> None:
@@ -131,6 +145,7 @@ def test_pages_are_accessible_calm_and_quiet(site: str, look: Any, width: int, r
         page.evaluate("document.fonts.ready")
         assert round(page.evaluate("window.shifted"), 3) == 0, (path, width)
         assert page.evaluate(FITS), (path, width)
+        assert page.evaluate(TWICE) == [], path
         for other in NEAR[width]:
             page.set_viewport_size({"width": other, "height": 900})
             assert page.evaluate(CUT_OFF) == [], (path, other)
@@ -390,7 +405,7 @@ def test_rows_keep_their_place_and_one_that_is_held_waits(small: Small, look: An
     assert seen.complaints == []
 
 
-@pytest.mark.spec("BROWSER-09")
+@pytest.mark.spec("BROWSER-09", "BROWSER-20")
 def test_newer_jobs_wait_behind_a_notice(small: Small, look: Any, campaign: bool) -> None:
     small.do(small.app.enqueue(small.app.draft("sort", queue="listed")))
     seen = look()
@@ -417,6 +432,19 @@ def test_newer_jobs_wait_behind_a_notice(small: Small, look: Any, campaign: bool
     assert page.evaluate("window.shifted") < 0.001
     notice.click()
     expect(rows).to_have_count(newer + 1)
+
+    async def end() -> None:
+        engine = await small.app.engine()
+        await engine.jobs.renew("w", [], first=True)
+        [one] = await engine.jobs.claim(Demand("w", (("listed", 1),), 1))
+        await engine.jobs.settle([Settlement(one.id, "w", one.token, Status.DEAD, error="KeyError: 1")])
+
+    small.do(end())
+    expect(page.locator("tr[title^=It]")).to_have_attribute("title", "It is dead now")
+    page.goto(f"{small.url}/jobs?q=queue:listed+is:dead+order:oldest")
+    expect(rows).to_have_count(1)
+    small.do(Admin(small.app).jobs.requeue(Filter.parse("queue:listed is:dead")))
+    expect(page.locator("tr[title^=It]")).to_have_attribute("title", "It is ready now")
     assert seen.complaints == []
 
 
@@ -440,7 +468,7 @@ def test_the_form_of_a_schedule_shows_its_fires_while_one_types(small: Small, lo
     assert seen.complaints == []
 
 
-@pytest.mark.spec("BROWSER-11")
+@pytest.mark.spec("BROWSER-11", "BROWSER-19")
 def test_a_page_of_one_job_follows_the_job(small: Small, look: Any) -> None:
     app = small.app
     job = small.do(app.enqueue(app.draft("sort", queue="followed")))
@@ -464,10 +492,23 @@ def test_a_page_of_one_job_follows_the_job(small: Small, look: Any) -> None:
     small.do(run(end=False))
     expect(page.locator("#live_status .pill")).to_have_text("running")
     expect(page.locator("#live_main")).to_contain_text("40 %")
+    cancel = page.get_by_role("button", name="Cancel")
+    cancel.click()
+    dialog = page.get_by_role("dialog", name="Ask it to stop?")
+    expect(dialog).to_contain_text(job.id)
+    expect(dialog).to_contain_text("Running for")
+    dialog.get_by_role("link", name="Let it run").click()
+    expect(dialog).to_have_count(0)
+    expect(cancel).to_be_focused()
     small.do(run(end=True))
     expect(page.locator("#live_status .pill")).to_have_text("dead")
     expect(page.get_by_role("button", name="Requeue")).to_be_visible()
     expect(page.locator("#live_main .trace")).to_contain_text("KeyError: 1")
+    page.locator("summary[aria-label='More actions']").click()
+    page.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Last error")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.locator(".toast")).to_contain_text("Deleted")
     assert seen.complaints == []
 
 
@@ -725,3 +766,68 @@ def test_nothing_moves_when_tokens_are_taken(small: Small, look: Any) -> None:
     expect(tokens).to_have_text(["0 of 100"] * 3)
     assert page.evaluate(PLACES) == before
     assert seen.complaints == []
+
+
+@pytest.mark.spec("ORDER-08", "ENQUEUE-01", "ENQUEUE-03")
+def test_a_job_is_enqueued_by_its_form_and_its_worker_is_told_by_dialogs(tmp_path: Path, look: Any) -> None:
+    """A form with a mistake, then without; its handler is seen in the stacks of the worker, which is quieted after."""
+    app = Stoker(f"sqlite:///{tmp_path / 'jobs.db'}", durability="process")
+    gate = threading.Event()
+
+    @app.task(name="resize", queue="images")
+    def resize(file: str, width: int, fit: Literal["cover", "contain"] = "cover") -> None:
+        """Make an image smaller."""
+        gate.wait(90)
+
+    async def work() -> None:
+        async with Worker(app, shutdown_grace=0) as worker:
+            ids.append(worker.id)
+            while not gate.is_set():
+                await asyncio.sleep(0.05)
+
+    ids: list[str] = []
+    served = Served(dashboard(app, auth=Open("ann"), limits=Limits(seconds=30)))
+    working = threading.Thread(target=lambda: app.run(work()))
+    working.start()
+    try:
+        seen = look()
+        page = seen.page
+        page.goto(f"{served.url}/queues/images")
+        page.get_by_role("link", name="Enqueue…").click()
+        page.get_by_role("link", name="resize").click()
+        page.get_by_label("file").fill("a.png")
+        page.get_by_label("width").fill("wide")
+        page.get_by_label("fit").select_option("contain")
+        page.get_by_role("button", name="Enqueue", exact=True).click()
+        expect(page.get_by_label("width")).to_have_attribute("aria-invalid", "true")
+        expect(page.locator("#wrong-argument\\.width")).to_have_text("must be a whole number")
+        expect(page.get_by_label("file")).to_have_value("a.png")
+        page.evaluate(Axe().axe_script)
+        audited(page, "the form")
+        legible(page, "the form")
+        assert page.evaluate(RUNS_OUT) == []
+        page.get_by_label("width").fill("640")
+        page.get_by_role("button", name="Enqueue", exact=True).click()
+        expect(page.locator(".toast")).to_contain_text("Enqueued resize.")
+        expect(page.locator("#live_status .pill")).to_have_text("running")
+        page.goto(f"{served.url}/workers/{ids[0]}")
+        page.get_by_role("button", name="Stacks…").click()
+        page.get_by_role("dialog").get_by_role("button", name="Ask it").click()
+        expect(page.locator(".trace")).to_contain_text("gate.wait(90)")
+        page.evaluate(Axe().axe_script)
+        audited(page, "the stacks")
+        legible(page, "the stacks")
+        page.get_by_role("button", name="Quiet…").click()
+        dialog = page.get_by_role("dialog", name="Let this worker claim no more jobs?")
+        expect(dialog).to_contain_text("1 job")
+        dialog.locator("input[name=reason]").fill("bad disk")
+        dialog.get_by_role("button", name="Quiet it").click()
+        expect(page.locator(".toast")).to_contain_text("Told")
+        page.goto(f"{served.url}/audit")
+        expect(page.locator("main")).to_contain_text("bad disk")
+        assert [one for one in seen.complaints if "422" not in one] == []
+    finally:
+        gate.set()
+        working.join()
+        served.close()
+        apart(lambda: app.run(app.close()))

@@ -67,7 +67,7 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    from tests.harness.fixtures import clean, new_prefix
+    from tests.harness.fixtures import clean, drop_schema, new_prefix
 
     server, redis, name = request.getfixturevalue("postgres_url"), request.getfixturevalue("redis_url"), new_prefix()
     found = {
@@ -80,13 +80,6 @@ def urls(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     yield found
     clean(redis, name)
     drop_schema(server, name)
-
-
-def drop_schema(server: str, name: str) -> None:
-    import psycopg
-
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"drop schema {name} cascade".encode())
 
 
 def filled(url: str, *, streams: bool) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ from stoker.limits import Limit
 from stoker.model import findings, ids
 from stoker.model.job import FIRST, Demand
 from stoker.model.operations import Operation
+from stoker.model.throttle import Rate
 from tests.harness.apps import PATIENCE, drain, working
 
 UNKNOWN = "0193b0f0-0000-7000-8000-000000000001"
@@ -85,12 +87,29 @@ def test_jobs_are_listed_as_a_table_or_as_json(url: str) -> None:
     app.run(app.close())
 
 
+@pytest.mark.spec("LABEL-01")
+def test_labels_stand_behind_the_kind(url: str) -> None:
+    app = Stoker(url)
+    app.declare("send", label="to {to}")
+    job = app.enqueue_sync(app.draft("send", {"to": "ada"}))
+    app.run(app.close())
+    head, first, *_ = call("jobs", "list").stdout.splitlines()
+    assert head.split("\t")[3:5] == ["kind", "label"]
+    assert first.split("\t")[3:5] == ["send", "to ada"]
+    assert "label: to ada" in call("jobs", "show", job.id).stdout
+    assert "label" not in call("jobs", "list", "is:dead").stdout
+
+
 @pytest.mark.spec("CLI-12")
 def test_a_dead_job_is_shown_explained_and_requeued(url: str) -> None:
     [job, _] = [row["id"] for row in rows("jobs", "list", "is:dead")]
     shown = call("jobs", "show", job).stdout
     assert "ValueError: no such address" in shown
     assert "status: dead" in shown
+    place = f"on {socket.gethostname()} / {os.getpid()}"
+    assert re.search(rf"^  .* attempt 1 {re.escape(place)}.*: ValueError: no such address", shown, re.MULTILINE)
+    assert re.search(rf"^origin: {re.escape(place)}.*, worker [0-9a-f]+$", shown, re.MULTILINE)
+    assert place in call("jobs", "explain", job).stdout
     assert call("jobs", "explain", job).stdout.startswith("finished: it is dead: ValueError: no such address")
     [gates] = [json.loads(call("jobs", "explain", job, "--json").stdout)["gates"]]
     assert gates[0]["reason"] == "finished"
@@ -429,8 +448,12 @@ def test_a_job_is_enqueued_from_a_shell(url: str, tmp_path: Path, monkeypatch: p
         "scheduled",
         "k",
     )
+    entry = rows("audit", "--action", "jobs.enqueue")[0]
+    assert (entry["target"], entry["after"]["queue"]) == (f"job {job}", "mail")
     again = json.loads(call("enqueue", "send", "-q", "mail", "--key", "k", "--json").stdout)
     assert again == {"job": job, "stored": "existing"}
+    then = json.loads(call("show", call("enqueue", "send", "--at", "2099-01-02T03:04").stdout.strip(), "--json").stdout)
+    assert then["scheduled_at"].startswith("2099-01-02T03:04:00")
     assert "Nothing was stored" in call("enqueue", "send", "{to}", code=2).output
     mistyped = call("enqueue", "send", "-q", "maill", code=3).output
     assert "Did you mean mail? Nothing was changed. With create=True, --create" in mistyped
@@ -495,7 +518,14 @@ def test_keys_at_their_limit_are_listed(url: str) -> None:
     assert rows("limits", "full", "mail") == []
 
 
-@pytest.mark.spec("CLI-23")
+async def _metered(app: Stoker) -> None:
+    async with app:
+        app.budget("llm", requests=Rate(5, per=3600), tokens=Rate(100, per=3600), keyed=True)
+        await app.declarations.store(await app.engine())
+        assert await app.spend("llm", requests=1, tokens=40, key="acme\x1b[2J")
+
+
+@pytest.mark.spec("CLI-23", "BUDGET-25")
 def test_limits_kinds_and_operations_are_shown_and_changed(url: str) -> None:
     call("limits", "tune", "mailer", "--rate", "60/1m", "--create")
     [budget] = rows("limits", "list")
@@ -503,6 +533,23 @@ def test_limits_kinds_and_operations_are_shown_and_changed(url: str) -> None:
     assert call("limits", "drain", "mailer").stdout == "budget mailer is drained\n"
     assert call("limits", "list").stdout.splitlines()[1].startswith("mailer\t0.")
     assert "not in the store" in call("limits", "drain", "posts", code=3).output
+    app = Stoker(url)
+    app.run(_metered(app))
+    assert [line.split("\t")[0] for line in call("limits", "list").stdout.splitlines()[1:]] == [
+        "llm/requests (each key)",
+        "llm/tokens (each key)",
+        "mailer",
+    ]
+    [requests, tokens] = rows("limits", "buckets", "llm")
+    assert (tokens["key"], tokens["measure"], int(tokens["tokens"])) == ("acme\x1b[2J", "tokens", 60)
+    assert requests["measure"] == "requests"
+    assert call("limits", "buckets", "llm").stdout.splitlines()[2].startswith("acme\\x1b[2J\ttokens\t60.")
+    assert rows("limits", "buckets", "llm", "--key", "none")[1]["tokens"] == 100
+    tuned = call("limits", "tune", "llm", "--measure", "tokens", "--rate", "50/1h").stdout
+    assert tuned == "tokens of budget llm is tuned to 50/1h\n"
+    assert "requests or tokens" in call("limits", "tune", "llm", "--rate", "50/1h", code=2).output
+    assert call("limits", "drain", "llm", "--key", "x").stdout == "key x of budget llm is drained\n"
+    assert "has buckets for each key" in call("limits", "drain", "llm", code=2).output
     [kind] = rows("kinds")
     assert (kind["kind"], kind["completed"], kind["failed"]) == ("send", 1, 2)
     assert [one["kind"] for one in rows("kinds", "--sort", "kind")] == ["send"]
@@ -739,7 +786,7 @@ def test_a_narrow_terminal_shows_ids_that_commands_take(url: str, monkeypatch: p
 def test_errors_of_a_job_are_lines_and_its_gates_have_times(url: str) -> None:
     [dead, _] = [row["id"] for row in rows("jobs", "list", "is:dead")]
     shown = call("jobs", "show", dead).stdout
-    assert re.search(r"^history:\n  \S+ attempt 1: ValueError: no such address", shown, re.MULTILINE)
+    assert re.search(r"^history:\n  \S+ attempt 1 on .*: ValueError: no such address", shown, re.MULTILINE)
     assert "token:" not in shown
     [later] = [row["id"] for row in rows("jobs", "list", "is:scheduled")]
     [gate, *_] = json.loads(call("jobs", "explain", later, "--json").stdout)["gates"]

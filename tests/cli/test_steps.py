@@ -51,6 +51,8 @@ def test_a_wait_is_found_and_answered(job: str) -> None:
     assert f"`stoker jobs signal {job} approval VALUE` answers it." in call("jobs", "explain", job).stdout
     bad = call("jobs", "signal", job, "approval", "yes please", code=2)
     assert "VALUE is no JSON: yes please. Text is written as '\"text\"'" in bad.stderr
+    kept = f"job {job} does not wait for aproval: the signal is kept until it does. Now it waits for approval.\n"
+    assert call("jobs", "signal", job, "aproval", "true").stdout == kept
     assert call("jobs", "signal", job, "approval", "true").stdout == f"job {job} has its answer to approval\n"
     assert "Nothing was changed" in call("jobs", "signal", job, "approval", "false", code=1).stderr
     [answered] = rows("jobs", "signal", job, "approval", "false", "--replace")

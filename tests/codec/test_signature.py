@@ -826,3 +826,43 @@ def test_a_python_value_is_either_refused_or_stored_without_change(value: Any) -
 
 def json_like(value: Any) -> Any:
     return json.loads(json.dumps(msgspec.to_builtins(value)))
+
+
+@pytest.mark.spec("ENQUEUE-01")
+def test_the_schema_of_a_call_has_every_argument_with_its_default() -> None:
+    class Point(msgspec.Struct):
+        x: int = 0
+
+    class Odd:
+        pass
+
+    def work(at: Point, to: Point | None = None, n: int = 3, path: Any = Odd, *, raw: Any = "x") -> None: ...
+
+    found = Signature(work).schema()
+    assert (found["type"], found["required"]) == ("object", ["at"])
+    assert list(found["properties"]) == ["at", "to", "n", "path", "raw"]
+    assert found["properties"]["at"] == {"$ref": "#/$defs/at.Point"}
+    assert found["properties"]["to"]["default"] is None
+    assert found["properties"]["n"] == {"type": "integer", "default": 3}
+    assert "default" not in found["properties"]["path"], "JSON has no form for it"
+    assert found["$defs"].keys() == {"at.Point", "to.Point"}
+    assert Signature(lambda *parts: parts, "variable").schema() == {}
+
+
+@pytest.mark.spec("ENQUEUE-03")
+def test_every_argument_that_cannot_be_decoded_is_named() -> None:
+    def work(n: int, text: str, more: list[int] = []) -> None: ...  # noqa: B006 - never changed
+
+    signature = Signature(work)
+    assert signature.mistakes(b'{"n": 1, "text": "x"}') == {}
+    wrong = signature.mistakes(b'{"n": "x", "more": ["y"]}')
+    assert wrong.keys() == {"n", "text", "more"}
+    assert wrong["text"] == "a required argument is missing"
+    assert wrong["n"].startswith("Expected `int`, got `str`")
+    assert list(signature.mistakes(b'{"n": 1, "text": "x", "other": 1}')) == [""]
+    assert list(signature.mistakes(b"{")) == [""]
+
+    def variable(*parts: int, **more: str) -> None: ...
+
+    assert Signature(variable).mistakes(b'{"a": "b"}') == {}
+    assert "work" not in Signature(variable).mistakes(b'{"a": 1}')[""]

@@ -173,6 +173,8 @@ def test_flask_has_the_commands_of_stoker(url: str, jobs: FlaskStoker) -> None:
     assert (shown.exit_code, shown.output.count("\tpending\tdefault\twork\t")) == (0, 1), shown.output
     assert "Serve the dashboard" in run(args=["stoker", "--help"]).output
     assert "Usage: flask stoker jobs" in run(args=["stoker", "jobs", "--help"]).output.replace("shop", "flask")
+    assert run(args=["stoker", "workers"]).exit_code == 0
+    assert "`stoker workers` lists those" in run(args=["stoker", "workers", "stack", "nobody"]).output
     twice = run(args=["stoker", "status", "other:jobs"])
     assert (twice.exit_code, "name the store twice" in twice.output) == (2, True)
 

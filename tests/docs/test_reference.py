@@ -144,7 +144,15 @@ def test_there_are_no_other_settings() -> None:
 
 
 PAGES_OF_COMMANDS = (
-    *("cli", "operator-commands", "status-commands", "group-commands", "steering-commands"),
+    *(
+        "cli",
+        "operator-commands",
+        "status-commands",
+        "worker-commands",
+        "archive-commands",
+        "group-commands",
+        "steering-commands",
+    ),
     *("top", "dashboard", "doctor", "outbox-commands"),
 )
 

@@ -50,3 +50,27 @@ def plain(n: int) -> dict[str, Any]:
     answer = run.wait_sync("go", int)
     called = [run.call_sync(double.draft(m)) for m in range(n)]
     return {"first": first, "kind": kind, "answer": answer, "called": called}
+
+
+@jobs.task(isolation="process")
+async def telling(n: int) -> None:
+    for m in range(n):
+        current().emit(m)
+        await asyncio.sleep(0.002)
+
+
+@jobs.task(isolation="process")
+def telling_plainly(n: int) -> None:
+    for m in range(n):
+        current().emit(m)
+
+
+@jobs.task(isolation="process")
+async def telling_in_a_block(n: int) -> None:
+    """Some before the block, long enough ago to be stored by the worker; the rest in it."""
+    for m in range(n // 2):
+        current().emit(m)
+    await asyncio.sleep(0.2)
+    async with current().transaction():
+        for m in range(n // 2, n):
+            current().emit(m)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,11 +21,13 @@ from stoker import (
     StokerError,
     current,
 )
-from stoker import durable as durable_module
 from stoker.context import Context
+from stoker.durable import stored_rows
 from stoker.engines.base import Feature
 from stoker.model import ids
+from stoker.model.retry import Fixed
 from stoker.model.steps import LARGEST_VALUE, MOST_EARLY, Signal
+from stoker.testing.clock import VirtualClock
 from tests.harness.apps import drain
 
 IN_MEMORY = pytest.mark.parametrize("new_engine", ["memory"], indirect=True)
@@ -163,7 +166,7 @@ async def test_a_job_has_room_for_so_many_steps(
     timed_jobs: Stoker, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """The steps before are kept, and the job is not stuck: it may end, and go on in a follow-up."""
-    monkeypatch.setattr(durable_module, limit, 8)
+    monkeypatch.setattr(stored_rows, limit, 8)
 
     @timed_jobs.task(attempts=1)
     async def flow() -> str:
@@ -179,6 +182,41 @@ async def test_a_job_has_room_for_so_many_steps(
     await drain(timed_jobs)
     assert "one#9: a job has room for" in await job.result()
     assert len(await job.steps()) == 8
+
+
+@IN_MEMORY
+@pytest.mark.spec("DURABLE-18")
+async def test_waits_and_tries_need_room_too(
+    timed_jobs: Stoker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is written again needs no room of its own: a try of a step, the end of a sleep."""
+    monkeypatch.setattr(stored_rows, "MOST_STEPS", 4)
+    monkeypatch.setattr(stored_rows, "LARGEST_VALUES", 12_000)
+
+    def fail() -> None:
+        raise ValueError("x" * 8_000)
+
+    @timed_jobs.task(attempts=1)
+    async def flow() -> str:
+        run = current()
+        with suppress(StepFailed):
+            await run.step("fails", fail, attempts=4, backoff=Fixed(0))
+        try:
+            for _ in range(9):
+                await run.sleep(60)
+        except StepFailed as failed:
+            return f"{failed.step}: {failed.error}"
+        return "all"
+
+    job = await flow.enqueue()
+    for _ in range(5):
+        await drain(timed_jobs)
+        clock.advance(61)
+    assert "sleep#4: a job has room for" in await job.result()
+    assert {step.name: step.state for step in await job.steps()} == {
+        "fails": "failed",
+        **dict.fromkeys(("sleep", "sleep#2", "sleep#3"), "done"),
+    }
 
 
 # --- signals ----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import pytest
 from stoker import Status, Stoker, current
 from stoker.errors import JobFailed, StepFailed
 from stoker.model.retry import Fixed
+from stoker.model.time import SECOND, moment
 from stoker.testing.clock import VirtualClock
 from tests.harness.apps import becomes, drain, make_engine, working
 
@@ -57,6 +58,26 @@ async def test_a_stored_step_is_not_run_again(timed_jobs: Stoker, clock: Virtual
     assert ran == ["a", "b"]
     assert await job.result() == ["A", "B"]
     assert {one.name: one.state for one in await job.steps()} == {"a": "done", "sleep": "done", "b": "done"}
+
+
+@pytest.mark.spec("DURABLE-03")
+async def test_a_sleep_until_a_moment_ends_at_that_moment(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    """Not later by the time that the claim and the suspension take; also when a signal woke the job before."""
+    jobs, when = timed_jobs, moment(clock.now() + HOUR * SECOND)
+
+    @jobs.task
+    async def flow() -> None:
+        await asyncio.gather(current().sleep_until(when), current().wait("go"))
+
+    job = await flow.enqueue()
+    await drain(jobs)
+    assert (await job.refresh()).scheduled_at == when
+    assert await job.signal("go")
+    await drain(jobs)
+    assert (await job.refresh()).scheduled_at == when
+    clock.advance(HOUR)
+    await drain(jobs)
+    assert (await job.refresh()).status is Status.DONE
 
 
 @pytest.mark.spec("DURABLE-04")

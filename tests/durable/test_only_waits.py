@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from stoker.durable.only_waits import only_waits
 from stoker.model.steps import Wakes
-from stoker.only_waits import only_waits
 
 Wait = Callable[[], Awaitable[None]]
 

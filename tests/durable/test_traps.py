@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stoker import JobFailed, Status, Stoker, Unique, current
-from stoker import durable as durable_module
+from stoker import JobFailed, Status, Stoker, Unique, current, outage
+from stoker.durable import suspension
 from stoker.engines.base import Feature
 from stoker.model.errors import CorruptRecord, EngineUnavailable
 from stoker.model.job import Verdict
@@ -72,7 +72,7 @@ async def test_what_goes_wrong_in_the_background_is_raised_where_the_handler_wai
     async def broken(_: Worker, __: Any) -> Any:
         raise CorruptRecord("step go cannot be read")
 
-    monkeypatch.setattr(durable_module, "LOOK_AGAIN", 0.01)
+    monkeypatch.setattr(suspension, "LOOK_AGAIN", 0.01)
     job = await flow.enqueue()
     async with working(jobs):
         await becomes(job, Status.RUNNING)
@@ -109,7 +109,7 @@ async def test_a_step_waits_for_a_store_that_is_away_or_holds_it_up(
     async def flow() -> int:
         return await current().step("a", count)
 
-    monkeypatch.setattr(durable_module, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(outage, "SHORTEST_PAUSE", 0.001)
     monkeypatch.setattr(Worker, "save_steps", save)
     job = await flow.enqueue()
     await drain(jobs)

@@ -3,7 +3,8 @@
 A ledger outside of the store, one file that all processes append to, says what happened in which order: `ran` before
 the effect of a step, `seen` after the step returned to its handler. The judge wants that no step ran after it was seen,
 that a step has one value for ever, that every flow ended with the value of its signal, and that what was written in the
-transaction of a step is there once. `BUGS` are designs that look right; the judge must find each of them out.
+transaction of a step is there once. A process that was frozen past its lease may begin one more step before it learns
+that its claim is lost: such steps are counted apart. `BUGS` are designs that look right, and the judge must find them.
 """
 
 from __future__ import annotations
@@ -24,9 +25,15 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from stoker import durable
 from stoker.app import Stoker
 from stoker.context import current
+from stoker.durable import run as durable_run
+from stoker.durable import suspension
+from stoker.durable.run import DurableRun
+from stoker.durable.step_participant import StepParticipant
+from stoker.durable.stored_rows import StoredRows
+from stoker.durable.suspension import Suspension
+from stoker.durable.values import done
 from stoker.handle import JobHandle
 from stoker.model import ids
 from stoker.model.errors import EngineError, JobFailed, StepFailed
@@ -43,6 +50,11 @@ CALM = 240.0
 
 LULL = 0.2
 """Seconds between two kills, on average: hardly more than a worker needs to start."""
+
+REFUSALS = (EngineError, psycopg.Error, sqlite3.Error)
+"""What a caller is told by a store that is away, here or by the driver of its own transaction."""
+
+FROZEN_FOR = 2.5 * LEASE
 
 IN_TRANSACTIONS = 0.3
 """How many of the signals are sent in a transaction; a third of these is rolled back first."""
@@ -87,7 +99,7 @@ class Ledger:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def write(self, what: str, flow: str, step: str, value: Any = None) -> None:
-        os.write(self._file, json.dumps([what, flow, step, value]).encode() + b"\n")
+        os.write(self._file, json.dumps([what, flow, step, value, os.getpid()]).encode() + b"\n")
 
 
 # --- the flows ------------------------------------------------------------------------------------------------------
@@ -175,8 +187,11 @@ async def work(site: Site, slots: int) -> None:
     """A worker for ever; it is killed."""
     if site.bug is not None:
         plant(site.bug)
-    async with Worker(app_on(site), {"default": slots}, lease=LEASE, poll=0.05):
-        await asyncio.Event().wait()
+    while True:
+        with suppress(EngineError):  # the server is away: begin anew
+            async with Worker(app_on(site), {"default": slots}, lease=LEASE, poll=0.05):
+                await asyncio.Event().wait()
+        await asyncio.sleep(0.05)
 
 
 async def produce(site: Site, flows: int, over: float, seed: int) -> None:
@@ -184,7 +199,15 @@ async def produce(site: Site, flows: int, over: float, seed: int) -> None:
     chance, ledger = random.Random(seed), Ledger(site.ledger)
     async with app_on(site) as jobs, asyncio.TaskGroup() as signals:
         for n in range(flows):
-            job = await jobs.tasks["flow"].enqueue(n, chance.randint(1, 3))
+            draft = jobs.tasks["flow"].draft(n, chance.randint(1, 3))
+            while True:
+                try:
+                    await jobs.enqueue_many([draft])
+                except EngineError:
+                    await asyncio.sleep(0.05)
+                else:
+                    break
+            job = jobs.handle(draft.job_id)
             ledger.write("made", str(n), "", job.id)
             pause = 0.0 if chance.random() < 0.3 else min(chance.expovariate(1 / 0.5), 3.0)
             signals.create_task(_signal(site, job, n, pause, chance))
@@ -196,7 +219,7 @@ async def _signal(site: Site, job: JobHandle[Any], n: int, pause: float, chance:
     await asyncio.sleep(pause)
     inside = site.transactional and chance.random() < IN_TRANSACTIONS
     if inside and chance.random() < 0.3:
-        with suppress(EngineError):
+        with suppress(*REFUSALS):
             await asyncio.to_thread(_signal_inside, site, job, -n, commits=False)
     while True:
         try:
@@ -204,7 +227,7 @@ async def _signal(site: Site, job: JobHandle[Any], n: int, pause: float, chance:
                 await asyncio.to_thread(_signal_inside, site, job, 7 * n, commits=True)
             else:
                 await job.signal("go", 7 * n)
-        except EngineError:
+        except REFUSALS:
             await asyncio.sleep(0.05)
         else:
             return
@@ -232,16 +255,19 @@ def storm(
     calm: float = CALM,
     bug: str | None = None,
     through: str | None = None,
+    freezing: float = 0.0,
 ) -> dict[str, Any]:
     """Kill worker processes at random while flows are made and run; runs in a process that may fork.
 
-    `through`: the URL by which the workers that are killed reach the store, such as a proxy's.
+    `through`: the URL by which the workers that are killed reach the store, such as a proxy's. `freezing`: how many of
+    the faults freeze a process beyond its lease instead.
     """
     logging.disable(logging.CRITICAL)
     site, chance = Site(url, path, parallel, bug), random.Random(seed)
     asyncio.run(_prepare(site))
     slots = 20 if flows < 1_000 else 100
-    members = Members([partial(work, site._replace(url=through or url), slots)] * workers, chance)
+    works = [partial(work, site._replace(url=through or url), slots)] * workers
+    members = Members(works, chance, freezing=freezing, frozen_for=FROZEN_FOR)
     began = time.monotonic()
     producer = forked(lambda: asyncio.run(produce(site, flows, kills * LULL, seed)))
     for _ in range(kills):
@@ -250,11 +276,16 @@ def storm(
     _, status = os.waitpid(producer, 0)
     members.end()
     raged = time.monotonic() - began
-    made = {job: int(n) for what, n, _, job in lines_of(site) if what == "made"}
-    found = judge(site, made, asyncio.run(finish(site, made, calm)))
+    made = {job: int(n) for what, n, _, job, _ in lines_of(site) if what == "made"}
+    found = judge(site, made, asyncio.run(finish(site, made, calm)), members.were_frozen)
     if status or len(made) != flows:
         found["wrong"].append(f"the producer made {len(made)} flows and ended with {status}")
-    return {**found, "kills": kills, "raging": round(raged, 1), "finishing": round(time.monotonic() - began - raged, 1)}
+    return {
+        **found,
+        **members.tally,
+        "raging": round(raged, 1),
+        "finishing": round(time.monotonic() - began - raged, 1),
+    }
 
 
 def lines_of(site: Site) -> Iterator[list[Any]]:
@@ -274,6 +305,14 @@ async def finish(site: Site, made: dict[str, int], calm: float) -> dict[int, Any
     """Let one worker that nobody kills end everything; returns the results, and of what is stuck its rows."""
     if site.bug is not None:
         plant(site.bug)
+    while True:
+        try:
+            return await _finish(site, made, calm)
+        except EngineError:  # the last crash of the server was not long ago
+            await asyncio.sleep(0.1)
+
+
+async def _finish(site: Site, made: dict[str, int], calm: float) -> dict[int, Any]:
     jobs, found = app_on(site), dict[int, Any]()
     end = time.monotonic() + calm
     async with jobs, Worker(jobs, {"default": 100}, lease=LEASE, poll=0.05):
@@ -293,21 +332,23 @@ async def finish(site: Site, made: dict[str, int], calm: float) -> dict[int, Any
     return found
 
 
-def judge(site: Site, made: dict[str, int], results: dict[int, Any]) -> dict[str, Any]:
-    """Everything that is not as it must be, and how much there was of it all."""
+def judge(site: Site, made: dict[str, int], results: dict[int, Any], frozen: set[int]) -> dict[str, Any]:
+    """Everything that is not as it must be, and how much there was of it all; `frozen` are processes that were."""
     wrong: list[str] = []
     for n in made.values():
         found = results.get(n)
         wrong += [] if found == {"answer": 7 * n, "late": "late"} else [f"flow {n} ended with {found}"]
     seen: dict[tuple[str, str], Any] = {}
     runs: dict[tuple[str, str], int] = defaultdict(int)
-    again = 0
-    for what, flow, step, value in lines_of(site):
+    again = thawed = 0
+    for what, flow, step, value, pid in lines_of(site):
         place = flow, step
         if what == "ran":
             runs[place] += 1
             again += runs[place] > 1
-            if place in seen:
+            if place in seen and pid in frozen:
+                thawed += 1
+            elif place in seen:
                 wrong.append(f"step {step} of {flow} ran again after it had returned")
         elif what == "seen" and seen.setdefault(place, value) != value:
             wrong.append(f"step {step} of {flow} is {value} and was {seen[place]}")
@@ -315,7 +356,13 @@ def judge(site: Site, made: dict[str, int], results: dict[int, Any]) -> dict[str
         paid = sorted(n for (n,) in site.rows(f"select n from {site.table}"))
         if paid != sorted(made.values()):
             wrong.append(f"{len(paid)} rows of {len(made)} steps in transactions")
-    return {"wrong": wrong[:40], "flows": len(made), "steps": len(runs), "repeated before stored": again}
+    return {
+        "wrong": wrong[:40],
+        "flows": len(made),
+        "steps": len(runs),
+        "repeated": again,
+        "of these after they were stored, by a thawed process": thawed,
+    }
 
 
 # --- designs that look right ------------------------------------------------------------------------------------------
@@ -323,14 +370,16 @@ def judge(site: Site, made: dict[str, int], results: dict[int, Any]) -> dict[str
 
 def plant(bug: str) -> None:
     """Plant a bug into this process, before it makes an engine."""
-    run: Any = durable.DurableRun
+    run: Any = DurableRun
+    rows: Any = StoredRows
+    suspension_of: Any = Suspension
     if bug == "trusts its memory":  # only the first run of a job that failed reads what is stored
-        run._read = _unread
+        rows.read = _unread
     elif bug == "sleeps anew":  # each run begins its sleeps from their beginning
         sleep = run._sleep
 
         async def anew(self: Any, row: str, until: int | None, pause: int) -> None:
-            self._rows.pop(row, None)
+            self._rows.by_name.pop(row, None)
             await sleep(self, row, until, pause)
 
         run._sleep = anew
@@ -342,11 +391,12 @@ def plant(bug: str) -> None:
 
         def forget(self: Any, what: str) -> None:
             ask(self, what)
-            self._unsaved = {name: row for name, row in self._unsaved.items() if row.state is not StepState.FAILED}
+            unsaved = self._rows.unsaved
+            self._rows.unsaved = {name: row for name, row in unsaved.items() if row.state is not StepState.FAILED}
 
         run._ask = forget
     elif bug == "starts children anew":  # each run calls jobs of its own
-        module: Any = durable
+        module: Any = suspension
         derived = ids.derived
 
         class Anew:
@@ -357,27 +407,28 @@ def plant(bug: str) -> None:
                 return derived(parent, f"{name} {random.random()}")
 
         module.ids = Anew
-        run._store_calls = _called_before_stored
+        suspension_of._store_calls = _called_before_stored
     elif bug == "saves later":  # a step goes on before it is stored
-        save = run._save
+        save = rows.save
+        tasks = set[asyncio.Task[bool]]()
 
         async def later(self: Any, *steps: Step, **more: Any) -> bool:
-            self._background(save(self, *steps, **more))
-            self._rows.update((step.name, step) for step in steps)
+            tasks.add(asyncio.create_task(save(self, *steps, **more)))
+            self.by_name.update((step.name, step) for step in steps)
             return True
 
-        run._save = later
+        rows.save = later
     else:
         raise AssertionError(bug)
 
 
 async def _paid_apart(self: Any, row: str, fn: Any, args: tuple[Any, ...], tries: Any) -> Step:
-    part: Any = durable.StepParticipant(self._context, row)
+    part: Any = StepParticipant(self._context, row)
     part.end = _unsaved
     async with self._block(part, tries) as handle:
-        step = durable._done(row, await durable._called(row, fn, (handle, *args), tries.timeout))
+        step = done(row, await durable_run._run(row, fn, (handle, *args), tries.timeout))
     await asyncio.sleep(0.05)
-    await self._save(step)
+    await self._rows.save(step)
     return step
 
 
@@ -386,19 +437,19 @@ async def _unsaved(*_: Any) -> bool:
 
 
 async def _unread(self: Any, *, fresh_too: bool = False) -> dict[str, Step]:
-    return dict[str, Step](self._rows)
+    return dict[str, Step](self.by_name)
 
 
 async def _called_before_stored(self: Any) -> None:
     """The children first, their rows afterwards."""
-    calls = {row: answer for row, (_, answer) in self._calls.items()}
-    with self._working():
+    called = self._called.copy()
+    with self.working():
         rows, waits, drafts, groups = self._children()
-        await self._save(*waits, drafts=tuple(drafts), groups=tuple(groups))
+        await self._rows.save(*waits, drafts=tuple(drafts), groups=tuple(groups))
         await asyncio.sleep(0.02)
-        await self._save(*rows)
+        await self._rows.save(*rows)
     for step in rows:
-        if not (answer := calls[step.name]).done():
+        if not (answer := called[step.name]).done():
             answer.set_result(step)
 
 

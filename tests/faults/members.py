@@ -38,6 +38,7 @@ class Members:
         self._chance = chance
         self._freezing, self._frozen_for = freezing, frozen_for
         self._frozen: dict[int, float] = {}
+        self.were_frozen: set[int] = set()
         self.pids = [self._born(place) for place in range(len(works))]
         self.killed: dict[int, float] = {}
         """When each one was sent its signal, by its pid: what it ran may start elsewhere before its killer goes on."""
@@ -61,6 +62,7 @@ class Members:
         if self._chance.random() < self._freezing and not self._frozen:
             os.kill(pid, signal.SIGSTOP)
             self._frozen[pid] = time.monotonic() + self._frozen_for
+            self.were_frozen.add(pid)
             self.tally["frozen"] += 1
         else:
             self._kill(pid)

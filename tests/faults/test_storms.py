@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import services
 from tests.faults import blocks, flows, groups, limits
 from tests.faults.fork_server import ForkServer
 from tests.harness.proxy import Proxy
 
 pytestmark = pytest.mark.timeout(3_600)
+
+CRASHES = 10
+"""Of a server in a storm."""
 
 TRANSACTIONAL = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("sqlite", "postgres")]
 SERVERS = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("postgres", "redis")]
@@ -128,6 +133,53 @@ def test_a_storm_of_kills_and_cut_connections_loses_no_step(
             ended.set()
             cutter.join()
     assert found["flows"] == counts["flows"]
+
+
+@pytest.mark.spec("DURABLE-19")
+def test_a_storm_of_kills_and_frozen_workers_loses_no_step(
+    url: str, tmp_path: Path, fork_server: ForkServer, campaign: bool
+) -> None:
+    """Frozen beyond their lease: such a worker may begin a step that another one has stored, and stores nothing."""
+    if not campaign:
+        pytest.skip("leases must pass: with --campaign")
+    counts: dict[str, Any] = {"flows": 1_000, "kills": 60, "workers": 4, "freezing": 0.3}
+    found = raged(fork_server, flows.storm, 1_500, url=url, path=str(tmp_path / "ledger"), **counts)
+    assert found["flows"] == counts["flows"]
+    assert found["frozen"] >= 1
+
+
+@pytest.mark.spec("DURABLE-19")
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_storm_of_kills_and_server_crashes_loses_no_step(
+    kind: str, tmp_path: Path, fork_server: ForkServer, campaign: bool
+) -> None:
+    """The server is killed and comes back, again and again, while workers are: what it acknowledged is there."""
+    if not campaign:
+        pytest.skip("a server of its own that crashes all the time: with --campaign")
+    ended, crashes, ledger = threading.Event(), 0, tmp_path / "ledger"
+    with services.postgres_server() if kind == "postgres" else services.redis_server() as server:
+        if kind == "redis":
+            server.end(signal.SIGTERM)
+            server.start(appendfsync="always")
+
+        def crash() -> None:
+            nonlocal crashes
+            while crashes < CRASHES and not ended.wait(1.0):
+                if ledger.exists():  # the storm has begun
+                    server.end(signal.SIGQUIT if kind == "postgres" else signal.SIGKILL)
+                    server.start()
+                    crashes += 1
+
+        crasher = threading.Thread(target=crash)
+        crasher.start()
+        try:
+            url = f"{server.url}{'&' if '?' in server.url else '?'}{'schema' if kind == 'postgres' else 'prefix'}=storm"
+            counts: dict[str, Any] = {"flows": 1_000, "kills": 150, "workers": 3}
+            found = raged(fork_server, flows.storm, 1_500, url=url, path=str(ledger), **counts)
+        finally:
+            ended.set()
+            crasher.join()
+    assert (found["flows"], crashes) == (counts["flows"], CRASHES)
 
 
 @pytest.mark.spec("DURABLE-19")

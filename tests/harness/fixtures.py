@@ -115,3 +115,11 @@ def batches(client: redis.Redis, pattern: str, size: int = 500) -> Iterator[list
             batch = []
     if batch:
         yield batch
+
+
+def drop_schema(server: str, name: str) -> None:
+    """Drop a schema with all that is in it."""
+    import psycopg
+
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"drop schema {name} cascade".encode())

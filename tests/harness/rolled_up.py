@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+import msgspec
+
 from stoker.app import Stoker
 from stoker.model.events import Event, EventType
 from stoker.model.same_error import signature
@@ -14,9 +16,12 @@ from stoker.testing.clock import VirtualClock
 from stoker.worker.rollup import write_points
 
 
-def died(at: Instant, error: str, kind: str = "send", queue: str = "default", n: int = 1) -> list[Event]:
+def died(
+    at: Instant, error: str, kind: str = "send", queue: str = "default", n: int = 1, release: str = ""
+) -> list[Event]:
     """Deaths of jobs that are not stored any more."""
-    return [Event(at, EventType.FAILED, mint(), queue, kind, 1, 5, error=signature(error)) for _ in range(n)]
+    made = Event(at, EventType.FAILED, b"", queue, kind, 1, 5, error=signature(error), release=release)
+    return [msgspec.structs.replace(made, job=mint()) for _ in range(n)]
 
 
 async def rolled_up(app: Stoker, clock: VirtualClock, events: Sequence[Event]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any, Literal
 
 import msgspec
 import pytest
 
-from stoker.model.answer_form import WHOLE, Field, answer, fields
+from stoker.model.answer_form import WHOLE, Field, answer, fields, filled
 from stoker.model.errors import InvalidInput
 
 
@@ -35,7 +36,7 @@ def test_an_object_has_a_field_for_each_of_its_own() -> None:
         Field("cents", "whole number"),
         Field("share", "number", (), "0.5", True),
         Field("note", "text", (), "", True),
-        Field("pay", "choice", ("card", "invoice"), "card", True),
+        Field("pay", "choice", ("card", "invoice"), "card", True, values=("card", "invoice")),
         Field("tags", "json", (), "[]", True),
     ]
     given = {"yes": "yes", "cents": "7", "share": "", "note": "x", "pay": "invoice", "tags": '["a"]'}
@@ -55,10 +56,15 @@ def test_an_object_has_a_field_for_each_of_its_own() -> None:
         (of(str), "text", "yes", "yes"),
         (of(Literal["a", "b"]), "choice", "b", "b"),
         (of(list[int]), "json", "[1]", [1]),
-        (of(int | None), "json", "null", None),
+        (of(int | None), "whole number", "null", None),
+        (of(int | None), "whole number", "", None),
+        (of(int | None), "whole number", "7", 7),
+        (of(int | str | None), "json", "7", 7),
+        (of(bool | None), "yes or no", "", None),
         (None, "json", '{"a": 1}', {"a": 1}),
         ({"$ref": "#/$defs/None"}, "json", "1", 1),
-        ({"enum": [1, 2]}, "json", "1", 1),
+        ({"enum": [1, 2]}, "choice", "1", 1),
+        ({"type": "string", "format": "date"}, "text", "2026-11-16", "2026-11-16"),
     ],
 )
 def test_anything_else_is_one_field(schema: Any, look: str, text: str, value: Any) -> None:
@@ -76,11 +82,46 @@ def test_anything_else_is_one_field(schema: Any, look: str, text: str, value: An
         (float, "much", "must be a number"),
         (float, "true", "must be a number"),
         (list[int], "{", "must be JSON"),
+        (list[int], "[" * 100_000, "must be JSON"),
+        (Literal["a", "b"], "c", "must be one of a, b"),
     ],
 )
 def test_what_a_field_cannot_hold_is_refused(kind: Any, text: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         answer(of(kind), {WHOLE: text})
+
+
+@pytest.mark.spec("ENQUEUE-03")
+def test_every_field_that_cannot_hold_what_was_given_is_named() -> None:
+    found, wrong = filled(of(Approval), {"yes": "yes", "cents": "x", "share": "y", "pay": "cash"})
+    assert found == {"yes": True}
+    assert wrong == {
+        "cents": "must be a whole number",
+        "share": "must be a number",
+        "pay": "must be one of card, invoice",
+    }
+
+
+@pytest.mark.spec("ENQUEUE-01")
+def test_a_value_that_may_be_null_has_the_field_of_its_type() -> None:
+    class Maybe(msgspec.Struct):
+        when: date | None
+        sure: bool | None = None
+        inner: Approval | None = None
+        size: Literal[1, 2] | None = 2
+
+    assert fields(of(Maybe)) == [
+        Field("when", "text", help="as in 2026-11-16", nullable=True),
+        Field("sure", "yes or no", optional=True, nullable=True),
+        Field("inner", "json", optional=True, nullable=True, help=""),
+        Field("size", "choice", ("1", "2"), "2", True, "", (1, 2), True),
+    ]
+    assert answer(of(Maybe), {}) == {"when": None}
+    assert answer(of(Maybe), {"when": "2026-11-16", "sure": "no", "size": "1"}) == {
+        "when": "2026-11-16",
+        "sure": False,
+        "size": 1,
+    }
 
 
 def test_a_schema_that_names_itself_ends() -> None:

@@ -33,7 +33,8 @@ from stoker.model.audit import (
     readable,
     unpack,
 )
-from stoker.model.control import Budget, Pause, Queue
+from stoker.model.budgets import Budget, Rates
+from stoker.model.control import Pause, Queue
 from stoker.model.errors import InvalidInput
 from stoker.model.findings import Acknowledgement
 from stoker.model.job import Draft, Status
@@ -236,7 +237,7 @@ def test_people_read_moments_and_spans_not_microseconds() -> None:
 
 @pytest.mark.spec("AUDIT-10")
 def test_every_stored_time_of_an_entry_is_known() -> None:
-    stored = (Queue, Pause, Cooldown, Curve, Budget, Schedule, Draft, Edit)
+    stored = (Queue, Pause, Cooldown, Curve, Budget, Rates, Schedule, Draft, Edit)
     kept = {name: text for one in stored for name, text in one.__annotations__.items() if name not in HIDDEN}
     assert {name for name, text in kept.items() if "Instant" in text} == MOMENTS
     assert {name for name, text in kept.items() if "Span" in text} == LENGTHS

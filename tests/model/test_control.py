@@ -12,21 +12,18 @@ from stoker.model.control import (
     SETTINGS,
     SHOWN_WITHIN,
     STOPPED,
-    Budget,
     Clash,
     NamedLock,
     Pause,
     Presence,
     Queue,
     Tuning,
-    budgeted,
     clashes,
     guardian_of,
     may_release,
     may_take,
     opens,
     queues_in_words,
-    refusal,
     remembered,
     share_of,
     shares,
@@ -35,7 +32,7 @@ from stoker.model.control import (
 from stoker.model.errors import InvalidInput, InvalidName
 from stoker.model.lifecycle import KEEP_DEAD, KEEP_DONE
 from stoker.model.retry import OFF, Curve, clamped_curve
-from stoker.model.throttle import OPEN, Bucket, Cooldown, Rate, full, take
+from stoker.model.throttle import OPEN, Cooldown, Rate, full, take
 from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND
 
 SPANS = st.integers(-LONGEST * 2, LONGEST * 2)
@@ -230,22 +227,6 @@ def _declared(queue: Queue, tuning: Tuning, keep_done: int = KEEP_DONE) -> Queue
     return tuned(queue, tuning, NOW, keep_done=keep_done, declared=True)
 
 
-@pytest.mark.spec("BUDGET-10")
-def test_a_budget_follows_the_code_until_people_change_it() -> None:
-    declared = budgeted(None, "sms", Rate(5), NOW, declared=True)
-    assert declared == Budget("sms", full(Rate(5), NOW), Rate(5))
-    assert budgeted(declared, "sms", Rate(5), NOW + DAY, declared=True) == declared
-    followed = budgeted(declared, "sms", Rate(9), NOW, declared=True)
-    assert followed == Budget("sms", Bucket(Rate(9), 5, NOW), Rate(9))
-    edited = budgeted(followed, "sms", Rate(2), NOW)
-    assert (edited.bucket.rate, edited.declared) == (Rate(2), Rate(9))
-    assert budgeted(edited, "sms", Rate(8), NOW, declared=True) == Budget("sms", edited.bucket, Rate(8))
-    by_people = budgeted(None, "sms", Rate(3), NOW)
-    assert budgeted(by_people, "sms", Rate(8), NOW, declared=True) == Budget("sms", full(Rate(3), NOW), Rate(8))
-    with pytest.raises(InvalidName):
-        budgeted(None, "two words", Rate(1), NOW)
-
-
 def test_presences_are_plain_values() -> None:
     shown = Presence(worker="w", host="h", pid=1, queues={"q": 2})
     assert (shown.running, shown.version, shown.state, shown.seen_at) == (0, "", "running", 0)
@@ -373,36 +354,6 @@ def test_a_number_of_people_is_kept_by_name_until_it_is_cleared() -> None:
     for one in wrong:
         with pytest.raises((InvalidInput, InvalidName)):
             Tuning(**one)
-
-
-@pytest.mark.spec("BUDGET-11")
-@pytest.mark.parametrize(
-    ("n", "capacity", "declared", "lasting", "mistaken", "says"),
-    [
-        (5, 10, Rate(10), False, False, "budget 'llm' has fewer than 5 tokens now"),
-        (10, 10, None, False, False, "budget 'llm' has fewer than 10 tokens now"),
-        (5, None, Rate(5), False, False, "budget 'llm' is declared and not stored yet: a worker stores it"),
-        (5, None, Rate(1), True, True, "declared to hold at most 1 tokens, which is below the 5 asked for"),
-        (50, 60, Rate(10), False, False, "budget 'llm' has fewer than 50 tokens now"),
-        (50, 10, Rate(100), True, False, "was tuned to hold at most 10 tokens (its code declares 100), which is below"),
-        (50, 10, None, True, False, "was tuned to hold at most 10 tokens, which is below the 50 asked for"),
-        (
-            5_000,
-            2_000,
-            Rate(1_000),
-            True,
-            True,
-            "declared to hold at most 1,000 tokens, which is below the 5,000",
-        ),
-        (1, None, None, True, True, "no app declares this budget and none is stored: jobs.budget('llm', Rate(...))"),
-    ],
-)
-def test_a_refusal_says_whether_waiting_helps(
-    n: int, capacity: float | None, declared: Rate | None, lasting: bool, mistaken: bool, says: str
-) -> None:
-    found = refusal("llm", n, capacity, declared)
-    assert (found.lasting, found.mistaken) == (lasting, mistaken)
-    assert says in found.why
 
 
 @pytest.mark.spec("PRESENCE-07")

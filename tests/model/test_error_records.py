@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model import error_records, ids
-from stoker.model.error_records import HOURS, OTHER, ErrorRecord, Hourly, add_failures, error_groups
+from stoker.model.error_records import HOURS, OTHER, ErrorRecord, Hourly, add_failures, commonest, error_groups
 from stoker.model.events import EventCount, EventType
 from stoker.model.job import Failure, Job, Status
 from stoker.model.same_error import fingerprint, fingerprint_of
@@ -61,6 +61,38 @@ def test_the_failures_of_a_minute_make_a_record() -> None:
     found.add(MIN - HOUR, failed(5, FRAMED, "sell"))
     assert (found.only().first, found.only().last, found.only().died.last(3, NOW)) == (MIN - HOUR, MIN, [0, 5, 4])
     assert found.only().kinds == ("send", "sort", "sell")
+
+
+@pytest.mark.spec("RELEASE-05")
+def test_a_record_names_the_releases_in_which_the_error_was_seen() -> None:
+    found = Records()
+
+    def seen(ago: int, *names: str) -> tuple[str, ...]:
+        found.add(NOW - ago * MINUTE, *(msgspec.structs.replace(failed(1), release=name) for name in names))
+        return found.only().releases
+
+    assert seen(60, "") == ()
+    assert seen(50, "r2") == ("r2",)
+    assert seen(49, "r2", "r1") == ("r2", "r1"), "the first one stays the first"
+    for n in range(3, 30):
+        seen(49 - n, f"r{n}")
+    assert found.only().releases == ("r2", *(f"r{n}" for n in range(11, 30)))
+    [group] = error_groups((), found.values(), NOW)
+    assert group.releases == found.only().releases
+
+
+@pytest.mark.spec("NEED-24")
+def test_the_commonest_error_of_the_last_hour() -> None:
+    found = Records()
+    assert commonest(found.values(), NOW - HOUR) == (None, 0, 0)
+    found.add(NOW - 90 * MINUTE, failed(50, "old"))
+    found.add(NOW - 20 * MINUTE, failed(2, "old"), failed(3, "new"), failed(1, "other"))
+    found.add(MIN, failed(4, "new"), retried(9, "old"))
+    worst, n, of = commonest(found.values(), NOW - HOUR)
+    assert worst is not None
+    assert (worst.error, n, of) == ("new", 7, 10)
+    rest = [msgspec.structs.replace(one, id=OTHER) for one in found.values()]
+    assert commonest(rest, NOW - HOUR) == (None, 0, 10)
 
 
 @pytest.mark.spec("ERRORS-02")

@@ -159,6 +159,7 @@ def test_failures_are_counted_by_error_with_their_newest_job() -> None:
         event(START + 1, died, job=2, error="a"),
         event(START + 2, died, job=9, error="b"),
         event(START + 3, again, job=8, error="a"),
+        event(START + 3, again, job=7, error="a", release="r1"),
         event(START + 4, EventType.COMPLETED, job=99),
     )
     later = one(event(START + 5, died, job=1, error="a"), number=2)
@@ -172,6 +173,7 @@ def test_failures_are_counted_by_error_with_their_newest_job() -> None:
             EventCount("q", died, 2 + (until > START + 5), "work", "a", (3).to_bytes(16)),
             EventCount("q", died, 1, "work", "b", (9).to_bytes(16)),
             EventCount("q", again, 1, "work", "a", (8).to_bytes(16)),
+            EventCount("q", again, 1, "work", "a", (7).to_bytes(16), "r1"),
         ]
     part = EventCounter(START + 1, START + 3)
     part.add(block)

@@ -97,6 +97,18 @@ def test_a_run_that_failed_tells_the_signature_of_its_error() -> None:
     assert [one.error for one in told.values()] == ["Timeout: order …", "Timeout: order …", "", ""]
 
 
+@pytest.mark.spec("RELEASE-05")
+def test_a_run_that_failed_tells_the_release_of_its_own_worker() -> None:
+    def told(run: Claim, status: Status, error: str | None = "boom") -> str:
+        ended = msgspec.structs.replace(settlement(status), error=error)
+        [event] = of_settlements([run], [ended], [Verdict.APPLIED], NOW, release="r42")
+        return event.release
+
+    assert told(claim(), Status.DEAD) == told(claim(), Status.RETRYING) == "r42"
+    assert told(claim(), Status.DONE, None) == "", "a success tells none, and pays nothing for it"
+    assert told(claim(former="w0", former_at=NOW - 100), Status.RETRYING) == "", "another worker's run died"
+
+
 @pytest.mark.spec("EVENT-03", "DURABLE-17")
 def test_a_suspension_is_an_event_of_its_own() -> None:
     suspended = conclude(claim(), Suspended((Step("go", StepState.WAITING),)))

@@ -7,14 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.model.control import SHOWN_WITHIN, STOPPED, Budget, Pause, Presence, Queue
+from stoker.model.control import QUIET, SHOWN_WITHIN, STOPPED, Pause, Presence, Queue
 from stoker.model.explain import Line, Reason, comes_before, explain, limits_unserved, notes, served, unserved
 from stoker.model.groups import GROUP, Group
 from stoker.model.ids import text
-from stoker.model.job import PARENT, Draft, Job, Options, Status, chain
-from stoker.model.lifecycle import HELD_BY, HELD_FOR, UNFIT_SINCE
+from stoker.model.job import PARENT, Draft, Failure, Job, Options, Status, chain
+from stoker.model.lifecycle import HELD_BY, HELD_FOR, UNFIT_SINCE, UNFIT_WHY
 from stoker.model.operator_metrics import Flow
 from stoker.model.query import Census, Count
+from stoker.model.run_origins import RunOrigin
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.steps import NEVER, Step, StepState, Wakes
 from stoker.model.subqueues import SubqueueView
@@ -26,6 +27,7 @@ LATER = NOW + 60 * SECOND
 HERE = Presence(worker="w", host="h", pid=7, queues={"mail": 3}, seen_at=NOW)
 OTHER = Presence(worker="w", host="h", pid=7, queues={"mail": 3}, kinds={"resize": "app:resize"}, seen_at=NOW)
 GONE = Presence(worker="w", host="h", pid=7, queues={"mail": 3}, seen_at=NOW, state=STOPPED)
+QUIETED = Presence(worker="w", host="h", pid=7, queues={"mail": 3}, seen_at=NOW, state=QUIET)
 LOST = Presence(worker="w", host="h", pid=7, queues={"mail": 3}, seen_at=NOW - 30 * SECOND)
 MAIL = Queue(name="mail")
 
@@ -103,7 +105,7 @@ def test_a_running_job_is_somewhere() -> None:
             "",
         ),
         (
-            [Step("call:x", StepState.CALLED, b'{"job":"AAAAAAAAAAAAAAAAAAAAAA=="}')],
+            [Step("call:x", StepState.CALLED, b'{"job":"00000000-0000-0000-0000-000000000000"}')],
             "job 00000000-0000-0000-0000-000000000000 (call:x)",
             "",
         ),
@@ -123,6 +125,7 @@ def test_a_suspended_job_waits_for_something(rows: list[Step], says: str, mends:
         assert found.remedy.endswith(mends)
         assert bool(found.remedy) == bool(mends)
         assert found.first.until == (None if due == NEVER else due)
+        assert not found.gates  # it is in no line
 
 
 @pytest.mark.spec("EXPLAIN-01", "START-05")
@@ -150,8 +153,15 @@ def test_a_suspended_job_waits_for_something(rows: list[Step], says: str, mends:
             "cooling: queue 'mail' cools down until 1970-01-01T00:17:40Z, because a handler was throttled",
         ),
         (job(metadata={UNFIT_SINCE: "1"}), MAIL, [HERE], "unknown_task: the workers of queue 'mail' cannot run task"),
+        (
+            job(metadata={UNFIT_SINCE: "1", UNFIT_WHY: "it is sealed with key 'a'"}),
+            MAIL,
+            [HERE],
+            "unknown_task: the workers of queue 'mail' cannot run task 'send': it is sealed with key 'a'",
+        ),
         (job(), MAIL, [OTHER], "unknown_task: no worker of queue 'mail' has the task 'send'"),
         (job(), MAIL, [], "no_worker: no worker serves queue 'mail'"),
+        (job(), MAIL, [QUIETED], "no_worker: every worker of queue 'mail' is quiet"),
         (job(), MAIL, [GONE], "no_worker: no worker serves queue 'mail'; w on h did until 1970-01-01T00:16:40Z"),
         (
             job(),
@@ -175,14 +185,19 @@ def test_a_waiting_job_names_the_first_gate(one: Job, queue: Queue, present: lis
 @pytest.mark.spec("EXPLAIN-06", "BUDGET-12")
 def test_a_job_that_a_budget_refused_is_held_by_it() -> None:
     held = {"metadata": {HELD_BY: "llm", HELD_FOR: "50"}, "scheduled_at": LATER}
-    budget = Budget("llm", Bucket(Rate(100), 0, NOW))
-    found = explain(job(**held), MAIL, [HERE], census(), budgets=[Budget("sms", Bucket(Rate(1), 0, NOW)), budget])
+    found = explain(job(**held), MAIL, [HERE], census(), buckets={"": Bucket(Rate(100), 0, NOW)})
     says = "it is held by budget 'llm', which refused it 50 tokens; it asks again at 1970-01-01T00:17:40Z"
     assert (found.reason, found.detail.partition("; the")[0], found.first.until) == (Reason.HELD_BY_BUDGET, says, LATER)
     assert explain(job(**held), MAIL, [HERE], census()).detail == says, "its rate need not be known"
-    tuned = explain(job(**held), MAIL, [HERE], census(), budgets=[Budget("llm", Bucket(Rate(10), 0, NOW))])
+    tuned = explain(job(**held), MAIL, [HERE], census(), buckets={"": Bucket(Rate(10), 0, NOW)})
     assert tuned.detail == f"{says}, and in vain: the budget holds at most 10"
     assert tuned.remedy == "`stoker limits tune llm --rate 50/TIME` lets it run."
+    measured = {"metadata": {HELD_BY: "llm/words/a/b", HELD_FOR: "50"}, "scheduled_at": LATER}
+    found = explain(job(**measured), MAIL, [HERE], census(), buckets={"words": Bucket(Rate(1, burst=90), 38, NOW)})
+    assert found.detail.startswith("it is held by budget 'llm', measure words, key a/b, which refused it 50 words;")
+    assert "; the budget has as many in about 12.0 s, at " in found.detail
+    vain = explain(job(**measured), MAIL, [HERE], census(), buckets={"words": Bucket(Rate(1), 1, NOW)})
+    assert vain.remedy == "`stoker limits tune llm --measure words --rate 50/TIME` lets it run."
     one = job(metadata={HELD_BY: "llm", HELD_FOR: "many"}, scheduled_at=LATER)
     assert "refused it 1 token;" in why(one, MAIL, HERE)
     for other in (
@@ -253,7 +268,7 @@ def test_an_unreadable_record_is_named_first() -> None:
 @pytest.mark.spec("START-04")
 def test_a_queue_with_due_jobs_and_no_worker_is_found() -> None:
     counts = tuple(Count(queue, "send", Status.PENDING, 3) for queue in ("mail", "maill", "later"))
-    found = Census(at=NOW, counts=counts, scheduled={"later": 3})
+    found = Census(at=NOW, counts=counts, later={"later": 3})
     assert unserved(found, [MAIL], [HERE]) == {"maill": 3}
     assert unserved(found, [], []) == {"mail": 3, "maill": 3}
     paused = [Queue(name="maill", pause=Pause()), Queue(name="mail", pause=Pause(until=NOW))]
@@ -325,11 +340,11 @@ def test_a_job_that_a_budget_holds_is_told_when_it_has_the_tokens() -> None:
     held = job(metadata={HELD_BY: "llm", HELD_FOR: "50"}, scheduled_at=LATER)
 
     def detail(tokens: float) -> str:
-        return explain(
-            held, MAIL, [HERE], census(), budgets=[Budget("llm", Bucket(Rate(60, per=60), tokens, NOW))]
-        ).detail
+        return explain(held, MAIL, [HERE], census(), buckets={"": Bucket(Rate(60, per=60), tokens, NOW)}).detail
 
-    assert detail(10).endswith("; the budget has as many at 1970-01-01T00:17:20Z if no other job takes any")
+    assert detail(10).endswith(
+        "; the budget has as many in about 40.0 s, at 1970-01-01T00:17:20Z, if no other job takes any"
+    )
     assert detail(55).endswith("; the budget has as many now")
 
 
@@ -376,3 +391,18 @@ def test_a_job_of_a_silent_worker_is_told_when_its_lease_ends() -> None:
     quiet = msgspec.structs.replace(HERE, seen_at=NOW - 11 * SECOND, lease=40 * SECOND)
     assert why(running, MAIL, quiet).endswith("takes the job over when its lease ends at 1970-01-01T00:17:09Z")
     assert "because its lease ended at 1970-01-01T00:16:25Z" in why(running, MAIL, LOST)
+
+
+@pytest.mark.spec("EXPLAIN-09")
+def test_the_place_of_the_last_run_is_told() -> None:
+    origins = {1: RunOrigin(1, "a", "web-3", 11, "r42"), 2: RunOrigin(2, "b", "web-4", 12)}
+    history = (Failure(NOW, 1, "x", 1), Failure(NOW, 2, "x", 2))
+
+    def beside(**changes: Any) -> tuple[str, ...]:
+        return explain(job(**changes), MAIL, [HERE], census(), origins=origins).beside
+
+    dead = {"status": Status.DEAD, "finished_at": NOW, "history": history}
+    assert beside(**dead, origin=1) == ("its last run was on web-3 / 11, release r42",)
+    assert beside(status=Status.RETRYING, history=history) == ("its last failed run was on web-4 / 12",)
+    running = {"status": Status.RUNNING, "worker": "w", "started_at": NOW, "history": history}
+    assert beside() == beside(**running) == beside(**dead, origin=3) == ()

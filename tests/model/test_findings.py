@@ -90,12 +90,19 @@ def test_several_silent_workers_are_one_finding() -> None:
     assert "fra-3 / 2, fra-3 / 1. If they" in two[0]
 
 
-@pytest.mark.spec("NEED-03")
+@pytest.mark.spec("NEED-03", "ORDER-07")
 def test_ready_jobs_without_a_worker_are_named_by_queue_and_kind() -> None:
     other = presence(queues={"bills": 1})
     assert told(presences=[other]) == [
         "mail has 3 ready jobs and no worker. They wait until one serves it. Run `stoker work app:jobs -q mail`."
     ]
+    assert told(presences=[other, presence("5e.ab", state="quiet")]) == [
+        (
+            "mail has 3 ready jobs, and its workers are quiet. A user told them to claim nothing. "
+            "Run `stoker workers resume 5e.ab`."
+        )
+    ]
+    assert told(presences=[presence("5e.ab", state="quiet"), presence()]) == []
     assert told(presences=[other], census=Census(at=NOW)) == []
     assert told(presences=[other], census=Census(at=NOW, counts=(Count("mail", "send", Status.DEAD, 3),))) == []
     assert told(census=census(1, kind="legacy")) == [
@@ -196,6 +203,8 @@ def test_more_deaths_than_dead_jobs_are_told_apart() -> None:
         "4,272 deaths."
     )
     uncounted = Deaths(10_000, 12_000, complete=False)
+    about = Deaths(2_000, 2_100, complete=False, about=True)
+    assert (about.figure, about.again) == ("about 2,000 in the last hour", False)
     assert uncounted.figure == "more than 10,000 in the last hour"
     assert told(deaths=uncounted)[0].startswith("more than 10,000 jobs died in the last hour. ")
 

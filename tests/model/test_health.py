@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from stoker.model.control import Budget, Pause, Presence, Queue
+from stoker.model.budgets import ONLY, Budget
+from stoker.model.control import Pause, Presence, Queue
 from stoker.model.findings import Deaths, Delivery, findings
 from stoker.model.findings import Situation as Work
 from stoker.model.health import jobs, postgres, redis, sqlite, transport
@@ -219,7 +220,8 @@ def schedule(late: int) -> Schedule:
     return Schedule(name="nightly", expression="0 3 * * *", template=Draft(NO_ID, "report"), next_fire=NOW - late)
 
 
-LLM = Budget("llm", full(Rate(10), NOW))
+LLM = Budget("llm", {ONLY: full(Rate(10), NOW)})
+MEASURED = Budget("ai", {"requests": full(Rate(10), NOW), "words": full(Rate(5), NOW)})
 PAUSED, COOLING = Queue(name="mail", pause=Pause()), Queue(name="mail", cooldown=Cooldown(NOW + MINUTE, 9))
 
 
@@ -250,6 +252,8 @@ def situation(**given: Any) -> Situation:
         (situation(budgets=[LLM], presences=[worker(held={"llm": 10, "sms": 99})]), []),
         (situation(budgets=[LLM], presences=[worker(held={"llm": 11}), worker(worker="v")]), [("budgets", "warning")]),
         (situation(budgets=[LLM], presences=[worker(held={"llm": 11}, state="stopped")]), []),
+        (situation(budgets=[MEASURED], presences=[worker(held={"ai/requests": 10, "ai/words": 5})]), []),
+        (situation(budgets=[MEASURED], presences=[worker(held={"ai/words": 6})]), [("budgets", "warning")]),
         (situation(overdue=[Overdue("id", "send", SECOND, MINUTE)]), [("running jobs", "warning")]),
         (situation(runs={"send": (9, 11)}), [("retry storms", "warning")]),
         (situation(runs={"send": (10, 10), "rare": (0, 3)}), []),

@@ -14,9 +14,9 @@ from stoker.model.operator_metrics import (
     became,
     deliveries,
     keys_taken,
+    later_of,
     per_second,
     runs_long,
-    scheduled_of,
     slots,
 )
 from stoker.model.outbox.consumers import CursorState, StreamState
@@ -97,15 +97,15 @@ def test_a_long_run_is_one_without_a_timeout() -> None:
 def test_scheduled_jobs_of_a_kind_are_known_or_not() -> None:
     def census(*counts: tuple[str, str, int], **scheduled: int) -> Census:
         found = [Count(queue, kind, Status.PENDING, n) for queue, kind, n in counts]
-        return Census(at=NOW, counts=(*found, Count("mail", "send", Status.DEAD, 9)), scheduled=scheduled)
+        return Census(at=NOW, counts=(*found, Count("mail", "send", Status.DEAD, 9)), later=scheduled)
 
-    assert scheduled_of(census(("mail", "send", 3), ("mail", "sort", 2)), "send") == 0
-    assert scheduled_of(census(("mail", "send", 3), mail=2), "send") == 2  # no other kind waits there
-    assert scheduled_of(census(("mail", "send", 3), ("mail", "sort", 2), mail=5), "send") == 3  # all are scheduled
+    assert later_of(census(("mail", "send", 3), ("mail", "sort", 2)), "send") == 0
+    assert later_of(census(("mail", "send", 3), mail=2), "send") == 2  # no other kind waits there
+    assert later_of(census(("mail", "send", 3), ("mail", "sort", 2), mail=5), "send") == 3  # all are scheduled
     mixed = census(("mail", "send", 3), ("mail", "sort", 2), ("bulk", "send", 4), mail=2, bulk=1)
-    assert scheduled_of(mixed, "send") is None
-    assert scheduled_of(mixed, "send", {"bulk"}) == 1
-    assert scheduled_of(mixed, "other") == 0
+    assert later_of(mixed, "send") is None
+    assert later_of(mixed, "send", {"bulk"}) == 1
+    assert later_of(mixed, "other") == 0
 
 
 @pytest.mark.spec("DERIVED-08")

@@ -14,6 +14,7 @@ from stoker.model.job import Draft, Failure, Job, Options, Status
 from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.query import (
     CANCEL_REASON,
+    KINDS_BEHIND,
     LARGEST_PAGE,
     LATEST,
     LONGEST_REASON,
@@ -31,6 +32,7 @@ from stoker.model.query import (
     Prioritize,
     Query,
     Requeue,
+    Reseal,
     Restore,
     Retention,
     RunNow,
@@ -48,6 +50,7 @@ from stoker.model.query import (
     has_texts,
     history_of,
     is_counted,
+    kind_points_between,
     matched_at,
     matches,
     place_of,
@@ -262,7 +265,8 @@ def test_the_table_says_who_may_be_changed(change: Change, allowed: set[str]) ->
 
 @pytest.mark.spec("ALTER-01")
 def test_every_change_is_in_the_table_and_agrees_with_the_rule_book() -> None:
-    assert {type(change) for change in CHANGES} == {one.change for one in ACTIONS.values()} == set(get_args(Change))
+    told = set(get_args(Change)) - {Reseal}  # which changes nothing that people or workers see
+    assert {type(change) for change in CHANGES} == {one.change for one in ACTIONS.values()} == told
     target = {one.change: one.becomes for one in ACTIONS.values() if one.becomes is not None} | {RunNow: Status.PENDING}
     for change, after in target.items():
         for status in next(one.statuses for one in ACTIONS.values() if one.change is change):
@@ -358,7 +362,7 @@ CENSUS = Census(
         Count("mail", "send", Status.DEAD, 1),
         Count("sms", "text", Status.PENDING, 4),
     ),
-    scheduled={"mail": 3},
+    later={"mail": 3},
     oldest_ready={"mail": NOW - 7},
     oldest_running={"sms": NOW - 9},
     totals={"send": Totals(enqueued=6, failed=1, last_error="no")},
@@ -535,7 +539,7 @@ def test_counters_know_how_many_jobs_a_plain_question_means() -> None:
             Count("mail", "text", Status.PENDING, 2),
             Count("bulk", "send", Status.DEAD, 3),
         ),
-        scheduled={"mail": 4},
+        later={"mail": 4},
     )
     mail, send, pending = frozenset({"mail"}), frozenset({"send"}), frozenset({Status.PENDING})
     asked: list[dict[str, Any]] = [
@@ -571,3 +575,9 @@ def test_the_queues_of_a_counted_query_are_those_with_such_jobs() -> None:
     assert queues_of(Query(statuses=pending, queues=frozenset({"sms", "none"})), CENSUS) == {"sms"}
     assert queues_of(Query(statuses=pending, kinds=frozenset({"bounce"})), CENSUS) == {"mail"}
     assert queues_of(Query(statuses=frozenset({Status.DEAD})), CENSUS) == {"mail"}
+
+
+@pytest.mark.spec("EXPIRE-15")
+def test_points_of_kinds_are_looked_for_a_little_behind_their_retention() -> None:
+    assert kind_points_between(Retention(), 9 * DAY) == (2 * DAY - KINDS_BEHIND, 2 * DAY)
+    assert kind_points_between(Retention(kind_points=DAY), 9 * DAY)[1] == 8 * DAY

@@ -32,6 +32,7 @@ from stoker.model.limit import Slot
 from stoker.model.query import CANCEL_REASON, Cancel, Edit, Fork
 from stoker.model.record import TOTALS, WAITING, Record, due_at
 from stoker.model.retry import Curve
+from stoker.model.run_origins import number
 from stoker.model.steps import Step, StepState, Wakes
 from stoker.model.subqueues import keeps_slot
 from stoker.model.throttle import Cooldown
@@ -163,7 +164,7 @@ def test_a_failure_is_the_last_error_and_an_entry_of_the_history() -> None:
     after = before.settle(settlement(before, Status.RETRYING, after=SECOND, error="boom", crash=True), NOW, QUEUE)
     assert after is not None
     assert (after.status, after.scheduled_at, after.worker) == (Status.RETRYING, NOW + SECOND, None)
-    assert (after.last_error, after.history) == ("boom", (Failure(NOW, 1, "boom"),))
+    assert (after.last_error, after.history) == ("boom", (Failure(NOW, 1, "boom", number("w1")),))
     assert (after.attempts, after.crashes, after.result) == (1, 1, None)
 
 

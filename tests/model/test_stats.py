@@ -154,7 +154,7 @@ def test_depth_is_measured_where_there_is_any() -> None:
             Count("mail", "k", Status.RUNNING, 1),
             Count("mail", "l", Status.RUNNING, 2),
         ),
-        scheduled={"mail": 1},
+        later={"mail": 1},
         oldest_ready={"mail": START - 7},
     )
     expected = {"lag": 7, "ready": 4, "running": 3}

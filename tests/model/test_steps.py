@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.model import ids
 from stoker.model.errors import InvalidInput, InvalidName, InvalidPayload, PayloadTooLarge
 from stoker.model.groups import called_group, closing_signals, new_group, pack_callbacks, unpack_callbacks
 from stoker.model.steps import (
@@ -41,6 +42,7 @@ from stoker.model.steps import (
     span_of,
     stored,
     target,
+    told,
     waits_for,
 )
 
@@ -315,13 +317,14 @@ def test_a_group_of_called_jobs_answers_the_wait_of_its_caller() -> None:
 @pytest.mark.spec("DURABLE-23")
 def test_what_a_row_waits_for() -> None:
     asked = Step("approval", WAITING, b'{"ask":"buy?","schema":{"type":"boolean"}}')
-    tried = Step("charge", WAITING, b'{"kind":"E","error":"E: no","tries":2}', NOW)
-    called = Step("call:label", CALLED, b'{"job":"ampqampqampqampqampqag==","group":"Z2dnZ2dnZ2dnZ2dnZ2dnZw=="}')
+    tried = Step("charge", WAITING, told(kind="E", error="E: no", tries=2), NOW)
+    called = Step("call:label", CALLED, told(job=ids.text(JOB), group=ids.text(GROUP)))
     failed = Step("call:x", FAILED, b'{"kind":"x","error":"no","job":"6a6a6a6a-6a6a-6a6a-6a6a-6a6a6a6a6a6a"}')
     broken = Step("odd", FAILED, b"[")
     found = [asked, Step("sleep", WAITING, None, NOW), tried, called, Step(group_wait(GROUP), WAITING), failed, broken]
     assert [waits_for(row) for row in found] == ["signal", "time", "try", "job", None, None, None]
     assert (about(asked).ask, about(asked).schema) == ("buy?", {"type": "boolean"})
+    assert tried.value == b'{"kind":"E","error":"E: no","tries":2}'
     assert (about(tried).error, about(tried).tries, about(broken)) == ("E: no", 2, NOTHING)
     assert about(Step("a", DONE, b'{"ask":"no question"}')) is NOTHING
     assert [called_job(row) for row in (called, failed, asked)] == [JOB, JOB, None]

@@ -21,6 +21,7 @@ from stoker.admin import Admin, documents
 from stoker.app import Stoker
 from stoker.cli.command import stoker
 from stoker.engines.base import outbox_of
+from stoker.model.budgets import Rates, Spend
 from stoker.model.control import Presence, Tuning
 from stoker.model.errors import EngineError
 from stoker.model.job import Demand
@@ -32,7 +33,7 @@ from stoker.model.outbox.stream import Stream
 from stoker.model.schedule import tick
 from stoker.model.throttle import Rate
 from stoker.model.time import SECOND
-from stoker.observe import process_metrics, prometheus
+from stoker.observe import metrics, process_metrics, prometheus
 from stoker.testing.clock import VirtualClock
 from stoker.testing.conformance.harness import Store
 from stoker.testing.conformance.outbox import Orders
@@ -67,7 +68,7 @@ async def test_a_scrape_shows_queues_jobs_and_workers(jobs: Stoker) -> None:
     engine = await jobs.engine()
     await engine.control.tune("mail", Tuning(paused=True))
     await engine.control.beat(Presence(worker="w", host="h", pid=1, queues={"mail": 5, "idle": 2}))
-    found = values(prometheus.text(await prometheus.read(jobs)))
+    found = values(prometheus.text(await metrics.read(jobs)))
     statuses = ("ready", "scheduled", "running", "done", "dead")
     assert [found["stoker_queue_jobs", "mail", status] for status in statuses] == [1, 1, 0, 1, 1]
     assert found["stoker_jobs_total", "enqueued", "send"] == 4
@@ -85,7 +86,7 @@ async def test_a_scrape_shows_what_needs_a_person(tmp_path: Path) -> None:
     engine = await app.engine()
 
     async def scrape() -> dict[tuple[str, ...], float]:
-        return values(prometheus.text(await prometheus.read(app)))
+        return values(prometheus.text(await metrics.read(app)))
 
     assert (await scrape())["stoker_without_worker_seconds",] == 0, "nothing is due"
     await app.enqueue(app.draft("send"))
@@ -126,20 +127,26 @@ async def test_a_scrape_shows_schedules_budgets_and_operations(tmp_path: Path) -
     await engine.schedules.fire(due, [app.draft("send") for _ in due.fires])
     [hourly] = await engine.schedules.read()
     await engine.control.spend("api", 4)
+    await engine.control.tune("llm", Rates({"a": Rate(5), "b": Rate(9)}))
+    await engine.control.tune("by", Rates({"a": Rate(5)}, keyed=True))
+    await engine.control.spend("by", Spend({"a": 1}, "acme"))
     await app.enqueue_many([app.draft("send") for _ in range(3)])
     ended = await admin.operations.start("cancel", "kind:send")
     await admin.operations.finish(ended.id)
     left = Operation(id="x", who="", action="cancel", filter="kind:send", bound=clock(), started=clock(), changed=7)
     await documents.put_operation(engine, left)
-    found = values(prometheus.text(await prometheus.read(app)))
-    assert (found["stoker_budget_tokens", "api"], found["stoker_budget_capacity", "api"]) == (6, 10)
+    found = values(prometheus.text(await metrics.read(app)))
+    assert (found["stoker_budget_tokens", "api", ""], found["stoker_budget_capacity", "api", ""]) == (6, 10)
+    assert (found["stoker_budget_tokens", "llm", "a"], found["stoker_budget_capacity", "llm", "b"]) == (5, 9)
+    keyed = {(name, *labels): n for (name, *labels), n in found.items() if "by" in labels}
+    assert keyed == {("stoker_budget_capacity", "by", "a"): 5}, "no series for a key"
     assert (found["stoker_operations", "running"], found["stoker_operations", "done"]) == (1, 1)
     assert found["stoker_operations_changed",] == 7
     assert found["stoker_schedule_missed_total", "hourly"] == hourly.missed > 0
     assert (found["stoker_schedule_enabled", "hourly"], found["stoker_schedule_failing", "hourly"]) == (1, 0)
     assert found["stoker_schedule_next_fire_timestamp_seconds", "hourly"] == (hourly.next_fire or 0) / SECOND
     clock.advance(60)
-    assert values(prometheus.text(await prometheus.read(app)))["stoker_operations", "interrupted"] == 1
+    assert values(prometheus.text(await metrics.read(app)))["stoker_operations", "interrupted"] == 1
     await app.close()
 
 
@@ -156,7 +163,7 @@ async def test_a_scrape_tells_silent_workers_and_limited_queues(tmp_path: Path) 
     await engine.control.beat(Presence(worker="frozen", host="h", pid=1, queues={"mail": 1}, running=1))
     clock.advance(120)
     await engine.control.beat(Presence(worker="fine", host="h", pid=2, queues={"mail": 1}))
-    found = values(prometheus.text(await prometheus.read(app)))
+    found = values(prometheus.text(await metrics.read(app)))
     assert (found["stoker_workers_silent",], found["stoker_workers",]) == (1, 1)
     assert (found["stoker_queue_limited", "mail"], found["stoker_queue_late", "mail"]) == (1, 0)
     await app.close()
@@ -171,7 +178,7 @@ def test_a_kind_has_at_most_forty_series() -> None:
         for sample in family.samples
         if sample.labels.get("kind") == "send"
     ]
-    assert len(from_workers) + len(prometheus.EVENTS) <= 40
+    assert len(from_workers) + len(metrics.EVENTS) <= 40
     assert {sample.labels.get("outcome") for sample in from_workers} >= set(OUTCOMES.values())
 
 
@@ -231,13 +238,13 @@ async def test_a_scrape_shows_how_far_consumers_are_behind(tmp_path: Path) -> No
     clock = VirtualClock()
     app = Stoker(make_engine("sqlite", tmp_path, clock))
     await with_a_stream(app, clock)
-    found = values(prometheus.text(await prometheus.read(app)))
+    found = values(prometheus.text(await metrics.read(app)))
     [place] = [key[1:] for key in found if key[0] == "stoker_outbox_lag"]
     assert (found["stoker_outbox_lag", *place], found["stoker_outbox_lag_seconds", *place]) == (2, 90)
     assert found["stoker_letters", *place] == 0, "a parked one is not counted"
     orders = await Orders.begin(Store(engine := await app.engine(), clock, lambda _: engine))
     await orders.turn(Rejected("bad"))
-    found = values(prometheus.text(await prometheus.read(app)))
+    found = values(prometheus.text(await metrics.read(app)))
     await app.close()
     assert found["stoker_letters", *place] == 2
 
@@ -366,7 +373,7 @@ async def test_an_idle_consumer_is_not_behind_however_long_it_is_idle(tmp_path: 
     orders = await Orders.begin(Store(engine, clock, lambda _: engine))
 
     async def lag() -> tuple[float, float]:
-        found = values(prometheus.text(await prometheus.read(app)))
+        found = values(prometheus.text(await metrics.read(app)))
         [place] = [key[1:] for key in found if key[0] == "stoker_outbox_lag"]
         return found["stoker_outbox_lag", *place], found["stoker_outbox_lag_seconds", *place]
 

@@ -8,7 +8,6 @@ from typing import Any, Self
 import pytest
 
 from stoker.app import Stoker
-from stoker.context import Stopping
 from stoker.engines.base import Engine, outbox_of
 from stoker.executors.threads import Threads
 from stoker.model.errors import EngineBusy, EngineUnavailable, InvalidInput
@@ -18,6 +17,7 @@ from stoker.outbox import Batch, Message, Outbox, Pace
 from stoker.outbox.consumer_loop import ConsumerLoop
 from stoker.outbox.service import FAR_BEHIND, vacuum_rest
 from stoker.services import ServiceContext, UnderWay
+from stoker.stopping import Stopping
 from stoker.worker import Worker, maintenance
 from tests.harness.apps import PATIENCE, drain, until, working
 from tests.outbox.test_consumer_loop import QUICK, cursor, delivered, fill, letters

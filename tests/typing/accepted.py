@@ -137,7 +137,7 @@ async def main() -> None:
 
     other = resize.using(delay=60, priority=1, unique="img:7", tenant="acme", keep=0, isolation="process")
     resize.using(limit=Limit(3, key="image", hold="retrying"))
-    resize.using(limit=False)
+    resize.using(limit=False, label="image {image}")
     assert_type(await other.enqueue(7), JobHandle[str])
     assert_type(await other(7), str)
     await resize.using(unique=lambda image, *, width=800: Unique(f"img:{image}")).enqueue(7)
@@ -189,6 +189,12 @@ async def main() -> None:
     jobs.budget("sms", Rate(10))
     assert_type((await jobs.spend("sms", 3)).granted, bool)
     await current().spend("sms")
+    llm = jobs.budget("llm", requests=Rate(500, per=60), tokens=Rate(200_000, per=60), keyed=True)
+    assert_type((await llm.spend(requests=1, tokens=600, key="acme")).measure, str | None)
+    async with current().reserve("llm", key="acme", requests=1, tokens=600) as reserved:
+        reserved.used(tokens=500)
+    with current().reserve("sms", 3) as several:
+        several.used(2)
     inbox = Inbox(jobs, source="billing", keep=timedelta(days=30))
     assert_type(await inbox.receive("evt_1", tx=object()), bool)
     assert_type(await inbox.receive(["evt_1", "evt_2"], tx=object()), list[bool])

@@ -66,6 +66,7 @@ async def main() -> None:
     await resize.using(quue="mail").enqueue(7)  # E: call-arg | reportCallIssue
     await resize.using(priority="high").enqueue(7)  # E: arg-type | reportArgumentType
     await resize.using(isolation="thread").enqueue(7)  # E: arg-type | reportArgumentType
+    await resize.using(label=7).enqueue(7)  # E: arg-type | reportArgumentType
     await resize.using(limit=3).enqueue(7)  # E: arg-type | reportArgumentType
     await resize.using(delay=3).enqueue("seven")  # E: arg-type | reportArgumentType
     width: int = await (await resize.enqueue(7)).result()  # E: assignment | reportAssignmentType
@@ -88,6 +89,8 @@ async def main() -> None:
     jobs.declare("elsewhere", attempts="three")  # E: arg-type | reportArgumentType
     jobs.queue("mail", rate=5)  # E: arg-type | reportArgumentType
     jobs.budget("sms", "10/s")  # E: arg-type | reportArgumentType
+    jobs.budget("llm", requests="10/s")  # E: arg-type | reportArgumentType
+    await jobs.spend("llm", tokens="many")  # E: arg-type | reportArgumentType
     await jobs.queue("mail").pause(60)  # E: call-arg | reportCallIssue
     jobs.task(atempts=3)  # E: call-overload | reportCallIssue
     jobs.task(attempts="three")  # E: call-overload | reportArgumentType

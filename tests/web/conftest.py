@@ -107,6 +107,10 @@ def watched(board: Dashboard) -> Watch:
     return watch
 
 
+ENDED = "?after=0-end"
+"""For a stream of a job: its reader has seen the end, so that it does not stay open."""
+
+
 async def enqueue(app: Stoker, kind: str = "send", **options: Any) -> str:
     return (await app.enqueue(app.draft(kind, **options))).id
 

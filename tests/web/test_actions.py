@@ -6,9 +6,11 @@ import asyncio
 import html
 import json
 import re
+import uuid
 from urllib.parse import unquote
 
 import httpx
+import msgspec
 import pytest
 from msgspec import Raw, structs
 
@@ -22,6 +24,7 @@ from stoker.model.control import Tuning
 from stoker.model.events import Point
 from stoker.model.job import Settlement, Status
 from stoker.model.operations import Operation
+from stoker.model.orders import StackReport, Stand
 from stoker.model.throttle import Rate
 from stoker.model.time import MINUTE
 from stoker.testing.clock import VirtualClock
@@ -121,12 +124,14 @@ async def test_an_action_that_the_status_refuses_says_so(app: Stoker, client: Cl
     assert (await client.post(f"/jobs/{id_}/explode")).status_code == 404
 
 
-@pytest.mark.spec("WEBACT-03")
+@pytest.mark.spec("WEBACT-03", "WEBACT-21")
 async def test_a_running_job_is_asked_to_stop_after_a_question(app: Stoker, client: Client) -> None:
     id_ = await enqueue(app)
     await claim(app)
     asked = await client.post(f"/jobs/{id_}/cancel")
     assert "Its worker is told to stop it." in text(asked)
+    for part in (f"Job {id_}", "Enqueued just now", "Running for 0", "Worker w", "Why, if you like"):
+        assert part in text(asked), part
     assert "is asked to stop" in str(told(await client.post(f"/jobs/{id_}/cancel", {"sure": "yes"}))["text"])
     assert (await app.handle(id_).refresh()).cancel_requested
     await client.post(f"/jobs/{id_}/force-cancel", {"sure": "yes"})
@@ -222,12 +227,36 @@ async def test_a_budget_is_tuned_and_drained(app: Stoker, client: Client) -> Non
     assert page.count("what calls spend(") == 2
     assert "every start of send" in page
     await client.post("/limits/stripe/tune", {"n": "50", "per": "1"})
-    assert (await engine.control.budgets())[1].bucket.rate == Rate(50, per=1)
+    assert (await engine.control.budgets())[1].buckets[""].rate == Rate(50, per=1)
     assert "Drain this budget?" in text(await client.post("/limits/stripe/drain"))
     await client.post("/limits/stripe/drain", {"sure": "yes"})
     page = text(await client.get("/limits"))
     assert "0 of 50" in page
     assert "stripe budget, changed by people; the code says 100 per minute" in page
+
+
+@pytest.mark.spec("WEBACT-07", "WEB-41", "BUDGET-25")
+async def test_measures_and_keys_are_tuned_and_drained(app: Stoker, client: Client) -> None:
+    """A row for each measure; those of the emptiest keys of a budget where they are asked for."""
+    app.budget("llm", requests=Rate(5, per=3600), tokens=Rate(100, per=3600), keyed=True)
+    app.budget("ai", requests=Rate(5, per=3600), tokens=Rate(100, per=3600))
+    await app.declarations.store(await app.engine())
+    await app.spend("llm", tokens=40, key="acme & co")
+    page = text(await client.get("/limits"))
+    assert "llm tokens budget, for each key, as declared in code" in page
+    assert "acme" not in page
+    assert page.count("what calls spend(") == 4
+    keys = text(await client.get("/limits?budget=llm"))
+    assert "llm tokens key acme &amp; co" in keys
+    assert "60 of 100" in keys
+    await client.post("/limits/ai/tune", {"n": "50", "per": "1", "measure": "tokens"})
+    assert (await app.budget("ai").spend(tokens=51)).granted is False
+    assert (await client.post("/limits/ai/tune", {"n": "50", "per": "1"})).status_code == 422
+    asked = text(await client.post("/limits/llm/drain", {"key": "acme & co"}))
+    assert "Drain this budget?" in asked
+    assert "llm, key acme &amp; co" in asked
+    await client.post("/limits/llm/drain", {"sure": "yes", "key": "acme & co"})
+    assert "0 of 100" in text(await client.get("/limits?budget=llm"))
 
 
 @pytest.mark.spec("ADMIN-39")
@@ -239,14 +268,16 @@ async def test_the_jobs_of_a_worker_are_taken_back_from_its_page(app: Stoker, cl
     page = (await client.get("/workers")).text
     assert 'action="/workers/w/take-back"' in page
     assert "/workers/idle/take-back" not in page, "it has no jobs"
-    assert "Take back the jobs of this worker?" in text(await client.post("/workers/w/take-back"))
+    asked = text(await client.post("/workers/w/take-back"))
+    for part in ("Take back the jobs of this worker?", "Worker w", "Seen just now", "Runs 1 job", "The oldest for 0"):
+        assert part in asked, (part, asked)
     job = await app.handle(id_).refresh()
     assert job.status is Status.RUNNING
-    done = told(await client.post("/workers/w/take-back", {"sure": "yes"}))
+    done = told(await client.post("/workers/w/take-back", {"sure": "yes", "reason": "it hangs"}))
     assert done["text"] == "Took back 1 job of w."
     job = await app.handle(id_).refresh()
     assert (job.status, job.attempts) == (Status.PENDING, 0)
-    assert "Took back the jobs of worker w" in text(await client.get("/audit"))
+    assert re.search("Took back the jobs of worker w.*it hangs", text(await client.get("/audit")))
     assert (await client.post("/workers/gone/take-back", {"sure": "yes"})).status_code == 404
 
 
@@ -472,6 +503,47 @@ async def test_an_admin_of_one_queue_edits_there_what_it_sees(app: Stoker) -> No
     assert json.loads(await payload(app, id_)) == {"to": "bob", "api_key": "k-2"}
     await undo(client, edited)
     assert json.loads(await payload(app, id_)) == json.loads(secret)
+    await client.close()
+    await board.close()
+
+
+@pytest.mark.spec("WEBACT-20")
+async def test_a_payload_is_revealed_and_edited_in_one_form(app: Stoker) -> None:
+    board = dashboard(app, auth=lambda _: Identity("olga", "operate"), limits=Limits(seconds=30))
+    client = Client(board)
+    secret = b'{"to":"zoe","api_key":"k-1","big":1000000000000000001}'
+    id_ = (await app.enqueue(app.draft("send", Raw(secret), delay=60))).id
+    path, typed = f"/jobs/{id_}/edit", {"priority": "7", "at": "2031-01-01T00:00:00"}
+    assert "Reveal and edit the payload" in text(await client.get(path))
+    answer = await client.post(f"/jobs/{id_}/reveal", {**typed, "payload": "", "to": "edit"})
+    address = answer.headers["location"]
+    form = await client.get(address)
+    assert 'value="7"' in form.text, "what was typed is kept"
+    [box] = re.findall(r"<textarea[^>]*>\n(.*?)</textarea>", form.text, re.DOTALL)
+    shown = html.unescape(box)
+    assert json.loads(shown) == {"to": "zoe", "api_key": "[hidden]", "big": 10**18 + 1}
+    [version] = re.findall(r'name="version" value="(\w+)"', form.text)
+    same = told(await client.post(address, {"payload": shown.replace("\n", "\r\n"), "version": version}))
+    assert same["text"] == "Nothing was different. The job is as it was."
+    assert await payload(app, id_) == secret
+    told(await client.post(address, {"payload": shown.replace("zoe", "bob"), "version": version}))
+    assert json.loads(await payload(app, id_)) == {"to": "bob", "api_key": "k-1", "big": 10**18 + 1}
+    assert b"\n" not in await payload(app, id_), "it was indented for reading only"
+    late = await client.post(address, {"payload": shown.replace("zoe", "cem"), "version": version})
+    assert (late.status_code, "was changed meanwhile" in text(late)) == (409, True)
+    refused = await client.post(address, {"payload": shown.replace("[hidden]", "mine")})
+    assert (refused.status_code, "mine" in refused.text) == (422, True)
+    assert (await client.post(address, {"payload": "{"})).status_code == 422
+    page = (await client.get(address.replace("/edit?", "?"))).text
+    assert f"{id_}/edit?reveal=" in page, "the page of the job leads from what is revealed to the form"
+    entries = await Admin(app).audit.list(60, target=f"job {id_}")
+    assert [one.action for one in entries].count("jobs.reveal") == 1
+    dead = await enqueue(app, payload={"to": "zoe"})
+    await end(app, await claim(app))
+    assert "Save and requeue" in text(await client.get(f"/jobs/{dead}/edit"))
+    done = told(await client.post(f"/jobs/{dead}/edit", {"payload": '{"to": "bob"}', "then": "requeue"}))
+    assert done["text"] == "Changed the payload of send. Requeued send."
+    assert (await status(app, dead), await payload(app, dead)) == (Status.PENDING, b'{"to":"bob"}')
     await client.close()
     await board.close()
 
@@ -794,3 +866,37 @@ async def test_a_finding_is_acknowledged_on_a_page_and_withdrawn(app: Stoker, cl
     for wrong in ({"reason": ""}, {"reason": "x", "hours": "25"}):
         refused = await client.post("/findings/acknowledge", {"finding": "no worker: bulk", **wrong})
         assert refused.status_code == 422
+
+
+@pytest.mark.spec("ORDER-08", "ORDER-03")
+async def test_a_worker_is_told_from_its_page(app: Stoker, client: Client) -> None:
+    await beat(app)
+    engine = await app.engine()
+    page = (await client.get("/workers/w")).text
+    assert all(f'action="/workers/w/{verb}"' in page for verb in ("quiet", "stop", "stack"))
+    assert 'action="/workers/w/resume"' not in page
+    asked = text(await client.post("/workers/w/stop"))
+    assert "Stop this worker?" in asked
+    assert "The audit log keeps it." in asked
+    assert await documents.orders(engine) == []
+    done = told(await client.post("/workers/w/quiet", {"sure": "yes", "reason": "bad disk"}))
+    assert done["text"] == "Told w to claim no more jobs."
+    [given] = await documents.orders(engine)
+    assert given.work == "quiet"
+    assert "Quieted worker w “bad disk”" in text(await client.get("/audit"))
+    stand = Stand(job=str(uuid.uuid4()), kind="send", place="thread stoker-handler-1", stack="password='hunter2'")
+    report = StackReport(worker="w", asked=2**62, at=await engine.now(), stands=(stand,))
+    await engine.documents.swap("stacks", "w", None, msgspec.json.encode(report))
+    done = told(await client.post("/workers/w/stack", {"sure": "yes"}))
+    assert done["text"] == "w told where its handlers stand."
+    shown = text(await client.get("/workers/w"))
+    assert "Where its handlers stood" in shown
+    assert "on thread stoker-handler-1" in shown
+    assert "password=[hidden]" in shown
+    await beat(app, state="quiet")
+    page = (await client.get("/workers/w")).text
+    assert 'action="/workers/w/resume"' in page
+    assert "It takes no more jobs until it is resumed." in page
+    await client.post("/workers/w/resume", {"sure": "yes"})  # the list is read anew
+    assert "takes no more jobs until it is resumed" in text(await client.get("/workers"))
+    assert (await client.post("/workers/gone/stop", {"sure": "yes"})).status_code == 404

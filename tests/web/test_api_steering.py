@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from stoker import Limit
+from stoker.admin import documents
 from stoker.app import Stoker
 from stoker.engines.base import outbox_of
 from stoker.model import ids
+from stoker.model.budgets import Rates
 from stoker.model.job import Status
+from stoker.model.orders import StackReport, Stand
 from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest
 from stoker.model.outbox.delivery import Delivered, Rejection, conclude_batch
 from stoker.model.outbox.stream import Entry, Stream
+from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, moment
 from stoker.testing.clock import VirtualClock
 from stoker.web import Limits, dashboard
@@ -134,6 +139,29 @@ async def test_the_jobs_of_a_worker_are_taken_back_by_a_call(app: Stoker, client
     assert (await send(client, "POST", "/workers/gone/take-back")).status_code == 404
 
 
+@pytest.mark.spec("ORDER-08", "ORDER-03")
+async def test_a_worker_is_told_by_calls(app: Stoker, client: Client) -> None:
+    await beat(app)
+    engine = await app.engine()
+    told = await send(client, "POST", "/workers/w/quiet", {"reason": "bad disk"})
+    assert (told.status_code, told.json()) == (200, {"worker": "w", "order": "quiet", "note": ""})
+    assert (await send(client, "POST", "/workers/w/resume")).json()["order"] == "resume"
+    assert (await client.get("/api/v1/workers/w/stack")).status_code == 404
+    assert (await send(client, "POST", "/workers/w/stack")).status_code == 200
+    [given] = await documents.orders(engine)
+    stand = Stand(job="j", kind="send", place="the event loop", stack="login(password='hunter2')")
+    report = StackReport(worker="w", asked=given.stack_at, at=await engine.now(), stands=(stand,))
+    await engine.documents.swap("stacks", "w", None, msgspec.json.encode(report))
+    [shown] = (await client.get("/api/v1/workers/w/stack")).json()["stands"]
+    assert (shown["job"], shown["stack"]) == ("j", "login(password=[hidden])")
+    assert (await send(client, "POST", "/workers/w/stop")).json()["order"] == "stop"
+    refused = await send(client, "POST", "/workers/w/quiet")
+    assert (refused.status_code, refused.json()["code"]) == (409, "wrong_state")
+    assert (await send(client, "POST", "/workers/gone/stop")).status_code == 404
+    done = [action for action, target in await audited(client) if target == "worker w"]
+    assert sorted(done) == ["workers.quiet", "workers.resume", "workers.stack", "workers.stop"]
+
+
 @pytest.mark.spec("REST-11")
 async def test_budgets_and_limits_by_key_are_set(app: Stoker, client: Client) -> None:
     unknown = await send(client, "PUT", "/limits/stripe", {"n": 100, "per": 60})
@@ -145,6 +173,17 @@ async def test_budgets_and_limits_by_key_are_set(app: Stoker, client: Client) ->
     drained = (await client.get("/api/v1/limits/stripe")).json()
     assert drained["tokens"] == 0
     assert drained["next_token"] > 0
+    await (await app.engine()).control.tune("llm", Rates({"a": Rate(5), "b": Rate(9)}, keyed=True))
+    assert (await client.get("/api/v1/limits/llm")).status_code == 422
+    assert (await client.get("/api/v1/limits/llm?measure=b")).json()["capacity"] == 9
+    tuned = await send(client, "PUT", "/limits/llm", {"n": 2_000_000, "per": 3600, "measure": "b"})
+    assert (tuned.json()["capacity"], tuned.json()["measure"], tuned.json()["keyed"]) == (2_000_000, "b", True)
+    assert (await send(client, "POST", "/limits/llm/drain", {"key": "acme"})).status_code == 200
+    assert (await send(client, "POST", "/limits/llm/drain")).status_code == 422
+    for asked in ("", "?key=acme"):
+        shown = (await client.get(f"/api/v1/limits/llm/keys{asked}")).json()["budgets"]
+        assert [(one["key"], one["measure"], round(one["tokens"])) for one in shown][1] == ("acme", "b", 0)
+    assert (await client.get("/api/v1/limits/none/keys")).status_code == 404
     assert (await send(client, "PUT", "/queues/mail/limits/account", {"n": 2})).status_code == 404
     await enqueue(app, queue="mail")
     unknown = await send(client, "PUT", "/queues/mail/limits/account", {"n": 2})

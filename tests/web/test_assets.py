@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 
 from stoker.web.assets import FOLDER, files
 
+BOM = json.loads((Path(__file__).parents[2] / "sbom.cdx.json").read_text(encoding="utf-8"))
 SUMS = {
-    "vendor/htmx.min.js": "e484d9171a9db30a39c8f16e3d709d4137f3211c659f8e6125816635033d593f",
-    "vendor/hx-sse.min.js": "8a834680c4000a9034d79228872372a92e140c810a075cb6d4a76690dfc13085",
-    "vendor/uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
-    "vendor/uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
-    "fonts/inter-latin.woff2": "3100e775e8616cd2611beecfa23a4263d7037586789b43f035236a2e6fbd4c62",
-    "fonts/jetbrains-mono-latin.woff2": "18be452724bfdc236c074ca94a249a7f41a86752c7d04ab258ce9ed5651f6a7e",
+    file["name"].removeprefix("stoker/web/static/"): file["hashes"][0]["content"]
+    for component in BOM["components"]
+    for file in component["components"]
 }
-"""htmx.org 4.0.0 (dist), uplot 1.6.32 (dist), @fontsource-variable/inter and /jetbrains-mono 5.3.0."""
+"""The files of others that the wheel contains, and names in its bill of materials."""
 
 
 @pytest.mark.spec("ASSET-01")

@@ -19,7 +19,7 @@ from stoker.model.job import Status
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard, Limits, Open, Tokens, dashboard
 from stoker.web.board import HEADERS
-from tests.web.conftest import Client, claim, end, enqueue, text, watched
+from tests.web.conftest import ENDED, Client, claim, end, enqueue, text, watched
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def test_every_answer_carries_the_policy(app: Stoker, client: Client) -> N
     for way in client.board.routes:
         path = way.path.replace("{version}", "x").replace("{name:path}", "stoker.css").replace("{id}", id_)
         path = path.replace("{name}", "default").replace("{verb}", "pause")
-        path += "?page=none" if path == "/live" else ""
+        path += "?page=none" if path == "/live" else ENDED if path.endswith("/stream") else ""
         answer = await client.http.request(way.method, path)
         assert answer.status_code < 500, (way, answer.text)
         for name, value in HEADERS.items():
@@ -242,6 +242,7 @@ async def test_roles_open_exactly_their_routes(app: Stoker, made: Any) -> None:
             if way.kind == "open" or way.path == "/live":
                 continue
             path = way.path.replace("{id}", id_).replace("{name}", "default").replace("{verb}", "none")
+            path += ENDED if path.endswith("/stream") else ""
             token = {"x-csrf-token": await client.csrf()}
             answer = await client.http.request(way.method, path, headers=token)
             assert (answer.status_code == 403) == (way.role in refused), (

@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from stoker.app import Stoker
-from stoker.engines.base import RELEASES
+from stoker.engines.base import ORIGINS, RELEASES
+from stoker.model.job import Status
 from stoker.model.releases import Release
+from stoker.model.run_origins import RunOrigin, number
 from stoker.model.same_error import fingerprint_of
 from stoker.model.time import HOUR, MINUTE
 from stoker.testing.clock import VirtualClock
@@ -86,3 +88,23 @@ async def test_charts_mark_when_a_release_was_shown_first(app: Stoker, client: C
         assert 450 < float(drawn) < 550
         assert drawn == again
     assert "Deployed: r1" in text(await client.get("/?range=6h"))
+
+
+@pytest.mark.spec("RUN-ORIGIN-03")
+@pytest.mark.parametrize("engine_name", ENGINES)
+async def test_a_job_tells_where_each_attempt_was(app: Stoker, client: Client) -> None:
+    engine = await app.engine()
+    for worker, host in (("one", "fra-1"), ("two", "fra-2")):
+        found = RunOrigin(number(worker), worker, host, 7, "r42")
+        await engine.documents.swap(ORIGINS, str(found.number), None, msgspec.json.encode(found))
+    job = await enqueue(app, "send")
+    await end(app, await claim(app, worker="one"), Status.RETRYING)
+    await end(app, await claim(app, worker="two"), Status.DONE, error=None)
+    page = text(await client.get(f"/jobs/{job}"))
+    assert "Ran on fra-1 / 7, release r42, worker one" in page
+    assert "on fra-2 / 7, release r42" in page
+    told = (await client.get(f"/api/v1/jobs/{job}")).json()
+    assert told["origin"] == {"worker": "two", "host": "fra-2", "pid": 7, "release": "r42"}
+    assert [one["origin"]["worker"] for one in told["history"]] == ["one"]
+    why = (await client.get(f"/api/v1/jobs/{job}/explain")).json()
+    assert "its last run was on fra-2 / 7, release r42" in why["beside"]

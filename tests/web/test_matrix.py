@@ -21,7 +21,7 @@ from stoker.model.throttle import Rate
 from stoker.web import Limits, dashboard
 from stoker.web.actions.outbox import LETTER_VERBS
 from stoker.web.board import Route
-from tests.web.conftest import Client, beat, claim, end, enqueue
+from tests.web.conftest import ENDED, Client, beat, claim, end, enqueue
 
 Limit = Literal["none", "own", "foreign"]
 """Whether the visitor is limited to queues, and whether what a request is about is in one of them."""
@@ -73,6 +73,7 @@ FORMS: dict[str, dict[str, str]] = {
     "/operations/letters": {"do": "replay", "stream": "orders"},
     "/findings/acknowledge": {"finding": "deaths", "reason": "known"},
     "/findings/withdraw": {"finding": "deaths"},
+    "/enqueue": {"kind": "task-{queue}"},
     "/new-schedule": {"name": "made-by-form", "kind": "send", "cron": "0 3 * * *"},
     "/jobs/{id}/move": {"queue": "{queue}"},
     "/jobs/{id}/prioritize": {"priority": "3"},
@@ -102,6 +103,8 @@ class Asked(NamedTuple):
             return "role"
         if self.limit == "none" or way.harmless or path in COUNTED:
             return ""
+        if path in {"/api/v1/workers/{worker}/stack", "/api/v1/limits/{name}/keys"}:
+            return "queue"
         if not way.changes:
             return "queue" if self.limit == "foreign" and path in {"/jobs/{id}/edit", "/jobs/{id}/move"} else ""
         belongs_nowhere = path.startswith(OF_NO_QUEUE) or path in BUDGETS
@@ -121,10 +124,14 @@ async def client(app: Stoker) -> AsyncIterator[Client]:
     await board.close()
 
 
+async def _nothing() -> None: ...
+
+
 async def fill(app: Stoker) -> None:
     """Queues with a schedule each, a token, a budget and an operation."""
     engine = await app.engine()
     for queue in (QUEUE, OTHER):
+        app.task(_nothing, name=f"task-{queue}", queue=queue)
         app.declare("send", queue=queue)
         await Admin(app).schedules.create(f"nightly-{queue}", app.draft("send"), cron="0 3 * * *")
         await enqueue(app, queue=queue)
@@ -151,6 +158,7 @@ async def ask(app: Stoker, client: Client, asked: Asked) -> httpx.Response:
     path = way.path.format(**values)
     if path in {"/live", "/pieces"}:
         path += "?page=overview"
+    path += ENDED if path.endswith("/stream") else ""
     headers = {"x-role": asked.role, "x-limit": asked.limit, "x-csrf-token": await client.csrf()}
     if way.kind == "api":
         given = BODIES.get(way.path.removeprefix("/api/v1"), {})

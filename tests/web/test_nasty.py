@@ -67,6 +67,17 @@ FORMS: Final[dict[str, dict[str, str]]] = {
     f"{JOB}/edit-back": {},
     f"{JOB}/reveal": {"part": "payload", "raw": "1"},
     f"{JOB}/signal": {"name": "approval", "answer.value": "1"},
+    "/enqueue": {
+        "kind": "noted",
+        "argument.n": "1",
+        "argument.text": "x",
+        "argument.parts": "[1]",
+        "queue": "default",
+        "delay": "1",
+        "at": "",
+        "priority": "1",
+        "unique": "k",
+    },
     "/operations/new": {"do": "requeue", "id": "{id}", "q": ""},
     "/operations": {"do": "prioritize", "q": "is:done", "priority": "5", "of": "99", "count": "99", "counted_at": ""},
     "/operations/letters": {
@@ -122,6 +133,8 @@ FORMS: Final[dict[str, dict[str, str]]] = {
         "preview": "",
     },
     "/workers/{worker}/take-back": {"sure": "", "next": ""},
+    **{f"/workers/{{worker}}/{verb}": {"sure": "yes", "reason": "x"} for verb in ("quiet", "resume", "stop")},
+    "/workers/{worker}/stack": {"sure": "", "reason": "x"},
     f"{LIMIT}/tune": {"n": "5", "per": "1"},
     f"{LIMIT}/drain": {"sure": "yes"},
     f"{LIMIT}/set": {"limit": "send", "n": "5", "before": "3"},
@@ -153,6 +166,7 @@ PAGES: Final[dict[str, dict[str, str]]] = {
     "/operations/new": {"do": "requeue", "q": "is:dead"},
     "/operations/letters/new": {"do": "replay", "stream": "", "consumer": "", "type": "", "key": ""},
     "/waits": {"q": "kind:send", "after": ""},
+    "/enqueue": {"kind": "noted", "queue": "default"},
     "/groups": {"state": "open", "after": ""},
     "/groups/{id}": {},
     "/operations": {},
@@ -182,6 +196,10 @@ PAGES: Final[dict[str, dict[str, str]]] = {
 async def filled(app: Stoker, clock: VirtualClock) -> dict[str, str]:
     """A store with something of everything, and what the addresses name."""
     found = await lively(app, clock)
+
+    @app.task(name="noted")
+    async def noted(n: int, text: str = "", parts: list[int] | None = None) -> None: ...
+
     engine = await app.engine()
     await app.enqueue(app.draft("send", {"k": "a"}, limit=Limit(2, key="k")))
     await engine.control.tune("default", Tuning(limits=(("send", 5),)))

@@ -204,7 +204,13 @@ async def test_a_letter_has_a_page(app: Stoker, client: Client) -> None:
     for part in ("no vat_id", trace, "Tries 1", "Key ada", "Number 2", "this letter"):
         assert part in page, part
     revealed = await client.post("/outbox/letters/orders/reveal", {"id": id_, "consumer": "warehouse"})
-    assert "nowhere" in text(revealed)
+    address = revealed.headers["location"].partition("#")[0]
+    for _ in range(2):  # also when the page is loaded again
+        assert "nowhere" in text(await client.get(address))
+    other = Client(client.board)
+    await other.get("/")
+    assert "nowhere" not in text(await other.get(address)), "a link that is passed on shows nothing"
+    await other.close()
     entries = await Admin(app).audit.list(60, target=f"letter {id_} of orders")
     assert [one.action for one in entries] == ["letters.reveal"]
     assert (await client.get(f"/outbox/letters/orders/nobody/{id_}")).status_code == 404

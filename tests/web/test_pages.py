@@ -681,3 +681,15 @@ async def test_a_worker_has_a_page_and_a_lost_one_is_remembered(
     assert [one["became"] for one in api["former"]] == ["done", "ready"]
     assert api["memory"] == 50_000_000
     assert (await client.get("/workers/nobody")).status_code == 404
+
+
+@pytest.mark.spec("LABEL-01")
+async def test_a_label_is_shown_wherever_a_job_is(app: Stoker, client: Client) -> None:
+    app.declare("ship", label="order {id} <for> {customer}")
+    job = await app.enqueue(app.draft("ship", {"id": 7, "customer": "acme"}, queue="mail"))
+    await claim(app, "mail")
+    for path in ("/jobs", f"/jobs/{job.id}", "/"):
+        page = await client.get(path)
+        assert "order 7 &lt;for&gt; acme" in page.text, path
+    answer = (await client.get(f"/api/v1/jobs/{job.id}")).json()
+    assert answer["label"] == "order 7 <for> acme"

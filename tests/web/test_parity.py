@@ -21,6 +21,7 @@ SAME = {
     "/operations": ("POST", "/operations"),
     "/operations/new": ("GET", "/preview"),
     f"{QUEUE}/tune": ("PATCH", QUEUE),
+    "/enqueue": ("POST", "/jobs"),
     "/new-schedule": ("POST", "/schedules"),
     f"{SCHEDULE}/edit": ("PATCH", SCHEDULE),
     "/limits/{name}/tune": ("PUT", "/limits/{name}"),
@@ -92,6 +93,7 @@ READ = {
 FORMS = {
     "/live",
     "/pieces",
+    "/enqueue",
     "/jobs/{id}/edit",
     "/jobs/{id}/move",
     "/operations/new",

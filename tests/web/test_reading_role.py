@@ -71,7 +71,7 @@ async def test_every_page_and_every_read_of_the_api_needs_only_select(
     for path, item in document["paths"].items():
         if "get" in item:
             name = {"schedules": "nightly", "limits": "stripe", "kinds": "send"}.get(path.split("/")[3], "default")
-            absent = path.split("/")[3] in {"groups", "operations"} and "{" in path
+            absent = (path.split("/")[3] in {"groups", "operations"} and "{" in path) or path.endswith("/stack")
             asked = "?action=replay" if path.endswith("/preview/letters") else ""
             id_, stream = (letter, "bills") if "/letters/" in path else (found["dead"], "orders")
             answer = await client.get(path.format(id=id_, name=name, stream=stream, worker="w") + asked)

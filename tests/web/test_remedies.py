@@ -134,7 +134,9 @@ NO_GATES = {Reason.UNREADABLE, Reason.FINISHED, Reason.RUNNING, Reason.CANCELING
 def form_of(page: str, gate: str) -> tuple[str, list[tuple[str, str]], str]:
     """The address, the fields and the button of the form of a gate."""
     [row] = re.findall(rf'<li class="(?:shut|later)" data-row="{gate}">.*?</li>', page, re.DOTALL)
-    [(action, inside)] = re.findall(r'<form class="act" method="post" action="([^"]+)">(.*?)</form>', row, re.DOTALL)
+    [(action, inside)] = re.findall(
+        r'<form class="act" method="post" action="([^"]+)"[^>]*>(.*?)</form>', row, re.DOTALL
+    )
     fields = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', inside)
     [button] = re.findall(r"<button[^>]*>(.*?)</button>", inside, re.DOTALL)
     return action, [(name, html.unescape(value)) for name, value in fields if name != "csrf"], button

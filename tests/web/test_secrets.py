@@ -18,7 +18,7 @@ from stoker.model.access import Identity
 from stoker.model.job import Settlement, Status
 from stoker.web import Limits, Open, dashboard
 from stoker.web.live import PAGES as LIVE
-from tests.web.conftest import Client, claim, enqueue
+from tests.web.conftest import ENDED, Client, claim, enqueue
 
 SCHEDULE = "nightly"
 PAYLOAD, RESULT, SECRET = "canary-in-a-payload", "canary-in-a-result", "canary-of-a-password"
@@ -31,7 +31,7 @@ async def everything(client: Client, id_: str) -> dict[str, str]:
     for way in client.board.routes:
         if way.method == "GET" and way.kind != "open" and way.path not in {"/live", "/pieces"}:
             name = SCHEDULE if "/schedules/" in way.path else "send" if "/kinds/" in way.path else "default"
-            paths.append(way.path.format(**places, name=name))
+            paths.append(way.path.format(**places, name=name) + (ENDED if way.path.endswith("/stream") else ""))
     for page in LIVE:
         name = {"queue": "default", "kind": "send"}.get(page, SCHEDULE)
         paths.append(f"/pieces?{urlencode({'page': page, 'name': name, **places})}")

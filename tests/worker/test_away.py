@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from stoker import outage
 from stoker.app import Stoker
 from stoker.engines.memory import MemoryEngine
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.redis import RedisEngine
 from stoker.engines.sqlite import SqliteEngine
-from stoker.worker import outage
-from stoker.worker.outage import QUIET, Outage
+from stoker.outage import QUIET, Outage
 from tests import services
 from tests.services.handles import PostgresServer, RedisServer
 from tests.worker.shell import Deployment, until

@@ -77,7 +77,7 @@ SHARED = {
     ),
     *("kind", "limit", "log", "logger", "noted", "progress", "queue", "remaining", "result_warning", "runtime"),
     *("awaited", "drain", "drain_sync", "spend", "spend_sync", "started_at", "state", "stopping", "worker"),
-    *("commit", "trace", "trace_id"),
+    *("commit", "pass_on", "reserve", "ring", "trace", "trace_id"),
 }
 """What a call for many jobs has as well: attributes of the call, and those that Stoker itself reads."""
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from stoker.model.job import Status
+from stoker.model.run_origins import number
 from stoker.supervisor import pool
 from stoker.supervisor.release import release_patiently
 from stoker.supervisor.supervisor import Supervisor
@@ -71,7 +72,7 @@ def storm(fleet: Fleet, crews: list[Command], kills: int, chance: random.Random,
 
 
 @pytest.mark.parallel_deployment("faults")
-@pytest.mark.spec("KILL-01", "KILL-02", "KILL-03", "KILL-12")
+@pytest.mark.spec("KILL-01", "KILL-02", "KILL-03", "KILL-12", "RUN-ORIGIN-03")
 def test_killed_at_any_instant_every_job_ends_once(deployment: Deployment, campaign: bool) -> None:
     seed = secrets.randbits(32)
     print(f"seed {seed}")
@@ -96,6 +97,8 @@ def test_killed_at_any_instant_every_job_ends_once(deployment: Deployment, campa
             told = [one.error for one in records[run.job].history if run.worker in one.error]
             assert any("SIGKILL (9)" in error for error in told), f"a death that was seen is a crash-end: {run}, {told}"
             assert records[run.job].crashes >= 1
+            named = [one.origin for one in records[run.job].history if run.worker in one.error]
+            assert set(named) == {number(run.worker)}, "another worker wrote it; the run was that of the dead one"
         recovered = fleet.recoveries()
         print(f"{len(fleet.faults)} kills ({sum(b.whole for b in fleet.faults)} of whole workers) in {took:.1f} s")
         print(f"{len(fleet.acknowledged)} jobs, {len(fleet.runs)} runs, {len(entries)} entries of history")

@@ -555,14 +555,17 @@ async def test_between_two_batches_the_store_is_left_alone(monkeypatch: pytest.M
 
 @pytest.mark.spec("PRESENCE-07")
 async def test_a_presence_tells_what_its_worker_runs_and_how_it_is(jobs: Stoker) -> None:
+    started = asyncio.Event()
+
     @jobs.task
     async def hang() -> None:
+        started.set()
         await current().stopping
 
     handle = await hang.enqueue()
     engine = await jobs.engine()
     async with Worker(jobs) as worker:
-        await becomes(handle, Status.RUNNING)
+        await started.wait()
         worker.maintenance._tell_counts()
         await worker.maintenance.show_and_tune()
         [shown] = [one for one in await engine.control.workers() if one.worker == worker.id]

@@ -146,7 +146,7 @@ class Admin(Noun):
     async def stats(self, queues: Sequence[str]) -> Stats:
         """Due and delayed jobs of these queues, in this order, zeros for unknown ones; dead jobs of all queues."""
         census = await (await self._context.engine()).operator.census()
-        counted = [QueueStats(name, census.ready(name), census.scheduled.get(name, 0)) for name in queues]
+        counted = [QueueStats(name, census.ready(name), census.later.get(name, 0)) for name in queues]
         return Stats(counted, census.by_status()[Status.DEAD])
 
     async def snapshot(self, pages: Mapping[List, int] | None = None, per_page: int = 25) -> Snapshot:

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stoker.admin.documents import acknowledgements
+from stoker.admin.documents import acknowledgements, error_records
 from stoker.app import Stoker
 from stoker.app_path import named
 from stoker.engines.base import Engine, Feature, outbox_of
 from stoker.model.control import Presence, Queue, is_silent
-from stoker.model.error_records import error_groups
+from stoker.model.error_records import commonest, error_groups
 from stoker.model.events import EventType
 from stoker.model.findings import LEAST_DEATHS, Acknowledgement, Deaths, Delivery, Situation, findings, waiting_long
-from stoker.model.job import Job, Status
+from stoker.model.job import Status
 from stoker.model.names import listed
 from stoker.model.operator_metrics import deliveries
 from stoker.model.outbox.letters import Count, LetterFilter
@@ -31,6 +31,9 @@ from stoker.model.time import DAY, HOUR, MINUTE, Instant, Span
 
 MOST_COUNTED = 10_000
 """Jobs that died in the last hour are counted up to this number; beyond it findings say `more than`."""
+
+ONE_BY_ONE = 200
+"""So many of them are read; of more, what was rolled up tells."""
 
 LOOKED_AT = 20
 """The usual wait and the limits are read for at most this many late queues, the longest waits first."""
@@ -73,28 +76,37 @@ async def _deliveries(engine: Engine, now: Instant) -> tuple[list[Delivery], int
 async def read_deaths(engine: Engine, census: Census, redact: Redaction) -> tuple[Deaths, int]:
     """Count the jobs that are dead and died in the last hour, with the commonest error; and how many calls it took.
 
-    No call where nothing is dead. One that was requeued, discarded or deleted is not counted any more.
+    No call where nothing is dead. One that was requeued, discarded or deleted is not counted any more. Of more than
+    `ONE_BY_ONE` the points and the records of errors tell, if the roll-up of workers has written them: to read
+    thousands of jobs takes long.
     """
-    if not census.by_status()[Status.DEAD]:
+    if not (all_dead := census.by_status()[Status.DEAD]):
         return Deaths(0), 0
-    now, calls = census.at, 0
-    query = Query(statuses=frozenset({Status.DEAD}), finished_since=now - HOUR, order="finished", limit=LARGEST_PAGE)
-    dead: list[Job] = []
-    while True:
-        page = await engine.operator.find(query)
-        dead, calls = [*dead, *page.jobs], calls + 1
-        if page.cursor is None or len(dead) >= MOST_COUNTED:
-            break
-        query = msgspec.structs.replace(query, cursor=page.cursor)
+    now = census.at
+    query = Query(statuses=frozenset({Status.DEAD}), finished_since=now - HOUR, order="finished", limit=ONE_BY_ONE)
+    page = await engine.operator.find(query)
+    dead, calls = page.jobs, 1
     if not dead:
         return Deaths(0), calls
     times, day, more = await _died(engine, now, many=len(dead) > LEAST_DEATHS)
-    worst = next(iter(error_groups(dead)), None)
+    calls += more
+    if page.cursor is not None:
+        worst, same, known = commonest(await error_records(engine), now - HOUR)
+        calls += 1
+        if worst is not None and 2 * known >= times > len(dead):
+            jobs = min(times, all_dead)
+            error, kind = redact.text(worst.error), listed(worst.kinds)
+            return Deaths(jobs, times, max(day, times), False, min(same, jobs), error, kind, about=True), calls
+    while page.cursor is not None and len(dead) < MOST_COUNTED:
+        query = msgspec.structs.replace(query, cursor=page.cursor, limit=LARGEST_PAGE)
+        page = await engine.operator.find(query)
+        dead, calls = [*dead, *page.jobs], calls + 1
+    group = next(iter(error_groups(dead)), None)
     found = Deaths(len(dead), max(times, len(dead)), max(day, times), page.cursor is None)
-    if worst is not None:
-        error = redact.text(worst.error)
-        found = msgspec.structs.replace(found, same=worst.count, error=error, kind=listed(worst.kinds))
-    return found, calls + more
+    if group is not None:
+        error = redact.text(group.error)
+        found = msgspec.structs.replace(found, same=group.count, error=error, kind=listed(group.kinds))
+    return found, calls
 
 
 async def _died(engine: Engine, now: Instant, *, many: bool) -> tuple[int, int, int]:

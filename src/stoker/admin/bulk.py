@@ -29,6 +29,8 @@ from stoker.model.query import (
     LONGEST_WALK,
     Cancel,
     Change,
+    Clone,
+    Fork,
     Former,
     Query,
     Selection,
@@ -211,6 +213,8 @@ class Walk:
 
 async def alter(context: OperatorContext, selection: Selection, change: Change) -> Tally:
     """Change jobs in one step; the timeline and listeners are told with the true former status."""
+    if isinstance(change, Clone | Fork):
+        await context.check_key("copy jobs")
     engine = await context.engine()
     by = context.signed(change.given if isinstance(change, Cancel) else None)
     tally = await engine.operator.alter(selection, change, by=by)

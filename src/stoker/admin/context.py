@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import NamedTuple, Self, TypeVar, cast
 
 from stoker import views
+from stoker.admin.documents import seals
 from stoker.app import Stoker
 from stoker.chain_before import not_found
 from stoker.engines.base import Engine
@@ -13,11 +15,12 @@ from stoker.model import ids
 from stoker.model import job as stored
 from stoker.model.access import Role, searching
 from stoker.model.audit import By, Way
-from stoker.model.errors import NotFound
+from stoker.model.errors import NotFound, SealedValue
 from stoker.model.job import DEFAULT_QUEUE, check_name
 from stoker.model.names import Names, hint, in_use, known
 from stoker.model.query import Census
 from stoker.model.redact import Redaction
+from stoker.model.run_origins import RunOrigin
 
 UNNAMED = "unnamed"
 """Who is in the audit log when the caller gave no name."""
@@ -71,6 +74,13 @@ class OperatorContext(NamedTuple):
         """The opened engine of the running loop."""
         return await self.app.engine()
 
+    async def check_key(self, act: str) -> None:
+        """Refuse what stores values, where the store is sealed and this program has no key. Raises `SealedValue`."""
+        if self.app.seal is None and (sealed := await seals(await self.engine())):
+            keys = ", ".join(sealed)
+            why = f"is sealed with key {keys}, and without the key one cannot {act}; name the app that has it, with -A"
+            raise SealedValue("the store", keys, why)
+
     async def names(self, census: Census) -> Names:
         """Every queue and kind that is known: to the store, and to the app that is loaded."""
         engine = await self.engine()
@@ -92,9 +102,9 @@ class OperatorContext(NamedTuple):
                 f"{hint(name, queues)}{more}"
             )
 
-    def job(self, found: stored.Job) -> views.Job:
+    def job(self, found: stored.Job, origins: Mapping[int, RunOrigin] = views.NO_ORIGINS) -> views.Job:
         """A job as people read it, secrets masked."""
-        return views.job(self.redact.job(found))
+        return views.job(self.redact.job(found), origins)
 
     def listed(self, found: stored.Job) -> views.Job:
         """A job of a list, secrets masked."""

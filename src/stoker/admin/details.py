@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -20,8 +21,10 @@ from stoker.model.groups import GROUP, Group
 from stoker.model.job import ORIGINAL, PARENT, Status
 from stoker.model.operator_metrics import runs_long
 from stoker.model.origin import origin
+from stoker.model.run_origins import RunOrigin
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.time import moment
+from stoker.origins import origins_of
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,10 +74,10 @@ def why(found: Explanation) -> Why:
 class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     """A job with everything that is known about it, secrets masked.
 
-    `view` is the status as lists show it: ready and scheduled are the two parts of pending. `arguments` and `value` are
-    payload and result decoded, None where they cannot be. `events` are completed by what the record tells. `parent` is
-    the job before it in its chain, `original` the dead one it is a copy of, `made_by_group` the group whose end stored
-    it. `host` and `pid` say where it runs.
+    `view` is the status as lists show it: ready, scheduled and waiting are the parts of pending. `arguments` and
+    `value` are payload and result decoded, None where they cannot be. `events` are completed by what the record tells.
+    `parent` is the job before it in its chain, `original` the dead one it is a copy of, `made_by_group` the group whose
+    end stored it. `host` and `pid` say where it runs.
     """
 
     job: views.Job
@@ -108,7 +111,7 @@ async def detail(context: OperatorContext, job: str) -> JobDetail:
     place = (
         next((one for one in await engine.control.workers() if one.worker == found.worker), None) if running else None
     )
-    return _made(context, found, now, events, group, place)
+    return _made(context, found, now, events, group, place, await origins_of(context.app, found))
 
 
 def _made(
@@ -118,8 +121,9 @@ def _made(
     events: list[Event],
     group: Group | None,
     place: Presence | None,
+    origins: Mapping[int, RunOrigin],
 ) -> JobDetail:
-    shown = context.job(found)
+    shown = context.job(found, origins)
     named = origin(shown.payload, context.redact.values(found.options.metadata or {}))
     return JobDetail(
         job=shown,

@@ -1,4 +1,4 @@
-"""Tokens, sessions, operations, errors and acknowledgements as engines store them: JSON under a kind and a name."""
+"""Tokens, sessions, operations, errors and orders as engines store them: JSON under a kind and a name."""
 
 from __future__ import annotations
 
@@ -6,21 +6,38 @@ from typing import TypeVar
 
 import msgspec
 
-from stoker.engines.base import ACKNOWLEDGED, ERRORS, OPERATIONS, RELEASES, SESSIONS, TOKENS, Engine
-from stoker.model.audit import By, of_acknowledgement, of_operation, of_token
+from stoker.engines.base import (
+    ACKNOWLEDGED,
+    ERRORS,
+    OPERATIONS,
+    ORDERS,
+    RELEASES,
+    SEALS,
+    SESSIONS,
+    STACKS,
+    TOKENS,
+    Engine,
+)
+from stoker.model.audit import By, Deed, of_acknowledgement, of_operation, of_token
 from stoker.model.error_records import ErrorRecord
 from stoker.model.findings import Acknowledgement
 from stoker.model.operations import Operation
+from stoker.model.orders import Orders, StackReport
 from stoker.model.releases import Release
 from stoker.model.tokens import AccessToken, Session
 
-T = TypeVar("T", AccessToken, Session, Operation, ErrorRecord, Acknowledgement, Release)
+T = TypeVar("T", AccessToken, Session, Operation, ErrorRecord, Acknowledgement, Release, Orders, StackReport)
 
 _encode = msgspec.json.Encoder().encode
 
 
 async def _read(engine: Engine, kind: str, type_: type[T]) -> list[T]:
     return [msgspec.json.decode(one, type=type_) for one in await engine.documents.read(kind)]
+
+
+async def seals(engine: Engine) -> list[str]:
+    """The ids of the keys that seal the store; none: it is not sealed."""
+    return sorted(map(msgspec.json.decode, await engine.documents.read(SEALS)))
 
 
 async def tokens(engine: Engine) -> list[AccessToken]:
@@ -95,3 +112,27 @@ async def put_acknowledgement(
     known, new = (None if one is None else _encode(one) for one in (before, after))
     by_deed = None if by is None else (by, of_acknowledgement(finding, before, after))
     return await engine.documents.swap(ACKNOWLEDGED, finding, known, new, by=by_deed)
+
+
+async def orders(engine: Engine) -> list[Orders]:
+    """What each worker was told, by worker."""
+    return sorted(await _read(engine, ORDERS, Orders), key=lambda one: one.worker)
+
+
+async def put_orders(
+    engine: Engine, before: Orders | None, after: Orders, *, by: tuple[By, Deed] | None = None
+) -> bool:
+    """Store the orders of a worker if they are still `before`; None: if there are none."""
+    known = None if before is None else _encode(before)
+    return await engine.documents.swap(ORDERS, after.worker, known, _encode(after), by=by)
+
+
+async def stacks(engine: Engine) -> list[StackReport]:
+    """Where the handlers of workers stood that were asked lately, by worker."""
+    return sorted(await _read(engine, STACKS, StackReport), key=lambda one: one.worker)
+
+
+async def drop(engine: Engine, old: Orders | StackReport) -> None:
+    """Remove what was said to a worker or by it, if it is still stored so."""
+    kind = ORDERS if isinstance(old, Orders) else STACKS
+    await engine.documents.swap(kind, old.worker, _encode(old), None)

@@ -54,7 +54,7 @@ async def read_errors(
     mask = context.redact.text
     shown = await releases(engine) if known else []
     groups = [
-        msgspec.structs.replace(one, error=mask(one.error), new_in=new_in(shown, instant(one.first)))
+        msgspec.structs.replace(one, error=mask(one.error), new_in=new_in(shown, instant(one.first), one.releases))
         for one in error_groups(page.jobs, [one for one in known if one.id != OTHER], now)
         if one.count or one.id in wanted
     ]

@@ -26,7 +26,7 @@ from stoker.model.errors import (
 )
 from stoker.model.events import Event, EventType, Window
 from stoker.model.findings import LONGEST_ACKNOWLEDGED, LONGEST_REASON, Acknowledgement, Finding, findings
-from stoker.model.health import jobs, postgres, redis, sqlite, transport
+from stoker.model.health import jobs, postgres, redis, seal, sqlite, transport
 from stoker.model.health.check import Check, note, ok, warning, wrong
 from stoker.model.health.facts import MOST_NAMED, Facts
 from stoker.model.health.jobs import Misdated, Overdue, Situation
@@ -129,6 +129,7 @@ class HealthAdmin(Noun):
             await _schema(engine),
             *_store(facts, description),
             *(() if facts.transport is None else (transport.judge(facts.transport),)),
+            *seal.judge(await documents.seals(engine), () if (own := self._context.app.seal) is None else own.keys),
             *jobs.judge_damage(facts),
             *jobs.judge_counts(facts),
             *jobs.judge(await self.situation(engine)),

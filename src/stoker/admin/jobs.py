@@ -8,7 +8,7 @@ so no lock is held for long, and jobs that were created or ended after the walk 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias, Unpack
 
@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from stoker import views
+from stoker.admin.archive import Imported, exported, imported
 from stoker.admin.audit import AuditAdmin, AuditView, audited
 from stoker.admin.bulk import (
     Bulk,
@@ -36,6 +37,7 @@ from stoker.admin.queues import QueuesAdmin
 from stoker.admin.search import search
 from stoker.app_path import named
 from stoker.codec.signature import encode_payload
+from stoker.controls import holding
 from stoker.engines.base import CORRUPT, Engine
 from stoker.handle import checked, signal_of
 from stoker.key_function import KeyFunction
@@ -67,11 +69,14 @@ from stoker.model.query import (
     write_cursor,
 )
 from stoker.model.redact import EVERYTHING_SHOWN, with_secrets
+from stoker.model.seal import check_open
 from stoker.model.stats import COUNTED, OF_ALL
 from stoker.model.steps import Step, check_fork, shown, waits_for
 from stoker.model.subqueues import before_in_round, position
 from stoker.model.time import SECOND, Instant, Seconds, instant, moment, span
 from stoker.options import CallOptions
+from stoker.origins import origins_of
+from stoker.watching import News, watch
 
 PREVIEW_WALK = 100 * LONGEST_WALK
 """Records that a preview reads at most; a list reads no more than one page may."""
@@ -172,6 +177,18 @@ class JobsAdmin(Noun):
             return JobPage(jobs, after, page.scanned, len(jobs), hint=hint)
         return JobPage(jobs, after, page.scanned, *await _total(self._context, query), hint)
 
+    def export(self, filter_: Filter | str = "") -> AsyncIterator[list[bytes]]:
+        """The jobs that a filter means as lines of JSON, oldest first, page by page, for another store or program."""
+        return exported(self._context, Filter.parse(filter_) if isinstance(filter_, str) else filter_)
+
+    def import_(self, lines: Iterable[bytes]) -> AsyncIterator[Imported]:
+        """Store the jobs of lines that `export` made, with their ids; says after each part what was done in all.
+
+        An id that is stored already is left as it is, so the whole can be repeated. A job that would be active, and
+        whose unique key another one has, is not stored, and named.
+        """
+        return imported(self._context, lines)
+
     async def of_id(self, cut: ids.Shortened, *, limit: int = 10) -> list[views.Job]:
         """The jobs whose ids begin, and end, as one that was cut; the oldest first, at most so many."""
         engine = await self._context.engine()
@@ -218,11 +235,12 @@ class JobsAdmin(Noun):
         if queue.fair and stands is not None:
             turns = before_in_round(stands, await engine.control.subqueues(found.queue, limit=MOST_TURNS))
         known: dict[str, Any] = {"unreadable": unreadable, "group": group, "flow": flow, "subqueue": subqueue}
-        if held_by(found, census.at) is not None:
-            known["budgets"] = await engine.control.budgets()
+        if (held := held_by(found, census.at)) is not None:
+            known["buckets"] = await holding(engine, held[0])
         if found.suspended:
             [known["steps"]] = await engine.steps.get([found.id])
         app = self._context.app
+        known["origins"] = await origins_of(app, found)
         home = app.queue_of(found.kind)
         return explain(seen, queue, presences, census, line=line, turns=turns, home=home, app=named(app), **known)
 
@@ -231,6 +249,11 @@ class JobsAdmin(Noun):
         found = await self._context.stored(job)
         [rows] = await (await self._context.engine()).steps.get([found.id])
         return [self._step(row) for row in shown(rows)]
+
+    def watch(self, job: str, after: str | None = None) -> AsyncGenerator[News | None, None]:
+        """What is new of a job until it has ended, secrets masked; None: nothing within a second. Raises `NotFound`."""
+        context = self._context
+        return watch(context.app, ids.parse(job), after, context.redact)
 
     async def waits(self, filter_: Filter | str = "", *, limit: int = 25, cursor: str | None = None) -> WaitPage:
         """The signals that jobs wait for, of the jobs that a filter means; what has no view means `is:waiting`."""
@@ -362,7 +385,11 @@ class JobsAdmin(Noun):
             await self._context.known_queue(queue)
         if not app.tasks and not app.declared:
             app.declare(kind)
-        handle = await app.enqueue(app.draft(kind, payload, **options))
+        await self._context.check_key("enqueue")
+        draft = app.draft(kind, payload, **options)
+        handle = await app.enqueue(draft)
+        after = {"kind": draft.kind, "queue": draft.queue, "stored": handle.stored.value}
+        await audited(self._context, "jobs.enqueue", f"job {handle.id}", after=after)
         return views.Receipt(handle.id, handle.stored)
 
     async def signal(self, job: str, name: str, value: Any = None, *, replace: bool = False) -> bool:
@@ -371,6 +398,7 @@ class JobsAdmin(Noun):
         False: that wait has its answer, or the job has ended. Raises `NotFound`, and `InvalidPayload` when the open
         wait asks for something else.
         """
+        await self._context.check_key("signal")
         found = await self._context.stored(job)
         signal = signal_of(found.id, name, value, again=replace)
         engine = await self._context.engine()
@@ -445,6 +473,7 @@ class JobsAdmin(Noun):
         """
         found = await self._context.stored(job)
         if payload is not None:
+            check_open(found.payload, "payload")
             encode_payload(Raw(payload))
             may_change = self._context.sees_secrets(found.queue)
             payload = with_secrets(found.payload, payload, self._context.redact, may_change=may_change)

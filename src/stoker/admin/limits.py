@@ -6,9 +6,18 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
+from msgspec.structs import replace
 
 from stoker.admin.audit import audited
 from stoker.admin.context import CREATE, UNCHANGED, Noun
+from stoker.model.budgets import (
+    ONLY,
+    Budget,
+    KeyBuckets,
+    Rates,
+    at_hand,
+    names_a_measure,
+)
 from stoker.model.control import Tuning
 from stoker.model.errors import InvalidInput, NotFound, shown
 from stoker.model.ids import text
@@ -18,15 +27,18 @@ from stoker.model.names import hint
 from stoker.model.subqueues import SubqueueView
 from stoker.model.throttle import Bucket, Rate, level, until_token
 from stoker.model.time import EPOCH, Instant
+from stoker.model.unique import check_text
 
 PAGE, MOST_PAGES = 1_000, 10
 """Keys that are read at once, and how often, to find those at their limit."""
 
 
 class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget at one instant: its rate, the tokens at hand, and how long until the next whole one.
+    """One measure of a budget at one instant: its rate, the tokens at hand, and how long until the next whole one.
 
-    `declared` is the rate that an app's code declares; it differs where people changed it.
+    `declared` is the rate that an app's code declares; it differs where people changed it. `measure` is None where the
+    budget has one without a name. `keyed`: each key has so many tokens of its own, and `key` is the one shown; without
+    it the tokens are those of a key that has taken none.
     """
 
     name: str
@@ -35,6 +47,9 @@ class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
     capacity: float
     next_token: timedelta
     declared: Rate | None = None
+    measure: str | None = None
+    keyed: bool = False
+    key: str | None = None
 
 
 class KeyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,17 +74,36 @@ class LimitsAdmin(Noun):
     """Questions about budgets and limits by key, and changes to them."""
 
     async def list(self) -> list[BudgetView]:
-        """Every budget, by name."""
+        """Every measure of every budget, by name."""
         engine = await self._context.engine()
         now = await engine.now()
-        return [budget_view(one.name, one.bucket, now, one.declared) for one in await engine.control.budgets()]
+        return [view for one in await engine.control.budgets() for view in budget_views(one, now)]
 
-    async def get(self, name: str) -> BudgetView:
-        """One budget. Raises `NotFound`."""
-        budgets = {one.name: one for one in await self.list()}
+    async def get(self, name: str, measure: str | None = None) -> BudgetView:
+        """One measure of a budget, which must be named where it has several. Raises `NotFound`."""
+        budgets = await self.list()
+        found = [one for one in budgets if one.name == name]
+        if not found:
+            raise _no_budget(name, {one.name for one in budgets})
+        named = [one for one in found if measure is None or one.measure == measure]
+        if len(named) != 1:
+            raise InvalidInput("measure", measure, names_a_measure(name, {one.measure or ONLY: one for one in found}))
+        return named[0]
+
+    async def buckets(self, name: str, *, key: str | None = None, limit: int = 100) -> Sequence[BudgetView]:
+        """The keys of a budget that have taken tokens, each with its measures, the emptiest first; or one key.
+
+        A key that is not in the store has all its tokens. Raises `NotFound` for an unknown budget.
+        """
+        engine = await self._context.engine()
+        now, budgets = await engine.now(), {one.name: one for one in await engine.control.budgets()}
         if name not in budgets:
             raise _no_budget(name, budgets)
-        return budgets[name]
+        keys = None if key is None else [check_text("budget key", key)]
+        found = await engine.control.buckets(name, limit=limit, keys=keys)
+        if key is not None and not found and (fresh := at_hand(budgets[name], key, None, now)) is not None:
+            found = [KeyBuckets(key, fresh)]
+        return [view for one in found for view in budget_views(budgets[name], now, one)]
 
     async def keys(self, queue: str, *, after: str | None = None, limit: int = 100) -> Sequence[KeyView]:
         """What runs and waits under each limit key and tenant of a queue, by name, behind the name `after`."""
@@ -134,8 +168,8 @@ class LimitsAdmin(Noun):
                 f"it. {hint(name, known)}{more}"
             )
 
-    async def tune(self, name: str, rate: Rate, *, create: bool = False) -> None:
-        """Set a budget's rate; tokens at hand are kept as far as they fit.
+    async def tune(self, name: str, rate: Rate, *, measure: str | None = None, create: bool = False) -> None:
+        """Set the rate of a budget, or of one of its measures; tokens at hand are kept as far as they fit.
 
         A budget that is neither stored nor declared by the app is refused, unless `create` makes it, full.
         """
@@ -147,13 +181,20 @@ class LimitsAdmin(Noun):
             known = {*(one.name for one in await engine.control.budgets()), *self._context.app.declarations.budgets}
             if name not in known:
                 raise _no_budget(name, known, CREATE)
-        await engine.control.tune(name, rate, by=self._context.signed())
+        declared = self._context.app.declarations.budgets.get(name)
+        rates = Rates({measure or ONLY: rate}, declared is not None and declared.keyed)
+        await engine.control.tune(name, rates, by=self._context.signed())
 
-    async def drain(self, name: str) -> None:
-        """Empty a budget, because the real limiter refused. Raises `NotFound`."""
-        if not await self._context.app.budget(name).drain():
-            raise _no_budget(name, {one.name for one in await (await self._context.engine()).control.budgets()})
-        await audited(self._context, "limits.drain", f"budget {name}")
+    async def drain(self, name: str, key: str | None = None) -> None:
+        """Empty a budget, or one key of it, because the real limiter refused. Raises `NotFound`."""
+        key = None if key is None else check_text("budget key", key)
+        if not await self._context.app.budget(name).drain(key=key):
+            known = {one.name: one for one in await (await self._context.engine()).control.budgets()}
+            if name not in known:
+                raise _no_budget(name, known)
+            why = "has buckets for each key; name the key" if known[name].keyed else "has no keys; leave the key out"
+            raise InvalidInput("budget", name, why)
+        await audited(self._context, "limits.drain", f"budget {name}" + ("" if key is None else f", key {key}"))
 
 
 def _no_budget(name: str, known: Iterable[str], more: str = "") -> NotFound:
@@ -175,7 +216,23 @@ def key_view(one: SubqueueView) -> KeyView:
     )
 
 
-def budget_view(name: str, bucket: Bucket, now: Instant, declared: Rate | None = None) -> BudgetView:
+def budget_views(budget: Budget, now: Instant, of_key: KeyBuckets | None = None) -> Sequence[BudgetView]:
+    """Each measure of a budget, or of one key of it, as people read it."""
+    rates = {} if budget.declared is None else budget.declared.rates
+    buckets = budget.buckets if of_key is None else of_key.buckets
+    return [
+        replace(
+            rate_view(budget.name, bucket, now),
+            declared=rates.get(measure),
+            measure=measure or None,
+            keyed=budget.keyed,
+            key=None if of_key is None else of_key.key,
+        )
+        for measure, bucket in buckets.items()
+    ]
+
+
+def rate_view(name: str, bucket: Bucket, now: Instant) -> BudgetView:
     """A bucket as people read it: that of a budget, or of a queue."""
     return BudgetView(
         name=name,
@@ -183,5 +240,4 @@ def budget_view(name: str, bucket: Bucket, now: Instant, declared: Rate | None =
         tokens=level(bucket, now),
         capacity=bucket.rate.capacity,
         next_token=timedelta(microseconds=until_token(bucket, now)),
-        declared=declared,
     )

@@ -21,6 +21,7 @@ from stoker.admin.bulk import Walk, bound_at, check_queue_to_move_to, query_to_c
 from stoker.admin.context import Noun, OperatorContext
 from stoker.admin.letter_walk import LETTER_ACTIONS, LetterWalk, OnLetters, as_text, chosen
 from stoker.admin.preview import MOST, walked
+from stoker.admin.reseal import ResealWalk, sealed_engine
 from stoker.engines.base import outbox_of
 from stoker.model import ids
 from stoker.model.access import check_search_to_change
@@ -29,7 +30,7 @@ from stoker.model.errors import InvalidInput, NotFound, StokerError, WrongState,
 from stoker.model.filter import Filter
 from stoker.model.humanize import count
 from stoker.model.job import Status
-from stoker.model.operations import Operation, bound_of
+from stoker.model.operations import RESEAL, Operation, bound_of
 from stoker.model.query import Tally, as_of
 from stoker.model.time import Instant, instant, moment
 from stoker.outbox.letters import LetterTerms
@@ -148,6 +149,15 @@ class OperationsAdmin(Noun):
         outbox_of(await self._context.engine())
         return await self._store(name, as_text(given), given, counted_at, total)
 
+    async def start_reseal(self) -> OperationView:
+        """Store an operation that seals jobs and schedules with the current key, and begin to walk; returns at once.
+
+        An app without a `Seal` is refused.
+        """
+        engine = await sealed_engine(self._context)
+        total = sum((await engine.operator.census()).by_status().values())
+        return await self._store(RESEAL, "", {}, None, total)
+
     async def _store(
         self, action: str, filter_: str, given: Given, counted_at: datetime | None, total: int | None
     ) -> OperationView:
@@ -258,13 +268,15 @@ class OperationsAdmin(Noun):
             stored = ended or await self._stored(stored.id)
         return view(stored, stored.seen)
 
-    def _walk_of(self, stored: Operation, cursor: str | None) -> Walk | LetterWalk:
+    def _walk_of(self, stored: Operation, cursor: str | None) -> Walk | LetterWalk | ResealWalk:
+        if stored.action == RESEAL:
+            return ResealWalk(self._context, cursor)
         if stored.action in LETTER_ACTIONS:
             return LetterWalk(self._context, stored.action, stored.change, stored.bound, cursor)
         change = on_many(stored.action).making(stored.change, self._context.app.mint)
         return Walk(self._context, Filter.parse(stored.filter), change, stored.bound, cursor)
 
-    async def _written(self, before: Operation, walk: Walk | LetterWalk, tally: Tally) -> Operation:
+    async def _written(self, before: Operation, walk: Walk | LetterWalk | ResealWalk, tally: Tally) -> Operation:
         """Save progress after a page; stop if requested."""
         engine = await self._context.engine()
         later = await _later(walk) if walk.ended else None
@@ -296,7 +308,7 @@ class OperationsAdmin(Noun):
         return found
 
 
-async def _later(walk: Walk | LetterWalk) -> int | None:
+async def _later(walk: Walk | LetterWalk | ResealWalk) -> int | None:
     """What came after the moment of a walk that is done; its work must not count as failed if that is not known."""
     try:
         return await walk.later() if isinstance(walk, Walk) else None

@@ -107,8 +107,13 @@ class ShownStream(StreamHandle):
 
     async def reveal(self, id: str, *, consumer: str | None = None) -> bytes:  # noqa: A002 - likewise
         """The body of a letter, with an entry in the audit log; secrets are masked below the role admin."""
+        body = await self.revealed(id, consumer=consumer)
+        await audited(self._context, "letters.reveal", f"letter {id} of {self.name}")
+        return body
+
+    async def revealed(self, id: str, *, consumer: str | None = None) -> bytes:  # noqa: A002 - likewise
+        """The same body without an entry, for a page that shows again what its visitor has revealed."""
         found = await super().letter(id, consumer=consumer)
-        await audited(self._context, "letters.reveal", f"letter {found.id} of {self.name}")
         sees_all = found.raw or self._context.sees_everything
         return found.payload if sees_all else self._context.redact.json(found.payload)
 

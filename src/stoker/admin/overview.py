@@ -23,7 +23,9 @@ from stoker.model.time import MINUTE, Seconds, moment, span
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
-    """What needs a person: the verdict over the findings, and jobs by status, with pending as ready and scheduled."""
+    """What needs a person: the verdict over the findings, and jobs by status, with pending as ready,
+    scheduled and waiting.
+    """
 
     at: datetime
     verdict: str
@@ -106,12 +108,17 @@ async def overview(context: OperatorContext, window: Seconds = 3600) -> Overview
 def attention(census: Census, found: list[Finding]) -> Attention:
     """The findings under their title, with the counts of the same reading."""
     counts = {status.value: n for status, n in census.by_status().items()}
-    scheduled = sum(census.scheduled.values())
+    later, waiting = sum(census.later.values()), sum(census.waiting.values())
     return Attention(
         at=moment(census.at),
         verdict=verdict(found),
         findings=found,
-        counts={"ready": counts[Status.PENDING] - scheduled, "scheduled": scheduled, **counts},
+        counts={
+            "ready": counts[Status.PENDING] - later,
+            "scheduled": later - waiting,
+            "waiting": waiting,
+            **counts,
+        },
     )
 
 

@@ -11,17 +11,20 @@ from stoker.admin.bulk import Bulk, Walk, bound_at, query_to_change
 from stoker.admin.context import UNCHANGED, Noun
 from stoker.admin.history import RECENT, closed
 from stoker.admin.preview import Lasts
+from stoker.admin.scale import ScaleView, chunk_sizes, read_scale, read_store
 from stoker.model.control import Presence, Queue, Tuning, live
-from stoker.model.errors import InvalidInput
+from stoker.model.errors import InvalidArgument, InvalidInput, NotFound
 from stoker.model.events import Point
 from stoker.model.explain import notes
 from stoker.model.filter import Filter
 from stoker.model.job import FINISHED, Status, check_name
 from stoker.model.operator_metrics import Flow
 from stoker.model.query import Census, Delete
+from stoker.model.scale import LONGEST_TARGET, TARGET_WAIT
 from stoker.model.stats import COUNTED, COUNTS, TIMES, counted_minutes
 from stoker.model.throttle import Rate
-from stoker.model.time import MINUTE, Instant, Seconds, Span, instant, moment, span
+from stoker.model.time import MINUTE, SECOND, Instant, Seconds, Span, instant, moment, span
+from stoker.settings import MOST_SLOTS
 from stoker.views import Curve, curve_of
 
 MEASURED = (*sorted(COUNTS), *TIMES, COUNTED)
@@ -47,6 +50,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     ready: int
     scheduled: int
+    waiting: int
     running: int
     retrying: int
     dead: int
@@ -91,6 +95,32 @@ class QueuesAdmin(Noun):
         census = await engine.operator.census()
         await self._context.known_queue(name, census, "")
         return _view(census, Queue(name=name, keep_done=engine.keep_done), [], _Sums(), 0)
+
+    async def scale(
+        self, *names: str, slots: int | None = None, target_wait: Seconds = TARGET_WAIT / SECOND
+    ) -> ScaleView:
+        """How many worker processes these queues need, or all of them, and when the next job is due.
+
+        `slots` is how many jobs of a queue one process runs at once; None: as many as live workers have, else ten. All
+        queues together also need a process while a message of a stream waits. A queue that is not known needs none.
+        """
+        wait = span(target_wait, "target_wait", InvalidArgument)
+        if wait > LONGEST_TARGET:
+            raise InvalidArgument("target_wait", target_wait, "must be at most an hour")
+        if slots is not None and not 1 <= slots <= MOST_SLOTS:
+            raise InvalidArgument("slots", slots, f"must be between 1 and {MOST_SLOTS:,}")
+        engine = await self._context.engine()
+        store = await read_store(engine, messages=not names)
+        hints: list[str] = []
+        for name in names:
+            try:
+                await self._context.known_queue(name, store.census, "")
+            except NotFound as error:
+                hints.append(str(error))
+        found = await read_scale(
+            engine, store, names or None, wait=wait, slots=slots, chunks=chunk_sizes(self._context.app)
+        )
+        return found.view(wait, " ".join(hints))
 
     async def notes(self, names: Collection[str]) -> Sequence[str]:
         """What keeps the jobs of these queues from running once an action has made them ready, in sentences."""
@@ -209,7 +239,8 @@ def _view(census: Census, queue: Queue, serving: list[int], sums: _Sums, minutes
     return QueueView(
         name=name,
         ready=ready,
-        scheduled=census.scheduled.get(name, 0),
+        scheduled=census.scheduled(name),
+        waiting=census.suspended(name),
         running=counts[Status.RUNNING],
         retrying=counts[Status.RETRYING],
         dead=counts[Status.DEAD],

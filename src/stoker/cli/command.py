@@ -62,14 +62,20 @@ class NearestGroup(click.Group):
         """Move options that stand before the command behind it."""
         if ctx.resilient_parsing or "list" not in self.commands:  # a shell completes, or this is `stoker` itself
             return super().parse_args(ctx, args)
-        at = 0
-        while at < len(args) and args[at].startswith("-") and args[at] not in ctx.help_option_names:
-            at += 2 if args[at] in STORE_OPTIONS else 1
+        at = self.first_word(ctx, args)
         options, words = args[:at], args[at:] or ["list"]
         if ":" in words[0]:
             words = ["list", *words]
         help_wanted = words[0] in ctx.help_option_names
         return super().parse_args(ctx, words if help_wanted else [words[0], *options, *words[1:]])
+
+    @staticmethod
+    def first_word(ctx: click.Context, args: list[str]) -> int:
+        """The place behind the options that stand before the command."""
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] not in ctx.help_option_names:
+            at += 2 if args[at] in STORE_OPTIONS else 1
+        return at
 
     def names(self, ctx: click.Context) -> list[str]:
         """What can be typed here."""

@@ -58,6 +58,11 @@ async def finding_ids(admin: Operators) -> Iterable[str]:
     return [one.id for one in await admin.health.findings()]
 
 
+async def worker_ids(admin: Operators) -> Iterable[str]:
+    """Every worker that was seen lately."""
+    return [one.worker for one in await admin.workers.list()]
+
+
 def from_store(ctx: click.Context, names: Callable[[Operators], Awaitable[Iterable[str]]]) -> list[str]:
     """Names in the store that the line, the environment or pyproject.toml names; none if it cannot be asked."""
     from stoker.cli.store import ask
@@ -86,11 +91,13 @@ complete_kinds = _completing(kind_names)
 complete_schedules = _completing(schedule_names)
 complete_operations = _completing(operation_ids)
 complete_findings = _completing(finding_ids)
+complete_workers = _completing(worker_ids)
 
 COMPLETERS: dict[str, Completer] = {
     "queue": complete_queues,
     "schedule": complete_schedules,
     "finding": complete_findings,
+    "worker": complete_workers,
 }
 """How arguments of these names are completed."""
 

@@ -12,7 +12,8 @@ from stoker.admin.as_json import plain
 from stoker.admin.groups import STATES, GroupDetail, GroupView, State
 from stoker.admin.operations import OperationView
 from stoker.cli.command import NearestGroup
-from stoker.cli.jobs import ASKS_ABOVE, LARGEST_PAGE, act_on_many, acting, report_operation
+from stoker.cli.job_arguments import LARGEST_PAGE
+from stoker.cli.jobs import ASKS_ABOVE, act_on_many, acting, report_operation
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store
 from stoker.cli.tables import Columns, as_lines_option, columns, mark, table
 from stoker.cli.text import safe, say

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 from msgspec import Raw
 
 from stoker.admin import Bulk, Filter, Operators
 from stoker.admin.as_json import plain
 from stoker.admin.details import EventView, JobDetail, why
 from stoker.admin.errors import ErrorPage
-from stoker.admin.jobs import JobPage, WaitPage, WaitView
+from stoker.admin.jobs import JobPage
 from stoker.admin.operations import OperationView
 from stoker.admin.workers import WorkerView
 from stoker.cli.command import NearestGroup
-from stoker.cli.completion import complete_kinds, complete_queues, complete_terms
+from stoker.cli.completion import complete_kinds, complete_queues
+from stoker.cli.job_arguments import LARGEST_PAGE, FilterCommand, job_argument, terms_argument, whole, whole_id
 from stoker.cli.operations import bar, check_failed, finished, tally
+from stoker.cli.steps import signal, steps, waits
 from stoker.cli.store import (
     EXIT_CODES,
     as_json_option,
@@ -36,20 +36,20 @@ from stoker.cli.store import (
 )
 from stoker.cli.tables import Columns, Figure, Id, Wrong, as_lines_option, columns, mark, on_terminal, table
 from stoker.cli.text import one_line, safe, say
+from stoker.cli.watch import watch
 from stoker.codec.signature import display
 from stoker.model.actions import MANY, Action, Parameter
 from stoker.model.error_records import ErrorGroup
-from stoker.model.errors import NotFound
 from stoker.model.explain import Explanation
-from stoker.model.filter import WORDS, InvalidFilter
 from stoker.model.humanize import count as count_of
-from stoker.model.humanize import in_words, share
-from stoker.model.ids import LEAST_DIGITS, parse, shortened
+from stoker.model.humanize import share
 from stoker.model.job import Status
 from stoker.model.names import listed
-from stoker.model.same_error import error_line, is_fingerprint
+from stoker.model.releases import in_words
+from stoker.model.run_origins import ran_on
+from stoker.model.same_error import error_line
 from stoker.model.time import SECOND
-from stoker.views import Job, Step
+from stoker.views import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,7 +64,7 @@ COLUMNS: Columns[Job] = {
     "created": "created_at",
     "error": lambda job: error_line(job.last_error),
 }
-GOES_FIRST = ("attempts", "queue", "created")
+GOES_FIRST = ("attempts", "queue", "created", "label")
 """What a narrow terminal does without."""
 
 
@@ -79,7 +79,13 @@ def running_columns(workers: Mapping[str, str]) -> Columns[Job]:
     }
 
 
-LARGEST_PAGE = 200
+def labeled(shown: Columns[Job], found: Sequence[Job]) -> Columns[Job]:
+    """The columns of jobs, with their labels behind the kind where one of them has one."""
+    if all(job.label is None for job in found):
+        return shown
+    parts = ({name: what, **({"label": "label"} if name == "kind" else {})} for name, what in shown.items())
+    return {name: what for part in parts for name, what in part.items()}
+
 
 FILTER_HELP = """\b
 A filter is a list of terms that must all hold:
@@ -103,83 +109,8 @@ def jobs() -> None:
     """List jobs, read one, ask why it does not run, requeue, cancel, delete."""
 
 
-class FilterCommand(click.Command):
-    """A command whose arguments are terms of a filter: `-kind:plan` is one, and no option."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put terms that begin with a minus behind the options."""
-        at = args.index("--") if "--" in args else len(args)
-        minus = [one for one in args[:at] if _LEFT_OUT.match(one)]
-        options = [one for one in args[:at] if one not in minus]
-        return super().parse_args(ctx, [*options, "--", *minus, *args[at + 1 :]] if minus else args)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete `-kind:` as a term, too."""
-        terms = next(one for one in self.params if one.name == "terms")
-        return (
-            complete_terms(ctx, terms, incomplete)
-            if _LEFT_OUT.match(incomplete)
-            else super().shell_complete(ctx, incomplete)
-        )
-
-
-_LEFT_OUT = re.compile(rf"-({'|'.join(WORDS)}):")
-_APP = re.compile(r"[\w.]+:[\w.]+|\w+://.*")
-
-
-def _no_app(ctx: click.Context, _: click.Parameter, given: Any) -> Any:
-    """Refuse an app or a URL in the place of a filter or an id, and say how it is given."""
-    first = given if isinstance(given, str) else next(iter(given), "")
-    if not _APP.fullmatch(first) or first.partition(":")[0] in WORDS:
-        return given
-    why = f"{first} is no {'id of a job' if first is given else 'term of a filter'}."
-    try:
-        Filter.parse(first)
-    except InvalidFilter as error:
-        why = why if first is given else str(error)
-    hint = f"If it is the store, write --url {first}" if "://" in first else f"If it is the app, write -A {first}"
-    raise click.UsageError(safe(f"{why} {hint}"), ctx)
-
-
-def terms_argument(metavar: str, *, required: bool = False) -> Callable[[F], F]:
-    """Give a command the terms of a filter."""
-    return click.argument(
-        "terms", metavar=metavar, nargs=-1, required=required, callback=_no_app, shell_complete=complete_terms
-    )
-
-
-job_argument = click.argument("job", metavar="JOB", callback=_no_app)
-
-
-async def whole_id(admin: Operators, given: str) -> str:
-    """The id of a job that may be cut to its first eight digits or more, or to both ends."""
-    cut = shortened(given)
-    if cut is None:
-        parse(given, why=f"must be a UUID, or its first {in_words(LEAST_DIGITS)} digits or more")
-        return given
-    found = await admin.jobs.of_id(cut)
-    if len(found) == 1:
-        return found[0].id
-    if not found:
-        raise NotFound(f"no job in the store has an id like {given}")
-    lines = "".join(f"\n  {safe(f'{one.id}  {one.status.value}  {one.kind}')}" for one in found)
-    raise click.UsageError(f"several jobs have an id like {safe(given)}: give more of it{lines}")
-
-
-async def whole(admin: Operators, terms: tuple[str, ...]) -> str:
-    """A filter with every id in it whole; a term alone may be one."""
-    if len(terms) == 1 and shortened(terms[0]) is not None:
-        try:
-            return await whole_id(admin, terms[0])
-        except NotFound as error:
-            raise NotFound(f"{error}. For text in payloads and errors write '\"{terms[0]}\"'") from None
-    ends = {
-        term: f"{word}:{await whole_id(admin, term.removeprefix(f'{word}:'))}"
-        for term in terms
-        for word in ("id", "same_error")
-        if term.startswith(f"{word}:") and not is_fingerprint(term.removeprefix(f"{word}:"))
-    }
-    return " ".join(ends.get(term, term) for term in terms)
+for _command in (steps, waits, signal, watch):
+    jobs.add_command(_command)
 
 
 @jobs.command("list", cls=FilterCommand, epilog=FILTER_HELP)
@@ -205,16 +136,28 @@ def list_(terms: tuple[str, ...], limit: int, count: bool, as_json: bool, path: 
         say(f"{len(found):,} of {_total(first)} jobs")
 
 
+def met(group: ErrorGroup, page: ErrorPage) -> object:
+    """How many jobs have an error; where not all were read so many or more, and a dash where none was met."""
+    if page.complete:
+        return group.count
+    return Figure(f"{group.count:,}+" if group.count else "–")
+
+
+def error_columns(page: ErrorPage) -> Columns[ErrorGroup]:
+    """What is listed of errors."""
+    return {"jobs": lambda one: met(one, page), **ERRORS}
+
+
 ERRORS: Columns[ErrorGroup] = {
-    "jobs": "count",
     "died 7d": "died",
     "last": "last",
     "new since": "new_in",
+    "releases": lambda one: in_words(one.releases),
     "error": "error",
     "kinds": lambda one: listed(one.kinds),
     "id": "id",
 }
-ERRORS_GO_FIRST = ("new since", "died 7d", "kinds")
+ERRORS_GO_FIRST = ("releases", "new since", "died 7d", "kinds")
 """What a narrow terminal does without."""
 
 
@@ -229,7 +172,7 @@ def errors_(terms: tuple[str, ...], as_json: bool, path: str | None, url: str | 
     """
     page = ask(path, url, lambda admin: _errors(admin, terms))
     hinted(page.hint)
-    table(page.groups, ERRORS, as_json, goes_first=ERRORS_GO_FIRST, empty="No error in the last 7 days.")
+    table(page.groups, error_columns(page), as_json, goes_first=ERRORS_GO_FIRST, empty="No error in the last 7 days.")
     if as_json:
         return
     if not page.complete:
@@ -254,9 +197,10 @@ async def _listed(admin: Operators, terms: tuple[str, ...], limit: int) -> tuple
     while page.cursor is not None and len(found) < limit:
         page = await admin.jobs.find(filter_, limit=min(limit - len(found), LARGEST_PAGE), cursor=page.cursor)
         found += page.jobs
-    if filter_.views != ("running",):
-        return found, first, COLUMNS
-    return found, first, running_columns({one.worker: place(one) for one in await admin.workers.list()})
+    shown = COLUMNS
+    if filter_.views == ("running",):
+        shown = running_columns({one.worker: place(one) for one in await admin.workers.list()})
+    return found, first, labeled(shown, found)
 
 
 def place(worker: WorkerView) -> str:
@@ -275,7 +219,12 @@ def _happened(event: dict[str, Any]) -> str:
 
 
 def _failed(one: dict[str, Any]) -> str:
-    return f"{one['at']} attempt {one['attempt']}: {error_line(one['error'])}"
+    place = f" {_ran_on(one['origin'])}" if one["origin"] else ""
+    return f"{one['at']} attempt {one['attempt']}{place}: {error_line(one['error'])}"
+
+
+def _ran_on(origin: dict[str, Any]) -> str:
+    return ran_on(origin["host"], origin["pid"], origin["release"])
 
 
 LISTED: dict[str, Callable[[Any], str]] = {"events": _happened, "history": _failed, "log": str}
@@ -306,6 +255,9 @@ def detail_lines(found: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     """What is known about a job, part by part, in lines that are fit for a terminal."""
     for name, value in found.items():
         if value in (None, {}, [], (), "", False) or name == "token":
+            continue
+        if name == "origin":
+            yield name, [one_line(f"{_ran_on(value)}, worker {value['worker']}", 500)]
             continue
         if name in LISTED:
             yield name, [one_line(LISTED[name](one), 500) for one in value]
@@ -374,6 +326,7 @@ def _line(event: EventView, as_json: bool) -> str:
 @click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queues, help="Instead of the task's own.")
 @click.option("--priority", type=int, metavar="N", help="-1000 to 1000; lower runs first.")
 @click.option("--delay", metavar="TIME", help="Not before this time has passed, as in 10m.")
+@click.option("--at", metavar="MOMENT", help="Not before then, as in 2026-11-16T14:00; UTC without a zone.")
 @click.option("--attempts", type=click.IntRange(1), metavar="N", help="Runs at most.")
 @click.option("--key", "unique", metavar="KEY", help="A unique key; an active job with it is kept instead.")
 @click.option("--tenant", metavar="NAME", help="The tenant.")
@@ -387,6 +340,7 @@ def enqueue(
     path: str | None,
     url: str | None,
     delay: str | None,
+    at: str | None,
     create: bool,
     **given: Any,
 ) -> None:
@@ -396,6 +350,8 @@ def enqueue(
         options["create"] = False
     if delay is not None:
         options["delay"] = read_time("--delay", delay) / SECOND
+    if at is not None:
+        options["at"] = read_moment("--at", at)
     body = None if payload is None else Raw(payload.encode())
     receipt = ask(path, url, lambda admin: admin.jobs.enqueue(kind, body, **options), creates=True)
     if not as_json and receipt.stored.value != "inserted":
@@ -409,6 +365,7 @@ def enqueue(
 @click.option("--priority", type=int, metavar="N", help="-1000 to 1000; lower runs first.")
 @click.option("--at", metavar="MOMENT", help="Due then, as in 2026-11-16T14:00; UTC without a zone.")
 @click.option("--attempts", type=click.IntRange(1), metavar="N", help="Runs at most.")
+@click.option("--requeue", "requeues", is_flag=True, help="Requeue it afterwards.")
 @as_json_option
 @on_store
 def edit(
@@ -417,6 +374,7 @@ def edit(
     priority: int | None,
     at: str | None,
     attempts: int | None,
+    requeues: bool,
     as_json: bool,
     path: str | None,
     url: str | None,
@@ -430,10 +388,12 @@ def edit(
     async def change(admin: Operators) -> str:
         found = await whole_id(admin, job)
         await admin.jobs.edit(found, payload=body, priority=priority, at=due, attempts=attempts)
+        if requeues:
+            await admin.jobs.requeue(found)
         return found
 
     edited = ask(path, url, change)
-    said(f"job {edited} is edited", as_json, job=edited, edited=True)
+    said(f"job {edited} is edited{' and requeued' if requeues else ''}", as_json, job=edited, edited=True)
 
 
 @jobs.command(epilog=EXIT_CODES)
@@ -454,84 +414,6 @@ def restore(entry: str, as_json: bool, path: str | None, url: str | None) -> Non
         action="restore",
         **facts,
     )
-
-
-# --- steps ----------------------------------------------------------------------------------------------------------
-
-
-STEPS: Columns[Step] = {
-    **columns("name"),
-    "state": lambda step: mark(step.state, "bad", when=step.state == "failed"),
-    "waits for": lambda step: step.job if step.waits_for == "job" else step.waits_for,
-    **columns("stored=at", "until"),
-    "value": lambda step: (
-        error_line(step.error) or step.ask or ("" if step.state != "done" else json.dumps(step.value))
-    ),
-}
-
-
-@jobs.command(epilog=EXIT_CODES)
-@job_argument
-@as_lines_option
-@on_store
-def steps(job: str, as_json: bool, path: str | None, url: str | None) -> None:
-    """List what a job has stored by name and what it waits for."""
-
-    async def read(admin: Operators) -> list[Step]:
-        return await admin.jobs.steps(await whole_id(admin, job))
-
-    table(ask(path, url, read), STEPS, as_json, goes_first=("stored", "until"), empty="The job has no steps.")
-
-
-WAITS: Columns[WaitView] = {
-    "job": lambda wait: Id(wait.job),
-    **columns("kind", "queue", "name", "since", "until", "asks=ask"),
-}
-
-
-@jobs.command(cls=FilterCommand)
-@terms_argument("[FILTER]...")
-@click.option("--limit", type=click.IntRange(1), default=25, show_default=True, help="Maximum number of jobs.")
-@as_lines_option
-@on_store
-def waits(terms: tuple[str, ...], limit: int, as_json: bool, path: str | None, url: str | None) -> None:
-    """List the signals that jobs wait for, those of the newest job first. `stoker jobs signal` answers one."""
-
-    async def read(admin: Operators) -> WaitPage:
-        return await admin.jobs.waits(await whole(admin, terms), limit=min(limit, LARGEST_PAGE))
-
-    page = ask(path, url, read)
-    hinted(page.hint)
-    table(page.waits, WAITS, as_json, goes_first=("queue", "since"), empty="No job waits for a signal.")
-    if page.cursor is not None and not as_json:
-        say(f"There may be more: {count_of(page.scanned, 'job')} looked at.", err=True)
-
-
-@jobs.command(epilog=EXIT_CODES)
-@job_argument
-@click.argument("name")
-@click.argument("value", required=False)
-@click.option("--replace", is_flag=True, help="Another answer for a wait that has one.")
-@as_json_option
-@on_store
-def signal(
-    job: str, name: str, value: str | None, replace: bool, as_json: bool, path: str | None, url: str | None
-) -> None:
-    """Answer the wait NAME of a job; the VALUE is JSON, null without one."""
-    try:
-        given = None if value is None else json.loads(value)
-    except ValueError:
-        raise click.UsageError(f"VALUE is no JSON: {safe(value or '')}. Text is written as '\"text\"'") from None
-
-    async def send(admin: Operators) -> tuple[str, bool]:
-        found = await whole_id(admin, job)
-        return found, await admin.jobs.signal(found, name, given, replace=replace)
-
-    found, taken = ask(path, url, send)
-    if not taken and not as_json:
-        say(f"job {found} has its answer to {safe(name)}, or has ended. Nothing was changed.", err=True)
-        raise SystemExit(1)
-    said(f"job {found} has its answer to {safe(name)}", as_json, job=found, name=name, taken=taken)
 
 
 # --- actions --------------------------------------------------------------------------------------------------------

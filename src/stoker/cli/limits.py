@@ -24,6 +24,7 @@ from stoker.cli.store import (
 )
 from stoker.cli.tables import Columns, as_lines_option, table
 from stoker.cli.text import safe
+from stoker.model.budgets import address
 from stoker.model.humanize import span
 
 KEYS: Columns[KeyView] = {
@@ -33,12 +34,15 @@ KEYS: Columns[KeyView] = {
     "waiting": lambda one: "yes" if one.due is not None else "",
     "holders": lambda one: " ".join(one.holders),
 }
-COLUMNS: Columns[BudgetView] = {
-    "budget": "name",
+TOKENS: Columns[BudgetView] = {
     "tokens": lambda one: f"{one.tokens:.1f}",
     "of": lambda one: f"{one.capacity:,.15g}",
     "rate": lambda one: one.rate.in_words,
     "next token": lambda one: f"in {span(one.next_token)}" if one.next_token else "",
+}
+COLUMNS: Columns[BudgetView] = {
+    "budget": lambda one: f"{address(one.name, one.measure or '')}{' (each key)' if one.keyed else ''}",
+    **TOKENS,
 }
 
 
@@ -107,16 +111,40 @@ act_on(limits, "clear", _CLEARS, _CLEARED, on=["queue", "limit"], cleared=True)
 
 @limits.command(epilog=EXIT_CODES)
 @click.argument("budget")
+@click.option("--key", metavar="KEY", help="Only this key; one that has taken nothing has all its tokens.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Maximum number of keys.")
+@as_lines_option
+@on_store
+def buckets(budget: str, key: str | None, limit: int, as_json: bool, path: str | None, url: str | None) -> None:
+    """List the keys of a budget with the tokens that are left, the emptiest first."""
+    found = ask(path, url, lambda admin: admin.limits.buckets(budget, key=key, limit=limit))
+    table(found, {"key": lambda one: safe(one.key or ""), "measure": lambda one: one.measure or "", **TOKENS}, as_json)
+
+
+@limits.command(epilog=EXIT_CODES)
+@click.argument("budget")
 @click.option("--rate", required=True, metavar="N/TIME", help="N tokens per time, as in 100/1m.")
+@click.option("--measure", metavar="NAME", help="Which measure of a budget that has several.")
 @create_option
 @as_json_option
 @on_store
-def tune(budget: str, rate: str, create: bool, as_json: bool, path: str | None, url: str | None) -> None:
+def tune(
+    budget: str, rate: str, measure: str | None, create: bool, as_json: bool, path: str | None, url: str | None
+) -> None:
     """Set the rate of a budget; tokens at hand are kept as far as they fit."""
     wanted = read_rate("--rate", rate)
-    ask(path, url, lambda admin: admin.limits.tune(budget, wanted, create=create))
-    said(f"budget {budget} is tuned to {rate}", as_json, budget=budget, n=wanted.n, per=wanted.per)
+    ask(path, url, lambda admin: admin.limits.tune(budget, wanted, measure=measure, create=create))
+    what, more = (f"{measure} of budget {budget}", {"measure": measure}) if measure else (f"budget {budget}", {})
+    said(f"{what} is tuned to {rate}", as_json, budget=budget, **more, n=wanted.n, per=wanted.per)
 
 
-_DRAINS = "Empty a budget, because the real limiter refused."
-act_on(limits, "drain", _DRAINS, "budget {budget} is drained", on=["budget"], drained=True)
+@limits.command(epilog=EXIT_CODES)
+@click.argument("budget")
+@click.option("--key", metavar="KEY", help="Only this key of a budget that has keys.")
+@as_json_option
+@on_store
+def drain(budget: str, key: str | None, as_json: bool, path: str | None, url: str | None) -> None:
+    """Empty a budget, because the real limiter refused."""
+    ask(path, url, lambda admin: admin.limits.drain(budget, key))
+    what, more = (f"key {safe(key)} of budget {budget}", {"key": key}) if key is not None else (f"budget {budget}", {})
+    said(f"{what} is drained", as_json, budget=budget, **more, drained=True)

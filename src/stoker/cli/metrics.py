@@ -16,10 +16,11 @@ def metrics(port: int | None, host: str, path: str | None, url: str | None) -> N
     """Print the metrics of a store in the text format of Prometheus, or serve them on a port."""
     try:
         from stoker.observe import prometheus
+        from stoker.observe.metrics import read
     except ImportError:
         raise click.ClickException("metrics need prometheus-client: install stoker[prometheus]") from None
     if port is None:
-        say(prometheus.text(run(path, url, prometheus.read)), nl=False)
+        say(prometheus.text(run(path, url, read)), nl=False)
         return
     from prometheus_client import CollectorRegistry, start_http_server
 

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 @click.command(epilog=EXIT_CODES)
 @click.option("--plan", is_flag=True, help="Only show how many statements are missing; change nothing.")
 @click.option("--sql", is_flag=True, help="Only print a script that does it, for review or another tool.")
+@click.option("--stopped", is_flag=True, help="Older processes have stopped: apply what they do not survive, too.")
 @as_json_option
 @on_target
-def migrate(*, plan: bool, sql: bool, as_json: bool, path: str | None, url: str | None) -> None:
+def migrate(*, plan: bool, sql: bool, stopped: bool, as_json: bool, path: str | None, url: str | None) -> None:
     """Bring the schema of a store up to date: of a URL, of an app (app:jobs), or of the one that is configured.
 
     Safe to repeat, and to run on two hosts at once.
@@ -33,12 +34,12 @@ def migrate(*, plan: bool, sql: bool, as_json: bool, path: str | None, url: str 
         if sql:
             say(asyncio.run(engine.migration_script()) or f"-- {_no_schema(engine)}\n", nl=False)
             return
-        text, facts = asyncio.run(_migrated(engine, plan=plan))
+        text, facts = asyncio.run(_migrated(engine, plan=plan, stopped=stopped))
     say(json.dumps(facts) if as_json else text)
 
 
-async def _migrated(engine: Engine, *, plan: bool) -> tuple[str, dict[str, Any]]:
-    statements = len(await engine.migrate(plan_only=plan))
+async def _migrated(engine: Engine, *, plan: bool, stopped: bool) -> tuple[str, dict[str, Any]]:
+    statements = len(await engine.migrate(plan_only=plan, stopped=stopped))
     facts = {"engine": engine.name, "missing" if plan else "run": statements}
     if statements:
         one = statements == 1

@@ -79,13 +79,24 @@ def state(view: QueueView) -> str:
 
 
 COLUMNS: Columns[QueueView] = {
-    **columns("queue=name", "ready", "scheduled", "running", "retrying"),
+    **columns("queue=name", "ready", "scheduled", "waiting", "running", "retrying"),
     "dead": lambda view: mark(view.dead, "bad", when=view.dead),
     "oldest waits": lambda view: view.lag if view.ready else "",
     **columns("workers", "slots"),
     "state": lambda view: mark(state(view), "warn", when=view.paused or view.cooling_until is not None),
 }
-GOES_FIRST = ("95 % done in", "workers", "scheduled", "in/min", "out/min", "clear in", "slots", "retrying", "running")
+GOES_FIRST = (
+    "95 % done in",
+    "workers",
+    "waiting",
+    "scheduled",
+    "in/min",
+    "out/min",
+    "clear in",
+    "slots",
+    "retrying",
+    "running",
+)
 """What a narrow terminal does without."""
 
 FLOW: Columns[QueueView] = {

@@ -101,4 +101,4 @@ async def _due(supervisor: Supervisor) -> int:
     except StokerError:
         return 0
     found = census.by_status()
-    return found[Status.PENDING] - sum(census.scheduled.values()) + found[Status.RETRYING]
+    return found[Status.PENDING] - sum(census.later.values()) + found[Status.RETRYING]

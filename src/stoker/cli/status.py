@@ -1,9 +1,8 @@
-"""`stoker status` and `stoker workers`: what an operator looks at first."""
+"""`stoker status` and `stoker kinds`: what an operator looks at first."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 import click
 
@@ -13,30 +12,21 @@ from stoker.admin.errors import ErrorPage
 from stoker.admin.history import RECENT
 from stoker.admin.kinds import SORTS, KindView
 from stoker.admin.overview import Overview
-from stoker.admin.workers import RunningJob, WorkerDetail, WorkerView
 from stoker.cli.findings import MARKS
-from stoker.cli.jobs import as_object
+from stoker.cli.jobs import met
 from stoker.cli.queues import COLUMNS, GOES_FIRST
-from stoker.cli.store import aimed, ask, on_store, on_target, said
-from stoker.cli.tables import STYLES, Columns, Figure, Id, as_lines_option, columns, mark, show, table, wide_option
+from stoker.cli.store import ask, on_target
+from stoker.cli.tables import STYLES, Columns, Figure, as_lines_option, columns, mark, show, table, wide_option
 from stoker.cli.text import say
 from stoker.engines.base import Description
 from stoker.model import humanize
-from stoker.model.control import queues_in_words
-from stoker.model.humanize import count
+from stoker.model.control import QUIET
 from stoker.model.names import listed
 from stoker.model.same_error import error_line
 
 GROUPS = 10
 """How many groups of failures are shown."""
 
-WORKERS: Columns[WorkerView] = {
-    **columns("worker", "host"),
-    "pid": lambda one: Figure(one.pid),
-    "state": lambda one: mark(one.state, "bad", when=one.state == "silent"),
-    "queues": lambda one: queues_in_words(one.queues),
-    **columns("running", "version", "release", "seen=seen_at"),
-}
 KINDS: Columns[KindView] = {
     **columns("kind", "pending", "running", "retrying"),
     "dead": lambda one: mark(one.dead, "bad", when=one.dead),
@@ -74,7 +64,9 @@ def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str |
         say()
         table(found.worst_first, COLUMNS, goes_first=GOES_FIRST, empty="No queue has been used yet.")
         running = sum(one.state == "running" for one in found.workers)
-        say(f"\n{humanize.count(running, 'worker')} at work, {len(found.workers) - running} silent or stopped")
+        resting = sum(one.state == QUIET for one in found.workers)
+        others = f"{len(found.workers) - running - resting} silent or stopped{f', {resting} quiet' if resting else ''}"
+        say(f"\n{humanize.count(running, 'worker')} at work, {others}")
         _wrong(errors)
         for note in store.warnings:
             say(f"note: {note}")
@@ -91,64 +83,8 @@ def _wrong(errors: ErrorPage) -> None:
     """The largest errors of jobs that are dead or retrying."""
     if errors.groups:
         say()
-        rows = [(one.count, one.error, listed(one.kinds), one.last) for one in errors.groups[:GROUPS]]
+        rows = [(met(one, errors), one.error, listed(one.kinds), one.last) for one in errors.groups[:GROUPS]]
         show(("jobs", "error", "kinds", "last"), rows)
-
-
-@click.command()
-@click.argument("worker", metavar="[WORKER|MODULE:APP|URL]", required=False)
-@click.option("--take-back", is_flag=True, help="Hand the jobs of WORKER back now, for any live worker.")
-@click.option("--reason", help="Why they are taken back, for the audit log.")
-@as_lines_option
-@on_store
-def workers(
-    worker: str | None, take_back: bool, reason: str | None, as_json: bool, path: str | None, url: str | None
-) -> None:
-    """List workers: where they are, what they serve and how much they run; or how one WORKER is and what it runs."""
-    if worker is not None and ":" in worker:  # no id has one
-        worker, (path, url) = None, aimed(worker, path, url)
-    if take_back:
-        if worker is None:
-            raise click.UsageError("--take-back needs the id of a worker: `stoker workers` lists them")
-        taken = ask(path, url, lambda admin: admin.workers.take_back(worker, reason=reason))
-        said(f"{count(taken, 'job')} of worker {worker} handed back", as_json, worker=worker, jobs=taken)
-        return
-    if reason is not None:
-        raise click.UsageError("--reason belongs to --take-back")
-    if worker is not None:
-        found = ask(path, url, lambda admin: admin.workers.get(worker))
-        if not as_json:
-            _facts(found)
-        _runs(worker, found.jobs, as_json)
-        return
-    table(ask(path, url, lambda admin: admin.workers.list()), WORKERS, as_json)
-
-
-def _facts(one: WorkerDetail) -> None:
-    """Print where a worker is, how it is, and what became of the jobs of a silent one."""
-    done, failed = (sum(minute[at] for minute in one.hour) for at in (0, 1))
-    up, memory = humanize.span(one.uptime), humanize.size(one.memory)
-    of_app = f", release {one.release}" if one.release else ""
-    say(f"{one.host} / {one.pid} is {one.state}; up for {up}, with {memory} of memory; Stoker {one.version}{of_app}")
-    say(f"serves {queues_in_words(one.queues)}")
-    say(f"{count(done + failed, 'run')} ended in the last {count(len(one.hour), 'minute')}, {failed:,} of them failed")
-    fates = Counter(former.became for former in one.former)
-    if fates:
-        told = ", ".join(f"{n:,} {what}" for what, n in fates.most_common())
-        say(f"what became of the {count(len(one.former), 'job')} that it ran when it was seen last: {told}")
-    say()
-
-
-def _runs(worker: str, found: list[RunningJob], as_json: bool) -> None:
-    """Print the jobs that a worker runs, the longest running first."""
-    columns: Columns[RunningJob] = {
-        "id": lambda one: Id(one.job.id),
-        "kind": lambda one: one.job.kind,
-        "queue": lambda one: one.job.queue,
-        "started": lambda one: one.job.started_at,
-        "note": lambda one: mark("over five minutes", "warn") if one.long else "",
-    }
-    table(found, columns, as_json, lambda one: {**as_object(one.job), "worker": worker, "long": one.long})
 
 
 @click.command()

@@ -23,29 +23,32 @@ from textual.widgets import DataTable, Footer, Input, Static
 from stoker.admin import Filter, Operators
 from stoker.admin.errors import ErrorPage
 from stoker.admin.history import RECENT
+from stoker.admin.kinds import KindView
 from stoker.admin.operations import OperationView
 from stoker.admin.overview import Overview
 from stoker.admin.queues import QueueView
 from stoker.admin.workers import WorkerView
 from stoker.cli.jobs import COLUMNS as JOBS
-from stoker.cli.jobs import ERRORS, ERRORS_GO_FIRST, place
+from stoker.cli.jobs import ERRORS_GO_FIRST, error_columns, labeled, place
 from stoker.cli.jobs import GOES_FIRST as JOBS_GO_FIRST
 from stoker.cli.queues import COLUMNS, FLOW, GOES_FIRST
-from stoker.cli.status import WORKERS
+from stoker.cli.status import KINDS, KINDS_GO_FIRST
 from stoker.cli.tables import Columns, Layout, cells, cut, mark, squeezed
 from stoker.cli.tables import columns as table_columns
 from stoker.cli.text import one_line, safe
+from stoker.cli.workers import WORKERS
 from stoker.model import humanize
 from stoker.model.actions import ACTIONS
 from stoker.model.errors import StokerError
+from stoker.model.filter import as_value
 from stoker.model.findings import Finding, Tone
 from stoker.model.humanize import count
 from stoker.model.time import instant
 from stoker.views import Job
 
 T = TypeVar("T")
-View: TypeAlias = Literal["queues", "jobs", "failures", "workers"]
-VIEWS: tuple[View, ...] = ("queues", "jobs", "failures", "workers")
+View: TypeAlias = Literal["queues", "jobs", "failures", "workers", "kinds"]
+VIEWS: tuple[View, ...] = ("queues", "jobs", "failures", "workers", "kinds")
 EVERY = 2.0
 """Seconds between two looks at the store."""
 
@@ -58,18 +61,26 @@ LONGEST_NAME = 32
 LISTED = 100
 """Jobs that are listed."""
 
-REQUEUE = ACTIONS["requeue"]
-"""The action on jobs that has a key."""
+REQUEUE, CANCEL = ACTIONS["requeue"], ACTIONS["cancel"]
+"""The actions on jobs that have a key."""
+
+LOOKING = "Looking …"
+
+SHOWN_KINDS: Columns[KindView] = {
+    name: KINDS[name] for name in ("kind", "p50", "p95", "p99", "wait p95", "failed", "runs 1h", "running", "dead")
+}
 
 HELP = """\
 1 2 3 4   queues, jobs, failures, workers
-enter     open: the jobs of a queue or of an error, everything about a job
+5         kinds, the slowest first
+enter     open: the jobs of a queue, a kind or an error, everything about a job
 escape    back
 /         filter jobs: is:dead queue:mail kind:send* since:2h "text"
 p         pause the selected queue
 r         resume the selected queue
 R         requeue: the selected job, the dead jobs of the selected queue,
           or the jobs of the selected error
+c         cancel the selected job; one that runs is asked to stop
 .         hold the picture, and go on
 ?         this help
 q         quit
@@ -163,6 +174,7 @@ class Top(App[None]):
         Binding("p", "pause", "Pause"),
         Binding("r", "resume", "Resume"),
         Binding("R,shift+r", "requeue", REQUEUE.label),
+        Binding("c", "cancel", CANCEL.label),
         Binding("slash", "filter", "Filter"),
         Binding("full_stop", "hold", "Hold", show=False),
         Binding("escape", "leave", "Back", show=False),
@@ -177,6 +189,7 @@ class Top(App[None]):
         self._overview: Overview | None = None
         self._errors: ErrorPage | None = None
         self._jobs: list[Job] = []
+        self._kinds: list[KindView] | None = None
         self.looking_at: View = "queues"
         self.filter_text = ""
         self.held = False
@@ -216,6 +229,8 @@ class Top(App[None]):
             self._overview = await self._admin.overview(RECENT * 60)
             if self.looking_at == "failures":
                 self._errors = await self._admin.jobs.errors()
+            if self.looking_at == "kinds":
+                self._kinds = await self._admin.kinds.list(sort="p95")
             if self.looking_at == "jobs":
                 self._jobs = (await self._admin.jobs.find(self.filter_text, limit=LISTED)).jobs
         except StokerError as error:
@@ -306,12 +321,21 @@ class Top(App[None]):
 
     def _jobs_table(self, _: Overview) -> Table:
         empty = f"No job matches {self.filter_text}." if self.filter_text else "No job has been enqueued yet."
-        return Table.of(JOBS, self._jobs, [one.id for one in self._jobs], ("id", *JOBS_GO_FIRST), empty)
+        return Table.of(
+            labeled(JOBS, self._jobs), self._jobs, [one.id for one in self._jobs], ("id", *JOBS_GO_FIRST), empty
+        )
 
     def _failures_table(self, _: Overview) -> Table:
-        groups = [] if self._errors is None else self._errors.groups
-        empty = "Looking …" if self._errors is None else "No dead or retrying job: nothing has failed."
-        return Table.of(ERRORS, groups, [one.id for one in groups], ERRORS_GO_FIRST, empty)
+        page = self._errors or ErrorPage(groups=[], looked_at=0)
+        empty = LOOKING if self._errors is None else "No dead or retrying job: nothing has failed."
+        return Table.of(
+            error_columns(page), page.groups, [one.id for one in page.groups], ("id", *ERRORS_GO_FIRST), empty
+        )
+
+    def _kinds_table(self, _: Overview) -> Table:
+        kinds = self._kinds or []
+        empty = LOOKING if self._kinds is None else "No kind has jobs yet."
+        return Table.of(SHOWN_KINDS, kinds, [one.kind for one in kinds], KINDS_GO_FIRST, empty)
 
     def _workers_table(self, found: Overview) -> Table:
         workers = sorted(found.workers, key=lambda one: (one.state != "silent", one.state != "stopping", one.host))
@@ -320,9 +344,10 @@ class Top(App[None]):
             "state": WORKERS["state"],
             **table_columns("running", "slots"),
             "seen": "seen_at",
+            "release": "release",
             "queues": WORKERS["queues"],
         }
-        return Table.of(columns, workers, [one.worker for one in workers], (), "No worker has shown itself.")
+        return Table.of(columns, workers, [one.worker for one in workers], ("release",), "No worker has shown itself.")
 
     # --- keys ---------------------------------------------------------------------------------------------------
 
@@ -380,6 +405,8 @@ class Top(App[None]):
             self.show_jobs(f"queue:{selected}")
         elif self.looking_at == "failures":
             self.show_jobs(f"same_error:{selected}")
+        elif self.looking_at == "kinds":
+            self.show_jobs(f"kind:{as_value(selected)}")
         elif self.looking_at == "jobs":
             self.open_job(selected)
         else:
@@ -420,7 +447,9 @@ class Top(App[None]):
         text = Text("it runs nothing" if not running else "")
         for one in running:
             since = "" if one.job.started_at is None else f" since {one.job.started_at:%H:%M:%S}"
-            text.append(safe(f"{one.job.kind} {one.job.id}{since}\n"), style="yellow" if one.long else "")
+            text.append(
+                safe(f"{one.job.kind}{_label(one.job)} {one.job.id}{since}\n"), style="yellow" if one.long else ""
+            )
         self.push_screen(Page(f"worker {worker}", text))
 
     # --- acting -------------------------------------------------------------------------------------------------
@@ -445,13 +474,36 @@ class Top(App[None]):
     def action_requeue(self) -> None:
         """Requeue the selected job, the dead jobs of a queue or the jobs of an error; more than one is asked for."""
         selected = self.selected
-        if selected is None or self.looking_at == "workers":
+        if selected is None or self.looking_at in {"workers", "kinds"}:
             self.say(f"select a queue, an error or a job to {REQUEUE.name}")
         elif self.looking_at == "jobs":
             self._change(self._admin.jobs.requeue(selected), f"job {selected} is {REQUEUE.past.lower()}")
         else:
             dead = f"is:dead queue:{selected}" if self.looking_at == "queues" else f"same_error:{selected}"
             self.requeue_many(dead)
+
+    def action_cancel(self) -> None:
+        """Cancel the selected job, after a question."""
+        selected = self.selected
+        job = next((one for one in self._jobs if one.id == selected), None) if self.looking_at == "jobs" else None
+        if job is None:
+            self.say(f"select a job to {CANCEL.name} it")
+        else:
+            self.cancel_job(job)
+
+    @work(group="act")
+    async def cancel_job(self, job: Job) -> None:
+        """Ask, with what tells the job from others, and cancel it."""
+        await self._tried(self._canceled(job))
+
+    async def _canceled(self, job: Job) -> None:
+        since = "" if job.started_at is None else f", running since {job.started_at:%H:%M:%S} on {job.worker}"
+        if not await self.push_screen_wait(Question(f"{CANCEL.label} {job.kind}{_label(job)} {job.id}{since}?")):
+            self.say("nothing was changed")
+            return
+        done = await self._admin.jobs.cancel(job.id)
+        self.say(f"{job.kind} is asked to stop" if done.cancel_requested else f"{job.kind} is canceled")
+        self.look()
 
     @work(group="act")
     async def requeue_many(self, filter_text: str) -> None:
@@ -492,6 +544,10 @@ class Top(App[None]):
     def say(self, text: str) -> None:
         """Say something below the table."""
         self.query_one("#said", Static).update(Text(one_line(text, 400)))
+
+
+def _label(job: Job) -> str:
+    return "" if job.label is None else f" ({job.label})"
 
 
 def _requeued(one: OperationView) -> str:

@@ -18,6 +18,7 @@ from stoker.cli.text import safe
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
+    from stoker.model.scale import Bounds
     from stoker.supervisor.supervisor import Supervisor
     from stoker.worker.fetcher import Order
 
@@ -64,12 +65,33 @@ def _queues(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
     return found or None
 
 
+def _processes(_ctx: click.Context, _param: click.Parameter, given: str) -> int | Bounds:
+    """`4` or `auto:1-8`."""
+    from stoker.model.errors import InvalidInput
+    from stoker.model.scale import MOST_PROCESSES, read_bounds
+
+    if given.isascii() and given.isdigit() and len(given) < 4 and 1 <= int(given) <= MOST_PROCESSES:
+        return int(given)
+    try:
+        return read_bounds(given)
+    except InvalidInput as error:
+        raise click.BadParameter(safe(f"{given!r} {error.why}")) from None
+
+
 @click.command(epilog=EXIT_CODES)
 @click.argument("target", metavar="[MODULE:APP]", required=False)
 @click.option("-q", "--queues", multiple=True, callback=_queues, help="Queues and slots per process: mail:5,default:20")
 @click.option("--strict", is_flag=True, help="Share the slots; serve queues in the order given.")
 @click.option("--weighted", is_flag=True, help="Share the slots; larger numbers are served more.")
-@click.option("-p", "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
+@click.option(
+    "-p",
+    "--processes",
+    callback=_processes,
+    default="1",
+    show_default=True,
+    metavar="N|auto:1-8",
+    help="Worker processes; auto follows the work.",
+)
 @click.option("--drain", is_flag=True, help="Stop when nothing is due any more.")
 @click.option("--reload/--no-reload", help="For development: replace the processes when a .py file here changes.")
 @click.option("--grace", metavar="TIME", help="How long running jobs may finish after a stop, as in 30s.")
@@ -93,7 +115,7 @@ def work(
     queues: dict[str, int | None] | None,
     strict: bool,
     weighted: bool,
-    processes: int,
+    processes: int | Bounds,
     drain: bool,
     reload: bool,
     grace: str | None,
@@ -114,6 +136,8 @@ def work(
 
     Without -q the queues of the app's tasks are served, ten slots each.
     """
+    if drain and not isinstance(processes, int):
+        raise click.UsageError("--processes auto follows the work, and --drain ends with it: give --drain a number")
     if strict and weighted:
         raise click.UsageError("--strict and --weighted are two orders of queues: give one of them")
     if release is not None:
@@ -137,7 +161,7 @@ def work(
     served = _slots(found, queues, settings)
     if not _shared(found):
         beyond_one = (health_file, health_port, metrics_port)
-        if processes > 1 or reload or any(option is not None for option in beyond_one):
+        if processes != 1 or reload or any(option is not None for option in beyond_one):
             raise click.UsageError(
                 f"{found.root().name}:// lives in one process: --processes, --health-*, --metrics-port and --reload "
                 "need a shared store"
@@ -147,7 +171,8 @@ def work(
         _check_metrics()
     from stoker.subprocesses import set_title
 
-    set_title(f"supervisor of {app}, {processes} {'process' if processes == 1 else 'processes'}")
+    number = str(processes) if isinstance(processes, int) else f"{processes.least} to {processes.most}"
+    set_title(f"supervisor of {app}, {number} {'process' if processes == 1 else 'processes'}")
     screen = None
     if live:
         from stoker.cli.screen import Screen

@@ -13,8 +13,8 @@ from __future__ import annotations
 import linecache
 import re
 from collections import deque
-from collections.abc import Iterator
-from types import TracebackType
+from collections.abc import Iterable, Iterator
+from types import FrameType, TracebackType
 from typing import Final
 
 from stoker.model.errors import StokerError
@@ -49,6 +49,12 @@ def describe_error(error: BaseException, limit: int = ERROR_LIMIT) -> str:
 def text_of(value: object, limit: int = ERROR_LIMIT) -> str:
     """`str(value)`, bounded and fit to be stored; never raises."""
     return _clean(_text(value, limit), limit)
+
+
+def describe_frames(frames: Iterable[FrameType], limit: int = ERROR_LIMIT) -> str:
+    """A stack as text, the outermost frame first, without those in Stoker: at most `limit` bytes of UTF-8."""
+    found = ((frame, frame.f_lineno) for frame in frames if not _is_own(frame))
+    return _clean("\n".join(_frames(found)), limit)
 
 
 def safe(text: str) -> str:
@@ -91,7 +97,7 @@ def _one(label: str, error: BaseException, longest: int) -> Iterator[str]:
     notes = getattr(error, "__notes__", None)
     if isinstance(notes, list | tuple):
         yield from (_text(note, longest) for note in notes[:MEMBERS])
-    frames = _frames(user_frames(error))
+    frames = _frames((step.tb_frame, step.tb_lineno) for step in user_frames(error))
     if (first := next(frames, None)) is not None:
         yield "Traceback (most recent call last):"
         yield first
@@ -117,7 +123,7 @@ def user_frames(error: BaseException) -> Iterator[TracebackType]:
     own: list[TracebackType] = []
     step = error.__traceback__
     while step is not None:
-        if str(step.tb_frame.f_globals.get("__name__")).startswith("stoker."):
+        if _is_own(step.tb_frame):
             own.append(step)
         else:
             own.clear()
@@ -125,6 +131,10 @@ def user_frames(error: BaseException) -> Iterator[TracebackType]:
         step = step.tb_next
     if not isinstance(error, StokerError):
         yield from own
+
+
+def _is_own(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("stoker.")
 
 
 def forget_own_frames(error: BaseException) -> None:
@@ -135,30 +145,30 @@ def forget_own_frames(error: BaseException) -> None:
     error.__traceback__ = kept
 
 
-def _frames(steps: Iterator[TracebackType]) -> Iterator[str]:
-    """The outermost frames and the innermost ones; what lies between is only counted."""
-    first: list[TracebackType] = []
-    last: deque[TracebackType] = deque(maxlen=FRAMES_LAST)
+def _frames(places: Iterable[tuple[FrameType, int | None]]) -> Iterator[str]:
+    """The outermost frames and the innermost ones, each with its line; what lies between is only counted."""
+    first: list[tuple[FrameType, int | None]] = []
+    last: deque[tuple[FrameType, int | None]] = deque(maxlen=FRAMES_LAST)
     passed = 0
-    for step in steps:
+    for place in places:
         if len(first) < FRAMES_FIRST:
-            first.append(step)
+            first.append(place)
         else:
-            last.append(step)
+            last.append(place)
             passed += 1
-    for step in first:
-        yield from _frame(step)
+    for place in first:
+        yield from _frame(*place)
     if passed > len(last):
         yield f"  … {passed - len(last):,} frames left out"
-    for step in last:
-        yield from _frame(step)
+    for place in last:
+        yield from _frame(*place)
 
 
-def _frame(step: TracebackType) -> Iterator[str]:
-    code = step.tb_frame.f_code
-    yield f'  File "{code.co_filename[:LINE]}", line {step.tb_lineno}, in {code.co_qualname[:LINE]}'
+def _frame(frame: FrameType, line: int | None) -> Iterator[str]:
+    code = frame.f_code
+    yield f'  File "{code.co_filename[:LINE]}", line {line}, in {code.co_qualname[:LINE]}'
     try:
-        source = linecache.getline(code.co_filename, step.tb_lineno, step.tb_frame.f_globals).strip()
+        source = linecache.getline(code.co_filename, line or 0, frame.f_globals).strip()
     except Exception:  # noqa: BLE001 - a loader of the user's; the frame is worth more than its line
         source = ""
     if source:

@@ -31,6 +31,7 @@ from stoker.codec.to_json import PLAIN, encode_value, misplaced_bytes, reason, r
 from stoker.model.errors import InvalidInput, InvalidPayload, PayloadMismatch
 from stoker.model.humanize import count
 from stoker.model.markers import REST, STANDING, Marker, places
+from stoker.model.seal import check_open
 
 __all__ = ["Call", "Raw", "Signature", "call_of_chunk", "display", "encode_payload"]
 
@@ -216,6 +217,52 @@ class Signature:
             value = error.value if given is None and error.value != b"null" else given
             raise InvalidPayload(error.field, value, error.why) from None
 
+    def mistakes(self, payload: bytes) -> dict[str, str]:
+        """What keeps a worker from decoding each argument, by parameter; under "" what is wrong with the whole."""
+        try:
+            parts, _ = self._split(payload)
+        except PayloadMismatch as error:
+            return {"": error.why}
+        wrong: dict[str, str] = {}
+        for p in self._parameters:
+            if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                continue
+            try:
+                if p.name in parts:
+                    self._value(p.name, parts[p.name])
+                elif p.default is p.empty:
+                    wrong[p.name] = "a required argument is missing"
+            except PayloadMismatch as error:
+                wrong[p.name] = error.why
+        if not wrong:
+            try:
+                self.check(payload)
+            except InvalidInput as error:
+                wrong[""] = f"{error.field}: {error.why}"
+        return wrong
+
+    def schema(self) -> dict[str, Any]:
+        """A JSON Schema of the arguments, with their defaults; empty where a call has arguments without a name.
+
+        What JSON Schema cannot say of a type hint is left open.
+        """
+        properties: dict[str, Any] = {}
+        named: dict[str, Any] = {}
+        for p in self._parameters:
+            if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                return {}
+            found: dict[str, Any] = {}
+            with suppress(Exception):  # types of the users' own, which only a worker reads
+                hint, place = self._hints_by_name.get(p.name, Any), f"{p.name}."
+                (found,), inner = msgspec.json.schema_components([hint], ref_template=f"#/$defs/{place}{{name}}")
+                named |= {f"{place}{name}": one for name, one in inner.items()}
+            if p.default is not p.empty:
+                with suppress(Exception):  # a default that JSON has no form for is the function's own business
+                    found = {**found, "default": msgspec.to_builtins(p.default, enc_hook=simplify)}
+            properties[p.name] = found
+        required = [p.name for p in self._parameters if p.default is p.empty]
+        return {"type": "object", "properties": properties, "required": required, "$defs": named}
+
     def fingerprint(self, payload: bytes) -> str:
         """A text that calls share if and only if they give the same arguments, with defaults filled in.
 
@@ -254,6 +301,7 @@ class Signature:
 
     def _decode_parts(self, payload: bytes, *, marked: bool = False) -> Call:
         """Parameter by parameter: for variable arguments, for payloads that are lists, and to name what is wrong."""
+        check_open(payload, self.name)
         parts, rest = self._split(payload)
         args: list[Any] = []
         kwargs: dict[str, Any] = {}

@@ -28,14 +28,16 @@ from stoker.cli.command import LazyGroup, stoker
 from stoker.context import Context
 from stoker.engine_pool import EnginePool
 from stoker.engines.base import Engine
+from stoker.handle import JobHandle
 from stoker.hooks import Next, PlainNext
 from stoker.model.access import Identity
-from stoker.model.errors import InvalidInput, StokerError, sentence
+from stoker.model.errors import InvalidInput, NotFound, StokerError, sentence
 from stoker.sync import shared
+from stoker.watching import EVENT_STREAM, STREAM_HEADERS, over
 from stoker.web import Dashboard, Key, Open, Tokens
 from stoker.web.bridge import answer_sync, http_scope, without_streams
 
-__all__ = ["FlaskStoker", "dashboard"]
+__all__ = ["FlaskStoker", "dashboard", "job_stream"]
 
 logger = logging.getLogger("stoker.flask")
 
@@ -165,6 +167,26 @@ def _command() -> click.Group:
     return _FlaskGroup(
         "stoker", callback=stoker.callback, params=stoker.params, help=stoker.help, context_settings=settings
     )
+
+
+# --- streams ------------------------------------------------------------------------------------------------------
+
+
+def job_stream(job: JobHandle[Any]) -> flask.Response:
+    """A response that follows a job as server-sent events: `new EventSource("/reports/…/stream")` in a browser.
+
+    The events are those of `job.watch()`; a browser that loses the connection goes on behind the last event. A stream
+    keeps a thread of the server busy until the job has ended or the browser goes. 404: there is no such job.
+    """
+    after = flask.request.headers.get("last-event-id") or None
+    try:
+        if over(after):
+            return flask.Response(status=204)
+        return flask.Response(job.sse_sync(after), mimetype=EVENT_STREAM, headers=STREAM_HEADERS)
+    except NotFound as error:
+        return flask.Response(str(error), 404, mimetype="text/plain")
+    except InvalidInput as error:
+        return flask.Response(str(error), 400, mimetype="text/plain")
 
 
 # --- the dashboard ------------------------------------------------------------------------------------------------

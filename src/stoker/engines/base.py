@@ -19,8 +19,10 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
 import msgspec
 
 from stoker.engines.call_times import CallTimes
+from stoker.model.archive import Archived, Put
 from stoker.model.audit import AuditEntry, AuditQuery, By, Deed
-from stoker.model.control import Budget, Presence, Queue, Tuning
+from stoker.model.budgets import Budget, KeyBuckets, Rates, Spend
+from stoker.model.control import Presence, Queue, Tuning
 from stoker.model.errors import EngineRefused
 from stoker.model.events import Event, EventCount, Latency, Point, Window
 from stoker.model.groups import Closing, Group, Swept
@@ -59,10 +61,11 @@ PLACELESS = "it is neither waiting nor running nor finished"
 """Why a job cannot be read that has a body, and nothing that says where it stands."""
 
 CONTROL = "@control"
-"""The topic that wakes every lease keeper and ticker: a user canceled a running job or changed a schedule."""
+"""The topic that wakes every lease keeper and ticker: for canceled jobs, changed schedules and orders to workers."""
 
 TOKENS, SESSIONS, OPERATIONS = "tokens", "sessions", "operations"
-ERRORS, ACKNOWLEDGED, RELEASES = "error_records", "acknowledgements", "releases"
+ERRORS, ACKNOWLEDGED, RELEASES, ORIGINS = "error_records", "acknowledgements", "releases", "origins"
+ORDERS, STACKS, SEALS = "orders", "stacks", "seals"
 """Kinds of documents."""
 
 
@@ -171,8 +174,9 @@ class Jobs(Protocol):
         `first=True` makes the lease of a worker that was never seen. A worker whose lease was reaped is unknown, for
         ever: `known=False`, and nothing is extended. `lost`: held but not stored under this worker and token.
         `canceling`: held, and to be canceled. `orphaned`: stored under this worker for more than `ORPHANED_AFTER`, not
-        held. A lease of 0 lapses at once: a worker releases it so when it stops. One that `job.check_lease` refuses
-        raises `InvalidInput` and changes nothing. Empty: `known=True` and empty lists.
+        held. `orders`: the document of the kind `ORDERS` under the worker's id. A lease of 0 lapses at once: a worker
+        releases it so when it stops. One that `job.check_lease` refuses raises `InvalidInput` and changes nothing.
+        Empty: `known=True`, empty lists and no orders.
         """
         ...
 
@@ -224,6 +228,16 @@ class Jobs(Protocol):
         """
         ...
 
+    async def news(self, job: JobId, seen: int, timeout: float) -> int:
+        """Sleep until there is news of a job since `seen`, at most `timeout` real seconds; return how much there was.
+
+        News are saved rows and settlements, on every engine of the store. The number is what `seen` is to be next time
+        (0 at first), so what comes between two calls is not missed. It is a hint: a caller reads once a second anyhow,
+        and reads after the first call, from which on other engines know that the job is watched. A job without
+        watchers costs nothing more.
+        """
+        ...
+
     async def wake(self, topics: Sequence[str]) -> None:
         """Wake waiters of the topics, in every process that the engine can reach."""
         ...
@@ -262,6 +276,17 @@ class Operator(Protocol):
         ends it at once, and its worker's settlement will be lost. Deleting removes the job's events. Jobs that became
         due wake a waiter of their queue. `by`: the audit log gets an entry in the same step, if anything changed.
         Empty: a tally of zeros.
+        """
+        ...
+
+    async def put(self, jobs: Sequence[Archived]) -> list[Put]:
+        """Store jobs of another store as they were there, finished ones too, with their steps and their ids.
+
+        Atomic per call of up to 1,000 jobs where one step reaches all queues, else per queue. A job whose id is stored
+        is left as it is (`existing`), so a repeated call is harmless. An active job whose unique key another one holds
+        is not stored (`blocked`); a success keeps its key for the time that is left, if the key is free. No total
+        counts them, and none joins a group. Jobs that are due wake a waiter of their queue. Order: in
+        that of the jobs. Empty: `[]`.
         """
         ...
 
@@ -353,7 +378,15 @@ class Steps(Protocol):
     async def get(self, ids: Sequence[JobId]) -> list[list[Step]]:
         """The rows of jobs, in the order of the ids; each list by `at`, of one instant by name. Nothing stored: `[]`.
 
-        What a save, a suspension or a signal has stored before the call is there: a run may decide by it.
+        What a save, a suspension or a signal has stored before the call is there: a run may decide by it. Pages of
+        emitted values are not among them.
+        """
+        ...
+
+    async def emitted(self, job: JobId, after: int = 0) -> list[Step]:
+        """The pages of a job (`model.emitted`) whose last number is larger than `after`, by that number.
+
+        They are read in one step, and whatever was saved before is there. Nothing newer, or no such job: `[]`.
         """
         ...
 
@@ -379,8 +412,10 @@ class Control(Protocol):
         """Every queue that was tuned, cooled or used, by name. Empty: `[]`."""
         ...
 
-    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
-        """Patch a queue (`Tuning`) or set a budget (`Rate`), creating it when new.
+    async def tune(
+        self, name: str, tuning: Tuning | Rate | Rates, *, declared: bool = False, by: By | None = None
+    ) -> bool:
+        """Patch a queue (`Tuning`) or set a budget (`Rate`, `Rates`), creating it when new.
 
         `declared`: this is what an app's code declares. The store keeps the last declaration, and a setting follows
         the code only while it has the value that was declared last (`control.declare`). Returns whether anything was
@@ -390,12 +425,19 @@ class Control(Protocol):
         ...
 
     async def subqueues(
-        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
+        self,
+        queue: str,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        names: Sequence[str] | None = None,
+        counted: bool = False,
     ) -> list[SubqueueView]:
         """The subqueues of a queue with names behind `after`, by name, at most `limit`; with `names` these alone.
 
         Each with what runs and may run, when its first job is due, and up to `subqueues.MOST_HOLDERS` holders of its
-        slots, by id. A subqueue in which nothing waits or runs need not be there. Empty: `[]`.
+        slots, by id. `counted`: also how many of its jobs are due and wait, which costs as much as they are many. A
+        subqueue in which nothing waits or runs need not be there. Empty: `[]`.
         """
         ...
 
@@ -403,12 +445,24 @@ class Control(Protocol):
         """Every budget, by name. Empty: `[]`."""
         ...
 
-    async def spend(self, name: str, n: int = 1) -> Grant:
-        """Take `n` tokens or none, in one atomic step. An unknown budget refuses."""
+    async def buckets(self, budget: str, *, limit: int = 100, keys: Sequence[str] | None = None) -> list[KeyBuckets]:
+        """The keys of a budget whose buckets are kept, at most `limit`; with `keys` these alone.
+
+        Those that are full again last come first (`budgets.full_at`), of several the last by name. A key whose buckets
+        are full need not be there. Empty: `[]`.
+        """
         ...
 
-    async def drain(self, name: str) -> bool:
-        """Empty a budget. False when there is none of that name."""
+    async def spend(self, name: str, n: int | Spend = 1) -> Grant:
+        """Take `n` tokens, or those of every measure that a `Spend` names, or none, in one atomic step.
+
+        The first spend of a key makes its buckets, full. A budget that is unknown, has not all of the measures, or is
+        keyed where the spend has no key or the other way round refuses without a `capacity`.
+        """
+        ...
+
+    async def drain(self, name: str, *, key: str | None = None) -> bool:
+        """Empty all buckets of a budget, or of one of its keys. False when there are none."""
         ...
 
     async def lock(self, name: str, owner: str, lease: Span) -> bool:
@@ -534,7 +588,7 @@ class Audit(Protocol):
 
 
 class Documents(Protocol):
-    """Small records, read whole and changed by compare-and-set: tokens, sessions, operations, errors, acknowledgements.
+    """Small records, read whole and changed by compare-and-set: tokens, sessions, operations, errors, orders.
 
     `stoker.admin.documents` knows their types; an engine stores bytes under a kind and a name.
     """
@@ -660,8 +714,12 @@ class Engine(Protocol):
         """
         ...
 
-    async def migrate(self, *, plan_only: bool = False) -> list[str]:
-        """Bring the schema up to date; return the statements that were (or would be) run. Empty: nothing to do."""
+    async def migrate(self, *, plan_only: bool = False, stopped: bool = False) -> list[str]:
+        """Bring the schema up to date; return the statements that were (or would be) run. Empty: nothing to do.
+
+        A migration that processes of older releases do not survive raises `SchemaMismatch`, which names them, and is
+        not applied unless `stopped` says that they have stopped. A schema that is new needs no such word.
+        """
         ...
 
     async def migration_script(self) -> str | None:

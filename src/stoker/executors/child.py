@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from traceback import clear_frames
@@ -23,21 +24,24 @@ import msgspec
 from stoker.app_path import load
 from stoker.codec.error_text import describe_error, text_of
 from stoker.codec.signature import call_of_chunk
-from stoker.context import CancelToken, Context, Stopping, running
+from stoker.context import Context, running
 from stoker.engines.base import Engine, Feature
 from stoker.executors import messages
 from stoker.executors.outcomes import Cause, outcome_of_error, outcome_of_result
+from stoker.executors.stacks import stack_of
 from stoker.executors.threads import Threads, handler_of
 from stoker.hooks import surround
 from stoker.model import outcome as ends
 from stoker.model.chunk import answers
+from stoker.model.emitted import Ring
 from stoker.model.errors import EngineRefused
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Note, Settlement, Verdict
 from stoker.model.lifecycle import Rules
 from stoker.model.outcome import Outcome, gravest
 from stoker.model.steps import Save, Step
-from stoker.model.time import SECOND, Span
+from stoker.model.time import SECOND, Instant, Span
+from stoker.stopping import CancelToken, Stopping
 from stoker.subprocesses import Parent, set_title
 
 if TYPE_CHECKING:
@@ -143,6 +147,12 @@ class Child:
             self._loop.call_soon_threadsafe(self._interrupt)
         elif isinstance(order, messages.Stopping):
             self.stopping.set()
+        elif isinstance(order, messages.Where):
+            context, task = self._context, self._task
+            if context is not None and task is not None:
+                main = threading.main_thread().ident or 0
+                place, stack = stack_of(context, task, task.get_coro(), self._loop, main, self._threads)
+                self._parent.send(messages.encode(messages.Stands(place, stack)))
         elif isinstance(order, messages.Run | messages.Leave):
             if isinstance(order, messages.Run):
                 self._token = CancelToken()
@@ -235,8 +245,13 @@ class Child:
         noted = {_text(key): None if value is None else _text(value)}
         self._parent.send(messages.encode(messages.Said(None, (), noted)))
 
-    def withhold_notes(self, claim: Claim) -> None:
-        """Do nothing: the worker has what was said until now."""
+    def emit(self, claim: Claim, ring: Ring, entry: bytes) -> None:  # noqa: ARG002
+        """Pass on a value; any thread."""
+        self._parent.send(messages.encode(messages.Emitted(msgspec.Raw(entry))))
+
+    def withhold_notes(self, claim: Claim) -> None:  # noqa: ARG002
+        """Have the worker write nothing of the run: it would wait for the block."""
+        self._parent.send(messages.encode(messages.Withheld(over=False)))
 
     def take_note(self, claim: Claim) -> Note | None:
         """Return the last progress: the worker may have stored it or not, and storing it twice does no harm."""
@@ -244,8 +259,9 @@ class Child:
             return None
         return Note(claim.id, claim.worker, claim.token, self._progress, None, (), claim.ref)
 
-    def release_notes(self, claim: Claim) -> None:
-        """Do nothing."""
+    def release_notes(self, claim: Claim) -> None:  # noqa: ARG002
+        """Have the worker go on."""
+        self._parent.send(messages.encode(messages.Withheld(over=True)))
 
     def rules_of(self, kind: str) -> Rules:  # noqa: ARG002 - there is one run at a time
         """Return rules with what the worker knows of the job's retention."""
@@ -273,6 +289,10 @@ class Child:
                 "Nothing was stored. Run it without isolation, or on a store that processes share."
             )
         return engine
+
+    def store_now(self, context: Context) -> Instant:
+        """Return the store's time, counted on from the claim."""
+        return context.claim.claimed_at + round(context.elapsed * SECOND)
 
     def main_line(self, context: Context) -> tuple[asyncio.Task[Any], Any] | None:
         """Return the task of the run, and its coroutine."""

@@ -47,6 +47,10 @@ class Stopping(msgspec.Struct, tag="stopping"):
     """The worker begins to stop; the run may go on until it is asked to stop."""
 
 
+class Where(msgspec.Struct, tag="where"):
+    """Tell where the handler stands."""
+
+
 class Leave(msgspec.Struct, tag="leave"):
     """No more work: close what the lifespans opened and exit."""
 
@@ -76,6 +80,18 @@ class Said(msgspec.Struct, tag="said"):
     metadata: dict[str, str | None] | None = None
 
 
+class Emitted(msgspec.Struct, tag="emitted"):
+    """The handler has emitted a value: an entry as it is stored."""
+
+    entry: msgspec.Raw
+
+
+class Withheld(msgspec.Struct, tag="withheld"):
+    """A block of the handler is open, and will store what was emitted; or it is over."""
+
+    over: bool
+
+
 class Waits(msgspec.Struct, tag="waits"):
     """The handler begins to wait for another job, or ends."""
 
@@ -96,6 +112,13 @@ class Settled(msgspec.Struct, tag="settled"):
     """A block of the handler has settled the job, in the commit of its writes."""
 
     settlement: Settlement
+
+
+class Stands(msgspec.Struct, tag="stands"):
+    """Where the handler stands: what runs it, and its stack."""
+
+    place: str
+    stack: str
 
 
 class Ended(msgspec.Struct, tag="ended"):
@@ -122,8 +145,8 @@ class Ended(msgspec.Struct, tag="ended"):
 OUTCOMES: dict[str, Any] = {cls.__name__: cls for cls in get_args(Outcome)}
 """Every outcome there is, so that a new one reaches the worker from a child process too."""
 
-ToChild: TypeAlias = Hello | Run | Stop | Stopping | Leave
-FromChild: TypeAlias = Ready | Broken | Began | Said | Waits | Logged | Settled | Ended
+ToChild: TypeAlias = Hello | Run | Stop | Stopping | Where | Leave
+FromChild: TypeAlias = Ready | Broken | Began | Said | Emitted | Withheld | Waits | Logged | Settled | Stands | Ended
 
 encode = msgspec.json.Encoder().encode
 read_order = msgspec.json.Decoder(ToChild).decode

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from stoker.codec.error_text import describe_error, forget_own_frames, text_of
 from stoker.context import Context
 from stoker.model import outcome as ends
-from stoker.model.errors import InvalidPayload, StepFailed
+from stoker.model.errors import InvalidPayload, SealedValue, StepFailed
 from stoker.model.job import LARGEST_ERROR, Claim
 from stoker.model.outcome import Exit, Outcome, gravest, leaves
 from stoker.model.retry import worth_retrying
@@ -87,6 +87,8 @@ def _decide(
     members = leaves(error)
     if cause is not None and all(isinstance(member, asyncio.CancelledError) for member in members):
         return outcome_of_interruption(cause, limit, task)
+    if isinstance(error, SealedValue):
+        return ends.Unfit(str(error), sealed=True)
     if isinstance(error, ProcessDied):
         return ends.Crashed(str(error))
     if any(isinstance(member, Exception | asyncio.CancelledError) for member in members):
@@ -161,6 +163,8 @@ def _retry_after(error: BaseException) -> Span | None:
 
 def outcome_of_unfit(claim: Claim, error: InvalidPayload | None) -> ends.Unfit:
     """No such task here, or arguments that do not fit it: perhaps this worker is older or newer than the job."""
+    if isinstance(error, SealedValue):
+        return ends.Unfit(str(error), sealed=True)
     if error is None:
         return ends.Unfit(f"no task named {claim.kind!r} is registered in this worker")
     return ends.Unfit(f"the arguments do not fit task {claim.kind!r}: {error}")

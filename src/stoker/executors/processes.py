@@ -16,8 +16,8 @@ import msgspec
 
 from stoker.app_path import address
 from stoker.codec.error_text import safe
-from stoker.context import CancelToken, Context
-from stoker.durable import DurableRun
+from stoker.context import Context
+from stoker.durable.run import DurableRun
 from stoker.engines.base import Feature
 from stoker.executors import messages
 from stoker.executors.outcomes import DecidedInChild, ProcessDied
@@ -25,8 +25,10 @@ from stoker.job_participant import relocate
 from stoker.model import outcome as ends
 from stoker.model.errors import StokerError
 from stoker.model.failure_report import error_type
+from stoker.model.ids import JobId
 from stoker.model.lifecycle import kept_as_done
 from stoker.model.outcome import Outcome
+from stoker.stopping import CancelToken
 from stoker.subprocesses import ChildProcess
 
 if TYPE_CHECKING:
@@ -42,6 +44,9 @@ MOST_CHILDREN = 5
 
 IDLE_FOR = 60.0
 """Seconds after which a child without work is let go."""
+
+ANSWERS_WITHIN = 1.0
+"""Seconds a child has to tell where its handler stands."""
 
 STOP_GRACE = 5.0
 """Seconds a handler has to heed a request to stop before its process is killed."""
@@ -128,6 +133,17 @@ class Processes:
         for child in self._alive:
             child.process.send(messages.encode(messages.Stopping()))
 
+    async def stacks(self) -> dict[JobId, tuple[str, str]]:
+        """Where the handlers in children stand, by job; a child that does not answer in time is left out."""
+        loop, asked = asyncio.get_running_loop(), dict[JobId, asyncio.Future[tuple[str, str]]]()
+        for child in self._alive:
+            if child.job is not None:
+                asked[child.job] = child.stands = loop.create_future()
+                child.process.send(messages.encode(messages.Where()))
+        if asked:
+            await asyncio.wait(asked.values(), timeout=ANSWERS_WITHIN)
+        return {job: answer.result() for job, answer in asked.items() if answer.done()}
+
     def _take(self) -> _Child | None:
         while self._idle:
             child = self._idle.pop()
@@ -190,6 +206,8 @@ class _Child:
     def __init__(self, process: ChildProcess) -> None:
         self.process = process
         self.done = 0
+        self.job: JobId | None = None
+        self.stands: asyncio.Future[tuple[str, str]] | None = None
         self._about: dict[str, Any] = {}
         self.timer: asyncio.TimerHandle | None = None
 
@@ -215,6 +233,7 @@ class _Child:
         """
         began = False
         self._about = context.about
+        self.job = context.claim.id
         token = context.cancel = _ChildToken(self.process, context.cancel)
         if context.stopping:
             self.process.send(messages.encode(messages.Stopping()))
@@ -232,12 +251,20 @@ class _Child:
                         context.runtime.note(context.claim, report.progress, report.lines)
                     for key, value in (report.metadata or {}).items():
                         context.metadata.note(key, value)
+                elif isinstance(report, messages.Emitted):
+                    context.pass_on(bytes(report.entry))
+                elif isinstance(report, messages.Withheld):
+                    hold = context.runtime.release_notes if report.over else context.runtime.withhold_notes
+                    hold(context.claim)
                 elif isinstance(report, messages.Waits):
                     context.runtime.waits(context.claim, report.job, over=report.over)
                 elif isinstance(report, messages.Settled):
                     commit = relocate(context)
                     commit.committing, commit.settled = True, report.settlement
                     context.runtime.settled(context.claim, report.settlement)
+                elif isinstance(report, messages.Stands):
+                    if self.stands is not None and not self.stands.done():
+                        self.stands.set_result((f"{report.place} of process {self.process.pid}", report.stack))
                 elif isinstance(report, messages.Broken):
                     raise StokerError(f"a child process cannot run the task: {report.why}")
                 elif report is None:
@@ -247,6 +274,8 @@ class _Child:
             return report
         finally:
             token.stop_timer()
+            self.job = None
+            context.runtime.release_notes(context.claim)
 
     async def _mourn(self, token: _ChildToken) -> BaseException:
         stopped = self.process.killed
@@ -315,6 +344,11 @@ class _ChildToken(CancelToken):
 
     def __bool__(self) -> bool:
         return self._reason is not None
+
+
+def is_in_child(context: Context) -> bool:
+    """Does a handler run in a child?"""
+    return isinstance(context.cancel, _ChildToken)
 
 
 def _conclusion(outcome: Outcome, task: Task[..., Any], context: Context) -> Any:

@@ -68,6 +68,8 @@ class Threads:
         self._idle = 0
         self._alive = 0
         self.abandoned = 0
+        self.calls: dict[int, Variables] = {}
+        """The variables of the call that each thread makes, by the id of the thread."""
 
     async def run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call in a thread, inside a copy of the caller's context. Cancelling abandons a call that has begun.
@@ -97,10 +99,13 @@ class Threads:
         threading.Thread(target=self._serve, name=f"stoker-handler-{self._alive}", daemon=True).start()
 
     def _serve(self) -> None:
+        ident, calls = threading.get_ident(), self.calls
         while (errand := self._errands.get()) is not None:
             with self._lock:
                 errand.taken = not errand.given_up
+            calls[ident] = errand.variables
             outcome = errand.run() if errand.taken else (None, None)
+            del calls[ident]
             with self._lock:  # free before the outcome lands, so that the next call finds this thread
                 errand.ended = True
                 self.abandoned -= errand.taken and errand.given_up

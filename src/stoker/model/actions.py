@@ -28,6 +28,7 @@ from stoker.model.query import (
     Move,
     Prioritize,
     Requeue,
+    Reseal,
     Restore,
     RunNow,
 )
@@ -527,6 +528,8 @@ def on_group(name: str) -> Action:
 
 def allows(change: Change, status: Status) -> bool:
     """May this change touch a job in this status? On a running job cancel and delete become a request to stop."""
+    if isinstance(change, Reseal):
+        return True
     if isinstance(change, Edit) and change.at is not None and status is Status.DEAD:
         return False
     if isinstance(change, RunNow) and change.first:

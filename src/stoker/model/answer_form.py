@@ -1,4 +1,7 @@
-"""The fields of a form for the answer to a wait, from its JSON Schema, and the answer from what was filled in."""
+"""The fields of a form from a JSON Schema, and the value from what was filled in.
+
+The answer to a wait is filled in so, and the arguments of a new job.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,24 @@ LOOKS: Final[dict[str, Look]] = {
     "integer": "whole number",
     "number": "number",
 }
+FORMATS: Final = {
+    "date-time": "as in 2026-11-16T14:00:00Z",
+    "date": "as in 2026-11-16",
+    "time": "as in 14:00:00Z",
+    "duration": "as in PT5M",
+    "uuid": "a UUID",
+}
+"""How a text of a format is written; schemas name them."""
+
 WHOLE: Final = "value"
 """The name of the one field of an answer that has no fields of its own."""
 
 
 class Field(NamedTuple):
-    """One field of a form; `optional` ones may be left empty, and then stand for `default` or are left out."""
+    """One field of a form; `optional` ones may be left empty, and then stand for `default` or are left out.
+
+    `choices` are shown, `values` are what they stand for. A `nullable` one that is not optional is null when empty.
+    """
 
     name: str
     look: Look
@@ -30,6 +45,8 @@ class Field(NamedTuple):
     default: str = ""
     optional: bool = False
     help: str = ""
+    values: tuple[Any, ...] = ()
+    nullable: bool = False
 
 
 def fields(schema: Any) -> list[Field]:
@@ -44,9 +61,24 @@ def fields(schema: Any) -> list[Field]:
 
 def answer(schema: Any, given: Mapping[str, str]) -> Any:
     """The answer that was filled in; raises `InvalidInput` for what a field cannot hold."""
-    wanted = fields(schema)
-    found = {one.name: _read(one, given.get(one.name, "")) for one in wanted if not _left_out(one, given)}
-    return found.get(WHOLE) if [one.name for one in wanted] == [WHOLE] and not _is_object(schema) else found
+    found, wrong = filled(schema, given)
+    for name, why in wrong.items():
+        raise InvalidInput(name, given.get(name, ""), why)
+    return found
+
+
+def filled(schema: Any, given: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
+    """What was filled in, and by field why it cannot hold what was given."""
+    wanted, found, wrong = fields(schema), dict[str, Any](), dict[str, str]()
+    for one in wanted:
+        if _left_out(one, given):
+            continue
+        try:
+            found[one.name] = _read(one, given.get(one.name, ""))
+        except InvalidInput as error:
+            wrong[one.name] = error.why
+    whole = [one.name for one in wanted] == [WHOLE] and not _is_object(schema)
+    return (found.get(WHOLE) if whole else found), wrong
 
 
 def _is_object(schema: Any) -> bool:
@@ -54,17 +86,24 @@ def _is_object(schema: Any) -> bool:
 
 
 def _left_out(field: Field, given: Mapping[str, str]) -> bool:
-    return field.optional and field.look != "yes or no" and not given.get(field.name)
+    return field.optional and (field.nullable or field.look != "yes or no") and not given.get(field.name)
 
 
 def _field(name: str, schema: Any, whole: Any, *, required: bool) -> Field:
     found = _resolved(schema, whole)
+    either = found.get("anyOf")
+    nullable = isinstance(either, list) and len(either) == 2 and {"type": "null"} in either
+    if nullable:
+        [one] = [one for one in found["anyOf"] if one != {"type": "null"}]
+        found = {**_resolved(one, whole), **{name: value for name, value in found.items() if name != "anyOf"}}
     kind, default = found.get("type"), found.get("default")
     shown = "" if default is None else default if isinstance(default, str) else msgspec.json.encode(default).decode()
     given = found.get("enum")
-    choices = tuple(given) if isinstance(given, list) and all(isinstance(one, str) for one in given) else ()
+    values = tuple(given) if isinstance(given, list) else ()
+    choices = tuple(one if isinstance(one, str) else msgspec.json.encode(one).decode() for one in values)
     look = "choice" if choices else LOOKS.get(kind, "json") if isinstance(kind, str) else "json"
-    return Field(name, look, choices, shown, not required, str(found.get("description", "")))
+    said = str(found.get("description", FORMATS.get(str(found.get("format")), "")))
+    return Field(name, look, choices, shown, not required, said, values, nullable)
 
 
 def _resolved(schema: Any, whole: Any) -> dict[str, Any]:
@@ -80,15 +119,21 @@ def _resolved(schema: Any, whole: Any) -> dict[str, Any]:
 
 
 def _read(field: Field, text: str) -> Any:
+    if field.nullable and text in {"", "null"}:
+        return None
     match field.look:
         case "yes or no":
             return text in {"yes", "true", "on"}
-        case "text" | "choice":
+        case "text":
             return text
+        case "choice":
+            if text not in field.choices:
+                raise InvalidInput(field.name, text, f"must be one of {', '.join(field.choices)}")
+            return field.values[field.choices.index(text)]
         case look:
             try:
                 found = msgspec.json.decode(text)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 found = text
             number = isinstance(found, int | float) and not isinstance(found, bool)
             if look == "json" and found is not text:

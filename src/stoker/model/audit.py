@@ -16,14 +16,15 @@ import msgspec
 
 from stoker.model import ids
 from stoker.model.actions import ACTIONS, action_of
-from stoker.model.control import Budget, Queue
+from stoker.model.budgets import Budget
+from stoker.model.control import Queue
 from stoker.model.errors import InvalidArgument, InvalidInput
 from stoker.model.findings import Acknowledgement
 from stoker.model.humanize import UNKNOWN, span
 from stoker.model.operations import Operation
 from stoker.model.outbox.consumers import Steering
 from stoker.model.outbox.letters import Count, LetterAction, LetterFilter, Letters
-from stoker.model.query import Change, Edit, Former, Selection, Tally
+from stoker.model.query import Change, Edit, Former, Reseal, Selection, Tally
 from stoker.model.schedule import Schedule
 from stoker.model.steps import ACCEPTED, Signal, Signaled
 from stoker.model.throttle import Rate
@@ -135,9 +136,9 @@ def line(entry: AuditEntry) -> str:
 
 
 def of_alter(selection: Selection, change: Change, tally: Tally) -> Deed | None:
-    """A change of jobs; None when nothing changed."""
+    """A change of jobs; None when nothing changed. Values in another form are no change of a job's own."""
     count = tally.changed + tally.cancel_requested
-    if not count:
+    if not count or isinstance(change, Reseal):
         return None
     action = action_of(change)
     names = {one.name for one in action.parameters}
@@ -166,8 +167,12 @@ _PAST: Final = {
     "create": "Created",
     "drain": "Drained",
     "drop": "Dropped",
+    "enqueue": "Enqueued",
+    "export": "Exported",
+    "import": "Imported",
     "pause": "Paused",
     "put": "Changed",
+    "quiet": "Quieted",
     "release": "Released a key of",
     "replace": "Replaced",
     "replay": "Replayed",
@@ -179,6 +184,7 @@ _PAST: Final = {
     "search": "Searched payloads of",
     "seek": "Moved",
     "signal": "Signaled",
+    "stack": "Asked for the stacks of",
     "start": "Started",
     "stop": "Stopped",
     "take_back": "Took back the jobs of",

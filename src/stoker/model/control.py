@@ -1,4 +1,4 @@
-"""What an operator tunes and watches: queues, budgets, named locks, presences.
+"""What an operator tunes and watches: queues, named locks, presences. Budgets have a file of their own.
 
 A tuning is a patch: None leaves a field as it is. Values out of range are pulled in where the meaning is plain (worker
 counts, curves, retention) and refused where it is not.
@@ -43,8 +43,8 @@ MOST_SHOWN = 64
 REMEMBERED: Span = HOUR
 """So long a worker is remembered after it showed itself last; one that has stopped by itself, for a minute."""
 
-STOPPED = "stopped"
-"""The state of a presence that will not come back."""
+STOPPED, QUIET = "stopped", "quiet"
+"""The state of a presence that will not come back, and of one whose worker claims nothing for now."""
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -185,14 +185,6 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         return Starts(min(wanted, math.floor(tokens)))
 
 
-class Budget(msgspec.Struct, frozen=True):
-    """A budget as stored. `declared` is what an app's code declared last."""
-
-    name: str
-    bucket: Bucket
-    declared: Rate | None = None
-
-
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker reports about itself, for operators and for counting slots. Its lease decides whether it lives.
 
@@ -309,43 +301,6 @@ def opens(before: Queue, after: Queue) -> bool:
     return sooner or (before.rate is not None and before.rate != after.rate)
 
 
-def budgeted(before: Budget | None, name: str, rate: Rate, now: Instant, *, declared: bool = False) -> Budget:
-    """A budget under a rate; one that exists keeps its tokens as far as they fit.
-
-    `declared`: an app's code declares the rate. It counts unless people changed the last one declared.
-    """
-    check_name("budget", name)
-    last = None if before is None else before.declared
-    if before is not None and declared and before.bucket.rate != last:
-        return Budget(name, before.bucket, rate)
-    return Budget(name, _at_rate(None if before is None else before.bucket, rate, now), rate if declared else last)
-
-
-class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """Why a budget refused. `lasting`: no wait helps while its rate stays. `mistaken`: the code asks for too much."""
-
-    why: str
-    lasting: bool = False
-    mistaken: bool = False
-
-
-def refusal(name: str, n: int, capacity: float | None, declared: Rate | None) -> Refusal:
-    """Why a budget refused `n` tokens. It holds at most `capacity`; None: it is not stored."""
-    if capacity is None and declared is None:
-        why = f"no app declares this budget and none is stored: jobs.budget({name!r}, Rate(...)) declares it"
-        return Refusal(why, lasting=True, mistaken=True)
-    below = f"which is below the {n:,} asked for"
-    if declared is not None and n > max(declared.capacity, capacity or 0):
-        why = f"budget {name!r} is declared to hold at most {declared.capacity:,.12g} tokens, {below}"
-        return Refusal(why, lasting=True, mistaken=True)
-    if capacity is None:
-        return Refusal(f"budget {name!r} is declared and not stored yet: a worker stores it when it starts")
-    if n <= capacity:
-        return Refusal(f"budget {name!r} has {'no token' if n == 1 else f'fewer than {n:,} tokens'} now")
-    before = "" if declared is None else f" (its code declares {declared.capacity:,.12g})"
-    return Refusal(f"budget {name!r} was tuned to hold at most {capacity:,.12g} tokens{before}, {below}", lasting=True)
-
-
 def _at_rate(bucket: Bucket | None, rate: Rate, now: Instant) -> Bucket:
     return full(rate, now) if bucket is None else retuned(bucket, rate, now)
 
@@ -383,6 +338,11 @@ def live(presences: Sequence[Presence], now: Instant | None = None) -> list[Pres
     """The workers that reported themselves lately and have not stopped; without `now`, by the newest report."""
     newest = max((one.seen_at for one in presences), default=0) if now is None else now
     return [one for one in presences if one.state != STOPPED and newest - one.seen_at <= SHOWN_WITHIN]
+
+
+def serving_of(queue: str, presences: Sequence[Presence], now: Instant) -> list[Presence]:
+    """The live workers that claim from a queue: those that serve it and are not quiet."""
+    return [one for one in live(presences, now) if queue in one.queues and one.state != QUIET]
 
 
 def remembered(presences: Sequence[Presence], now: Instant) -> list[Presence]:

@@ -16,7 +16,7 @@ import msgspec
 from stoker.model import ids
 from stoker.model.events import FAILURES, EventCount, EventType
 from stoker.model.job import Job
-from stoker.model.same_error import error_line, fingerprint, parts, signature
+from stoker.model.same_error import error_line, fingerprint, normalized_error, parts, signature_of
 from stoker.model.time import DAY, HOUR, MINUTE, Instant, Span, instant, moment
 
 KEPT: Span = 7 * DAY
@@ -80,6 +80,10 @@ class Hourly(msgspec.Struct, frozen=True, array_like=True):
         place = hour - self.since
         return self.counts[place] if 0 <= place < len(self.counts) else 0
 
+    def minutes_since(self, first: Instant) -> int:
+        """How often since an instant of the last two hours, by the minutes that were counted."""
+        return sum(n for minute, n in self.minutes.items() if minute >= first // MINUTE)
+
     def last(self, hours: int, now: Instant) -> list[int]:
         """The last so many hours, oldest first, with the running one."""
         end = now // HOUR
@@ -90,7 +94,8 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """One error: what jobs that failed with it have in common, when it was seen, where, and how often.
 
     `error` is the normalized first line, `frame` where the user's code raised it. `first` and `last` are minutes.
-    `sample` is the id of the newest job that failed with it. Kinds and queues: those seen last come last.
+    `sample` is the id of the newest job that failed with it. Kinds and queues: those seen last come last. Releases:
+    those in which it was seen, the first one first.
     """
 
     id: str
@@ -101,6 +106,7 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     sample: str = ""
     kinds: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
+    releases: tuple[str, ...] = ()
     died: Hourly = Hourly()
     retried: Hourly = Hourly()
 
@@ -180,12 +186,30 @@ def _seen(record: ErrorRecord, minute: Instant, counts: list[EventCount], now: I
         sample=max(record.sample, ids.text(sample)),
         kinds=_named(record.kinds, (one.kind for one in counts)),
         queues=_named(record.queues, (one.queue for one in counts)),
+        releases=_seen_in(record.releases, (one.release for one in counts if one.release)),
     )
 
 
 def _named(known: tuple[str, ...], seen: Iterable[str]) -> tuple[str, ...]:
     fresh = sorted(set(seen))
     return (*(name for name in known if name not in fresh), *fresh)[-MOST_NAMES:]
+
+
+def _seen_in(known: tuple[str, ...], seen: Iterable[str]) -> tuple[str, ...]:
+    """With the releases that are new; of too many the first one stays and the latest ones do."""
+    every = (*known, *sorted(set(seen) - {*known}))
+    return every if len(every) <= MOST_NAMES else (every[0], *every[1 - MOST_NAMES :])
+
+
+def commonest(records: Iterable[ErrorRecord], since: Instant) -> tuple[ErrorRecord | None, int, int]:
+    """The error of which most jobs died since an instant of the last two hours, of how many, and how many died in all.
+
+    None: no error of its own was seen.
+    """
+    found = [(record.died.minutes_since(since), record) for record in records]
+    own = [one for one in found if one[0] and one[1].id != OTHER]
+    n, worst = max(own, key=lambda one: (one[0], one[1].last, one[1].id), default=(0, None))
+    return worst, n, sum(n for n, _ in found)
 
 
 # --- groups of jobs ---------------------------------------------------------------------------------------------------
@@ -199,8 +223,8 @@ class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     `error` is the first line of it, with `…` for what differs between jobs, if anything does. `frame` is where the
     user's code raised it. `sample` is the newest job. `died` is how many jobs died of it in the last seven days, and
-    `deaths` how many in each of the last 24 hours, the running one last; both are counted once a minute.
-    `new_in` is the latest release, if the error was seen first since then.
+    `deaths` how many in each of the last 24 hours, the running one last; both are counted once a minute. `releases` are
+    those in which it was seen, the first one first, and `new_in` is the latest release, if the error came with it.
     """
 
     id: str
@@ -214,6 +238,7 @@ class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     died: int = 0
     deaths: tuple[int, ...] = ()
+    releases: tuple[str, ...] = ()
     new_in: str = ""
 
 
@@ -227,8 +252,8 @@ def error_groups(jobs: Iterable[Job], records: Iterable[ErrorRecord] = (), now: 
         if job.last_error is not None:
             by_text.setdefault(job.last_error, []).append(job)
     found: dict[str, list[Job]] = {}
-    for text, members in by_text.items():  # of many jobs with one text, what varies is looked for once
-        found.setdefault(signature(text), []).extend(members)
+    for members in by_text.values():  # of many jobs with one text, what varies is looked for once
+        found.setdefault(signature_of(members[0]), []).extend(members)
     known = {one.id: one for one in records if one.last >= now - KEPT}
     groups = [_group(mine, members, known.pop(fingerprint(mine), None), now) for mine, members in found.items()]
     groups += [_group("", [], record, now) for record in known.values()]
@@ -240,6 +265,8 @@ def _group(mine: str, jobs: Sequence[Job], record: ErrorRecord | None, now: Inst
     seen = [*times, *(() if record is None else (record.first, record.last))]
     line, frame = parts(mine) if record is None else (record.error, record.frame)
     lines = {error_line(job.last_error) for job in jobs}
+    if any(job.known_as for job in jobs):  # the store does not know the line
+        line = normalized_error(next(job.last_error for job in jobs if job.known_as))
     newest = max(zip(times, jobs, strict=True), key=lambda one: one[0], default=None)
     return ErrorGroup(
         id=fingerprint(mine) if record is None else record.id,
@@ -253,6 +280,7 @@ def _group(mine: str, jobs: Sequence[Job], record: ErrorRecord | None, now: Inst
         queues=tuple(sorted({*(job.queue for job in jobs), *(() if record is None else record.queues)})),
         died=0 if record is None else sum(record.died.last(HOURS, now)),
         deaths=() if record is None else tuple(record.died.last(SHOWN_HOURS, now)),
+        releases=() if record is None else record.releases,
     )
 
 

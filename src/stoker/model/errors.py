@@ -90,6 +90,16 @@ class PayloadMismatch(InvalidPayload):
 _FORMS = {b"{": "an object", b"[": "a list", b'"': "text", b"t": "a boolean", b"f": "a boolean", b"n": "null"}
 
 
+class SealedValue(InvalidPayload):
+    """A stored value that is sealed, and that this process cannot open: it lacks the key, or the value was changed."""
+
+    aftermath = "What is stored is unchanged."
+
+    def __init__(self, field: str, value: Any, why: str) -> None:
+        super().__init__(field, value, why)
+        self.args = (f"{cut(field)}: {why}. {self.aftermath}",)
+
+
 class PayloadTooLarge(InvalidPayload):
     """A payload above the size limit; store the data elsewhere and enqueue a reference to it."""
 

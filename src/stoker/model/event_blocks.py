@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from stoker.model.errors import CorruptRecord
-from stoker.model.events import Event, EventCount, EventTally, EventType, Latency, Window
+from stoker.model.events import Event, EventCount, EventTally, EventType, Failing, Latency, Window
 from stoker.model.ids import JobId
 from stoker.model.time import MINUTE, Instant, Span
 
@@ -70,8 +70,8 @@ NEVER: Final[Instant] = -1
 class _Columns(msgspec.Struct, array_like=True, gc=False):
     """The body of a block. `at` counts from the first event; `named` says which of `names` an event has.
 
-    `waits` has an entry for each event with a total, in their order. `errors` are those of names, by their place: few
-    events have one, and the others pay nothing for it.
+    `waits` has an entry for each event with a total, in their order. `errors` and `releases` are those of names, by
+    their place: few events have one, and the others pay nothing for it.
     """
 
     names: list[tuple[EventType, str, str]]
@@ -83,6 +83,7 @@ class _Columns(msgspec.Struct, array_like=True, gc=False):
     totals: list[Span | None]
     waits: list[Span | None] = []
     errors: dict[int, str] = {}
+    releases: dict[int, str] = {}
 
     def ids(self) -> list[JobId]:
         return [self.jobs[start : start + ID_SIZE] for start in range(0, len(self.jobs), ID_SIZE)]
@@ -109,8 +110,8 @@ def pack(events: Sequence[Event], shift: Span = 0) -> list[Block]:
 
 
 def _packed(events: Sequence[Event], shift: Span) -> Block:
-    names: dict[tuple[EventType, str, str, str], int] = {}
-    named = [names.setdefault((one.type, one.queue, one.kind, one.error), len(names)) for one in events]
+    names: dict[Failing, int] = {}
+    named = [names.setdefault((one.type, one.queue, one.kind, one.error, one.release), len(names)) for one in events]
     jobs, times = [one.job for one in events], [one.at for one in events]
     first = min(times)
     columns = _Columns(
@@ -123,6 +124,7 @@ def _packed(events: Sequence[Event], shift: Span) -> Block:
         [one.total for one in events],
         [one.wait if one.wait is None else one.wait // TICK for one in events if one.total is not None],
         {place: name[3] for name, place in names.items() if name[3]},
+        {place: name[4] for name, place in names.items() if name[4]},
     )
     return Block(first + shift, max(times) + shift, min(jobs), max(jobs), len(events), _encode(columns))
 
@@ -168,8 +170,8 @@ def unpack(block: StoredBlock, window: Window, removals: Removals) -> Iterator[E
         if removals and job in removals and removals[job].hides(block.number, block.first + at):
             continue
         type_, queue, kind = columns.names[named]
-        error = columns.errors.get(named, "")
-        yield Event(block.first + at, type_, job, queue, kind, attempt, duration, total, wait, error)
+        error, release = columns.errors.get(named, ""), columns.releases.get(named, "")
+        yield Event(block.first + at, type_, job, queue, kind, attempt, duration, total, wait, error, release)
 
 
 def _completed(block: StoredBlock, window: Window) -> list[Latency]:
@@ -223,7 +225,7 @@ class EventCounter:
                     job = columns.jobs[place * ID_SIZE : place * ID_SIZE + ID_SIZE]
                     newest[named] = max(newest.get(named, b""), job)
             for named, job in newest.items():
-                name = *columns.names[named], columns.errors[named]
+                name = *columns.names[named], columns.errors[named], columns.releases.get(named, "")
                 self._found.add_failed(name, counted.pop(named), job)
         self._found.add(columns.names, counted)
 

@@ -10,6 +10,7 @@ import enum
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
+from typing import TypeAlias
 
 import msgspec
 
@@ -59,7 +60,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     """One thing that happened to one job.
 
     `duration` is the run's, where a run ended. `total` is the time since the enqueue, where the job was completed, and
-    `wait` how long the job was due before that run. `error` is the signature of the error with which a run failed.
+    `wait` how long the job was due before that run. `error` is the signature of the error with which a run failed, and
+    `release` that of the app in which it failed, where it is known.
     """
 
     at: Instant
@@ -72,12 +74,13 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     total: Span | None = None
     wait: Span | None = None
     error: str = ""
+    release: str = ""
 
 
 class EventCount(msgspec.Struct, frozen=True, gc=False):
-    """How many events of a type there are in a queue, of one kind and with one error.
+    """How many events of a type there are in a queue, of one kind and with one error in one release.
 
-    `error` is that of the events. With an error, `sample` is the newest of the jobs.
+    `error` and `release` are those of the events. With an error, `sample` is the newest of the jobs.
     """
 
     queue: str
@@ -86,6 +89,11 @@ class EventCount(msgspec.Struct, frozen=True, gc=False):
     kind: str = ""
     error: str = ""
     sample: JobId = b""
+    release: str = ""
+
+
+Failing: TypeAlias = tuple[EventType, str, str, str, str]
+"""What events with an error are counted by: type, queue, kind, error and release."""
 
 
 class EventTally:
@@ -95,8 +103,8 @@ class EventTally:
 
     def __init__(self) -> None:
         self._plain: defaultdict[tuple[EventType, str, str], int] = defaultdict(int)
-        self._failed: dict[tuple[EventType, str, str, str], int] = {}
-        self._newest: dict[tuple[EventType, str, str, str], JobId] = {}
+        self._failed: dict[Failing, int] = {}
+        self._newest: dict[Failing, JobId] = {}
 
     def add(self, names: Sequence[tuple[EventType, str, str]], counted: Mapping[int, int]) -> None:
         """Count events without an error: so many of each name, by its place."""
@@ -104,7 +112,7 @@ class EventTally:
         for place, n in counted.items():
             plain[names[place]] += n
 
-    def add_failed(self, name: tuple[EventType, str, str, str], n: int, newest: JobId) -> None:
+    def add_failed(self, name: Failing, n: int, newest: JobId) -> None:
         """Count some events with one error, and the newest of their jobs."""
         self._failed[name] = self._failed.get(name, 0) + n
         self._newest[name] = max(self._newest.get(name, b""), newest)
@@ -112,21 +120,21 @@ class EventTally:
     def add_event(self, event: Event) -> None:
         """Count an event."""
         if event.error:
-            self.add_failed((event.type, event.queue, event.kind, event.error), 1, event.job)
+            self.add_failed((event.type, event.queue, event.kind, event.error, event.release), 1, event.job)
         else:
             self._plain[event.type, event.queue, event.kind] += 1
 
     def counts(self) -> list[EventCount]:
-        """What was counted, by queue, type, kind and error."""
+        """What was counted, by queue, type, kind, error and release."""
         found = [EventCount(queue, type_, n, kind) for (type_, queue, kind), n in self._plain.items()]
         found += (
-            EventCount(queue, type_, n, kind, error, self._newest[type_, queue, kind, error])
-            for (type_, queue, kind, error), n in self._failed.items()
+            EventCount(queue, type_, n, kind, error, self._newest[type_, queue, kind, error, release], release)
+            for (type_, queue, kind, error, release), n in self._failed.items()
         )
         return sorted(found, key=_count_place)
 
 
-_count_place = attrgetter("queue", "type", "kind", "error")
+_count_place = attrgetter("queue", "type", "kind", "error", "release")
 
 
 class Latency(msgspec.Struct, frozen=True, gc=False):
@@ -249,11 +257,17 @@ def _told(claim: Claim) -> bool:
 
 
 def of_settlements(
-    claims: Sequence[Claim], settlements: Sequence[Settlement], verdicts: Sequence[Verdict], at: Instant, off: Span = 0
+    claims: Sequence[Claim],
+    settlements: Sequence[Settlement],
+    verdicts: Sequence[Verdict],
+    at: Instant,
+    off: Span = 0,
+    release: str = "",
 ) -> list[Event]:
     """What settlements mean on the timeline, in their order; nothing for one that did not apply.
 
-    `off` as in `of_claims`. On the hot path of a worker: no call for each of them.
+    `off` as in `of_claims`. `release` is that of the worker, in which its own runs failed.
+    On the hot path of a worker: no call for each of them.
     """
     stored = at - off
     found: list[Event] = []
@@ -262,6 +276,7 @@ def of_settlements(
             # A claim that was reaped carries the start of the run that died: that run is what ends here.
             began = claim.claimed_at if claim.former_at is None else claim.former_at
             ended, ran, total, wait, error = _ENDED[settlement.status], stored - began, None, None, ""
+            here = ""
             if settlement.wakes is not None:
                 ended = EventType.WAITING
             elif ended is EventType.COMPLETED:
@@ -270,8 +285,11 @@ def of_settlements(
                 wait = wait if wait > 0 else 0  # noqa: FURB136
             elif settlement.error is not None and ended in FAILURES:
                 error = signature(settlement.error)
+                here = release if claim.former is None else ""
             ran = ran if ran > 0 else 0  # noqa: FURB136
-            found.append(Event(at, ended, claim.id, claim.queue, claim.kind, claim.attempt, ran, total, wait, error))
+            found.append(
+                Event(at, ended, claim.id, claim.queue, claim.kind, claim.attempt, ran, total, wait, error, here)
+            )
     return found
 
 

@@ -7,26 +7,30 @@ too. It uses only what the store knows: a reason that cannot be read is not gues
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
-from stoker.model.control import STOPPED, Budget, Presence, Queue, is_silent, live
+from stoker.model.budgets import address_in_words, read_address, tune_command, words
+from stoker.model.control import STOPPED, Presence, Queue, is_silent, live, serving_of
 from stoker.model.groups import GROUP, Group
 from stoker.model.humanize import count, span
 from stoker.model.ids import text as id_text
 from stoker.model.job import ACTIVE, PARENT, Job, Status, links
-from stoker.model.lifecycle import HELD_BY, HELD_FOR, UNFIT_SINCE
+from stoker.model.lifecycle import HELD_BY, HELD_FOR, UNFIT_SINCE, UNFIT_WHY
 from stoker.model.names import AN_APP, meant_queue, to_serve
 from stoker.model.operator_metrics import Flow
 from stoker.model.query import Census
+from stoker.model.run_origins import RunOrigin, ran_on
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
 from stoker.model.steps import NEVER, Step, about, called_job, shown, waits_for
 from stoker.model.subqueues import SubqueueView
-from stoker.model.throttle import until_token, until_tokens
+from stoker.model.throttle import Bucket, until_token, until_tokens
 from stoker.model.time import Instant, rfc3339
 
 DEPLOY = "Deploy the task to the workers of this queue."
+GIVE_KEY = "Give the workers of this queue the seal= that opens it; the job waits until then and uses no attempt."
 
 
 class Reason(enum.StrEnum):
@@ -134,19 +138,21 @@ def explain(
     subqueue: SubqueueView | None = None,
     line: Line | None = None,
     turns: int | None = None,
-    budgets: Sequence[Budget] = (),
+    buckets: Mapping[str, Bucket] | None = None,
     steps: Sequence[Step] = (),
     home: str | None = None,
     app: str = AN_APP,
+    origins: Mapping[int, RunOrigin] = MappingProxyType({}),
 ) -> Explanation:
     """Name the gates that are shut for this job at the census' instant.
 
     `group` is the job's group, `flow` what went in and out of its queue lately, `subqueue` what runs under its limit,
-    `line` its place in the queue, `turns` how many take their turn before it in a fair queue, `budgets` what `held_by`
-    needs, `steps` what a suspended one waits for, `home` the own queue of its task, as far as they are known. `app` is
-    how commands name the app.
+    `line` its place in the queue, `turns` how many take their turn before it in a fair queue, `buckets` those of the
+    budget and the key that `held_by` names, `steps` what a suspended one waits for, `home` the own queue of its task,
+    as far as they are known. `app` is how commands name the app. `origins` say where
+    runs were.
     """
-    beside = tuple(_beside(job, group))
+    beside = (*_ran(job, origins), *_beside(job, group))
     if unreadable is not None:
         remedy = "Read it with `stoker jobs show`, then delete it."
         return Explanation(Gate(Reason.UNREADABLE, f"its record cannot be read: {unreadable}", remedy), beside=beside)
@@ -154,8 +160,17 @@ def explain(
         return Explanation(_finished(job), beside=beside)
     if job.status is Status.RUNNING:
         return Explanation(_running(job, presences, census.at), beside=beside)
-    first, *others = _gates(job, queue, presences, census, flow, subqueue, line, turns, budgets, steps, home, app)
+    first, *others = _gates(job, queue, presences, census, flow, subqueue, line, turns, buckets or {}, steps, home, app)
     return Explanation(first, tuple(others), beside)
+
+
+def _ran(job: Job, origins: Mapping[int, RunOrigin]) -> Iterator[str]:
+    """Where the run was that ended the job, or the last one that failed, in words."""
+    last = job.history[-1].origin if job.history else 0
+    found = origins.get(job.origin or last)
+    if found is not None and job.status is not Status.RUNNING:
+        what = "its last run was" if job.origin else "its last failed run was"
+        yield f"{what} {ran_on(found.host, found.pid, found.release)}"
 
 
 def _beside(job: Job, group: Group | None) -> Iterator[str]:
@@ -222,20 +237,21 @@ def _gates(
     subqueue: SubqueueView | None,
     line: Line | None,
     turns: int | None,
-    budgets: Sequence[Budget],
+    buckets: Mapping[str, Bucket],
     steps: Sequence[Step],
     home: str | None,
     app: str,
 ) -> Iterator[Gate]:
     now, name = census.at, repr(job.queue)
-    unfit = UNFIT_SINCE in job.metadata
+    unfit, waits = UNFIT_SINCE in job.metadata, False
     if unfit:  # this comes first: it is why such a job waits
-        why = "it is unknown there, or has other arguments"
+        sealed = job.metadata.get(UNFIT_WHY)
+        why = sealed or "it is unknown there, or has other arguments"
         detail = f"the workers of queue {name} cannot run task {job.kind!r}: {why}"
-        yield Gate(Reason.UNKNOWN_TASK, detail, DEPLOY)
+        yield Gate(Reason.UNKNOWN_TASK, detail, GIVE_KEY if sealed else DEPLOY)
     if (held := held_by(job, now)) is not None:
-        yield _held(job, *held, budgets, now)
-    elif job.scheduled_at > now and job.suspended:
+        yield _held(job, *held, buckets, now)
+    elif waits := job.scheduled_at > now and job.suspended:
         yield _waiting(job, steps)
     elif job.scheduled_at > now:
         retrying = f"waits for attempt {job.attempts + 1} of {job.base + job.budget}"
@@ -253,7 +269,7 @@ def _gates(
         until = queue.cooldown.until
         detail = f"queue {name} cools down until {rfc3339(until)}, because a handler was throttled"
         yield Gate(Reason.COOLING, detail, until=until)
-    serving = [one for one in live(presences, now) if job.queue in one.queues]
+    serving = serving_of(job.queue, presences, now)
     if serving and not unfit and not any(job.kind in one.kinds or not one.kinds for one in serving):
         yield Gate(Reason.UNKNOWN_TASK, f"no worker of queue {name} has the task {job.kind!r}", DEPLOY)
     if not serving:
@@ -264,6 +280,8 @@ def _gates(
         yield Gate(Reason.RATE_LIMITED, detail, until=until)
     if subqueue is not None and job.id not in subqueue.holders and subqueue.full:
         yield _key_limited(subqueue)
+    if waits:
+        return  # it is in no line
     if line is None:
         others = max(census.ready(job.queue) - 1, 0)
         order = f"with {others:,} other due jobs, which run by priority, time and id" if others else "and runs next"
@@ -323,7 +341,7 @@ def _wait(row: Step) -> str:
 
 
 def held_by(job: Job, now: Instant) -> tuple[str, int] | None:
-    """The budget that refused a waiting job its tokens, and how many; None: no budget holds it."""
+    """The bucket that refused a waiting job its tokens (`budgets.address`), and how many; None: no budget holds it."""
     budget = job.metadata.get(HELD_BY)
     if not budget or job.status is not Status.PENDING or job.scheduled_at <= now:
         return None
@@ -331,18 +349,19 @@ def held_by(job: Job, now: Instant) -> tuple[str, int] | None:
     return budget, int(tokens) if tokens.isdecimal() and len(tokens) < 20 else 1
 
 
-def _held(job: Job, name: str, tokens: int, budgets: Sequence[Budget], now: Instant) -> Gate:
+def _held(job: Job, held: str, n: int, buckets: Mapping[str, Bucket], now: Instant) -> Gate:
     """A budget refused the job its tokens; one that cannot hold that many refuses for ever."""
-    asks = f"{tokens:,} {'token' if tokens == 1 else 'tokens'}"
-    detail = f"it is held by budget {name!r}, which refused it {asks}; it asks again at {rfc3339(job.scheduled_at)}"
-    budget = next((one for one in budgets if one.name == name), None)
-    if budget is not None and tokens > budget.bucket.rate.capacity:
-        detail = f"{detail}, and in vain: the budget holds at most {budget.bucket.rate.capacity:,.12g}"
-        return Gate(Reason.HELD_BY_BUDGET, detail, f"`stoker limits tune {name} --rate {tokens}/TIME` lets it run.")
-    if budget is not None:
-        has = until_tokens(budget.bucket, tokens, now)
-        when = f"has as many at {rfc3339(now + has)} if no other job takes any" if has else "has as many now"
-        detail = f"{detail}; the budget {when}"
+    name, measure, key = read_address(held)
+    refused = f"it is held by budget {address_in_words(name, measure, key)}, which refused it {words(measure, n)}"
+    detail = f"{refused}; it asks again at {rfc3339(job.scheduled_at)}"
+    bucket = buckets.get(measure)
+    if bucket is not None and n > bucket.rate.capacity:
+        detail = f"{detail}, and in vain: the budget holds at most {bucket.rate.capacity:,.12g}"
+        return Gate(Reason.HELD_BY_BUDGET, detail, f"`{tune_command(name, measure, n)}` lets it run.")
+    if bucket is not None:
+        has = until_tokens(bucket, n, now)
+        when = f"in about {span(has)}, at {rfc3339(now + has)}, if no other job takes any" if has else "now"
+        detail = f"{detail}; the budget has as many {when}"
     return Gate(Reason.HELD_BY_BUDGET, detail, until=job.scheduled_at)
 
 
@@ -361,7 +380,10 @@ def _key_limited(subqueue: SubqueueView) -> Gate:
 
 
 def _unserved(job: Job, presences: Sequence[Presence], now: Instant, home: str | None, app: str) -> Gate:
-    """No live worker serves the queue: none was there, the last one stopped, or those there do not report any more."""
+    """No worker claims from the queue: none was there, all are quiet or stopped, or do not report any more."""
+    if quiet := [one for one in live(presences, now) if job.queue in one.queues]:
+        detail = f"every worker of queue {job.queue!r} is quiet: a user told it to claim nothing for now"
+        return Gate(Reason.NO_WORKER, detail, f"`stoker workers resume {quiet[0].worker}` lets it claim again.")
     former = [one for one in presences if job.queue in one.queues]
     last = max(former, key=lambda one: one.seen_at, default=None)
     if last is not None and (lost := [one for one in former if one.state != STOPPED]):
@@ -385,8 +407,8 @@ def _first_line(error: str) -> str:
 
 
 def served(queue: str, presences: Sequence[Presence], now: Instant) -> bool:
-    """Does a worker that showed itself lately serve this queue?"""
-    return any(queue in one.queues for one in live(presences, now))
+    """Does a worker that showed itself lately claim from this queue?"""
+    return bool(serving_of(queue, presences, now))
 
 
 def unserved(census: Census, queues: Sequence[Queue], presences: Sequence[Presence]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from stoker.model.job import ACTIVE, FINISHED, Job, Status
 from stoker.model.names import Names, hint, listed
 from stoker.model.query import ORDERS, WAITING, Due, Order, Query
 from stoker.model.redact import MASK
-from stoker.model.same_error import fingerprint_of, is_fingerprint
+from stoker.model.same_error import fingerprint, is_fingerprint, signature_of
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Instant, Span, instant
 
 VIEWS: Final[dict[str, frozenset[Status]]] = {
@@ -280,7 +280,7 @@ def _same(given: str, sample: Job | None) -> str:
         return given
     if sample is None or sample.last_error is None:
         raise InvalidFilter("same_error", given, "names no job that has failed")
-    return fingerprint_of(sample.last_error)
+    return fingerprint(signature_of(sample))
 
 
 def _entry(text: str) -> tuple[str, str]:

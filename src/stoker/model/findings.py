@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from stoker.model.control import Presence, Queue, is_silent, live
+from stoker.model.control import QUIET, Presence, Queue, is_silent, live
 from stoker.model.humanize import clock, count, in_words, span
 from stoker.model.job import Status
 from stoker.model.names import AN_APP, meant_queue, to_serve
@@ -131,7 +131,8 @@ class Deaths(msgspec.Struct, frozen=True):
     """Jobs that are dead and died in the last hour, at least so many if they were not all counted (`complete`).
 
     `times` is how often any job died in that hour: one that was requeued and died again did so twice. `day` is how
-    often in the last day. `same` of the jobs share the commonest error, and `kind` is theirs.
+    often in the last day. `same` of the jobs share the commonest error, and `kind` is theirs. `about`: the jobs were
+    not counted one by one, but their deaths were; those that were requeued since are among them.
     """
 
     jobs: int
@@ -141,6 +142,12 @@ class Deaths(msgspec.Struct, frozen=True):
     same: int = 0
     error: str = ""
     kind: str = ""
+    about: bool = False
+
+    @property
+    def hedge(self) -> str:
+        """What stands before the number, if it is not exact."""
+        return "" if self.complete else "about " if self.about else "more than "
 
     @property
     def many(self) -> bool:
@@ -152,7 +159,7 @@ class Deaths(msgspec.Struct, frozen=True):
         """How many jobs; if some died twice or are not dead any more, also how many deaths there were."""
         if not self.jobs:
             return "none in the last hour"
-        jobs = f"{'' if self.complete else 'more than '}{self.jobs:,} in the last hour"
+        jobs = f"{self.hedge}{self.jobs:,} in the last hour"
         return f"{jobs}, of {self.times:,} deaths" if self.again else jobs
 
     @property
@@ -232,7 +239,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _served(self) -> dict[str, list[Presence]]:
         found: defaultdict[str, list[Presence]] = defaultdict(list)
         for one in live(self.presences, self.now):
-            for name in one.queues:
+            for name in one.queues if one.state != QUIET else ():
                 found[name].append(one)
         return found
 
@@ -388,6 +395,11 @@ def _unserved(given: Situation) -> Iterator[Finding]:
 
 def _without_worker(given: Situation, name: str, ready: int, kinds: Mapping[str, int]) -> Finding:
     """A queue with due jobs that none of the live workers serves; a misspelt one is told what was meant."""
+    if quiet := [one for one in live(given.presences, given.now) if name in one.queues]:
+        text = f"has {count(ready, 'ready job')}, and its workers are quiet"
+        detail = "A user told them to claim nothing."
+        remedy = f"stoker workers resume {quiet[0].worker}"
+        return Finding("bad", "queue", name, text, detail, remedy, id=f"quiet workers: {name}", figure=ready)
     text, start = f"has {count(ready, 'ready job')} and no worker", to_serve(name, given.app)
     found = {meant_queue(name, kind, given.homes.get(kind), given.presences, given.now) for kind in kinds}
     detail, remedy = f"{'It waits' if ready == 1 else 'They wait'} until one serves it.", start
@@ -403,7 +415,7 @@ def _without_worker(given: Situation, name: str, ready: int, kinds: Mapping[str,
 def _deaths(deaths: Deaths | None) -> Iterator[Finding]:
     if deaths is None or not deaths.jobs:
         return
-    jobs = count(deaths.jobs, "job") if deaths.complete else f"more than {deaths.jobs:,} jobs"
+    jobs = count(deaths.jobs, "job") if deaths.complete else f"{deaths.hedge}{deaths.jobs:,} jobs"
     text = "died in the last hour"
     if deaths.same > 1:
         whole = deaths.complete and deaths.same == deaths.jobs

@@ -68,6 +68,9 @@ PARENT = "stoker.parent"
 ORIGINAL = "stoker.original"
 """Metadata key: the dead job that this one is a copy of."""
 
+LINEAGE = "stoker.lineage"
+"""Metadata key: the jobs whose sealed values a copy carries, with a proof that the holder of a key made it."""
+
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
 _known_names: set[str] = set()
 _KNOWN_LIMIT = 10_000
@@ -145,6 +148,7 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     in a transaction of the user's, whose end Stoker does not see, so its first claim puts the enqueue on the timeline.
     `previous` and `results` are the places in the payload where a marker stands (`markers`). `awaited`: it is a member
     of a group with callbacks, which may read its result; done, it is kept as long as the group, whatever its `keep`.
+    `label` is what its task wrote on it for people.
     """
 
     backoff: Backoff | None = None
@@ -160,6 +164,7 @@ class Options(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     previous: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     awaited: bool = False
+    label: str | None = None
 
     def __post_init__(self) -> None:
         for field in ("timeout", "expires", "keep"):
@@ -359,9 +364,12 @@ def _check_links(draft: Draft) -> None:
         _check_links(link)
 
 
-def copied(options: Options, original: JobId) -> Options:
-    """The options of a copy: the metadata name the original, unless they have no room left for it."""
-    metadata = {**(options.metadata or {}), ORIGINAL: id_text(original)}
+def copied(options: Options, original: JobId, lineage: str = "") -> Options:
+    """The options of a copy: the metadata name the original, unless they have no room left for it.
+
+    With a `lineage` they have, and say whose sealed values it carries.
+    """
+    metadata = {**(options.metadata or {}), ORIGINAL: id_text(original)} | ({LINEAGE: lineage} if lineage else {})
     try:
         return replace(options, metadata=metadata)
     except InvalidInput:
@@ -598,13 +606,15 @@ class Settled(msgspec.Struct, frozen=True):
 class Renewal(msgspec.Struct, frozen=True):
     """The result of a renewal. Pairs are (id, token) as they were held.
 
-    `known` is false when this worker's lease was reaped: its handlers must stop and it takes a new id.
+    `known` is false when this worker's lease was reaped: its handlers must stop and it takes a new id. `orders` is what
+    it was told from afar, as stored (`orders.read`).
     """
 
     known: bool
     lost: list[tuple[JobId, int]] = []
     canceling: list[tuple[JobId, int]] = []
     orphaned: list[Claim] = []
+    orders: bytes | str | None = None
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -635,11 +645,12 @@ def portions(drafts: Sequence[Draft], most_bytes: int | None) -> Iterator[range]
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
-    """One entry of a job's error history."""
+    """One entry of a job's error history. `origin` is the number of the worker that ran it (`run_origins`), or 0."""
 
     at: Instant
     attempt: int
     error: str
+    origin: int = 0
 
 
 def appended(history: tuple[Failure, ...], failure: Failure) -> tuple[Failure, ...]:
@@ -661,7 +672,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The whole record, as an operator sees it. `cancel_requested_at` is when a running job was first asked to stop.
 
     `settled` is the status that the last run ended in, or what wakes a job that was suspended; None before the first
-    end and while the job runs. It recognises a settlement that is sent twice.
+    end and while the job runs. It recognises a settlement that is sent twice. `origin` is the number of the worker
+    whose run ended the job (`run_origins`), 0 where no run did. `known_as` is the signature of a last error that the
+    store has sealed: it is not that of the text.
     """
 
     id: JobId
@@ -695,6 +708,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     log: tuple[str, ...] = ()
     successor: JobId | None = None
     settled: Status | Wakes | None = None
+    origin: int = 0
+    known_as: str | None = None
 
     @property
     def suspended(self) -> bool:

@@ -67,6 +67,9 @@ KEEP_DEAD: Span = 30 * DAY
 UNFIT_SINCE = "stoker.unfit_since"
 """Metadata key: when a worker first met the job without being able to run it."""
 
+UNFIT_WHY = "stoker.unfit"
+"""Metadata key: why a worker could not open what is sealed of the job."""
+
 HELD_BY = "stoker.held_by"
 """Metadata key: the budget that refused the job its tokens; empty after a run that ended otherwise."""
 
@@ -153,8 +156,8 @@ def _concluded(claim: Claim, outcome: Outcome, rules: Rules, metadata: dict[str,
             return _put_back(claim, 0, metadata, due=claim.scheduled_at)
         case Throttled():
             return _throttled(claim, outcome, metadata)
-        case Unfit(why=why):
-            return _unfit(claim, why, rules, metadata)
+        case Unfit():
+            return _unfit(claim, outcome, rules, metadata)
         case Crashed():
             return _crashed(claim, outcome, rules, metadata)
         case Lost():
@@ -303,8 +306,9 @@ def _put_back(claim: Claim, after: Span, metadata: dict[str, str] | None, *, due
 
 
 def _suspended(claim: Claim, outcome: Suspended, metadata: dict[str, str] | None) -> Settlement:
+    due = NEVER if outcome.after is None else outcome.due
     return msgspec.structs.replace(
-        _put_back(claim, outcome.after or 0, metadata, due=NEVER if outcome.after is None else None),
+        _put_back(claim, outcome.after or 0, metadata, due=due),
         steps=outcome.steps,
         wakes=outcome.wakes,
         followups=outcome.called,
@@ -391,13 +395,18 @@ def _throttled(claim: Claim, outcome: Throttled, metadata: dict[str, str] | None
     )
 
 
-def _unfit(claim: Claim, why: str, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
-    """Put the job back without using an attempt, with a growing delay, until `unfit_grace` is over."""
+def _unfit(claim: Claim, outcome: Unfit, rules: Rules, metadata: dict[str, str] | None) -> Settlement:
+    """Put the job back without using an attempt, with a growing delay, until `unfit_grace` is over.
+
+    One that is sealed is never given up for it: a key that a worker lacks must not end jobs.
+    """
     noted = (claim.metadata or {}).get(UNFIT_SINCE, "")
     since = int(noted) if noted.isdecimal() and len(noted) < 20 else claim.claimed_at
     waited = max(0, claim.claimed_at - since)
-    if waited >= rules.unfit_grace:
-        return _finish(claim, Status.DEAD, why, metadata)
+    if outcome.sealed:
+        metadata = {**(metadata or {}), UNFIT_WHY: outcome.why}
+    elif waited >= rules.unfit_grace:
+        return _finish(claim, Status.DEAD, outcome.why, metadata)
     marked = {**(metadata or {}), UNFIT_SINCE: str(since)}
     return _put_back(claim, min(max(waited, SECOND), 5 * MINUTE), marked)
 

@@ -28,6 +28,9 @@ CLOCKS_APART: Span = MINUTE
 INTERRUPTED: Final = "interrupted"
 """How a running operation is shown whose process has fallen silent."""
 
+RESEAL: Final = "reseal"
+"""The operation that seals what is stored with the current key."""
+
 GONE: Final = "changed before their turn"
 """What became of those that were counted and not met."""
 
@@ -99,7 +102,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         found = {
             "changed": self.changed,
             "asked to stop": self.cancel_requested,
-            "key taken": self.blocked,
+            "cannot be opened" if self.action == RESEAL else "key taken": self.blocked,
             "no longer there": self.missing,
             **{f"left: {status.value}": n for status, n in sorted(self.refused.items())},
             GONE: max(gone, 0),

@@ -104,11 +104,11 @@ def per_second(before: Mapping[K, int], now: Mapping[K, int], seconds: float) ->
 # --- jobs -----------------------------------------------------------------------------------------------------------
 
 
-def scheduled_of(census: Census, kind: str, queues: Collection[str] = ()) -> int | None:
+def later_of(census: Census, kind: str, queues: Collection[str] = ()) -> int | None:
     """Pending jobs of a kind (in these queues) that are not due; None where the census does not tell them apart.
 
-    The census counts scheduled jobs by queue. What a kind has of them is known where a queue has none, where all that
-    is pending in it is scheduled, or where no other kind waits in it.
+    The census counts such jobs by queue. What a kind has of them is known where a queue has none, where all that
+    is pending in it is not due, or where no other kind waits in it.
     """
     pending: dict[str, dict[str, int]] = {}
     for one in census.counts:
@@ -116,7 +116,7 @@ def scheduled_of(census: Census, kind: str, queues: Collection[str] = ()) -> int
             pending.setdefault(one.queue, {})[one.kind] = one.n
     found = 0
     for queue, kinds in pending.items():
-        later = census.scheduled.get(queue, 0)
+        later = census.later.get(queue, 0)
         if kind not in kinds or not later:
             continue
         if later < sum(kinds.values()) and len(kinds) > 1:

@@ -230,8 +230,8 @@ class Throttled(msgspec.Struct, frozen=True, gc=False):
 class Suspended(msgspec.Struct, frozen=True, gc=False):
     """The run only waits, for those of its `steps` that are open: the job runs again when any or all are answered.
 
-    `after` is the time until the first deadline, None without one. `called` are the jobs that the run calls, members of
-    the new `groups`.
+    `after` is the time until the first deadline, None without one; `due` is that deadline, if it was given as a moment
+    and not as a time from now. `called` are the jobs that the run calls, members of the new `groups`.
     """
 
     steps: tuple[Step, ...]
@@ -239,6 +239,7 @@ class Suspended(msgspec.Struct, frozen=True, gc=False):
     wakes: Wakes = Wakes.ANY
     called: tuple[Draft, ...] = ()
     groups: tuple[JobId, ...] = ()
+    due: Instant | None = None
 
 
 class HandedBack(msgspec.Struct, frozen=True, gc=False):
@@ -270,9 +271,13 @@ class Expired(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unfit(msgspec.Struct, frozen=True, gc=False):
-    """The worker has no such task, or its signature does not take the arguments: perhaps during a deployment."""
+    """The worker has no such task, or its signature does not take the arguments: perhaps during a deployment.
+
+    `sealed`: it cannot open what is stored, which another worker may be able to, however long that takes.
+    """
 
     why: str
+    sealed: bool = False
 
 
 Outcome: TypeAlias = (

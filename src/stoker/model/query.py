@@ -17,6 +17,7 @@ from stoker.model.errors import InvalidArgument, InvalidInput, InvalidOption
 from stoker.model.ids import JobId, minted_at
 from stoker.model.job import FINISHED, LARGEST_BATCH, PRIORITIES, Draft, Job, Status, check_name, shown_error
 from stoker.model.same_error import fingerprint_of
+from stoker.model.steps import Step
 from stoker.model.time import DAY, MINUTE, Instant, Span
 from stoker.model.unique import keep_plain
 
@@ -59,8 +60,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     `newest` and `oldest` follow the ids. `finished` lists finished jobs, the latest end first, and `due` waiting jobs,
     the soonest first; ids decide between equal times, in the same direction.
 
-    `due` splits pending jobs by time: `now` are ready, `later` are scheduled, and those of them whose last run was
-    suspended are `waiting`. `since` and `until` bound the creation
+    `due` splits pending jobs by time: `now` are ready, `later` are scheduled, and those that are not due because their
+    last run was suspended are `waiting`. `since` and `until` bound the creation
     time, `finished_since` and `finished_until` the end: at or after, strictly before. `ended_by` leaves out jobs that
     ended after it, and none that has not ended. `attempts_from` and `attempts_to` bound the attempts, both included.
     `worker` is how the id of the worker begins that runs a job.
@@ -269,7 +270,7 @@ def _metadata(job: Job, name: str) -> str | None:
 def _is_due(job: Job, due: Due, now: Instant) -> bool:
     if job.status is not Status.PENDING or (job.scheduled_at > now) == (due == "now"):
         return False
-    return due != "waiting" or job.suspended
+    return due == "now" or job.suspended == (due == "waiting")
 
 
 def _in_payload(job: Job, text: str) -> bool:
@@ -325,21 +326,26 @@ class Requeue(msgspec.Struct, frozen=True):
 
 
 class Clone(msgspec.Struct, frozen=True):
-    """Enqueue a copy under a new id (`ids`, one per selected job) and mark the dead original as retried."""
+    """Enqueue a copy under a new id (`ids`, one per selected job) and mark the dead original as retried.
+
+    `lineages` go into the metadata of the copies of sealed jobs, one per job (`model.seal.LINEAGE`).
+    """
 
     ids: tuple[JobId, ...]
+    lineages: tuple[str, ...] = ()
 
 
 class Fork(msgspec.Struct, frozen=True):
     """Enqueue a copy under a new id (`ids`, one per selected job) that keeps some steps; the original stays as it is.
 
     The copy has the finished steps that were stored no later than the one named `after`; without it none. It holds no
-    unique key, and takes another `payload` if one is given.
+    unique key, and takes another `payload` if one is given. `lineages` as of a `Clone`.
     """
 
     ids: tuple[JobId, ...]
     after: str | None = None
     payload: bytes | None = None
+    lineages: tuple[str, ...] = ()
 
 
 class Discard(msgspec.Struct, frozen=True):
@@ -417,7 +423,21 @@ class Restore(msgspec.Struct, frozen=True):
     former: tuple[Former, ...]
 
 
-Change: TypeAlias = Cancel | Requeue | Clone | Fork | Discard | Delete | RunNow | Move | Prioritize | Edit | Restore
+class Reseal(msgspec.Struct, frozen=True):
+    """Store values of jobs in another form, each field only while it is as it was read: `before` becomes `after`.
+
+    One job each per selected job, in their order, and the rows of its steps. A job in any status is changed, and so is
+    nothing that people or workers see of it.
+    """
+
+    before: tuple[Job, ...]
+    after: tuple[Job, ...]
+    rows: tuple[tuple[tuple[Step, Step], ...], ...] = ()
+
+
+Change: TypeAlias = (
+    Cancel | Requeue | Clone | Fork | Discard | Delete | RunNow | Move | Prioritize | Edit | Restore | Reseal
+)
 
 
 class Seen(Protocol):
@@ -519,14 +539,16 @@ def scheduled_count(pending: int, later: int, due: int, limit: int) -> int | Non
 class Census(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """All counts at one instant, read from counters. Only numbers above zero appear.
 
-    `scheduled` are pending jobs that are not due, per queue, so that `ready` is exact however many they are.
+    `later` are pending jobs that are not due, per queue, so that `ready` is exact however many they are; `waiting` are
+    those of them whose last run was suspended, and the rest is `scheduled`.
     `oldest_ready` is the smallest scheduled time of due pending jobs, `oldest_running` the earliest claim that runs.
     Postgres may report these two up to ten seconds late while a session holds an old snapshot.
     """
 
     at: Instant
     counts: tuple[Count, ...] = ()
-    scheduled: dict[str, int] = {}
+    later: dict[str, int] = {}
+    waiting: dict[str, int] = {}
     oldest_ready: dict[str, Instant] = {}
     oldest_running: dict[str, Instant] = {}
     totals: dict[str, Totals] = {}
@@ -547,7 +569,15 @@ class Census(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def ready(self, queue: str) -> int:
         """Pending jobs of a queue that are due."""
         sums = self._sums.get(queue)
-        return (0 if sums is None else sums[Status.PENDING]) - self.scheduled.get(queue, 0)
+        return (0 if sums is None else sums[Status.PENDING]) - self.later.get(queue, 0)
+
+    def scheduled(self, queue: str) -> int:
+        """Pending jobs of a queue that have a time, which has not come."""
+        return self.later.get(queue, 0) - self.suspended(queue)
+
+    def suspended(self, queue: str) -> int:
+        """Pending jobs of a queue that wait for a signal, a called job or a time, and are not due."""
+        return self.waiting.get(queue, 0)
 
     def lag(self, queue: str) -> Span:
         """How long the oldest due job of a queue has been waiting."""
@@ -562,11 +592,7 @@ def is_counted(query: Query) -> bool:
     """Do counters know how many jobs a query means? It asks for statuses, queues, kinds and due alone."""
     plain = Query(statuses=query.statuses, queues=query.queues, kinds=query.kinds, due=query.due, order=query.order)
     by_queue = query.due is not None and bool(query.kinds)
-    return (
-        msgspec.structs.replace(query, limit=plain.limit, cursor=None) == plain
-        and not by_queue
-        and query.due != "waiting"
-    )
+    return msgspec.structs.replace(query, limit=plain.limit, cursor=None) == plain and not by_queue
 
 
 def queues_of(query: Query, census: Census) -> frozenset[str]:
@@ -597,8 +623,8 @@ def chosen_counts(query: Query, census: Census) -> list[Count]:
     if query.due is None:
         return chosen
     names = sorted({one.queue for one in chosen})
-    due = [(name, census.scheduled.get(name, 0) if query.due == "later" else census.ready(name)) for name in names]
-    return [Count(queue=name, kind="", status=Status.PENDING, n=n) for name, n in due]
+    n = {"now": census.ready, "later": census.scheduled, "waiting": census.suspended}[query.due]
+    return [Count(queue=name, kind="", status=Status.PENDING, n=n(name)) for name in names]
 
 
 class Sweep(enum.StrEnum):
@@ -616,13 +642,17 @@ class Sweep(enum.StrEnum):
     LIMITS = "limits"
     """Removes nothing: it counts the slots of keys that have been full for long again (`subqueues.suspicious`)."""
     OPERATIONS = "operations"
+    BUCKETS = "buckets"
+    """Buckets of keys of budgets that are full again."""
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How much one `expire` removes, and how old the rest may grow.
 
     `finished` bounds how many finished jobs are kept: beyond it those nearest to their expiry go first. `sweeps` names
-    what the call removes.
+    what the call removes. Points of kinds go after `kind_points`, if that is sooner: there are many of them. A call
+    looks for these among the points of `KINDS_BEHIND` before that; a store that was not cleaned for longer keeps the
+    others as long as all points.
     """
 
     sweeps: frozenset[Sweep] = frozenset(Sweep)
@@ -630,10 +660,21 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 1_000
     events: Span = 30 * DAY
     points: Span = 30 * DAY
+    kind_points: Span = 7 * DAY
     presences: Span = MINUTE
     audit: Span = 90 * DAY
     operations: Span = 30 * DAY
     finished: int | None = None
+
+
+KINDS_BEHIND: Span = 15 * MINUTE
+"""Three times as long as workers pause between two cleanings, unless a setting changes it."""
+
+
+def kind_points_between(retention: Retention, now: Instant) -> tuple[Instant, Instant]:
+    """From when on and until when a call removes points of kinds."""
+    until = now - retention.kind_points
+    return until - KINDS_BEHIND, until
 
 
 def bounded(retention: Retention, history: int | None) -> Retention:
@@ -674,6 +715,7 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
     receipts: int = 0
     audit: int = 0
     operations: int = 0
+    buckets: int = 0
     repairs: tuple[Repair, ...] = ()
 
     @property

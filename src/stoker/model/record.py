@@ -37,6 +37,7 @@ from stoker.model.job import (
 from stoker.model.lifecycle import check_transition, deletes, due_again, expiry
 from stoker.model.limit import Slot
 from stoker.model.query import Cancel, Edit, Fork, Former
+from stoker.model.run_origins import number
 from stoker.model.steps import Step, Wakes, lets_run
 from stoker.model.time import Instant, Span
 from stoker.model.unique import SUPERSEDED, Holder, Kept
@@ -61,6 +62,10 @@ WAITING = frozenset({Status.PENDING, Status.RETRYING})
 
 PUT_BACK: frozenset[Status | Wakes] = frozenset({*WAITING, *Wakes})
 """How a run ends after which its job waits to run again."""
+
+
+SEALED = ("payload", "options", "result", "last_error", "history", "metadata", "log")
+"""The fields of a job that hold values which a sealed store encrypts."""
 
 
 class Record(Job, frozen=True, kw_only=True, gc=False):
@@ -92,6 +97,24 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
             unique=None if draft.unique is None else draft.unique.stored,
             tenant=draft.tenant,
         )
+
+    def is_fresh(self, now: Instant) -> bool:
+        """Is it stored for the first time? Else it comes from another store, where anything may have happened to it.
+
+        A copy of a job has a token, and nothing else of its original's runs.
+        """
+        runs = self.attempts or self.base or self.crashes or self.throttles or self.settled or self.token > 1
+        notes = self.history or self.last_error or self.metadata or self.log or self.progress is not None
+        return self.status is Status.PENDING and self.created_at == now and not runs and not notes
+
+    @property
+    def errors(self) -> tuple[Failure, ...]:
+        """Its errors as a store lists them: the history, and the last error if that is of no run (attempt 0)."""
+        known = self.history[-1].error if self.history else None
+        if self.last_error is None or self.last_error == known:
+            return self.history
+        at = self.finished_at or self.scheduled_at
+        return (*self.history, Failure(at, 0, self.last_error))
 
     @property
     def slot(self) -> str | None:
@@ -164,14 +187,14 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
         if deletes(settlement):
             return None
         status, error = settlement.status, settlement.error
-        done = status is Status.DONE
+        done, origin = status is Status.DONE, self._origin(status)
         ended = msgspec.structs.replace(
             self,
             attempts=max(0, self.attempts - 1) if settlement.refund else self.attempts,
             crashes=self.crashes + settlement.crash,
             throttles=0 if done else self.throttles + settlement.throttled,
             last_error=shown_error(status, self.last_error if error is None else error),
-            history=self.history if error is None else appended(self.history, Failure(now, self.attempts, error)),
+            history=self._failed(now, error, origin),
             result=settlement.result if done else self.result,
             metadata=noted(self.metadata, settlement.metadata),
             settled=settlement.wakes or status,
@@ -180,7 +203,15 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
             ended = msgspec.structs.replace(ended, base=ended.attempts, crashes=0)
         if status in WAITING:
             return msgspec.structs.replace(ended, status=status, worker=None, scheduled_at=due_again(settlement, now))
-        return _finished(ended, status, now, queue, settlement.keep)
+        return _finished(msgspec.structs.replace(ended, origin=origin), status, now, queue, settlement.keep)
+
+    def _failed(self, now: Instant, error: str | None, origin: int) -> tuple[Failure, ...]:
+        return self.history if error is None else appended(self.history, Failure(now, self.attempts, error, origin))
+
+    def _origin(self, status: Status) -> int:
+        """The number of the worker that ran it. A reaped claim ends for the one it was taken from, but for success."""
+        worker = self.worker if self.former is None or status is Status.DONE else self.former
+        return 0 if worker is None else number(worker)
 
     def note(self, note: Note) -> Self:
         """With what the running handler noted."""
@@ -230,9 +261,10 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
             cancel_requested=False,
             cancel_requested_at=None,
             settled=self._without_slot(),
+            origin=0,
         )
 
-    def clone(self, job: JobId, now: Instant) -> Self:
+    def clone(self, job: JobId, now: Instant, lineage: str = "") -> Self:
         """A copy under a new id that has not run yet, due now; its metadata name the original.
 
         It takes the steps of the original along, so no claim of it is fresh: a token tells that.
@@ -246,15 +278,15 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
             budget=self.budget,
             created_at=now,
             scheduled_at=now,
-            options=copied(self.options, self.id),
+            options=copied(self.options, self.id, lineage),
             unique=self.unique,
             tenant=self.tenant,
             token=min(self.token, 1),
         )
 
-    def fork(self, job: JobId, change: Fork, now: Instant) -> Self:
+    def fork(self, job: JobId, change: Fork, now: Instant, lineage: str = "") -> Self:
         """A copy that lives beside the original, which keeps its unique key and its place in a group."""
-        copy = self.clone(job, now)
+        copy = self.clone(job, now, lineage)
         payload = self.payload if change.payload is None else change.payload
         options = msgspec.structs.replace(copy.options, group=None)
         token = 0 if change.after is None else copy.token
@@ -307,6 +339,11 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
             scheduled_at=self.scheduled_at if change.at is None else change.at,
             budget=self.budget if change.attempts is None else change.attempts,
         )
+
+    def resealed(self, before: Job, after: Job) -> Self:
+        """With its values in another form, but for fields that were written since they were read."""
+        same = [name for name in SEALED if getattr(self, name) == getattr(before, name)]
+        return msgspec.structs.replace(self, **{name: getattr(after, name) for name in same})
 
     def as_former(self, after: Record | None) -> Former:
         """What this job was, before it became `after`."""

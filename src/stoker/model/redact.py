@@ -20,6 +20,7 @@ from msgspec import Raw
 
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Failure, Job
+from stoker.model.seal import sized, sized_json
 
 MASK = "[hidden]"
 
@@ -157,8 +158,11 @@ class Redaction(msgspec.Struct, frozen=True):
     also: frozenset[str] = frozenset()
 
     def json(self, raw: bytes) -> bytes:
-        """JSON with the values under secret names masked, at any depth; what is no JSON is masked as a text."""
-        text = raw.decode(errors="surrogateescape")
+        """JSON with the values under secret names masked, at any depth; what is no JSON is masked as a text.
+
+        What is sealed is shown as its size.
+        """
+        text = sized_json(raw).decode(errors="surrogateescape")
         try:
             json.loads(text)
         except (ValueError, RecursionError):
@@ -223,7 +227,8 @@ class Redaction(msgspec.Struct, frozen=True):
         }
 
     def text(self, text: str) -> str:
-        """A text with `password=…`, `Authorization: …` and passwords in addresses masked."""
+        """A text with `password=…`, `Authorization: …` and passwords in addresses masked, sealed values as sizes."""
+        text = sized(text)
         pieces: list[str] = []
         at = behind = 0
         while (name := _NAME.search(text, at)) is not None:
@@ -243,6 +248,8 @@ class Redaction(msgspec.Struct, frozen=True):
         options = job.options
         if options.metadata:
             options = msgspec.structs.replace(options, metadata=self.values(options.metadata))
+        if options.label:
+            options = msgspec.structs.replace(options, label=self.text(options.label))
         return msgspec.structs.replace(
             job,
             payload=self.json(job.payload),
@@ -250,7 +257,7 @@ class Redaction(msgspec.Struct, frozen=True):
             options=options,
             metadata=self.values(job.metadata),
             last_error=None if job.last_error is None else self.text(job.last_error),
-            history=tuple(Failure(one.at, one.attempt, self.text(one.error)) for one in job.history),
+            history=tuple(Failure(one.at, one.attempt, self.text(one.error), one.origin) for one in job.history),
             log=tuple(map(self.text, job.log)),
         )
 
@@ -263,16 +270,16 @@ class Nothing(Redaction, frozen=True):
     """Masks nothing, for people who may see secrets."""
 
     def json(self, raw: bytes) -> bytes:
-        """The bytes as they are."""
-        return raw
+        """The bytes as they are; what is sealed as its size."""
+        return sized_json(raw)
 
     def values(self, named: Mapping[str, str]) -> dict[str, str]:
-        """The map as it is."""
-        return dict(named)
+        """The map as it is; what is sealed as its size."""
+        return {name: sized(value) for name, value in named.items()}
 
     def text(self, text: str) -> str:
-        """The text as it is."""
-        return text
+        """The text as it is; what is sealed as its size."""
+        return sized(text)
 
 
 EVERYTHING_SHOWN = Nothing()

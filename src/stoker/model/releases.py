@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from stoker.model.time import Instant
+from stoker.model.time import MINUTE, Instant
 
 MOST: Final = 50
 """Releases that a store remembers: the latest."""
@@ -25,12 +25,21 @@ def outdated(known: Iterable[Release]) -> list[Release]:
     return sorted(known, key=lambda one: (one.first, one.name), reverse=True)[MOST:]
 
 
-def new_in(known: Sequence[Release], first: Instant) -> str:
+def new_in(known: Sequence[Release], first: Instant, seen_in: Sequence[str] = ()) -> str:
     """The latest release, if something was seen first since then; empty otherwise.
 
-    A store that has known one release only does not tell what came with it.
+    `seen_in` names the releases in which it was seen, the first one first; where they are known, what was seen first in
+    another one is not new, though both may run side by side. `first` is a minute. A store that has known one release
+    only does not tell what came with it.
     """
     if len(known) < 2:
         return ""
     latest = max(known, key=lambda one: one.first)
+    if seen_in:
+        return latest.name if seen_in[0] == latest.name and first > latest.first - MINUTE else ""
     return latest.name if first >= latest.first else ""
+
+
+def in_words(seen_in: Sequence[str]) -> str:
+    """The releases in which something was seen: all of a few, else the first and the last."""
+    return ", ".join(seen_in) if len(seen_in) <= 3 else f"{seen_in[0]} … {seen_in[-1]}"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from stoker.model.redact import Redaction
+
+if TYPE_CHECKING:
+    from stoker.model.job import Job
 
 _MASK = Redaction()
 _VARYING = re.compile(
@@ -26,6 +29,9 @@ LONGEST_SIGNATURE: Final = 200
 
 PREFIX: Final = "err_"
 """What a fingerprint begins with: no id of a job does."""
+
+_CLASS = re.compile(r"([A-Za-z_…][\w….]{0,99})(?::|$)")
+_FAILURES = ("Error", "Exception", "Group", "Timeout", "Warning", "Exit", "Interrupt")
 
 LIBRARY: Final = ("site-packages", "dist-packages", "lib/python")
 """Parts of the paths of installed packages."""
@@ -81,6 +87,26 @@ def signature(error: str | None) -> str:
     line = normalized_error(error)[:LONGEST_SIGNATURE]
     frame = own_frame(error)
     return f"{line}\n{frame}" if frame else line
+
+
+def readable_part(signature_: str, digest: str) -> str:
+    """What stays readable of a sealed error with this signature: class and place, and a digest for the message.
+
+    It is written as errors are, so that every rule about them finds class and place in it.
+    """
+    line, frame = parts(signature_)
+    name, told = _CLASS.match(line), f"sealed {digest}"
+    if name is not None and (frame or name[1].endswith(_FAILURES)):
+        classed = f"{name[1]}: {told}"
+        told = classed if normalized_error(classed) == classed else told
+    path, _, function = frame.rpartition(" in ")
+    placed = f'{told}\nTraceback (most recent call last):\n  File "{path}", line 0, in {function}'
+    return placed if frame and own_frame(placed) == frame else told
+
+
+def signature_of(job: Job) -> str:
+    """The signature of a job's last error, as its store knows it."""
+    return job.known_as or signature(job.last_error)
 
 
 def parts(signature_: str) -> tuple[str, str]:

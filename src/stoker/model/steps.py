@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 import re
-from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -56,6 +55,9 @@ NEVER: Instant = LATEST
 
 GROUP_WAIT = "calls:"
 """How the row begins that waits for a group of called jobs."""
+
+PAGE_NAMES = "!"
+"""How the rows begin that are pages of emitted values (`model.emitted`), before the names of all steps."""
 
 _NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{LONGEST_NAME}}}")
 _BOX = re.compile(rf"[A-Za-z0-9_.-]{{1,{LONGEST_NAME}}}(#[1-9][0-9]{{0,9}})?")
@@ -231,6 +233,11 @@ def group_wait(group: JobId) -> str:
     return GROUP_WAIT + group.hex()
 
 
+def is_page(name: str) -> bool:
+    """Is the row of this name a page of emitted values?"""
+    return name.startswith(PAGE_NAMES)
+
+
 # --- rows -------------------------------------------------------------------------------------------------------
 
 
@@ -266,10 +273,7 @@ def answered(before: Step | None, name: str, value: bytes, now: Instant) -> Step
 
 def misfit(wait: Step | None, value: bytes) -> str | None:
     """Why a value is not what an open wait asks for: its row may hold a JSON Schema. None: it may answer it."""
-    if wait is None or not is_open(wait) or wait.value is None:
-        return None
-    question = msgspec.json.decode(wait.value)
-    schema = question.get("schema") if isinstance(question, dict) else None
+    schema = None if wait is None or not is_open(wait) else about(wait).schema
     return None if schema is None else json_schema.misfit(schema, msgspec.json.decode(value))
 
 
@@ -340,9 +344,13 @@ def lets_run(wakes: Wakes, token: int, row: Step, others: Iterable[Step]) -> boo
 
 
 def kept_by_copy(rows: Mapping[str, Step], after: str | None) -> dict[str, Step]:
-    """The rows that a copy of a job gets: all, or the finished ones stored no later than the row named `after`."""
+    """The rows that a copy of a job gets: all, or the finished ones stored no later than the row named `after`.
+
+    Never what the job has emitted.
+    """
+    rows = {name: row for name, row in rows.items() if not is_page(name)}
     if after is None:
-        return dict(rows)
+        return rows
     last = rows[after].at if after in rows else -1
     finished = StepState.DONE, StepState.FAILED
     return {name: row for name, row in rows.items() if row.state in finished and row.at <= last}
@@ -359,8 +367,13 @@ def check_fork(after: str, rows: Iterable[Step], job: str) -> None:
 # --- what people see --------------------------------------------------------------------------------------------
 
 
-class About(msgspec.Struct, frozen=True):
-    """What a row tells beside its state: the question of a wait, the failure of a step, the job that was called."""
+class About(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the value of a row tells that holds no result.
+
+    The question of a wait: `ask`, `schema`. The failure of a step: `kind`, `error`, and `tries` of one that is tried
+    again. The `job` that was called and the `group` whose end it waits for; of one that ended badly its `status`,
+    `attempt` and `error`.
+    """
 
     ask: str | None = None
     schema: Any = None
@@ -368,10 +381,19 @@ class About(msgspec.Struct, frozen=True):
     error: str | None = None
     tries: int = 0
     job: str | None = None
+    group: str | None = None
+    status: str | None = None
+    attempt: int = 0
 
 
 NOTHING = About()
 _read_about = msgspec.json.Decoder(About).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def told(**fields: Any) -> bytes:
+    """The value of a row that tells this."""
+    return _encode(About(**fields))
 
 
 def about(row: Step) -> About:
@@ -387,9 +409,7 @@ def about(row: Step) -> About:
 def called_job(row: Step) -> JobId | None:
     """The job that a row calls, or whose failure it holds."""
     job = about(row).job
-    if job is None:
-        return None
-    return b64decode(job) if row.state is StepState.CALLED else parse(job)
+    return None if job is None else parse(job)
 
 
 def waits_for(row: Step) -> str | None:

@@ -98,7 +98,8 @@ class State(msgspec.Struct, frozen=True, gc=False):
 class SubqueueView(msgspec.Struct, frozen=True):
     """A subqueue as an operator reads it: `holders` are the first of the jobs that hold its slots.
 
-    `turn` is its place in the round of a fair queue; None: as of the last claim none of its jobs may start.
+    `turn` is its place in the round of a fair queue; None: as of the last claim none of its jobs may start. `bucket`
+    holds the tokens of its rate. `waiting` is how many of its jobs are due and hold no slot; None: not counted.
     """
 
     queue: str
@@ -111,6 +112,8 @@ class SubqueueView(msgspec.Struct, frozen=True):
     due: Instant | None = None
     holders: tuple[JobId, ...] = ()
     turn: tuple[Instant, int] | None = None
+    bucket: Bucket | None = None
+    waiting: int | None = None
 
     @property
     def full(self) -> bool:
@@ -314,8 +317,10 @@ def suspicious_since(now: Instant) -> Instant:
     return now - FULL_FOR
 
 
-def view(queue: str, state: State, holders: Iterable[JobId] = ()) -> SubqueueView:
-    """A state as an operator reads it."""
+def view(
+    queue: str, state: State, holders: Iterable[JobId] = (), waiting: Mapping[str, int] | None = None
+) -> SubqueueView:
+    """A state as an operator reads it. `waiting` is how many jobs wait, by subqueue, if they were counted."""
     _, slash, key = state.name.partition("/")
     if state.limit is None:
         slash, key = state.name[len(TENANT) :], state.name[len(TENANT) :]
@@ -331,6 +336,8 @@ def view(queue: str, state: State, holders: Iterable[JobId] = ()) -> SubqueueVie
         min(times, default=None),
         tuple(holders)[:MOST_HOLDERS],
         (state.at, state.turn) if state.open and state.at is not None else None,
+        state.bucket,
+        None if waiting is None else waiting.get(state.name, 0),
     )
 
 

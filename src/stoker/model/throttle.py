@@ -131,12 +131,15 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
 class Grant(msgspec.Struct, frozen=True, gc=False):
     """The result of a request for tokens; a refusal carries how long to wait before the next.
 
-    A refusal of a budget that exists carries its `capacity` too.
+    A refusal of a budget that exists carries also its `capacity`, the `measure` that has too few tokens, and how long
+    until that has `enough` if no job takes any.
     """
 
     granted: bool
     wait: Span = 0
     capacity: float | None = None
+    measure: str = ""
+    enough: Span = 0
 
 
 def full(rate: Rate, now: Instant) -> Bucket:
@@ -158,15 +161,17 @@ def take(bucket: Bucket, n: int, now: Instant) -> Bucket:
 def spend(bucket: Bucket, n: int, now: Instant) -> tuple[Bucket, Grant]:
     """Take `n` tokens or none. A refusal leaves the bucket as it was."""
     if not isinstance(n, int | float) or not n >= 1:  # NaN is no number of tokens, and would spoil the bucket
-        raise InvalidInput("tokens", n, "must be a number, at least 1")
+        raise InvalidInput("spend(n)", n, "must be a number, at least 1")
     if level(bucket, now) < n:
-        return bucket, Grant(granted=False, wait=wait_hint(bucket.rate), capacity=bucket.rate.capacity)
+        enough = until_tokens(bucket, n, now)
+        wait = min(max(wait_hint(bucket.rate), enough), MINUTE)
+        return bucket, Grant(granted=False, wait=wait, capacity=bucket.rate.capacity, enough=enough)
     return take(bucket, n, now), Grant(granted=True)
 
 
 def drained(bucket: Bucket, now: Instant) -> Bucket:
-    """An empty bucket: the real limiter refused although the bucket had tokens."""
-    return Bucket(bucket.rate, 0.0, max(now, bucket.refilled_at))
+    """An empty bucket: the real limiter refused although the bucket had tokens. What it owes, it owes still."""
+    return Bucket(bucket.rate, min(level(bucket, now), 0.0), max(now, bucket.refilled_at))
 
 
 def retuned(bucket: Bucket, rate: Rate, now: Instant) -> Bucket:

@@ -33,13 +33,14 @@ ALL_ARGUMENTS = "arguments:"
 SUPERSEDED = "superseded by a newer job with the same unique key"
 
 
-class Unique(msgspec.Struct, frozen=True, gc=False):
+class Unique(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A key and what to do when it is taken. Without a key all arguments of the call are one (`of_arguments`).
 
     `existing` returns the holder's id, `replace` overwrites a holder that is still pending, `raise` refuses the
     whole call. With `longest` a draft that replaces may push the holder's due time to so many seconds after its
     enqueue, and no further; it is not stored with the job. `for_` seconds from the enqueue the key is held at least if
-    the job succeeds, so that no other one runs meanwhile.
+    the job succeeds, so that no other one runs meanwhile. With `digest` the store of a sealed app gets a keyed digest
+    in place of the key.
     """
 
     key: str = ALL_ARGUMENTS
@@ -48,6 +49,7 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
     hold: Hold = "active"
     longest: Seconds | None = None
     for_: Seconds | None = msgspec.field(default=None, name="for")
+    digest: bool = False
 
     def __post_init__(self) -> None:
         given: object = self.key
@@ -95,6 +97,14 @@ class Unique(msgspec.Struct, frozen=True, gc=False):
         An overdue job keeps its place; no other one is moved into the past.
         """
         return due if self.longest is None else min(due, max(first + span(self.longest), min(before, now)))
+
+
+def not_hidden(kind: str) -> InvalidInput:
+    """The refusal of a key that cannot be hidden."""
+    why = (
+        "with digest=True needs the keys of a sealed app, Stoker(..., seal=Seal(...)); the key would be stored as it is"
+    )
+    return InvalidInput("unique", kind, why)
 
 
 def _positive(field: str, value: Seconds) -> float:

@@ -14,6 +14,15 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from prometheus_client.registry import Collector
 
 from stoker.model.measures import BOUNDS, Histogram, Measures
+from stoker.observe.metrics import (
+    JOB_DURATION,
+    JOB_WAIT,
+    RENEWAL_LAG,
+    SLOTS_BUSY,
+    STORE_CALL,
+    Measured,
+    prometheus_name,
+)
 
 
 class ProcessCollector(Collector):
@@ -45,7 +54,7 @@ class MetricsPort:
 
 def families(found: Measures) -> Iterator[Metric]:
     """Every metric with its values."""
-    runs = HistogramMetricFamily("stoker_job_duration_seconds", "How long runs took", labels=["kind"])
+    runs = _histogram(JOB_DURATION)
     ends = SummaryMetricFamily(
         "stoker_job_outcome_seconds", "Runs by how they ended, and how long they took", labels=["kind", "outcome"]
     )
@@ -54,18 +63,26 @@ def families(found: Measures) -> Iterator[Metric]:
         _add(runs, [kind], reduce(Histogram.plus, outcomes.values()))
         for outcome, one in sorted(outcomes.items()):
             ends.add_metric([kind, outcome], sum(one.counts), one.sum)
-    waits = HistogramMetricFamily("stoker_job_wait_seconds", "How long due jobs waited for a worker", labels=["queue"])
+    waits = _histogram(JOB_WAIT)
     for queue, histogram in sorted(found.waits.items()):
         _add(waits, [queue], histogram)
-    calls = HistogramMetricFamily("stoker_store_call_seconds", "How long calls of the store took", labels=["op"])
+    calls = _histogram(STORE_CALL)
     for op, histogram in sorted(found.calls.items()):
         _add(calls, [op], histogram)
-    busy = GaugeMetricFamily("stoker_slots_busy", "Slots that run a job now", labels=["queue"])
+    busy = _gauge(SLOTS_BUSY)
     for queue, n in sorted(found.busy.items()):
         busy.add_metric([queue], n)
-    lag = GaugeMetricFamily("stoker_lease_renewal_lag_seconds", "How late the latest renewal of a lease was")
+    lag = _gauge(RENEWAL_LAG)
     lag.add_metric([], found.renewal_lag)
     yield from (runs, ends, waits, calls, busy, lag)
+
+
+def _histogram(one: Measured) -> HistogramMetricFamily:
+    return HistogramMetricFamily(prometheus_name(one.name, one.unit), one.text, labels=one.labels)
+
+
+def _gauge(one: Measured) -> GaugeMetricFamily:
+    return GaugeMetricFamily(prometheus_name(one.name, one.unit), one.text, labels=one.labels)
 
 
 def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:

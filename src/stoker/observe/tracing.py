@@ -21,7 +21,7 @@ from opentelemetry.util.types import AttributeValue
 
 from stoker.app import Stoker
 from stoker.codec.error_text import describe_error
-from stoker.context import NOTED, Context
+from stoker.context import Context
 from stoker.executors.outcomes import Cause, DecidedInChild, outcome_of_error
 from stoker.hooks import Next, Sending
 from stoker.model import ids
@@ -31,6 +31,7 @@ from stoker.model.groups import Group
 from stoker.model.job import Draft, Stored
 from stoker.model.origin import TRACE
 from stoker.model.outcome import gravest
+from stoker.run_metadata import NOTED
 
 FIRST_RUN = f"{NOTED}{TRACE}"
 """Metadata key: the span of the job's first run, which the spans of later attempts link to."""

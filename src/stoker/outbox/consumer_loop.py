@@ -42,6 +42,7 @@ from stoker.model.outbox.delivery import (
     readable,
 )
 from stoker.model.outcome import Reject, Retry, gravest
+from stoker.model.seal import why_closed
 from stoker.model.time import SECOND, Instant
 from stoker.outbox.batch import Batch
 from stoker.outbox.calls import Caller
@@ -305,6 +306,8 @@ class Delivery:
         if self._lanes.closed:
             self.given_back = True
             return self.conclude(RetryLater(STOPPED, 0, free=True))
+        if (why := next(filter(None, (why_closed(one.payload) for one in messages)), None)) is not None:
+            return self.conclude(RetryLater(f"a message cannot be read: {why}", 0, free=True))
         outcome = await self._deliver(self._batch(messages))
         return None if self._ended_in_transaction(outcome) else self.conclude(outcome)
 

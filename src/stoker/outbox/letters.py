@@ -50,6 +50,7 @@ from stoker.model.outbox.letters import (
     message_of,
 )
 from stoker.model.outbox.stream import MessageId, entry
+from stoker.model.seal import check_open, why_closed
 from stoker.model.time import SECOND, Instant, Seconds, Span, moment, span
 from stoker.outbox.batch import Batch
 from stoker.outbox.calls import Caller
@@ -244,6 +245,7 @@ async def replace(streams: Streams, chosen: LetterFilter, payload: bytes, new: M
     old = found[0]
     if old.raw:
         raise InvalidInput("payload", f"{len(payload)} bytes", "its message is no JSON, so its body cannot be edited")
+    check_open(old.payload, "the letter")
     check_json(payload)
     [state] = await streams.streams([old.stream])
     headers = {**old.headers, REPLACES: ids.text(old.id)}
@@ -328,6 +330,8 @@ async def _claimed(streams: Streams, one: stored.Letter, handler: Handler, calle
 
 async def _deliver(claimed: stored.Letter, handler: Handler, caller: Caller, limit: float) -> str | None:
     """Call the handler with one letter; returns why it was not delivered."""
+    if (why := why_closed(claimed.payload)) is not None:
+        return f"the message cannot be read: {why}"
     end = time.monotonic() + limit
     only: Message[Any] = Message(message_of(claimed), claimed.stream, handler.read)
     batch = Batch[Any]([only], claimed.partition, claimed.attempts, lambda: end - time.monotonic())

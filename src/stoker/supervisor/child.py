@@ -49,13 +49,19 @@ class SupervisedWorker:
         self._parent.outlive()
         self._main_loop.run()
         self._send_measures()
-        asked = self._main_loop.asked or self._worker.draining
-        self._parent.send(messages.encode(messages.Finished(asked, self._counts())))
+        ordered = self._worker.stop_ordered
+        asked = self._main_loop.asked or self._worker.draining or ordered
+        self._parent.send(messages.encode(messages.Finished(asked, self._counts(), ordered)))
         return 0 if asked else EXIT_BROKEN
 
     def _received(self, line: bytes) -> None:
         main_loop = self._main_loop
-        calls = {messages.Drain: main_loop.drain, messages.Hurry: main_loop.hurry, messages.Quiet: main_loop.quiet}
+        calls = {
+            messages.Drain: main_loop.drain,
+            messages.Hurry: main_loop.hurry,
+            messages.Quiet: main_loop.quiet,
+            messages.Resume: main_loop.resume,
+        }
         self._on_loop(calls[type(messages.read_order(line))])
 
     def _on_loop(self, call: Callable[[], None]) -> None:
@@ -75,17 +81,20 @@ class SupervisedWorker:
         worker = self._worker
         sent, sent_at, measured_at = None, 0.0, 0.0
         while True:
-            news = (worker.ready, worker.runs, worker.executors.threads.abandoned, tuple(worker.counts.values()))
+            quiet, abandoned = worker.is_quiet, worker.executors.threads.abandoned
+            news = (worker.ready, quiet, worker.runs, worker.resting, abandoned, tuple(worker.counts.values()))
             now = time.monotonic()
             if news != sent or now - sent_at > ALIVE_EVERY:
                 sent, sent_at = news, now
                 stats = messages.Stats(
                     ready=worker.ready,
                     counts=self._counts(),
+                    quiet=quiet,
                     running=worker.runs,
-                    abandoned=worker.executors.threads.abandoned,
+                    abandoned=abandoned,
                     slots=sum(lane.slots for lane in worker.lanes),
                     rss=resident(),
+                    resting=worker.resting,
                 )
                 self._parent.send(messages.encode(stats))
             if now - measured_at > MEASURED_EVERY:

@@ -40,6 +40,10 @@ class Quiet(msgspec.Struct, tag="quiet"):
     """Claim no more jobs."""
 
 
+class Resume(msgspec.Struct, tag="resume"):
+    """Claim jobs again."""
+
+
 # --- from the worker process ------------------------------------------------------------------------------------
 
 
@@ -50,14 +54,19 @@ class Identity(msgspec.Struct, tag="identity"):
 
 
 class Stats(msgspec.Struct, tag="stats"):
-    """Settlements by status, running jobs, abandoned threads, resident bytes."""
+    """Settlements by status, running jobs, abandoned threads, resident bytes.
+
+    `quiet`: it claims nothing for now. `resting`: it claims no more, and holds no claim.
+    """
 
     ready: bool
     counts: dict[str, int]
+    quiet: bool = False
     running: int = 0
     abandoned: int = 0
     slots: int = 0
     rss: int = 0
+    resting: bool = False
 
 
 class Measured(msgspec.Struct, tag="measured"):
@@ -73,13 +82,17 @@ class StartFailed(msgspec.Struct, tag="unable"):
 
 
 class Finished(msgspec.Struct, tag="finished"):
-    """Everything is settled; `asked` is false when the worker stopped by itself because something in it broke."""
+    """Everything is settled; `asked` is false when the worker stopped by itself because something in it broke.
+
+    `ordered`: a user told this worker from afar to stop.
+    """
 
     asked: bool
     counts: dict[str, int]
+    ordered: bool = False
 
 
-ToWorker: TypeAlias = Assignment | Drain | Hurry | Quiet
+ToWorker: TypeAlias = Assignment | Drain | Hurry | Quiet | Resume
 FromWorker: TypeAlias = Identity | Stats | Measured | StartFailed | Finished
 
 encode = msgspec.json.Encoder().encode

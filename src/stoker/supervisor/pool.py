@@ -2,6 +2,8 @@
 
 The pool replaces a process that dies within a second and releases its jobs at once. A process that has run enough jobs,
 has grown too large, or has lost half of its slots to handlers that never end is replaced by a fresh one, then drained.
+`resize` changes how many positions there are: a surplus process claims no more, and stops when its jobs have ended.
+The position of a process that was told from afar to stop stays empty until the processes are replaced.
 """
 
 from __future__ import annotations
@@ -49,8 +51,11 @@ class ProcessPool:
         self._app = app
         self._options = options
         self._changed = changed
+        self.size = options.size
         self._positions: dict[int, WorkerProcess] = {}
+        self._retiring: set[WorkerProcess] = set()
         self._replacing: set[int] = set()
+        self._stopped: set[int] = set()  # positions whose process was told from afar to stop
         self._underway = 0  # launches and releases that the end waits for
         self._restart_delay = RestartDelay()
         self._exited_counts: Counter[str] = Counter()
@@ -71,13 +76,14 @@ class ProcessPool:
     @property
     def over(self) -> bool:
         """Have all processes exited, with none to follow?"""
-        ending = self.stopping or (self._options.assignment.drain and not self._positions)
+        stopped = len(self._stopped) == self.size
+        ending = self.stopping or stopped or (self._options.assignment.drain and not self._positions)
         return ending and not self.processes and not self._underway
 
     async def fill(self) -> None:
         """Start a process on every empty position."""
-        for position in range(self._options.size):
-            if position not in self._positions and not self.stopping:
+        for position in range(self.size):
+            if position not in self._positions and position not in self._stopped and not self.stopping:
                 await self._launch(position)
 
     def send(self, order: messages.ToWorker) -> None:
@@ -89,8 +95,52 @@ class ProcessPool:
 
     async def replace_all(self, why: str) -> None:
         """Replace one by one: each new process is ready before the old one is drained."""
-        for position in range(self._options.size):
-            await self._replace(position, why)
+        for position in range(self.size):
+            if position in self._stopped:
+                await self._launch(position)
+            else:
+                await self._replace(position, why)
+
+    async def resize(self, size: int) -> None:
+        """Keep so many processes from now on. No running job is interrupted."""
+        while self.size > size and self._retire():
+            pass
+        while self.size < size:
+            self._retain()
+        await self.fill()
+
+    def _retire(self) -> bool:
+        """Give up the last position, and the process with the fewest running jobs; returns whether it could."""
+        top = self.size - 1
+        held = [one for one in self._positions.values() if one.was_ready.is_set() and not one.leaving]
+        if top in self._replacing or any(one.position in self._replacing for one in held):
+            return False
+        last = self._positions.get(top)
+        if last is not None and not held:
+            return False
+        self.size = top
+        if last is None:  # its process died or was stopped, and no other takes its place
+            self._stopped.discard(top)
+            return True
+        surplus = min(held, key=lambda one: (one.stats.running, -one.position))
+        del self._positions[top]
+        if surplus is not last:
+            last.position = surplus.position
+            self._positions[last.position] = last
+        self._retiring.add(surplus)
+        surplus.send(messages.Quiet())
+        return True
+
+    def _retain(self) -> None:
+        """Add a position, with a surplus process that has not finished if there is one."""
+        staying = [one for one in self._retiring if not one.leaving]
+        if staying and not self.quieted:
+            one = max(staying, key=lambda one: one.stats.running)
+            self._retiring.discard(one)
+            one.position = self.size
+            self._positions[self.size] = one
+            one.send(messages.Resume())
+        self.size += 1
 
     async def close(self) -> None:
         """Stop following the processes."""
@@ -116,6 +166,7 @@ class ProcessPool:
             self._changed()
         logger.debug("worker process %d started", fresh.pid)
         self._positions[position] = fresh
+        self._stopped.discard(position)
         if self.stopping:  # it was not in the pool yet when the order was sent
             fresh.send(messages.Drain())
         elif self.quieted:
@@ -132,6 +183,10 @@ class ProcessPool:
         if not one.was_ready.is_set():
             return
         self._was_ready = True
+        if one in self._retiring:
+            if one.stats.resting and not one.leaving:
+                one.send(messages.Drain())
+            return
         why = one.replace_reason(self._options.max_jobs, self._options.max_rss)
         if why is not None and not one.leaving and not self.stopping:
             self._spawn(self._replace(one.position, why))
@@ -159,13 +214,14 @@ class ProcessPool:
         if pause:
             logger.info("a worker process exited early again; the next one starts in %g s", pause)
         await asyncio.sleep(pause)
-        if not self.stopping:
+        if not self.stopping and position < self.size and position not in self._positions:
             await self._launch(position)
 
     # --- exit ---------------------------------------------------------------------------------------------------
 
     async def _exited(self, one: WorkerProcess, code: int) -> None:
         self.processes.discard(one)
+        self._retiring.discard(one)
         self._exited_counts.update(one.counts)
         self._exited_measures = added([self._exited_measures, one.measures.counters()])
         clean = one.finished is not None and code == 0
@@ -178,7 +234,14 @@ class ProcessPool:
         held = self._positions.get(one.position) is one
         if held:
             del self._positions[one.position]
-        if one.unable is not None and self._options.waits:
+        ordered = held and clean and one.finished is not None and one.finished.ordered and not self.stopping
+        if ordered:
+            self._stopped.add(one.position)
+            logger.info(
+                "worker process %d stopped, as told from afar; no other one takes its place until HUP or a new start",
+                one.pid,
+            )
+        elif one.unable is not None and self._options.waits:
             logger.info("worker processes start again when the code changes")
         elif one.unable is not None and not self._was_ready:
             self.unable = True

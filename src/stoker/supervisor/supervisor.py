@@ -18,17 +18,19 @@ from stoker.app_path import load
 from stoker.engines import notices
 from stoker.model.errors import StokerError
 from stoker.model.humanize import count
+from stoker.model.scale import Bounds
 from stoker.model.time import SECOND
+from stoker.outage import Outage, wait_for_store
 from stoker.settings import WorkerSettings, resolve
 from stoker.supervisor import messages
 from stoker.supervisor.child import EXIT_BROKEN, EXIT_START
+from stoker.supervisor.follow import Follower
 from stoker.supervisor.health import Health
 from stoker.supervisor.lease import SupervisorLease
 from stoker.supervisor.pool import PoolOptions, ProcessPool
 from stoker.supervisor.reload import SourceWatch
 from stoker.worker.fetcher import Order
-from stoker.worker.outage import Outage, wait_for_store
-from stoker.worker.worker import LAST_WAIT
+from stoker.worker.worker import LAST_WAIT, served_queues
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -46,12 +48,15 @@ WATCH_SOURCES_EVERY = 0.5
 
 
 class Supervisor:
-    """`Supervisor("app:jobs", 4).run()` returns the exit code: 0 clean, 1 could not start, 70 had to kill a worker."""
+    """`Supervisor("app:jobs", 4).run()` returns the exit code: 0 clean, 1 could not start, 70 had to kill a worker.
+
+    With `Bounds(1, 8)` in place of a number it keeps as many processes as the claimable work needs (`follow`).
+    """
 
     def __init__(
         self,
         app: str,
-        processes: int = 1,
+        processes: int | Bounds = 1,
         *,
         queues: Mapping[str, int] | Sequence[str] | None = None,
         order: Order = "own",
@@ -71,8 +76,8 @@ class Supervisor:
     ) -> None:
         self.app: Stoker = load(app)
         self.code = 0
-        self._processes = processes
-        self._grace = resolve(WorkerSettings, settings, environ=self.app.environ).shutdown_grace / SECOND
+        found = resolve(WorkerSettings, settings, environ=self.app.environ)
+        self._grace = found.shutdown_grace / SECOND
         self._lease = SupervisorLease(self.app)
         given = dict(queues) if isinstance(queues, Mapping) else None if queues is None else list(queues)
         assignment = messages.Assignment(
@@ -86,7 +91,7 @@ class Supervisor:
             metrics=metrics_port is not None,
         )
         options = PoolOptions(
-            size=processes,
+            size=processes.least if isinstance(processes, Bounds) else processes,
             assignment=assignment,
             entry=entry,
             output=output,
@@ -95,6 +100,10 @@ class Supervisor:
             waits=reload,
         )
         self._pool = ProcessPool(self.app, options, self._changed)
+        self._follower: Follower | None = None
+        if isinstance(processes, Bounds):
+            served = served_queues(self.app, given, found)
+            self._follower = Follower(self.app, self._pool, processes, served, order, found)
         self._reload = reload
         self._health = Health(health_file, health_port, self.facts, host=health_host)
         self._metrics = None if metrics_port is None else (metrics_port, metrics_host)
@@ -112,7 +121,7 @@ class Supervisor:
     @property
     def ready(self) -> bool:
         """Does at least one worker claim jobs?"""
-        return not self.stopping and not self._pool.quieted and any(one.ready for one in self._pool.processes)
+        return not self.stopping and any(one.ready and not one.quiet for one in self._pool.processes)
 
     @property
     def counts(self) -> Counter[str]:
@@ -124,7 +133,7 @@ class Supervisor:
         return {
             "ready": self.ready,
             "workers": sum(one.ready for one in self._pool.processes),
-            "processes": self._processes,
+            "processes": self._pool.size,
             "running": sum(one.stats.running for one in self._pool.processes),
             "stopping": self.stopping,
         }
@@ -149,6 +158,8 @@ class Supervisor:
                 await self._lease.renew()
                 await self._pool.fill()
                 self._spawn(self._watch())
+                if self._follower is not None:
+                    self._spawn(self._follower.run())
                 await self._finished.wait()
         except (StokerError, OSError) as error:
             logger.error("cannot start: %s", error)  # noqa: TRY400 - a traceback would only hide the text

@@ -54,6 +54,7 @@ class WorkerProcess:
         self.was_ready = asyncio.Event()
         self._first_report = asyncio.Event()
         self.leaving = False
+        self._told_quiet = False
         self.killed = False
         self.finished: messages.Finished | None = None
         self.unable: str | None = None
@@ -82,6 +83,11 @@ class WorkerProcess:
         return self.stats.ready and not self.leaving and time.monotonic() - self.received_at < SILENT_AFTER
 
     @property
+    def quiet(self) -> bool:
+        """Does it claim nothing for now, or was it told so and has not answered yet?"""
+        return self.stats.quiet or self._told_quiet
+
+    @property
     def counts(self) -> dict[str, int]:
         """Settlements so far, by status."""
         return self.finished.counts if self.finished is not None else self.stats.counts
@@ -106,6 +112,8 @@ class WorkerProcess:
         """Send an order."""
         if isinstance(order, messages.Drain | messages.Hurry):
             self.leaving = True
+        if isinstance(order, messages.Quiet | messages.Resume):
+            self._told_quiet = isinstance(order, messages.Quiet)
         self.process.send(messages.encode(order))
 
     def kill(self) -> None:
@@ -142,6 +150,7 @@ class WorkerProcess:
                 self.identities.append(worker)
             case messages.Stats():
                 self.stats = report
+                self._told_quiet = self._told_quiet and not report.quiet
                 if report.ready:
                     self.was_ready.set()
                     self._first_report.set()

@@ -20,11 +20,14 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from stoker.admin import documents
 from stoker.engines.base import LEASE, ORPHANED_AFTER, Engine, Feature, outbox_of
+from stoker.model import archive
 from stoker.model.actions import action_of
 from stoker.model.audit import AuditQuery, By, pack
+from stoker.model.budgets import Rates, Spend
 from stoker.model.control import SETTINGS, Tuning
 from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, LostClaim, NotFound
-from stoker.model.events import Event, Window, of_alter, of_claims, of_insert, of_settlements
+from stoker.model.event_blocks import TICK
+from stoker.model.events import Event, Latency, Window, of_alter, of_claims, of_insert, of_settlements
 from stoker.model.groups import Group, into_group, new_group
 from stoker.model.ids import JobId
 from stoker.model.job import (
@@ -43,6 +46,7 @@ from stoker.model.job import (
 )
 from stoker.model.lifecycle import Rules, conclude
 from stoker.model.operations import Operation
+from stoker.model.orders import Orders, ordered, read
 from stoker.model.outcome import (
     Done,
     Outcome,
@@ -336,6 +340,24 @@ class LockStep(Laws):
             self.told += of_settlements([claim], [conclude(claim, Done(result))], [Verdict.APPLIED], self.clock())
 
     @precondition(lambda self: self.claims)
+    @rule(place=values.picks, rows=values.pages, live=values.mostly)
+    def emit(self, place: int, rows: list[Step], live: bool) -> None:
+        """Write pages of emitted values of a run."""
+        [pair] = self.pick_claims([place], live=live)
+        self.emitting.add(pair[0].id)
+
+        async def run() -> list[list[Verdict]]:
+            found = []
+            for engine, claim in zip((self.model, self.engine), pair, strict=True):
+                found.append(
+                    await engine.steps.save([Save(claim.id, claim.worker, claim.token, tuple(rows), ref=claim.ref)])
+                )
+            return found
+
+        mine, theirs = self.runner.run(run())
+        assert mine == theirs
+
+    @precondition(lambda self: self.claims)
     @rule(place=values.picks, steps=values.saved_steps, kid=st.none() | values.drafts, live=values.mostly)
     def save(self, place: int, steps: list[Step], kid: dict[str, Any] | None, live: bool) -> None:
         """Save rows of a run, sometimes with a job that it calls."""
@@ -568,6 +590,23 @@ class LockStep(Laws):
             # Events of the instant of a deletion are the deleted job's; a new one under its id begins later.
             self.clock.set(self.clock() + 1)
 
+    @rule(place=values.picks, again=st.booleans())
+    def put(self, place: int, again: bool) -> None:
+        """Store a job as another store has it, under another id or once more under its own."""
+        job = self.pick(place)
+        new = job if again else self.mint()
+
+        async def put(engine: Engine) -> list[archive.Put]:
+            [found], [steps] = await engine.operator.get([job]), await engine.steps.get([job])
+            if found is None:
+                return []
+            return await engine.operator.put(
+                [archive.read(archive.written(msgspec.structs.replace(found, id=new), steps), 1)]
+            )
+
+        if self.same(put) == [archive.Put.STORED]:
+            self.ids.append(new)
+
     @precondition(lambda self: self.undoable)
     @rule(place=values.picks, by=values.signed)
     def undo(self, place: int, by: By | None) -> None:
@@ -621,6 +660,10 @@ class LockStep(Laws):
         start = Operation(id=name, who="maria", action="cancel", filter="", bound=START, started=START, changed=used)
         stored = next((one for one in self.same(documents.operations) if one.id == name), None)
         self.same(lambda engine: documents.put_operation(engine, start, before=None if fresh else stored, by=by))
+        worker = self.workers[name == "b"]
+        told = next((one for one in self.same(documents.orders) if one.worker == worker), None)
+        order = ordered(None if fresh else told, worker, "quiet" if fresh else "stack", START + used)
+        self.same(lambda engine: documents.put_orders(engine, None if fresh else told, order))
 
     @rule(
         queue=st.sampled_from(QUEUES),
@@ -652,6 +695,22 @@ class LockStep(Laws):
             if tuning.paused:
                 tuning = msgspec.structs.replace(tuning, pause_for=pause_for, reason="deploy")
         self.same(lambda engine: engine.control.tune(queue, tuning, declared=declared, by=by))
+
+    @rule(
+        rates=st.none() | values.measures,
+        spends=st.lists(values.spends, max_size=3),
+        drain=st.booleans(),
+        by=values.signed,
+    )
+    def spend_measures(self, rates: Rates | None, spends: list[Spend], drain: bool, by: By | None) -> None:
+        """Declare a budget with measures or with keys, spend from it, correct that, empty it."""
+        if rates is not None:
+            self.same(lambda engine: engine.control.tune("llm", rates, declared=True, by=by))
+        for one in spends:
+            self.same(lambda engine, one=one: engine.control.spend("llm", one))  # type: ignore[misc]
+        if drain:
+            self.same(lambda engine: engine.control.drain("llm", key="a"))
+        self.same(lambda engine: engine.control.buckets("llm"))
 
     @rule(rate=st.none() | values.rates, spends=st.lists(st.integers(1, 3), max_size=3), drain=st.booleans())
     def spend(self, rate: Rate | None, spends: list[int], drain: bool) -> None:
@@ -735,7 +794,7 @@ class LockStep(Laws):
             return (
                 sorted(map(pack, entries)),
                 await engine.timeline.event_counts(0, end),
-                await engine.timeline.latencies(Window(0, end)),
+                [_in_ticks(one) for one in await engine.timeline.latencies(Window(0, end))],
                 await engine.timeline.late_minutes(closed_buckets(end)[0]),
             )
 
@@ -750,8 +809,13 @@ def of_called(drafts: Sequence[Draft], verdict: Verdict, at: Instant) -> list[Ev
     return of_insert(drafts, [Receipt(draft.job_id, Stored.INSERTED) for draft in drafts], at)
 
 
-def _plain(renewal: Renewal) -> tuple[bool, list[tuple[JobId, int]], list[tuple[JobId, int]]]:
-    return renewal.known, sorted(renewal.lost), sorted(renewal.canceling)
+def _in_ticks(latency: Latency) -> Latency:
+    """A latency as precisely as every engine keeps its wait."""
+    return latency if latency.wait is None else msgspec.structs.replace(latency, wait=latency.wait // TICK)
+
+
+def _plain(renewal: Renewal) -> tuple[bool, list[tuple[JobId, int]], list[tuple[JobId, int]], Orders | None]:
+    return renewal.known, sorted(renewal.lost), sorted(renewal.canceling), read(renewal.orders)
 
 
 def engine_machine(make_engine: MakeMachineEngine) -> type[LockStep]:

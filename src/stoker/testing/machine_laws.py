@@ -69,6 +69,7 @@ class Laws(RuleBasedStateMachine):
         self.records: dict[JobId, Job] = {}
         self.scheduled = False
         self.group_ids: list[JobId] = []
+        self.emitting: set[JobId] = set()
         self.groups: dict[JobId, Group] = {}
         self.slots: dict[tuple[str, str], int] = {}
         self.numbers = itertools.count(1)
@@ -125,6 +126,7 @@ class Laws(RuleBasedStateMachine):
                 "budgets": await engine.control.budgets(),
                 "groups": await engine.groups.get(self.group_ids),
                 "steps": dict(zip(sorted(self.ids), await engine.steps.get(sorted(self.ids)), strict=True)),
+                "emitted": {job: await engine.steps.emitted(job) for job in self.emitting},
                 "schedules": await engine.schedules.read() if self.scheduled else [],
                 "in flight": in_flight(await engine.timeline.events(Window(0, self.clock() + 1))),
                 "slots": {

@@ -11,6 +11,8 @@ import msgspec
 from hypothesis import strategies as st
 
 from stoker.model.audit import By
+from stoker.model.budgets import Rates, Spend
+from stoker.model.emitted import SLOTS
 from stoker.model.job import (
     Options,
     Status,
@@ -166,6 +168,14 @@ saved_steps = st.lists(
     min_size=1,
     max_size=3,
 )
+pages = st.lists(
+    st.integers(1, 9).map(lambda last: Step(SLOTS[last % 3], value=b"[]", until=last)),
+    min_size=1,
+    max_size=2,
+    unique_by=lambda row: row.name,
+)
+"""Pages of emitted values; no two have the same last number."""
+
 open_waits = st.lists(st.builds(Step, boxes, st.just(StepState.WAITING)), min_size=1, max_size=3)
 questions = st.fixed_dictionaries(
     {
@@ -174,7 +184,7 @@ questions = st.fixed_dictionaries(
         "kinds": st.frozensets(st.sampled_from(["send", "push"]), max_size=1),
         "tenant": st.sampled_from([None, None, "acme"]),
         "key": st.sampled_from([None, None, None, "k"]),
-        "due": st.sampled_from([None, None, None, "now", "later"]),
+        "due": st.sampled_from([None, None, None, "now", "later", "waiting"]),
         "attempts_from": st.sampled_from([None, None, 1, 2]),
         "ended_by": st.sampled_from([None, None, START + MINUTE, START + HOUR]),
         "error": st.sampled_from([None, None, None, "broken"]),
@@ -192,3 +202,10 @@ rates = st.sampled_from([Rate(1, per=60, burst=2), Rate(0.3, burst=4), Rate(1, p
 
 mostly = st.sampled_from([True, True, True, False])
 """Most steps are aimed at what can succeed; the rest at what must be refused."""
+measures = st.builds(Rates, st.dictionaries(st.sampled_from("xy"), rates, min_size=1), st.booleans())
+spends = st.builds(
+    Spend,
+    st.dictionaries(st.sampled_from("xy"), st.integers(1, 4), min_size=1),
+    st.sampled_from([None, "a", "b"]),
+    st.booleans(),
+)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stoker.context import Context
 from stoker.hand_back import BATCH, publish
 from stoker.hooks import Next
+from stoker.model.emitted import Ring
 from stoker.model.ids import JobId
 from stoker.model.job import LEASE, Claim, Settlement, Verdict
 from stoker.model.lifecycle import conclude
@@ -39,6 +40,12 @@ class MortalWorker(Worker):
         self._faults.reach(f"before {what}")
         super().note(claim, progress, lines)
         self._faults.reach(f"after {what}")
+
+    def emit(self, claim: Claim, ring: Ring, entry: bytes) -> None:
+        """Keep a value; a worker that dies after it has written it."""
+        self._faults.reach("before a value was emitted")
+        super().emit(claim, ring, entry)
+        self._faults.reach("after a value was emitted")
 
     def settled(self, claim: Claim, settlement: Settlement) -> None:
         """Note that a block has committed."""
@@ -95,8 +102,10 @@ class MortalWorker(Worker):
     async def _die(self) -> None:
         """End every Task and thread of the worker without a word to the store."""
         assert self.died is not None
+        await self.emits.stop()
         if self.died.startswith("after"):
             await self.progress.write()  # what was noted before is stored; else it is lost
+            await self.emits.write()
         self._state.phase = "stopped"
         self._state.healthy = False
         self.running_jobs.stop_timer()

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from stoker.codec.signature import call_of_chunk
-from stoker.context import ChunkContext, Context, Stopping, running
+from stoker.context import ChunkContext, Context, running
 from stoker.executors import Executors
 from stoker.executors.choose import HandlerCall
 from stoker.executors.threads import handler_of
 from stoker.hooks import compose, surround
+from stoker.model.emitted import Ring
 from stoker.model.errors import InvalidArgument, StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Draft, Note, Settlement, Verdict, check_markers
 from stoker.model.lifecycle import Rules
 from stoker.model.steps import Save, Step
 from stoker.model.time import SECOND, Instant
+from stoker.stopping import Stopping
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -67,6 +69,8 @@ class OneRun:
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None: ...
 
+    def emit(self, claim: Claim, ring: Ring, entry: bytes) -> None: ...
+
     def withhold_notes(self, claim: Claim) -> None: ...
 
     def take_note(self, claim: Claim) -> Note | None:
@@ -81,6 +85,9 @@ class OneRun:
 
     async def save_steps(self, save: Save) -> Verdict:
         return Verdict.APPLIED
+
+    def store_now(self, context: Context) -> Instant:
+        return context.claim.claimed_at
 
     def main_line(self, context: Context) -> None: ...
 

@@ -21,6 +21,9 @@ TYPES = {
 COMMENTS = {".css": re.compile(r"/\*.*?\*/", re.DOTALL), ".js": re.compile(r"^\s*//.*$", re.MULTILINE)}
 """In scripts only lines that are nothing else: what looks like a comment elsewhere may be part of a text."""
 
+SIGNS = re.compile(r"""("[^"]*"|`[^`]*`|/[^/ ][^/\n]*/)|\s*([=,:;?{}()<>&|!]+)\s*""")
+"""In scripts: texts and patterns, in which every space counts, and signs, around which none does."""
+
 SPACES = re.compile(r'("[^"]*")|\s*([{};,>])\s*|(:) ')
 """In style sheets: those that mean nothing, and texts, in which they do."""
 
@@ -41,6 +44,8 @@ def _slim(path: Path) -> bytes:
     if path.suffix in COMMENTS:
         text = COMMENTS[path.suffix].sub("", text)
         text = "\n".join(line.strip() for line in text.splitlines() if line.strip())
+    if path.suffix == ".js":
+        text = "\n".join(SIGNS.sub(lambda found: found[1] or found[2], line) for line in text.splitlines())
     if path.suffix == ".css":
         text = SPACES.sub(lambda found: found[1] or found[2] or found[3], text).replace(";}", "}")
     return text.encode()

@@ -26,6 +26,10 @@ class Form:
         """The last value of a field."""
         return next((value for key, value in reversed(self._fields) if key == name), default)
 
+    def names(self) -> list[str]:
+        """The names of the fields that were filled in, once each."""
+        return list(dict.fromkeys(name for name, value in self._fields if value))
+
     def values(self) -> list[str]:
         """The values of all fields."""
         return [value for _, value in self._fields]

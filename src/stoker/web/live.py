@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from string import Formatter
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import quote, urlencode
@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from stoker.model.errors import InvalidArgument
+from stoker.watching import STREAM_HEADERS
 from stoker.web import view
 from stoker.web.hub import Want
 from stoker.web.pages import (
@@ -79,21 +80,13 @@ QUIET = 15.0
 
 async def stream(visit: RequestContext) -> Response:
     """The stream of one page."""
-    board = visit.board
     page, shown = _shown(visit)
-    place = _Place(board.streams, visit.who.name)
-    if board.streams.total() >= board.limits.streams or board.streams[place.who] >= board.limits.streams_each:
-        raise Problem(429, "streams", "Too many live pages are open. This one asks from time to time instead.")
-    place.take()  # before anything is awaited, so that as many as may be are as many as are
-    try:
+    with place_of(visit) as place:
         await _parts(shown, page, page.wants(shown))  # what the address names wrongly is refused before it begins
-        return Stream(shown, page, place)
-    except BaseException:
-        place.leave()
-        raise
+        return Stream(_events(shown, page), place)
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """A place among the streams of one name."""
 
     streams: Counter[str]
@@ -108,12 +101,26 @@ class _Place(NamedTuple):
             del self.streams[self.who]
 
 
+@contextmanager
+def place_of(visit: RequestContext, otherwise: str = "This one asks from time to time instead.") -> Iterator[Place]:
+    """Take a place for a stream, which gives it back at its end; an error before that gives it back at once."""
+    board = visit.board
+    place = Place(board.streams, visit.who.name)
+    if board.streams.total() >= board.limits.streams or board.streams[place.who] >= board.limits.streams_each:
+        raise Problem(429, "streams", f"Too many live pages are open. {otherwise}")
+    place.take()  # before anything is awaited, so that as many as may be are as many as are
+    try:
+        yield place
+    except BaseException:
+        place.leave()
+        raise
+
+
 class Stream(StreamingResponse):
     """A stream that ends its generator with itself, also when its client has gone or takes nothing."""
 
-    def __init__(self, shown: RequestContext, page: Live, place: _Place) -> None:
-        headers = {"x-accel-buffering": "no"}
-        super().__init__(_events(shown, page), media_type="text/event-stream", headers=headers)
+    def __init__(self, events: AsyncGenerator[str, None], place: Place) -> None:
+        super().__init__(events, media_type="text/event-stream", headers=STREAM_HEADERS)
         self._place = place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

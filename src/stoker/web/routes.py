@@ -22,6 +22,7 @@ from stoker.web.api.endpoints import ENDPOINTS
 from stoker.web.board import Route
 from stoker.web.pages import (
     audit,
+    enqueue,
     groups,
     health,
     job,
@@ -66,6 +67,8 @@ def routes() -> list[Route]:
             Route("POST", f"/jobs/{{id}}/{verb}", role, partial(job_actions.run, verb), "action")
             for verb, role in job_actions.VERBS.items()
         ),
+        Route("GET", "/enqueue", "operate", enqueue.show),
+        Route("POST", "/enqueue", "operate", enqueue.create, "action"),
         Route("GET", "/waits", "read", steps.show),
         Route("GET", "/groups", "read", groups.show),
         Route("GET", "/groups/{id}", "read", groups.one),
@@ -85,6 +88,10 @@ def routes() -> list[Route]:
         Route("GET", "/workers", "read", lists.workers),
         Route("GET", "/workers/{worker}", "read", lists.worker),
         *_acts("/workers/{worker}", worker.run, worker.VERBS),
+        *(
+            Route("POST", f"/workers/{{worker}}/{verb}", "admin", partial(worker.order, verb), "action")
+            for verb in worker.ORDERS
+        ),
         Route("GET", "/schedules", "read", schedules.show),
         Route("GET", "/new-schedule", "operate", schedules.new),
         Route("POST", "/new-schedule", "operate", schedules.create, "action"),

@@ -99,14 +99,15 @@ def nice_top(most: float) -> float:
 
 
 def _path(values: Sequence[float | None], low: float, high: float, height: int) -> str:
-    """A line through the values; a gap stays a gap."""
+    """A line through the values; a gap stays a gap, and a value between two gaps is a dot."""
     last, parts, pen = max(len(values) - 1, 1), [], "M"
     for index, value in enumerate(values):
         if value is None:
             pen = "M"
             continue
         part = (min(max(value, low), high) - low) / (high - low)
-        parts.append(f"{pen}{1000 * index / last:.1f} {height - height * part:.1f}")
+        alone = pen == "M" and (index == len(values) - 1 or values[index + 1] is None)
+        parts.append(f"{pen}{1000 * index / last:.1f} {height - height * part:.1f}{'h0' if alone else ''}")
         pen = "L"
     return " ".join(parts)
 

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 from stoker.model import humanize as plain
 from stoker.model.filter import as_value
 from stoker.model.findings import Finding, badges
+from stoker.model.releases import in_words
 from stoker.web import assets, humanize, svg
 from stoker.web.request import RequestContext
 
@@ -89,6 +90,7 @@ def environment() -> Environment:
         count=lambda n, noun, plural=None: humanize.tight(plain.count(n, noun, plural)),
         share=lambda part, whole: humanize.tight(plain.share(part, whole)),
         quoted=as_value,
+        in_releases=in_words,
         ranges=RANGES,
         range_of=range,
     )

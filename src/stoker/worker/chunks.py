@@ -247,6 +247,7 @@ class ChunkRunner(Runner):
         try:
             steps, value = variables.run(begin, apart or runner.call, context)
             if steps is not None:
+                context.main = steps
                 value = await InOwnContext(steps, value, variables)
             found = answers(runner.task.name, value, len(items))
         except BaseException as error:  # noqa: BLE001 - no handler may end the worker

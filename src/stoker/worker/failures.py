@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from stoker.codec.error_text import one_line, safe
 from stoker.hooks import FailedRun, Listeners
 from stoker.model import ids
+from stoker.model.budgets import address, read_address, tune_command
 from stoker.model.failure_report import FailureReport, error_type, failure_report, in_words
 from stoker.model.humanize import count
 from stoker.model.ids import JobId
@@ -138,22 +139,22 @@ class FailureLog:
         if isinstance(outcome, Snoozed) and outcome.held is not None and outcome.held.why is not None:
             self._impossible(claim, outcome.held.budget, outcome.held.tokens, outcome.held.why)
 
-    def _impossible(self, claim: Claim, budget: str, tokens: int, why: str) -> None:
-        now, held = self._clock(), self._held.setdefault(budget, _Held())
+    def _impossible(self, claim: Claim, held_by: str, tokens: int, why: str) -> None:
+        budget, measure, _ = read_address(held_by)  # what a bucket can hold is the same for every key
+        now, held = self._clock(), self._held.setdefault(address(budget, measure), _Held())
         held.tokens, held.at = tokens if now - held.at > HELD_SHOWN else max(held.tokens, tokens), now
         if now - held.logged_at < HELD_AGAIN:
             return
         held.logged_at = now
         logger.warning(
             "job %s (%s, queue %s) is held by budget %s and can never run: %s. Stoker asks again every minute or so. "
-            "`stoker limits tune %s --rate %d/TIME` lets it run. This is logged once a minute.",
+            "`%s` lets it run. This is logged once a minute.",
             ids.text(claim.id),
             claim.kind,
             claim.queue,
             budget,
             why,
-            budget,
-            tokens,
+            tune_command(budget, measure, tokens),
             extra=_about(claim),
         )
 

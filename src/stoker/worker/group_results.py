@@ -13,6 +13,7 @@ from stoker.model.errors import InvalidPayload, NotFound
 from stoker.model.groups import GROUP
 from stoker.model.job import Claim
 from stoker.model.markers import RESULTS, fill, stands
+from stoker.model.seal import check_open
 
 if TYPE_CHECKING:
     from typing import Any
@@ -32,6 +33,8 @@ async def with_results(engine: Engine, claim: Claim) -> Claim:
     if group is None:
         raise NotFound.group(id_)
     found = [b"null" if job is None or job.result is None else job.result for job in await results_of(engine, group)]
+    for one in found:
+        check_open(one, "a result of its group")
     value = b"[%s]" % b",".join(found)
     return msgspec.structs.replace(claim, payload=fill(claim.payload, claim.options.results, RESULTS, value))
 
@@ -40,11 +43,11 @@ def reading_results(engine: Engine, task: Task[..., Any], run: HandlerCall) -> H
     """The call of a callback's handler, with its arguments read first: an error there is one of the run."""
 
     async def call(context: Context) -> Any:
-        claim = await with_results(engine, context.claim)
         try:
+            claim = await with_results(engine, context.claim)
             context.arguments = task.signature.decode(claim.payload)
         except InvalidPayload as error:
-            raise DecidedInChild(outcome_of_unfit(claim, error), str(error)) from None
+            raise DecidedInChild(outcome_of_unfit(context.claim, error), str(error)) from None
         context.claim = claim
         return await run(context)
 

@@ -1,9 +1,9 @@
 """How a worker keeps its lease, and what it does when the lease is renewed, late or lost.
 
 `LeaseKeeper` renews from a thread of its own, where no handler can block it: every third of a lease, and at once when a
-running job is canceled. It passes on what a renewal returns: lost claims, canceled jobs, orphans whose claim reply was
-lost. `LeaseReports` acts on that in the worker's event loop. The thread also watches that loop and logs the stack of a
-handler that blocks it.
+running job is canceled. It passes on what a renewal returns: lost claims, canceled jobs, orders, orphans whose
+claim reply was lost. `LeaseReports` acts on that in the worker's event loop. The thread also watches that loop and logs
+the stack of a handler that blocks it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from stoker.model.time import SECOND
 from stoker.worker import state as worker_state
 
 if TYPE_CHECKING:
+    from stoker.worker.orders import OrderTaker
     from stoker.worker.state import WorkerContext
     from stoker.worker.store_loop import StoreLoop
 
@@ -53,6 +54,7 @@ class LeaseKeeper:
         context: WorkerContext,
         engine: Engine,
         reports: LeaseReports,
+        orders: OrderTaker,
         failed: Callable[[BaseException], None],
     ) -> None:
         self._engine = engine
@@ -62,6 +64,7 @@ class LeaseKeeper:
         self._claims = context.claims
         self._running_jobs = context.running_jobs
         self._reports = reports
+        self._orders = orders
         self._failed = failed
         self._main = asyncio.get_running_loop()
         self._main_thread = threading.get_ident()
@@ -130,7 +133,7 @@ class LeaseKeeper:
             await self._renew_for_ever()
         finally:
             listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            await asyncio.gather(listening, self._orders.close(), return_exceptions=True)
             await self._engine.close()
 
     def _fail_start(self, error: BaseException) -> None:
@@ -138,7 +141,7 @@ class LeaseKeeper:
             self._ready.set_exception(error)
 
     async def _listen(self) -> None:
-        """Renew at once after a control wake-up: the renewal names the jobs that were canceled."""
+        """Renew at once after a control wake-up: the renewal names the jobs that were canceled, and brings orders."""
         while True:
             try:
                 if await self._engine.jobs.wait([CONTROL], 60.0):
@@ -185,6 +188,7 @@ class LeaseKeeper:
             if asked == self._state.id:  # else the worker has yet to drop the claims that other workers have
                 self._claims.safe_until = self._end_of(asked_at)
             self._call_worker(self._reports.renewed, renewal, reasons)
+            self._orders.take(asked, renewal.orders)
         else:
             self._call_worker(self._reports.lease_lost, asked, fresh, self._end_of(asked_at))
         return True

@@ -19,7 +19,7 @@ from stoker.context import Context, running
 from stoker.model.errors import StokerError
 from stoker.model.humanize import count
 from stoker.model.time import SECOND
-from stoker.worker.outage import wait_for_store
+from stoker.outage import wait_for_store
 
 if TYPE_CHECKING:
     from stoker.worker.worker import Worker
@@ -122,6 +122,13 @@ class MainLoop:
         if self.worker.state == "running":
             logger.info("quiet: no new jobs are claimed, with %s to go on", count(self.worker.runs, "running job"))
             self.worker.quiet()
+
+    def resume(self) -> None:
+        """Claim jobs again."""
+        self._quiet = False
+        if self.worker.state == "running":
+            logger.info("no longer quiet: jobs are claimed again")
+            self.worker.resume()
 
     def stop_signal(self) -> None:
         """Handle a signal to stop: the first drains, the next hurries."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stoker.engines.base import RELEASES, Engine, Feature
+from stoker.engines.base import Engine, Feature
 from stoker.model import ids
 from stoker.model.errors import AWAY, PASSING, StokerError, sentence
 from stoker.model.humanize import count
@@ -22,9 +22,9 @@ from stoker.model.job import Claim, Settlement, Status, Verdict
 from stoker.model.lifecycle import Rules, conclude
 from stoker.model.outcome import Crashed, Lost, Outcome
 from stoker.model.query import WAITING
-from stoker.model.releases import Release, outdated
 from stoker.model.time import SECOND
 from stoker.services import Service, ServiceContext
+from stoker.worker.introduction import Introduction
 from stoker.worker.running import jobs_of
 from stoker.worker.startup_warnings import StartupWarnings
 
@@ -158,7 +158,7 @@ class Maintenance:
         self._rules_of = context.task_runners.rules_of
         self._store_loop = store_loop
         self._gates: Mapping[str, object] = {}
-        self._shown_release = ""
+        self._introduction = Introduction()
         self._tend_now = asyncio.Event()
         self._warned: set[JobId] = set()
         self._told = dict(self._state.counts)
@@ -252,9 +252,7 @@ class Maintenance:
         """Show presence, and read the settings of the queues: limits and retention."""
         presence = self._context.presence()
         await self._engine.control.beat(presence)
-        if presence.release != self._shown_release:
-            await _show_release(self._engine, presence.release)
-            self._shown_release = presence.release
+        await self._introduction.show(self._engine, presence)
         served = {queue for lane in self._fetcher.lanes for queue in lane.queues}
         every = await self._engine.control.queues()
         self.warnings.learn(every)
@@ -322,16 +320,3 @@ class Maintenance:
                     job.kind,
                     job.kind,
                 )
-
-
-async def _show_release(engine: Engine, name: str) -> None:
-    """Note when a release was shown first; of too many the store forgets the oldest."""
-    first = msgspec.json.encode(Release(name, await engine.now()))
-    if not await engine.documents.swap(RELEASES, name, None, first):
-        return
-    known = {}
-    for document in await engine.documents.read(RELEASES):
-        raw = document.encode() if isinstance(document, str) else document
-        known[msgspec.json.decode(raw, type=Release)] = raw
-    for old in outdated(known):
-        await engine.documents.swap(RELEASES, old.name, known[old], None)

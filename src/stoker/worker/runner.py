@@ -36,7 +36,7 @@ from stoker.job_participant import Commit
 from stoker.model.errors import InvalidPayload
 from stoker.model.job import Claim, Settlement, Status
 from stoker.model.lifecycle import Rules, conclude, expired
-from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome
+from stoker.model.outcome import Canceled, Expired, HandedBack, Outcome, Suspended
 from stoker.model.steps import Step
 from stoker.model.time import SECOND
 from stoker.worker import state as worker_state
@@ -82,6 +82,7 @@ class Runner:
         self._outcomes = context.outcomes
         self._failures = context.failures
         self._recorder = context.recorder
+        self._due_timer = context.due_timer
         self._store_loop = store_loop
         self._reports = reports
         self._runtime = runtime
@@ -184,6 +185,8 @@ class Runner:
         if context.durable is not None:
             outcome = context.durable.decided(outcome, interrupted=slot.cause not in (None, Cause.SUSPEND))
             left = context.durable.left(raised)
+            if isinstance(outcome, Suspended) and outcome.after is not None:
+                self._due_timer.expect(outcome.after)
         if context.commit is not None:
             await self._after_block(slot, context, context.commit, outcome, rules, left)
             return None

@@ -33,6 +33,7 @@ from stoker.model.schedule import (
     nap,
     tick,
 )
+from stoker.model.seal import check_open
 from stoker.model.time import SECOND, Instant, Span
 from stoker.services import ServiceContext
 
@@ -126,7 +127,11 @@ async def fire_due(app: Stoker, engine: Engine, stored: list[Schedule]) -> Span:
 
 
 async def fire_one(app: Stoker, engine: Engine, schedule: Schedule, now: Instant) -> Fired:
-    """Decide about one schedule, store the decision with its jobs, and report what came of it."""
+    """Decide about one schedule, store the decision with its jobs, and report what came of it.
+
+    One whose arguments this worker cannot open is left to others. Raises `SealedValue`.
+    """
+    check_open(schedule.template.payload, f"the arguments of schedule {schedule.name}")
     fired = await _decide_and_store(app, engine, schedule, now)
     if not fired.applied and fired.schedule == schedule:
         # Nothing has changed but the time: this part of the store has another clock (a Redis Cluster has several).

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.model import ids
-from stoker.model.control import MOST_SHOWN, Presence
+from stoker.model.control import MOST_SHOWN, QUIET, Presence
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Claim, Settlement, Status
 from stoker.model.time import SECOND
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from stoker.app import Stoker
     from stoker.engines.base import Engine
     from stoker.model.measures import Recorder
+    from stoker.outage import Outage
     from stoker.settings import WorkerSettings
     from stoker.worker.due_timer import DueTimer
+    from stoker.worker.emit_buffer import EmitBuffer
     from stoker.worker.event_publisher import EventPublisher
     from stoker.worker.failures import FailureLog
     from stoker.worker.fetcher import Fetcher
-    from stoker.worker.outage import Outage
     from stoker.worker.progress_buffer import ProgressBuffer
     from stoker.worker.running import RunningJobs
     from stoker.worker.task_runners import TaskRunners
@@ -51,7 +52,8 @@ class WorkerState:
 
     `phase` is new, starting, running, stopping or stopped. `healthy`: the lease holds. `quiet`: a user asked to claim
     no more. `lost` counts outcomes that the store refused because their claim had passed on. `hour` is how many runs
-    succeeded and failed in each of the last minutes.
+    succeeded and failed in each of the last minutes. `heard`: the store's time of the last claim, and when the
+    worker heard of it, by the monotonic clock.
     """
 
     def __init__(self, *, draining: bool) -> None:
@@ -65,6 +67,7 @@ class WorkerState:
         self.began = time.monotonic()
         self.hour: deque[tuple[int, int]] = deque(maxlen=60)
         self.lost = 0
+        self.heard = (0, 0.0)
         self.on_identity: Callable[[str], object] = lambda _worker: None
 
     @property
@@ -232,6 +235,7 @@ class WorkerContext:
     outcomes: UnwrittenOutcomes
     task_runners: TaskRunners
     progress: ProgressBuffer
+    emits: EmitBuffer
     publisher: EventPublisher
     due_timer: DueTimer
     failures: FailureLog
@@ -254,7 +258,7 @@ class WorkerContext:
             hour=tuple(self.state.hour),
             version=version(),
             release=release(),
-            state=self.state.phase,
+            state=QUIET if self.state.running and self.state.quiet else self.state.phase,
             held=self.failures.held,
             lease=self.settings.lease,
             dropped=0 if timeline is None else timeline.lost,

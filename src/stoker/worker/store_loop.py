@@ -53,6 +53,7 @@ class StoreLoop:
         self._outcomes = context.outcomes
         self._claims = context.claims
         self._progress = context.progress
+        self._emits = context.emits
         self._publisher = context.publisher
         self._due_timer = context.due_timer
         self._failures = context.failures
@@ -179,6 +180,8 @@ class StoreLoop:
             if settlements:
                 if self._progress.waiting:
                     await self._progress.write(claims)
+                if self._emits:
+                    await self._emits.write(claims)
                 return await self.engine.jobs.settle(settlements, demand=demand)
             assert demand is not None
             return Settled([], await self.engine.jobs.claim(demand))
@@ -218,6 +221,8 @@ class StoreLoop:
         held = self._claims.tokens
         for claim in claims:
             held[claim.id] = claim.token
+        if claims:
+            self._state.heard = claims[0].claimed_at, time.monotonic()
         self._publisher.claimed(claims)
         if not self._state.running:
             self._fetcher.withdraw(asked)

@@ -17,32 +17,37 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from stoker.context import Context, Stopping, name_jobs_in_logs
+from stoker.context import Context, name_jobs_in_logs
 from stoker.engines import notices
 from stoker.engines.base import Feature, outbox_of
 from stoker.engines.sql.user_handles.handles import running_loop
 from stoker.executors import Executors
 from stoker.executors.outcomes import Cause
 from stoker.joining import outside
+from stoker.model.emitted import Ring
 from stoker.model.errors import InvalidInput, StokerError, sentence
 from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import DEFAULT_QUEUE, Claim, Note, Settlement, Status, Verdict, check_name
 from stoker.model.lifecycle import Rules
 from stoker.model.measures import Measures, Recorder
+from stoker.model.orders import Work
 from stoker.model.steps import Save, Step
-from stoker.model.time import SECOND
+from stoker.model.time import SECOND, Instant
+from stoker.outage import Outage
 from stoker.services import ServiceContext, UnderWay
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
+from stoker.stopping import Stopping
 from stoker.worker.chunks import ChunkLane, ChunkQueue, ChunkRunner, chunk_queues
 from stoker.worker.due_timer import DueTimer
+from stoker.worker.emit_buffer import EmitBuffer
 from stoker.worker.event_publisher import EventPublisher
 from stoker.worker.failures import FailureLog
 from stoker.worker.fetcher import Fetcher, Lane, Order, QueueLimits
 from stoker.worker.janitor import GroupSweeper, Janitor
 from stoker.worker.lease import LeaseKeeper, LeaseReports
 from stoker.worker.maintenance import Maintenance, keep_running
-from stoker.worker.outage import Outage
+from stoker.worker.orders import OrderTaker
 from stoker.worker.progress_buffer import ProgressBuffer
 from stoker.worker.rollup import RollUp
 from stoker.worker.running import Ended, RunningJobs
@@ -60,6 +65,22 @@ logger = logging.getLogger("stoker.worker")
 
 LAST_WAIT = 5.0
 """Seconds a handler gets to unwind after it was interrupted by a shutdown."""
+
+
+def served_queues(
+    app: Stoker, given: Mapping[str, int | None] | Sequence[str] | None, settings: WorkerSettings
+) -> dict[str, int]:
+    """Return the queues that a worker serves, with its slots for each."""
+    if isinstance(given, str):
+        given = resolve(WorkerSettings, {"queues": given}).queues
+    if given is None:
+        given = settings.queues
+    if given is None:
+        given = sorted(app.served_queues()) or [app.defaults.queue or DEFAULT_QUEUE]
+    if not given and not len(app.services):
+        raise InvalidInput("queues", given, "must name at least one queue, for this app has no services either")
+    numbers = given if isinstance(given, Mapping) else dict.fromkeys(given)
+    return {check_name("queue", name): settings.slots if n is None else n for name, n in numbers.items()}
 
 
 class Worker:
@@ -91,13 +112,15 @@ class Worker:
         self.claims = HeldClaims()
         self.running_jobs = RunningJobs(app.find_task, self.rules_of, self._replace_slot)
         self.limits = QueueLimits(self.running_jobs.count)
-        self._served = self._queues(queues)
+        self._served = served_queues(app, queues, self.settings)
         self.fetcher = Fetcher(self._served, order, self.settings.claim_batch, self.limits)
         self.lanes = self.fetcher.lanes
         self.outcomes = UnwrittenOutcomes(self.settings.settle_batch)
         self.executors = Executors(self.settings)
-        self.recorder: Recorder | None = None
+        self.recorder: Recorder | None = None if app.metering is None else app.metering(self._gauges)
         self._stop_asked = False
+        self.stop_ordered = False
+        """Was it told to stop from afar?"""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[Any]] = []
         self._serving: list[asyncio.Task[Any]] = []
@@ -105,19 +128,6 @@ class Worker:
         self._closed_after = 0
         self._closings: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
-
-    def _queues(self, given: Mapping[str, int | None] | Sequence[str] | None) -> Mapping[str, int]:
-        if isinstance(given, str):
-            given = resolve(WorkerSettings, {"queues": given}).queues
-        if given is None:
-            given = self.settings.queues
-        if given is None:
-            given = sorted(self.app.served_queues()) or [self.app.defaults.queue or DEFAULT_QUEUE]
-        if not given and not len(self.app.services):
-            raise InvalidInput("queues", given, "must name at least one queue, for this app has no services either")
-        numbers = given if isinstance(given, Mapping) else dict.fromkeys(given)
-        most = self.settings.slots
-        return {check_name("queue", name): most if slots is None else slots for name, slots in numbers.items()}
 
     def check(self) -> dict[str, ChunkQueue]:
         """Raise for tasks that no worker can run as declared; returns the queues whose jobs run in chunks."""
@@ -136,15 +146,19 @@ class Worker:
 
     def measure(self) -> None:
         """Measure runs and store calls from the next start on; `measured` returns them."""
-        self.recorder = Recorder()
+        self.recorder = self.recorder or Recorder()
 
     def measured(self) -> Measures:
         """Everything that was measured so far, and the gauges as they are now. Empty unless `measure` was called."""
         if self.recorder is None:
             return Measures()
+        return self.recorder.measures(*self._gauges())
+
+    def _gauges(self) -> tuple[dict[str, int], float]:
+        """Busy slots by queue, and how late the latest renewal was."""
         busy = {"+".join(lane.queues): lane.busy for lane in self.lanes}
         late = self.lease_keeper.late[-1:] if self.state == "running" else []
-        return self.recorder.measures(busy, sum(late))
+        return busy, sum(late)
 
     def _observe_calls(self, *engines: Engine) -> None:
         """Count calls of the store; those of the lease keeper come from its own thread."""
@@ -190,6 +204,16 @@ class Worker:
         return self._state.healthy and self._state.running and not self.store_loop.away
 
     @property
+    def resting(self) -> bool:
+        """Does it claim no more, and hold no claim?"""
+        return self._state.quiet and not self.claims.tokens and not self.store_loop.asking
+
+    @property
+    def is_quiet(self) -> bool:
+        """Does the worker claim nothing for now, because a user asked for that?"""
+        return self._state.quiet
+
+    @property
     def runs(self) -> int:
         """How many jobs are running."""
         return len(self.running_jobs.runs)
@@ -203,7 +227,7 @@ class Worker:
         before, self._state.phase = self.state, "starting"
         self.loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        self._stop_asked = False
+        self._stop_asked = self.stop_ordered = False
         try:
             await self._prepare(again=before == "stopped")
         except BaseException:
@@ -265,7 +289,10 @@ class Worker:
             await self.maintenance.show_and_tune()
             keeper_engine = self.app.new_engine()
             self._observe_calls(self.engine, keeper_engine)
-            self.lease_keeper = LeaseKeeper(self._context, keeper_engine, self.lease_reports, self._lease_keeper_failed)
+            orders = OrderTaker(self._context, keeper_engine, self.executors, self._obey)
+            self.lease_keeper = LeaseKeeper(
+                self._context, keeper_engine, self.lease_reports, orders, self._lease_keeper_failed
+            )
             await self.lease_keeper.start()
         except BaseException:
             await self._lifespans.aclose()
@@ -275,6 +302,7 @@ class Worker:
         """Make the parts that need the engine; they share a context."""
         engine = self.engine
         self.progress = ProgressBuffer(engine)
+        self.emits = EmitBuffer(engine)
         self.step_store = StepStore(engine)
         self.due_timer = DueTimer(engine, self.fetcher, self.settings.poll / SECOND)
         self.task_runners = TaskRunners(self.app, self.executors, self.settings.unknown_task_grace)
@@ -289,6 +317,7 @@ class Worker:
             outcomes=self.outcomes,
             task_runners=self.task_runners,
             progress=self.progress,
+            emits=self.emits,
             publisher=EventPublisher(engine, self.app.timeline, self.app.listeners),
             due_timer=self.due_timer,
             failures=self.failures,
@@ -401,6 +430,34 @@ class Worker:
         self._state.quiet = True
         self.store_loop.hand_back(self.fetcher.empty())
 
+    def resume(self) -> None:
+        """Claim again after `quiet`."""
+        self._state.quiet = False
+        self.fetcher.wake()
+        self.store_loop.wakeup.set()
+
+    def _obey(self, work: Work) -> None:
+        """Do what a user told this worker from afar, and show it."""
+        if not self._state.running:
+            return
+        running = count(self.runs, "running job")
+        match work:
+            case "quiet":
+                logger.info("quiet, as told from afar: no new jobs are claimed, with %s to go on", running)
+                self.quiet()
+            case "resume":
+                logger.info("claiming goes on, as told from afar")
+                self.resume()
+            case "stop":
+                logger.info("stopping, as told from afar: no new jobs are claimed, with %s to finish", running)
+                self.stop_ordered = True
+                self.ask_stop()
+        self._spawn(self._show(), "show")
+
+    async def _show(self) -> None:
+        with suppress(StokerError):  # the next round of maintenance shows it
+            await self.engine.control.beat(self._context.presence())
+
     async def _rest(self, limit: float) -> None:
         """Wait for running jobs and what services have in hand, no longer than `limit`."""
         end = time.monotonic() + limit
@@ -419,7 +476,7 @@ class Worker:
             await asyncio.wait(left, timeout=0.5)
         await asyncio.gather(*self._loops[1:], return_exceptions=True)
         try:
-            for step in (self._finish, self.progress.write, self.lease_keeper.stop, self._leave):
+            for step in (self._finish, self.progress.write, self.emits.close, self.lease_keeper.stop, self._leave):
                 try:
                     await step()
                 except StokerError as error:
@@ -491,17 +548,23 @@ class Worker:
         """Keep progress and log lines of a handler until they are written."""
         self.progress.put(claim, progress, lines)
 
+    def emit(self, claim: Claim, ring: Ring, entry: bytes) -> None:  # noqa: ARG002 - it is in the ring
+        """Write what a handler has emitted soon."""
+        self.emits.put(claim, ring)
+
     def withhold_notes(self, claim: Claim) -> None:
-        """Leave to a block what the run notes."""
+        """Leave to a block what the run notes and emits."""
         self.progress.withhold(claim)
+        self.emits.withhold(claim)
 
     def take_note(self, claim: Claim) -> Note | None:
         """Return what the run has noted and is not written."""
         return self.progress.take(claim)
 
     def release_notes(self, claim: Claim) -> None:
-        """Go on to write what the run notes."""
+        """Go on to write what the run notes and emits."""
         self.progress.release(claim)
+        self.emits.release(claim)
 
     async def read_steps(self, job: JobId) -> list[Step]:
         """Return the rows of a job."""
@@ -510,6 +573,11 @@ class Worker:
     async def save_steps(self, save: Save) -> Verdict:
         """Store rows of a run under its claim."""
         return await self.step_store.save(save)
+
+    def store_now(self, context: Context) -> Instant:  # noqa: ARG002 - all runs have one store
+        """Return the store's time, counted on from the last claim."""
+        at, heard = self._state.heard
+        return at + round((time.monotonic() - heard) * SECOND)
 
     def main_line(self, context: Context) -> tuple[asyncio.Task[Any], Any] | None:
         """Return the slot that runs a handler, and the handler's coroutine."""

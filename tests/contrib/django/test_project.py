@@ -103,7 +103,7 @@ def django_6() -> str:
 def test_it_works_on_django_6_with_its_own_tasks(manage: Manage, django_6: str) -> None:
     version = subprocess.run([django_6, "-m", "django", "--version"], capture_output=True, text=True, check=True).stdout
     assert int(version.split(".")[0]) >= 6
-    passed(manage("test", *ALL[:3], SHOP_DATABASE=":memory:", python=django_6), 40)
+    passed(manage("test", *ALL, python=django_6), 60)
 
 
 # --- commands -----------------------------------------------------------------------------------------------------

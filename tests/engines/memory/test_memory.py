@@ -338,7 +338,7 @@ async def test_a_mark_that_is_far_ahead_is_dropped() -> None:
     clock.set(start)
     assert await engine.now() == start
     census = await engine.operator.census()
-    assert (census.ready("default"), census.scheduled) == (1, {"default": 1})
+    assert (census.ready("default"), census.later) == (1, {"default": 1})
     assert len(await engine.jobs.claim(Demand("w", (("default", 9),)))) == 1
     clock.advance(3_601)
     assert [claim.id for claim in await engine.jobs.claim(Demand("w", (("default", 9),)))] == [late.job_id]

@@ -41,7 +41,7 @@ async def everything(engine: MemoryEngine) -> list[object]:
     """Whatever a neighbour can see, but the time."""
     census = await engine.operator.census()
     page = await engine.operator.find(Query(limit=1_000))
-    return [page.jobs, census.counts, census.totals, census.scheduled, await engine.control.queues()]
+    return [page.jobs, census.counts, census.totals, census.later, await engine.control.queues()]
 
 
 class Change(Exception):

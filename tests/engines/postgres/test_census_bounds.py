@@ -164,7 +164,7 @@ async def test_counts_are_exact_and_only_the_oldest_job_lags(engine: PostgresEng
     await put(engine, priority=8)
     await put(engine, queue="other", priority=3)
     found = await engine.operator.census()
-    assert (found.ready("default"), found.ready("other"), found.scheduled) == (3, 1, {"default": 2})
+    assert (found.ready("default"), found.ready("other"), found.later) == (3, 1, {"default": 2})
     assert found.oldest_ready == {"default": clock(), "other": clock()}, "the one handed back lags"
     assert found.oldest_running == {"default": clock()}
     clock.advance(FULL_EVERY / SECOND)
@@ -203,12 +203,12 @@ async def test_the_first_census_of_an_engine_reads_few_dead_entries(
     clock.advance(1)
     await put(engine, 2, delay=HOUR)
     found = await (await make(clock=clock)).operator.census()
-    assert (found.ready("default"), found.scheduled, found.oldest_ready) == (2, {"default": 2}, {"default": since})
+    assert (found.ready("default"), found.later, found.oldest_ready) == (2, {"default": 2}, {"default": since})
     assert reads[-1] == (True, min(reads[-1][1], DEAD // 10 + FEW)), "each tenth was a lease"
     for priority in (4, -4, -4):
         await put(engine, priority=priority)
     found = await (await make(clock=clock)).operator.census()
-    assert (found.ready("default"), found.scheduled, found.oldest_ready) == (5, {"default": 2}, {"default": since})
+    assert (found.ready("default"), found.later, found.oldest_ready) == (5, {"default": 2}, {"default": since})
     await engine.jobs.settle([conclude(claim, Done()) for claim in await take(engine, 4)])
     found = await (await make(clock=clock)).operator.census()
     assert (found.ready("default"), found.oldest_ready) == (1, {"default": clock()})

@@ -139,6 +139,32 @@ async def test_an_older_schema_is_refused_unless_asked_to_upgrade(
     assert await engine.migrate(plan_only=True) == []
 
 
+@pytest.mark.spec("PGOPEN-10")
+async def test_a_breaking_migration_waits_for_the_word_that_older_processes_have_stopped(
+    postgres_url: str, postgres_schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = PostgresEngine(postgres_url, schema=postgres_schema)
+    await older.open()
+    adds = Migration(MIGRATIONS[-1].number + 1, "adds", "CREATE TABLE stoker.later (n int);")
+    breaks = Migration(adds.number + 1, "breaks", "-- breaking: stop all workers\nDROP TABLE stoker.later;")
+    monkeypatch.setattr("stoker.engines.postgres.schema.MIGRATIONS", (*MIGRATIONS, adds, breaks))
+    newer = PostgresEngine(postgres_url, schema=postgres_schema, migrate="auto")
+    with pytest.raises(SchemaMismatch, match=r"stop all workers.*--stopped"):
+        await newer.open()
+    assert len(await newer.migrate(plan_only=True)) == 1  # the one that only adds was applied
+    monkeypatch.setattr("stoker.engines.postgres.schema.MIGRATIONS", MIGRATIONS)
+    again = PostgresEngine(postgres_url, schema=postgres_schema)
+    await again.open()
+    for engine in (older, again):
+        await engine.jobs.insert([Draft(mint(), "work")])
+        await engine.close()
+    monkeypatch.setattr("stoker.engines.postgres.schema.MIGRATIONS", (*MIGRATIONS, adds, breaks))
+    assert len(await newer.migrate(stopped=True)) == 1
+    monkeypatch.setattr("stoker.engines.postgres.schema.MIGRATIONS", MIGRATIONS)
+    with pytest.raises(SchemaMismatch, match=r"stop all workers.*upgrade this process"):
+        await again.open()
+
+
 @pytest.mark.spec("PGOPEN-05")
 async def test_schemas_do_not_know_each_other(postgres_url: str, postgres_schema: str) -> None:
     """Two apps in one database have each their own jobs."""

@@ -70,6 +70,18 @@ async def grouped(engine: PostgresEngine, n: int) -> None:
     )
 
 
+@pytest.mark.spec("LEASE-18")
+async def test_a_renewal_is_one_statement_with_orders_and_without(engine: PostgresEngine, sent: Sent) -> None:
+    for told in (None, b'{"worker":"w","work":"quiet"}'):
+        if told is not None:
+            assert await engine.documents.swap("orders", "w", None, told)
+        sent.clear()
+        renewal = await engine.jobs.renew("w", [])
+        assert renewal.orders == (None if told is None else told.decode())
+        [texts] = [texts for texts in sent.texts.values() if any("UPDATE" in one for one in texts)]
+        assert len(texts) == 1
+
+
 @pytest.mark.spec("PGOP-20")
 async def test_a_settlement_with_everything_sends_few_statements(engine: PostgresEngine, sent: Sent) -> None:
     """The job has a key and a group; its end stores a follow-up with a key."""

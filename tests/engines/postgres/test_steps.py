@@ -9,9 +9,11 @@ import psycopg
 import pytest
 
 from stoker.engines.postgres import PostgresEngine
+from stoker.engines.sql.user_handles.handles import drive
 from stoker.model.job import Claim, Demand, Draft, Settlement, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Suspended
+from stoker.model.query import Delete, Selection
 from stoker.model.steps import Save, Signal, Signaled, Step, StepState, Wakes
 from tests.engines.postgres.test_alter import mint
 from tests.engines.postgres.test_round_trips import Sent, sent
@@ -122,6 +124,27 @@ async def test_an_open_transaction_that_signals_a_suspended_job(engine: Postgres
     assert claim.id == first.id
     [[row]] = await engine.steps.get([first.id])
     assert row.value == b"7"
+
+
+@pytest.mark.spec("PGTX-13")
+async def test_signals_in_a_transaction_do_not_fall_victim_to_a_bulk_change(
+    engine: PostgresEngine, postgres_url: str
+) -> None:
+    """They lock jobs in an order of their own, which may be against that of the change: the change lets go."""
+    batch = await claims(engine, 2)
+    low, high = sorted(claim.id for claim in batch)
+    await engine.jobs.settle([suspended(claim) for claim in batch])
+    with psycopg.connect(postgres_url) as theirs:
+        theirs.execute("set local deadlock_timeout = '600ms'")  # sooner than that of the change
+        assert await engine.steps.signal([Signal(high, "go")], tx=theirs) == [Signaled.TAKEN]
+        change = asyncio.ensure_future(engine.operator.alter(Selection((low, high)), Delete()))
+        with psycopg.connect(postgres_url, autocommit=True) as watch:
+            while not watch.execute("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchall():
+                await asyncio.sleep(0.001)
+        answers = await asyncio.to_thread(lambda: drive(engine.steps.signal([Signal(low, "go")], tx=theirs)))
+        assert answers == [Signaled.TAKEN]
+        theirs.commit()
+        assert (await change).changed == 2
 
 
 @pytest.mark.spec("STEP-07")

@@ -10,6 +10,7 @@ import pytest
 
 from stoker.engines.base import CORRUPT, PLACELESS
 from stoker.engines.redis.record_format import OFFSET
+from stoker.model.budgets import ONLY, Rates
 from stoker.model.control import Tuning
 from stoker.model.groups import into_group, new_group
 from stoker.model.ids import JobId, text
@@ -404,7 +405,12 @@ async def test_a_declaration_that_cannot_be_read_counts_as_none(bench: Bench) ->
 @pytest.mark.spec("FAULT-48")
 @pytest.mark.parametrize(
     ("stored", "is_known"),
-    [(b"{", False), (b"\xff", False), (b"[1,2,3]", False), (b'[{"n":5},5.0,1800000000000000,"x"]', True)],
+    [
+        (b"{", False),
+        (b"\xff", False),
+        (b"[1,2,3]", False),
+        (b'[{"":[5.0,1.0,5.0,5.0,1800000000000000]},false,"x"]', True),
+    ],
     ids=["cut", "no text", "another shape", "declaration"],
 )
 async def test_a_budget_that_cannot_be_read_stops_no_other(bench: Bench, stored: bytes, is_known: bool) -> None:
@@ -415,13 +421,13 @@ async def test_a_budget_that_cannot_be_read_stops_no_other(bench: Bench, stored:
     [named] = (await bench.engine.diagnose()).damaged
     assert named.startswith("budget llm: ")
     found = {one.name: one.declared for one in await bench.engine.control.budgets()}
-    assert found == ({"llm": None} if is_known else {}) | {"sms": Rate(5)}
+    assert found == ({"llm": None} if is_known else {}) | {"sms": Rates({ONLY: Rate(5)})}
     assert (await bench.engine.control.spend("llm", 1)).granted is is_known
     assert await bench.engine.control.drain("llm") is is_known
     assert (await bench.engine.control.spend("sms", 1)).granted
     await bench.engine.control.tune("llm", Rate(6), declared=True)
     assert (await bench.engine.diagnose()).damaged == ()
-    assert [one.declared for one in await bench.engine.control.budgets()] == [Rate(6), Rate(5)]
+    assert [one.declared for one in await bench.engine.control.budgets()] == [Rates({ONLY: Rate(n)}) for n in (6, 5)]
 
 
 @pytest.mark.spec("REDISOPS-18")

@@ -309,6 +309,6 @@ async def test_any_sixteen_bytes_are_an_id(bench: Bench, place: int) -> None:
 async def test_who_is_not_due_stands_alone(bench: Bench) -> None:
     ids = await bench.add(*bench.drafts(3, delay=HOUR))
     assert await bench.waiting() == [[job] for job in ids]
-    assert (await bench.engine.operator.census()).scheduled == {"default": 3}
+    assert (await bench.engine.operator.census()).later == {"default": 3}
     bench.clock.set(bench.clock() + HOUR)
     assert await bench.claim(5) == ids

@@ -77,7 +77,7 @@ async def test_questions_and_actions_reach_every_queue(bench: Bench) -> None:
     ]
     census = await bench.engine.operator.census()
     assert census.by_status()[Status.PENDING] == 9
-    assert census.scheduled == {f"q{n}": 1 for n in range(9) if n % 2}
+    assert census.later == {f"q{n}": 1 for n in range(9) if n % 2}
     assert census.totals["work"].enqueued == 9
     tally = await bench.alter(Cancel(), jobs[7], bench.mint(), jobs[1], jobs[4])
     assert (tally.changed, tally.missing, tally.changed_ids) == (3, 1, (jobs[7], jobs[1], jobs[4]))

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.engines.sql.migrations import Migration, advance, load, pending, plan, split, sql_text, steps
+from stoker.engines.sql.migrations import Migration, advance, load, pending, split, sql_text, steps
 from stoker.model.errors import SchemaMismatch
 
 FIRST = Migration(1, "begin", "CREATE TABLE a (x);\nCREATE TABLE b (x);\n")
 SECOND = Migration(2, "more", "ALTER TABLE a ADD COLUMN y;")
 THIRD = Migration(3, "trigger", "CREATE TRIGGER t AFTER INSERT ON a BEGIN INSERT INTO b VALUES (new.x); END;")
 ALL = (FIRST, SECOND, THIRD)
+BREAKING = Migration(4, "drop", "-- breaking: stop workers of 0.1 (it's gone)\nDROP TABLE b;")
 
 
 class Store:
@@ -75,20 +76,39 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield made
 
 
-@pytest.mark.spec("SQLITE-63")
-def test_the_plan_is_what_is_newer_than_the_schema() -> None:
-    assert plan(0, ALL) == [FIRST, SECOND, THIRD]
-    assert plan(2, ALL) == [THIRD]
-    assert plan(3, ALL) == []
-    assert plan(0, ()) == []
+def ledger(*applied: Migration) -> list[tuple[int, str, str | None]]:
+    return [(one.number, one.checksum, one.breaking) for one in applied]
 
 
 @pytest.mark.spec("SQLITE-63")
-def test_a_schema_newer_than_the_code_is_refused_in_one_sentence() -> None:
-    with pytest.raises(SchemaMismatch, match=r"version 7.*up to 3.*[Uu]pgrade this process"):
-        plan(7, ALL)
-    with pytest.raises(SchemaMismatch, match="version 4"):
-        pending([(n, "x") for n in range(1, 5)], ALL)
+def test_what_is_newer_than_the_schema_is_pending() -> None:
+    assert pending([], ALL) == [FIRST, SECOND, THIRD]
+    assert pending(ledger(FIRST, SECOND), ALL) == [THIRD]
+    assert pending(ledger(*ALL), ALL) == []
+    assert pending([], ()) == []
+
+
+@pytest.mark.spec("SQLITE-63")
+def test_a_schema_that_only_added_is_good_enough_and_a_breaking_one_is_refused_in_one_sentence() -> None:
+    assert pending(ledger(*ALL), (FIRST,)) == []
+    with pytest.raises(SchemaMismatch, match=r"version 4.*up to 3.*stop workers of 0\.1.*[Uu]pgrade this process"):
+        pending(ledger(*ALL, BREAKING), ALL)
+
+
+@pytest.mark.spec("SQLITE-63")
+def test_a_breaking_migration_waits_for_the_word_that_older_code_has_stopped(store: Store) -> None:
+    store.migrate(ALL)
+    with pytest.raises(SchemaMismatch, match=r"0004_drop.*stop workers of 0\.1.*stoker migrate --stopped"):
+        store.migrate((*ALL, BREAKING))
+    assert [row[0] for row in store.ledger()] == [1, 2, 3]
+    assert "-- breaking: stop workers of 0.1 (it's gone)\nBEGIN;" in sql_text([BREAKING])
+    store.connection.execute("BEGIN IMMEDIATE")
+    assert advance(store.execute, (*ALL, BREAKING), stopped=True) == BREAKING
+    store.connection.execute("COMMIT")
+    assert store.execute("SELECT breaking FROM stoker_migration WHERE number > 2", ()) == [
+        (None,),
+        ("stop workers of 0.1 (it's gone)",),
+    ]
 
 
 @pytest.mark.spec("SQLITE-64")
@@ -104,7 +124,7 @@ def test_a_migration_that_changed_after_it_was_applied_is_refused(store: Store) 
 @pytest.mark.spec("SQLITE-64")
 def test_a_hole_in_the_ledger_is_refused() -> None:
     with pytest.raises(SchemaMismatch, match="0001_begin is missing"):
-        pending([(2, SECOND.checksum)], ALL)
+        pending(ledger(SECOND), ALL)
 
 
 @pytest.mark.spec("SQLITE-65")

@@ -1,4 +1,4 @@
-"""Migrations: applied once, atomically, by the first process, and never by older code."""
+"""Migrations: applied once, atomically, by the first process; older code works beside those that only add."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ pytestmark = pytest.mark.engine("sqlite")
 mint = Mint(lambda: time.time_ns() // 1000, os.urandom)
 KNOWN = schema.MIGRATIONS
 NEXT = Migration(len(KNOWN) + 1, "next", "CREATE TABLE stoker_next (a); INSERT INTO stoker_next VALUES (1);")
+BREAKING = Migration(NEXT.number, "gone", "-- breaking: stop all workers\nCREATE TABLE stoker_other (a);")
 BROKEN = Migration(NEXT.number, "broken", "CREATE TABLE stoker_next (a); CREATE TABLE stoker_next (a);")
 
 
@@ -88,18 +89,42 @@ async def test_opening_upgrades_and_keeps_what_is_stored(
 
 
 @pytest.mark.spec("SQLITE-75", "SQLITE-78")
-async def test_older_code_refuses_an_upgraded_database(
-    path: Path, engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+async def test_older_code_refuses_a_database_with_a_breaking_migration(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "MIGRATIONS", (*KNOWN, NEXT))
     await engine.migrate()
+    monkeypatch.setattr(schema, "MIGRATIONS", (*KNOWN, BREAKING))
+    with pytest.raises(SchemaMismatch, match=r"stop all workers.*--stopped"):
+        await engine.open()
+    await engine.migrate(stopped=True)
     monkeypatch.setattr(schema, "MIGRATIONS", KNOWN)
-    sentence = rf"version {NEXT.number}.*up to {len(KNOWN)}"
+    sentence = rf"version {NEXT.number}.*up to {len(KNOWN)}.*stop all workers"
     for plan_only in (True, False):
         with pytest.raises(SchemaMismatch, match=sentence):
             await engine.migrate(plan_only=plan_only)
     with pytest.raises(SchemaMismatch, match=sentence):
         await engine.open()
+
+
+@pytest.mark.spec("SQLITE-75", "SQLITE-78")
+async def test_a_new_database_needs_no_word_for_a_breaking_migration(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "MIGRATIONS", (*KNOWN, BREAKING))
+    await engine.open()
+    assert await engine.migrate(plan_only=True) == []
+
+
+@pytest.mark.spec("SQLITE-75")
+async def test_older_code_works_beside_a_migration_that_only_added(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "MIGRATIONS", (*KNOWN, NEXT))
+    await engine.migrate()
+    monkeypatch.setattr(schema, "MIGRATIONS", KNOWN)
+    assert await engine.migrate(plan_only=True) == []
+    await engine.open()
+    await engine.jobs.insert([Draft(job_id=mint(), kind="work")])
 
 
 @pytest.mark.spec("SQLITE-64", "SQLITE-78")

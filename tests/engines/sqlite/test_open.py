@@ -78,13 +78,15 @@ async def made(path: Path) -> AsyncIterator[Callable[..., SqliteEngine]]:
 
 
 @pytest.mark.spec("SQLITE-75")
-async def test_a_schema_newer_than_the_code_is_refused(path: Path, made: Callable[..., SqliteEngine]) -> None:
+async def test_a_schema_that_this_code_does_not_survive_is_refused(
+    path: Path, made: Callable[..., SqliteEngine]
+) -> None:
     engine = made()
     await engine.open()
     await engine.jobs.insert([draft()])
     await engine.close()
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO stoker_migration VALUES (99, 'future', 'x')")
+        connection.execute("INSERT INTO stoker_migration VALUES (99, 'future', 'x', 'stop all workers')")
     before = path.read_bytes()
     with pytest.raises(SchemaMismatch, match=r"version 99.*up to \d+.*upgrade this process"):
         await engine.open()

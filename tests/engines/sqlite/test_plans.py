@@ -90,6 +90,7 @@ PLANS = {
     "census_oldest": [f"{READY} (qid=? AND priority=? AND due<?)"],
     "census_due": [f"{READY} (qid=? AND priority=? AND due<?)"],
     "census_scheduled": [f"{READY} (qid=? AND priority=? AND due>?)"],
+    "census_waiting": ["SCAN r USING COVERING INDEX stoker_ready_waiting"],
     "queue_due": [f"{READY} (qid=? AND priority=? AND due<?)"],
     "expire_jobs": ["SEARCH stoker_done USING INDEX stoker_done_expires (expires<?)"],
     "expire_done": ["SEARCH stoker_done USING INDEX stoker_done_kept (<expr>=? AND finished<?)"],
@@ -137,6 +138,10 @@ PLANS = {
         f"SEARCH b {BODY} LEFT-JOIN",
     ],
     "expire_keys": ["SEARCH stoker_dedupe USING COVERING INDEX stoker_dedupe_until (until<?)"],
+    "budget_keys": ["SEARCH stoker_budget_keys USING INDEX stoker_budget_keys_full (name=?)"],
+    "budget_key": ["SEARCH stoker_budget_keys USING PRIMARY KEY (name=? AND key=?)"],
+    "budget_keys_named": ["SEARCH k USING PRIMARY KEY (name=? AND key=?)"],
+    "budget_keys_forget": ["SEARCH k USING COVERING INDEX stoker_budget_keys_full (name=? AND full_at<?)"],
     "expire_received": ["SEARCH stoker_received USING COVERING INDEX stoker_received_until (until<?)"],
     "subqueue": ["SEARCH stoker_subqueues USING INDEX sqlite_autoindex_stoker_subqueues_1 (qid=? AND name=?)"],
     "subqueues_touched": ["SEARCH stoker_subqueues USING INDEX stoker_subqueues_timers (qid=? AND next<?)"],
@@ -150,7 +155,7 @@ PLANS = {
     ],
 }
 
-SORTED = {"points_of_queues", "events_late"}
+SORTED = {"points_of_queues", "events_late", "budget_keys_named"}
 """What is found in the order of an index and shown in another: few rows."""
 
 STREAMS = {"streams", "partitions", "consumers", "cursors", "parked", "json_each"}
@@ -178,6 +183,7 @@ MAY_SCAN = {
     "diagnose_bodiless": "a check-up by a person, to its limit",
     "diagnose_groups": "a check-up by a person, to its limit",
     "census_subqueues": "the states of subqueues and what waits in them",
+    "census_waiting": "suspended jobs, by an index that no other job is in",
     "events_removed": "the places of the ids that are given",
     "group_kept": "the places of the ids that are given",
 }
@@ -213,7 +219,7 @@ def fill(connection: sqlite3.Connection, rows: int) -> None:
             "WHERE seq % 2 = 0"
         )
         connection.execute(
-            "INSERT INTO stoker_done SELECT id, seq, qid, 3 + seq % 5, 1, 1, 1, 1, seq, 0, 3, NULL, NULL "
+            "INSERT INTO stoker_done SELECT id, seq, qid, 3 + seq % 5, 1, 1, 1, 1, seq, 0, 3, 0, NULL, NULL "
             "FROM stoker_body WHERE seq % 2 = 1"
         )
     connection.commit()

@@ -64,11 +64,11 @@ async def test_hosts_that_start_at_once_make_one_schema(server: PostgresServer, 
 
 
 @pytest.mark.spec("PGFAULT-42")
-async def test_a_schema_newer_than_the_code_is_refused_and_left_alone(
+async def test_a_schema_that_older_code_does_not_survive_is_refused_and_left_alone(
     server: PostgresServer, schema: str, make: Make
 ) -> None:
     async with opened(make()):
-        server.sql(f"insert into {schema}.stoker_migration values (9999, 'from_the_future', 'x')")
+        server.sql(f"insert into {schema}.stoker_migration values (9999, 'from_the_future', 'x', 'stop all workers')")
     before = shape(server, schema)
     for migrate in ("manual", "auto"):
         with pytest.raises(SchemaMismatch, match="upgrade this process"):

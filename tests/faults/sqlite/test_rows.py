@@ -421,7 +421,7 @@ async def test_settings_that_cannot_be_read_count_as_not_declared(engine: Sqlite
     await engine.control.tune("default", Tuning(workers=3), declared=True)
     await engine.control.tune("llm", Rate(5), declared=True)
     spoil(engine, "UPDATE stoker_queues SET declared = '{' WHERE name = ?", "default")
-    spoil(engine, "UPDATE stoker_budgets SET declared = '[' WHERE name = ?", "llm")
+    spoil(engine, """UPDATE stoker_budgets SET budget = json_set(budget, '$[2]', 'x') WHERE name = ?""", "llm")
     [queue] = await engine.control.queues()
     [budget] = await engine.control.budgets()
     assert (queue.workers, queue.declared, budget.declared) == (3, None, None)

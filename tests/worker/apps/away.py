@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,17 @@ from stoker.model.errors import EngineUnavailable
 class Flaky(SqliteEngine):
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         super().__init__(path, **options)
-        renew = self.jobs.renew
+        for facet, name in ((self.jobs, "renew"), (self.operator, "census")):
+            setattr(facet, name, _flaky(getattr(facet, name)))
 
-        async def flaky(*args: Any, **kwargs: Any) -> Any:
-            if Path(os.environ["AWAY"]).exists():
-                raise EngineUnavailable("the cable is out")
-            return await renew(*args, **kwargs)
 
-        self.jobs.renew = flaky  # type: ignore[method-assign]
+def _flaky(call: Callable[..., Any]) -> Callable[..., Any]:
+    async def flaky(*args: Any, **kwargs: Any) -> Any:
+        if Path(os.environ["AWAY"]).exists():
+            raise EngineUnavailable("the cable is out")
+        return await call(*args, **kwargs)
+
+    return flaky
 
 
 jobs = Stoker(Flaky(os.environ["STORE"]))

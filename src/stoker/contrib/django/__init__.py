@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stoker.contrib.django.app import DjangoStoker
     from stoker.contrib.django.backend import StokerBackend as StokerBackend
+    from stoker.contrib.django.streams import ajob_stream as ajob_stream
+    from stoker.contrib.django.streams import job_stream as job_stream
 
     jobs: DjangoStoker
 
-__all__ = ["StokerBackend", "jobs"]
+__all__ = ["StokerBackend", "ajob_stream", "job_stream", "jobs"]
 
 
 if not TYPE_CHECKING:  # a checker would take it for a promise that every name exists
 
     def __getattr__(name: str) -> Any:
-        """Make the app, or import the backend, on first use."""
+        """Make the app, or import the rest, on first use."""
         if name == "jobs":
             from stoker.contrib.django.app import the_app
 
@@ -29,4 +31,8 @@ if not TYPE_CHECKING:  # a checker would take it for a promise that every name e
             from stoker.contrib.django.backend import StokerBackend
 
             return StokerBackend
+        if name in {"job_stream", "ajob_stream"}:
+            from stoker.contrib.django import streams
+
+            return getattr(streams, name)
         raise AttributeError(f"module 'stoker.contrib.django' has no attribute {name!r}")

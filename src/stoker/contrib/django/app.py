@@ -128,7 +128,7 @@ class DjangoStoker(Stoker):
 
     def pool_at(self, url: str) -> EnginePool:
         """New engines for the store at another address, with the same options."""
-        pool = EnginePool(engine_maker(url, self._engine_options))
+        pool = EnginePool(engine_maker(url, self._engine_options), around=self.around)
         pool.added = self._watch_closings
         return pool
 

@@ -23,6 +23,7 @@ from django.db import connections
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
+from stoker import views
 from stoker.codec.signature import display
 from stoker.context import Context, current
 from stoker.contrib.django.app import the_app
@@ -41,17 +42,19 @@ from stoker.contrib.django.task_api import (
     task_backends,
 )
 from stoker.hooks import FailedRun
+from stoker.model import ids
 from stoker.model.errors import InvalidInput, NotFound, StokerError
 from stoker.model.job import Status, Stored, check_name
 from stoker.model.markers import REST
 from stoker.model.time import moment
 from stoker.options import parse
+from stoker.origins import origins_of
 from stoker.settings import check_known
 from stoker.task import Task as StokerTask
 from stoker.views import Job
 
 PER_JOB: Final = (
-    *("attempts", "backoff", "timeout", "unique", "expires", "keep", "metadata", "isolation", "limit"),
+    *("attempts", "backoff", "timeout", "unique", "expires", "keep", "metadata", "isolation", "limit", "label"),
     *("delay", "tenant", "tx"),
 )
 PER_TASK: Final = ("retry_on", "give_up_on", "retry_if", "crashes")
@@ -69,7 +72,7 @@ STATUSES: Final = {
 """Every other status is a failure."""
 
 UNKNOWN_WORKER: Final = "unknown"
-"""Stands for the worker of an earlier attempt, which the record does not name."""
+"""Stands for the worker of an attempt that the store does not name: it was forgotten, or the attempt left no error."""
 
 _tasks: dict[str, DjangoTask] = {}
 _receivers = ThreadPoolExecutor(1, "stoker-signals")
@@ -88,6 +91,7 @@ class DjangoTask(Task):
     metadata: Mapping[str, str] | None = None
     isolation: Any = None
     limit: Any = None
+    label: Any = None
     delay: Any = None
     tenant: str | None = None
     tx: Any = None
@@ -205,12 +209,12 @@ class StokerBackend(BaseTaskBackend):
     def get_result(self, result_id: Any) -> Any:
         """The result as the store has it now."""
         with _missing(result_id):
-            return self._of_record(_handle(result_id).refresh_sync())
+            return self._of_record(the_app().run(_record(str(result_id))))
 
     async def aget_result(self, result_id: Any) -> Any:
         """The result as the store has it now."""
         with _missing(result_id):
-            return self._of_record(await _handle(result_id).refresh())
+            return self._of_record(await _record(str(result_id)))
 
     def _of_record(self, job: Job) -> Any:
         task = _task_of(job.kind)
@@ -229,7 +233,7 @@ class StokerBackend(BaseTaskBackend):
             last_attempted_at=_local(job.started_at),
             finished_at=_local(job.finished_at),
             errors=[_error(run.error) for run in job.history],
-            worker_ids=_workers(job.attempts, job.worker),
+            worker_ids=_workers(job.attempts, job.worker, job),
         )
         if job.status is Status.DONE:
             object.__setattr__(result, "_return_value", display(job.result))  # as Django's own backends do
@@ -245,8 +249,13 @@ def _missing(result_id: Any) -> Iterator[None]:
         raise TaskResultDoesNotExist(result_id) from None
 
 
-def _handle(result_id: Any) -> Any:
-    return the_app().handle(str(result_id))
+async def _record(id_: str) -> Job:
+    """A job as the store has it, with the workers of its attempts. Raises `NotFound`."""
+    app = the_app()
+    [found] = await (await app.engine()).operator.get([ids.parse(id_)])
+    if found is None:
+        raise NotFound.job(id_)
+    return views.job(found, await origins_of(app, found))
 
 
 # --- functions as tasks -------------------------------------------------------------------------------------------
@@ -279,12 +288,16 @@ def _handler(task: Any) -> Callable[..., Any]:
     """The function as a handler of Stoker's: with its parameters, without their types, and without `context`."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        run = _Run(task, args)
+        run = _Run(task, args, the_app().run(_before(current().id)) if asks_for_more() else None)
         return run.returned(task.func(*run.args, **kwargs))
 
     async def run_async(*args: Any, **kwargs: Any) -> Any:
-        run = _Run(task, args)
+        run = _Run(task, args, await _before(current().id) if asks_for_more() else None)
         return run.returned(await task.func(*run.args, **kwargs))
+
+    def asks_for_more() -> bool:
+        """Does it take the context, of which earlier attempts are a part?"""
+        return task.takes_context and current().attempt > 1
 
     found: Any = run_async if inspect.iscoroutinefunction(task.func) else run
     functools.update_wrapper(found, task.func)
@@ -303,8 +316,8 @@ class NotJson(TypeError):
 class _Run:
     """One run of a task: its result in progress, and Django's signals around it."""
 
-    def __init__(self, task: Any, args: tuple[Any, ...]) -> None:
-        self._result = _running(task, current())
+    def __init__(self, task: Any, args: tuple[Any, ...], before: Job | None) -> None:
+        self._result = _running(task, current(), before)
         self.args = (TaskContext(task_result=self._result), *args) if task.takes_context else args
         signals.task_started.send(StokerBackend, task_result=self._result)
 
@@ -321,7 +334,15 @@ class _Run:
         return value
 
 
-def _running(task: Any, context: Context) -> Any:
+async def _before(id_: str) -> Job | None:
+    """The record of a running job, for its earlier attempts; None: the store cannot be read, and the task runs."""
+    try:
+        return await _record(id_)
+    except StokerError:
+        return None
+
+
+def _running(task: Any, context: Context, before: Job | None) -> Any:
     claim, began = context.claim, _local(context.started_at)
     args, kwargs = _arguments(claim.kind, claim.payload, claim.options.metadata or {})
     return _result(
@@ -333,8 +354,8 @@ def _running(task: Any, context: Context) -> Any:
         enqueued_at=_local(moment(claim.created_at)),
         started_at=began,
         last_attempted_at=began,
-        errors=[] if claim.last_error is None else [_error(claim.last_error)],
-        worker_ids=_workers(claim.attempt, claim.worker),
+        errors=_errors(claim.last_error) if before is None else [_error(run.error) for run in before.history],
+        worker_ids=_workers(claim.attempt, claim.worker, before),
     )
 
 
@@ -346,7 +367,7 @@ def _died(failed: FailedRun) -> None:
 
 
 def _send_failed(task: Any, failed: FailedRun) -> None:
-    errors, workers = [_error(failed.error)], _workers(failed.attempt, None)
+    errors, workers = _errors(failed.error), _workers(failed.attempt, None)
     now = timezone.now()
     result = _result(
         task, failed.job, TaskResultStatus.FAILED, [], {}, finished_at=now, errors=errors, worker_ids=workers
@@ -413,9 +434,18 @@ def _arguments(kind: str, payload: bytes, metadata: Mapping[str, str]) -> tuple[
     return [*by_place, *rest], by_name
 
 
-def _workers(attempts: int, worker: str | None) -> list[str]:
-    """The workers of all attempts: the record names the one that runs the job now."""
-    return [] if attempts == 0 else [*([UNKNOWN_WORKER] * (attempts - 1)), worker or UNKNOWN_WORKER]
+def _workers(attempts: int, worker: str | None, job: Job | None = None) -> list[str]:
+    """The workers of all attempts: `worker` runs the job now, and the record names those of failures and of the end."""
+    named = {run.attempt: run.origin.worker for run in (() if job is None else job.history) if run.origin is not None}
+    if job is not None and job.origin is not None:
+        named[attempts] = job.origin.worker
+    if worker is not None:
+        named[attempts] = worker
+    return [named.get(attempt, UNKNOWN_WORKER) for attempt in range(1, attempts + 1)]
+
+
+def _errors(text: str | None) -> list[Any]:
+    return [] if text is None else [_error(text)]
 
 
 def _error(text: str) -> Any:

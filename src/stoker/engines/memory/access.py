@@ -18,7 +18,7 @@ from stoker.engines.memory.streams import StreamUnit
 from stoker.engines.memory.transaction import MemoryTransaction
 from stoker.engines.memory.waiters import Waiter
 from stoker.engines.shared.audit_lines import tell
-from stoker.engines.shared.job_end_waiters import WANT, JobEndWaiters, Message
+from stoker.engines.shared.job_end_waiters import LOOK, WANT, JobEndWaiters, Message
 from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.engines.shared.waiters import TopicWaiters
 from stoker.model.audit import AuditEntry
@@ -110,6 +110,10 @@ class Access:
         self.check()
         return await self.ends.wait(job, timeout)
 
+    async def news(self, job: JobId, seen: int, timeout: float) -> int:
+        self.check()
+        return await self.ends.news(job, seen, timeout)
+
     async def _ended(self, jobs: Sequence[JobId]) -> list[JobId]:
         with self.read as store:
             found = [(job, store.jobs.get(job)) for job in jobs]
@@ -121,14 +125,14 @@ class Access:
 
     def _notify_ends(self, message: Message, jobs: Collection[JobId]) -> None:
         """The waiters of twins belong to other loops."""
-        if message == WANT:
-            self.store.interest.note(jobs)
+        if message in (WANT, LOOK):
+            self.store.interest.note(jobs, message)
             return
         with self.store.lock:
             others = [(ends, loop) for ends, loop in self.store.attending.items() if ends is not self.ends]
         for ends, loop in others:
             with suppress(RuntimeError):  # a loop that was closed without its engine
-                loop.call_soon_threadsafe(ends.over, jobs)
+                loop.call_soon_threadsafe(ends.take, message, jobs)
 
 
 class Call:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from stoker.engines.base import OPERATIONS
 from stoker.engines.memory.access import Facet
-from stoker.engines.memory.control import recount
+from stoker.engines.memory.control import forget_full, recount
+from stoker.engines.memory.insert import room
 from stoker.engines.memory.store import Store
 from stoker.engines.shared import one_by_one
 from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
+from stoker.model.archive import Archived, Put
 from stoker.model.audit import By, of_alter
 from stoker.model.job import FINISHED
 from stoker.model.operations import written_before
-from stoker.model.query import Change, Expired, Retention, Selection, Sweep, Tally, bounded
+from stoker.model.query import Change, Expired, Retention, Selection, Sweep, Tally, bounded, kind_points_between
 from stoker.model.time import Instant
 from stoker.model.unique import Kept
 
@@ -28,6 +31,10 @@ class Alterer(Facet):
             store.enter(by, of_alter(selection, change, tally))
         self._access.ends.altered(selection, change, tally)
         return tally
+
+    async def put(self, jobs: Sequence[Archived]) -> list[Put]:
+        with self._write as store:
+            return store.run(_put, jobs)
 
     async def expire(self, retention: Retention) -> Expired:
         return await in_steps(retention, partial(self._expire, retention))
@@ -46,6 +53,13 @@ def _alter(store: Store, unit: UnitOfWork, selection: Selection, change: Change)
     return one_by_one.tally(selection, [alteration])
 
 
+def _put(store: Store, unit: UnitOfWork, jobs: Sequence[Archived]) -> list[Put]:
+    """Store jobs of another store."""
+    store.load(unit, one_by_one.wanted_by_archived(jobs))
+    with room(store, unit):
+        return one_by_one.put(unit, jobs)
+
+
 def _expire(store: Store, sweep: Sweep, retention: Retention, now: Instant) -> Expired:
     """Remove what is past its time, of one sweep."""
     match sweep:
@@ -54,7 +68,8 @@ def _expire(store: Store, sweep: Sweep, retention: Retention, now: Instant) -> E
         case Sweep.EVENTS:
             return Expired(events=store.event_log.expire_events(now - retention.events))
         case Sweep.POINTS:
-            return Expired(points=store.event_log.expire_points(now - retention.points))
+            log, kinds = store.event_log, kind_points_between(retention, now)
+            return Expired(points=log.expire_points(now - retention.points) + log.expire_kind_points(*kinds))
         case Sweep.PRESENCES:
             silent = [name for name, one in store.presences.items() if one.seen_at < now - retention.presences]
             for name in silent:
@@ -84,6 +99,8 @@ def _expire(store: Store, sweep: Sweep, retention: Retention, now: Instant) -> E
             for name, _ in old:
                 del found[name]
             return Expired(operations=len(old))
+        case Sweep.BUCKETS:
+            return Expired(buckets=forget_full(store, retention.limit, now))
 
 
 def _expire_jobs(store: Store, retention: Retention, now: Instant) -> Expired:

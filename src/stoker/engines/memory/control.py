@@ -12,23 +12,26 @@ import msgspec
 from stoker.engines.memory.access import Facet
 from stoker.engines.memory.store import Store
 from stoker.model.audit import By, of_setting
-from stoker.model.control import (
+from stoker.model.budgets import (
+    Buckets,
     Budget,
-    NamedLock,
-    Presence,
-    Queue,
-    Tuning,
+    KeyBuckets,
+    Rates,
+    Spend,
+    at_hand,
     budgeted,
-    may_release,
-    may_take,
-    opens,
-    tuned,
+    emptied,
+    forgets,
+    full_at,
+    is_full,
+    spend_of,
 )
+from stoker.model.control import NamedLock, Presence, Queue, Tuning, may_release, may_take, opens, tuned
 from stoker.model.ids import JobId
 from stoker.model.job import check_name, check_span
 from stoker.model.query import Repair
 from stoker.model.subqueues import SubqueueView, recounted, slot_of, suspicious, view
-from stoker.model.throttle import Bucket, Grant, Rate, drained, spend, wait_hint
+from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
 
 
@@ -39,9 +42,11 @@ class Control(Facet):
         with self._read as store:
             return [store.queue(name) for name in sorted(store.rows.keys() | store.waiting.keys())]
 
-    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
+    async def tune(
+        self, name: str, tuning: Tuning | Rate | Rates, *, declared: bool = False, by: By | None = None
+    ) -> bool:
         with self._write as store:
-            if isinstance(tuning, Rate):
+            if not isinstance(tuning, Tuning):
                 budget = store.budgets.get(name)
                 store.budgets[name] = rated = budgeted(budget, name, tuning, store.now(), declared=declared)
                 store.enter(by, of_setting("limits.tune", f"limit {name}", budget, rated))
@@ -52,7 +57,13 @@ class Control(Facet):
             return changed
 
     async def subqueues(
-        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
+        self,
+        queue: str,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        names: Sequence[str] | None = None,
+        counted: bool = False,
     ) -> list[SubqueueView]:
         with self._read as store:
             found = store.subqueues.get(queue)
@@ -60,28 +71,35 @@ class Control(Facet):
             chosen = sorted(states if names is None else states.keys() & set(names))
             page = [name for name in chosen if after is None or name > after][: max(limit, 0)]
             holders = _holders(store, queue, set(page))
-            return [view(queue, states[name], sorted(holders[name])) for name in page]
+            waiting = found.waiting(store.now()) if found is not None and counted else None
+            return [view(queue, states[name], sorted(holders[name]), waiting) for name in page]
 
     async def budgets(self) -> list[Budget]:
         with self._read as store:
             return [budget for _, budget in sorted(store.budgets.items())]
 
-    async def spend(self, name: str, n: int = 1) -> Grant:
+    async def buckets(self, budget: str, *, limit: int = 100, keys: Sequence[str] | None = None) -> list[KeyBuckets]:
+        with self._read as store:
+            known, kept = store.budgets.get(budget), store.budget_keys.get(budget, {})
+            chosen = [key for key in kept if keys is None or key in keys]
+            chosen.sort(key=lambda key: (full_at(kept[key]), key), reverse=True)
+            found = [(key, at_hand(known, key, kept[key], store.now())) for key in chosen[: max(limit, 0)]]
+            return [KeyBuckets(key, buckets) for key, buckets in found if buckets is not None]
+
+    async def spend(self, name: str, n: int | Spend = 1) -> Grant:
+        asked = spend_of(n)
         with self._write as store:
-            budget = store.budgets.get(name)
-            if budget is None:
-                return Grant(granted=False, wait=wait_hint(None))
-            bucket, grant = spend(budget.bucket, n, store.now())
-            _fill(store, budget, bucket)
+            after, grant = asked.of(store.budgets.get(name), _kept(store, name, asked.key), store.now())
+            if after is not None:
+                _keep(store, name, asked.key, after)
             return grant
 
-    async def drain(self, name: str) -> bool:
+    async def drain(self, name: str, *, key: str | None = None) -> bool:
         with self._write as store:
-            budget = store.budgets.get(name)
-            if budget is None:
-                return False
-            _fill(store, budget, drained(budget.bucket, store.now()))
-            return True
+            after = emptied(store.budgets.get(name), key, _kept(store, name, key), store.now())
+            if after is not None:
+                _keep(store, name, key, after)
+            return after is not None
 
     async def lock(self, name: str, owner: str, lease: Span) -> bool:
         check_name("lock", name)
@@ -122,8 +140,29 @@ def _tune_queue(store: Store, before: Queue, tuning: Tuning, now: Instant, *, de
     return True
 
 
-def _fill(store: Store, budget: Budget, bucket: Bucket) -> None:
-    store.budgets[budget.name] = msgspec.structs.replace(budget, bucket=bucket)
+def _kept(store: Store, budget: str, key: str | None) -> Buckets | None:
+    return None if key is None else store.budget_keys.get(budget, {}).get(key)
+
+
+def _keep(store: Store, budget: str, key: str | None, buckets: Buckets) -> None:
+    if key is None:
+        store.budgets[budget] = msgspec.structs.replace(store.budgets[budget], buckets=buckets)
+    else:
+        store.budget_keys.setdefault(budget, {})[key] = buckets
+
+
+def forget_full(store: Store, limit: int, now: Instant) -> int:
+    """Forget keys of budgets whose buckets are full again, up to `limit` of them."""
+    gone = [
+        (budget, key)
+        for budget, kept in store.budget_keys.items()
+        if forgets(store.budgets[budget], now)
+        for key, buckets in kept.items()
+        if is_full(buckets, now)
+    ][: max(limit, 0)]
+    for budget, key in gone:
+        del store.budget_keys[budget][key]
+    return len(gone)
 
 
 def _holders(store: Store, queue: str, names: set[str]) -> dict[str, list[JobId]]:

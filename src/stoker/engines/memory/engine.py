@@ -54,7 +54,7 @@ class Jobs:
         self.reap = leases.reap
         self.ahead = finder.ahead
         self.wait = access.wait
-        self.ended = access.ended
+        self.ended, self.news = access.ended, access.news
         self.wake = access.wake
 
 
@@ -67,6 +67,7 @@ class Operator:
         self.find = finder.find
         self.census = finder.census
         self.alter = alterer.alter
+        self.put = alterer.put
         self.expire = alterer.expire
 
 
@@ -182,7 +183,7 @@ class MemoryEngine:
         """Take other handles as `tx=` than the store's own, in all engines on it."""
         self._store.adopt = adopt
 
-    async def migrate(self, *, plan_only: bool = False) -> list[str]:  # noqa: ARG002 - there is no schema
+    async def migrate(self, *, plan_only: bool = False, stopped: bool = False) -> list[str]:  # noqa: ARG002 - there is no schema
         return []
 
     async def migration_script(self) -> None:

@@ -25,7 +25,7 @@ from stoker.model.events import (
     Window,
 )
 from stoker.model.ids import JobId
-from stoker.model.stats import merge
+from stoker.model.stats import BY_KIND, merge
 from stoker.model.time import MINUTE, Instant, Span
 
 MOST_EVENTS = 100_000
@@ -197,6 +197,13 @@ class EventLog:
     def expire_points(self, before: Instant) -> int:
         """Remove older points; return how many."""
         old = [key for key in self._points if key[0] < before]
+        for key in old:
+            del self._points[key]
+        return len(old)
+
+    def expire_kind_points(self, since: Instant, until: Instant) -> int:
+        """Remove the points of kinds of a time; return how many."""
+        old = [key for key in self._points if since <= key[0] < until and key[2] in BY_KIND]
         for key in old:
             del self._points[key]
         return len(old)

@@ -111,7 +111,8 @@ def _walk(records: Mapping[JobId, Record], query: Query) -> list[JobId]:
 def _census(store: Store, now: Instant) -> Census:
     """Every count at this instant."""
     counts: Counter[tuple[str, str, Status]] = Counter()
-    scheduled: Counter[str] = Counter()
+    later: Counter[str] = Counter()
+    waiting: Counter[str] = Counter()
     ready: dict[str, Instant] = {}
     running: dict[str, Instant] = {}
     for record in store.jobs.values():
@@ -121,7 +122,8 @@ def _census(store: Store, now: Instant) -> Census:
             assert record.started_at is not None
             running[queue] = min(running.get(queue, record.started_at), record.started_at)
         elif record.status is Status.PENDING and record.scheduled_at > now:
-            scheduled[queue] += 1
+            later[queue] += 1
+            waiting[queue] += record.suspended
         elif record.status is Status.PENDING:
             ready[queue] = min(ready.get(queue, record.scheduled_at), record.scheduled_at)
     order = list(Status)
@@ -129,7 +131,8 @@ def _census(store: Store, now: Instant) -> Census:
     return Census(
         at=now,
         counts=tuple(Count(*key, n) for key, n in counted),
-        scheduled=dict(sorted(scheduled.items())),
+        later=dict(sorted(later.items())),
+        waiting={queue: n for queue, n in sorted(waiting.items()) if n},
         oldest_ready=dict(sorted(ready.items())),
         oldest_running=running,
         totals={kind: _totals(store, kind) for kind in sorted({kind for kind, _ in store.totals})},

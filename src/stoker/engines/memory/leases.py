@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stoker.engines.base import CONTROL, LEASE, ORPHANED_AFTER
+from stoker.engines.base import CONTROL, LEASE, ORDERS, ORPHANED_AFTER
 from stoker.engines.memory.access import Facet
 from stoker.engines.memory.ready_queue import ReadyQueue
 from stoker.engines.memory.store import Store
@@ -108,7 +108,7 @@ def _compare(store: Store, worker: str, held: Sequence[tuple[JobId, int]], now: 
         for record in mine.values()
         if (record.id, record.token) not in pairs and now - (record.started_at or now) > ORPHANED_AFTER
     ]
-    return Renewal(True, lost, canceling, orphaned)
+    return Renewal(True, lost, canceling, orphaned, store.documents.get(ORDERS, {}).get(worker))
 
 
 def _reap(store: Store, by: str, owners: set[str], limit: int, now: Instant) -> list[Claim]:

@@ -42,6 +42,10 @@ class ReadyQueue:
             found += self.heads[start : min(later, start + n - len(found))]
         return found
 
+    def count_due(self, now: Instant) -> int:
+        """How many jobs are due."""
+        return sum(later - start for start, later, _ in self._priorities(now))
+
     def take(self, taken: Sequence[Head]) -> None:
         """Take out jobs that `due` returned; where nothing is scheduled before them, they stand first."""
         if self.heads[: len(taken)] == taken:

@@ -14,7 +14,7 @@ from stoker.engines.shared.unit_of_work import UnitOfWork
 from stoker.model.audit import By, of_signal
 from stoker.model.ids import JobId
 from stoker.model.job import Verdict
-from stoker.model.steps import Save, Signal, Signaled, Step
+from stoker.model.steps import Save, Signal, Signaled, Step, is_page
 
 _in_order = attrgetter("at", "name")
 
@@ -23,11 +23,20 @@ class Steps(Facet):
     """What jobs have finished and what they wait for."""
 
     async def save(self, saves: Sequence[Save], *, tx: Transaction | None = None) -> list[Verdict]:
-        return self._run(tx, _save, tuple(saves))
+        verdicts = self._run(tx, _save, tuple(saves))
+        if tx is None:
+            self._access.ends.saved(saves, verdicts)
+        return verdicts
 
     async def get(self, ids: Sequence[JobId]) -> list[list[Step]]:
         with self._read as store:
-            return [sorted(store.steps.get(job, {}).values(), key=_in_order) for job in ids]
+            found = [[row for row in store.steps.get(job, {}).values() if not is_page(row.name)] for job in ids]
+        return [sorted(rows, key=_in_order) for rows in found]
+
+    async def emitted(self, job: JobId, after: int = 0) -> list[Step]:
+        with self._read as store:
+            pages = [row for row in store.steps.get(job, {}).values() if is_page(row.name) and (row.until or 0) > after]
+        return sorted(pages, key=attrgetter("until"))
 
     async def signal(
         self, signals: Sequence[Signal], *, tx: Transaction | None = None, by: By | None = None

@@ -29,7 +29,8 @@ from stoker.engines.shared.job_end_waiters import Interest, JobEndWaiters
 from stoker.engines.shared.unit_of_work import Hold, UnitOfWork, Wanted
 from stoker.engines.shared.waiters import TopicWaiters
 from stoker.model.audit import AuditEntry, By, Deed
-from stoker.model.control import Budget, NamedLock, Presence, Queue
+from stoker.model.budgets import Buckets, Budget
+from stoker.model.control import NamedLock, Presence, Queue
 from stoker.model.groups import Closing, Group, closing_signals, kept_until
 from stoker.model.ids import JobId
 from stoker.model.job import FINISHED
@@ -81,6 +82,7 @@ class Store:
         """Rows of jobs, in the order in which they were stored first."""
         self.closed_groups: deque[JobId] = deque()
         self.budgets: dict[str, Budget] = {}
+        self.budget_keys: dict[str, dict[str, Buckets]] = {}
         self.locks: dict[str, NamedLock] = {}
         self.presences: dict[str, Presence] = {}
         self.schedules: dict[str, Schedule] = {}

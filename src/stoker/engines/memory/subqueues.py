@@ -106,6 +106,10 @@ class Subqueues:
         timers = (state for state in self.by_next() if not state.full)
         return [wakes_at(state) for state in (*islice(self.by_head(), 1), *islice(timers, 1))]
 
+    def waiting(self, now: Instant) -> dict[str, int]:
+        """How many jobs of each line are due."""
+        return {name: line.count_due(now) for name, line in self.lines.items()}
+
     def pin(self, pins: Mapping[str, int], now: Instant) -> None:
         """An operator changed numbers."""
         for state in list(self.states.values()):

@@ -25,6 +25,7 @@ _LINES = sql("census_lines")
 _SIDES = sql("census_sides")
 _SUBQUEUES = sql("census_subqueues")
 _RUNNING = sql("census_running")
+_WAITING = sql("census_waiting")
 _ENTRIES = sql("census_entries")
 
 
@@ -47,12 +48,12 @@ def _counted(now: Instant, bounds: CensusBounds) -> Exchange[Census]:
     troubles: dict[str, str] = dict((yield _TROUBLES, ()))
     [(before, newest_lease, _)] = yield _ENTRIES, ()
     leases: list[Row] = yield _RUNNING, (look.first_lease,)
-    waiting: Counter[str] = Counter()
+    pending: Counter[str] = Counter()
     for queue, _, *numbers in rows:
         if numbers[PENDING]:
-            waiting[queue] += numbers[PENDING]
+            pending[queue] += numbers[PENDING]
     found: list[Row] = []
-    if ranges := bounds.ranges(look, waiting):
+    if ranges := bounds.ranges(look, pending):
         queues, low, high, since, few = zip(*ranges, strict=True)
         found = yield _LINES, (list(queues), *map(listed, (low, high, since)), list(few), now, COUNT_LIMIT)
     [(after, *_)] = yield _ENTRIES, ()
@@ -63,11 +64,12 @@ def _counted(now: Instant, bounds: CensusBounds) -> Exchange[Census]:
     lines = _lines(found)
     aside = {queue: tuple(more) for queue, *more in (yield _SUBQUEUES, (now,))}
     for queue, (_, _, n) in aside.items():
-        waiting[queue] -= n
-    scheduled = yield from _scheduled(waiting, lines, now)
+        pending[queue] -= n
+    not_due = yield from _not_due(pending, lines, now)
+    waiting: dict[str, int] = dict((yield _WAITING, (now,)))
     oldest = {queue: due for queue, _, due in lines if due is not None}
     for queue, (later, due, _) in aside.items():
-        scheduled[queue] = scheduled.get(queue, 0) + later
+        not_due[queue] = not_due.get(queue, 0) + later
         if due is not None:
             oldest[queue] = min(due, oldest.get(queue, due))
     return Census(
@@ -78,7 +80,8 @@ def _counted(now: Instant, bounds: CensusBounds) -> Exchange[Census]:
             for status, n in zip(STATUSES, numbers, strict=False)
             if n
         ),
-        scheduled={queue: n for queue, n in sorted(scheduled.items()) if n},
+        later={queue: n for queue, n in sorted(not_due.items()) if n},
+        waiting=dict(sorted(waiting.items())),
         oldest_ready=dict(sorted(oldest.items())),
         oldest_running={lease[0]: lease[1] for lease in leases},
         totals=totals(_sums(rows), troubles),
@@ -96,13 +99,13 @@ def _lines(found: list[Row]) -> list[tuple[str, int, Instant | None]]:
     return [(queue, later[queue], oldest.get(queue)) for queue in sorted(later)]
 
 
-def _scheduled(waiting: Counter[str], lines: list[Row], now: Instant) -> Exchange[dict[str, int]]:
+def _not_due(pending: Counter[str], lines: list[Row], now: Instant) -> Exchange[dict[str, int]]:
     """How many pending jobs are not due, by queue: those of long lines from the smaller of both sides of now."""
     found: dict[str, int] = {queue: later for queue, later, _ in lines if later < COUNT_LIMIT}
     limit = COUNT_LIMIT
     while left := [queue for queue, _, _ in lines if queue not in found]:
         for queue, later, due in (yield _SIDES, (left, now, limit)):
-            if (n := scheduled_count(waiting[queue], later, due, limit)) is not None:
+            if (n := scheduled_count(pending[queue], later, due, limit)) is not None:
                 found[queue] = n
         limit *= COUNT_FURTHER
     return found

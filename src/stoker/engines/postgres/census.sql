@@ -148,6 +148,15 @@ FROM stoker.subqueue_line AS s
 JOIN stoker.ready AS r ON r.queue = s.line
 GROUP BY s.queue
 
+-- name: census_waiting
+-- Suspended jobs that are not due, by queue.
+SELECT coalesce(s.queue, r.line), sum(r.n)::bigint
+FROM (
+    SELECT queue AS line, count(*) AS n FROM stoker.ready WHERE settled IN (8, 9) AND due > $1 GROUP BY queue
+) AS r
+LEFT JOIN stoker.subqueue_line AS s ON s.line = r.line
+GROUP BY 1
+
 -- name: census_running
 -- Per queue: the earliest claim that runs, the first lease and how many there are, from lease $1 on (`CensusBounds`).
 -- The order keeps the server to the index of ids: that of workers has the ids too, and all of it would be read.

@@ -13,7 +13,7 @@ import msgspec
 
 from stoker.engines.base import CORRUPT, PLACELESS
 from stoker.engines.sql.exchanges import Row
-from stoker.engines.sql.packing import SETTLED, SETTLED_CODES, encode, pack_unique, unpacked
+from stoker.engines.sql.packing import SETTLED, SETTLED_CODES, encode, legible, pack_unique, unpacked
 from stoker.model.errors import InvalidPayload
 from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Draft, Failure, Job, Options, Status, pack, shown_error
@@ -57,6 +57,7 @@ FINISHED = {
     "token": "bigint",
     "started": "bigint",
     "attempts": "int",
+    "origin": "int",
     "status": "smallint",
     "settled": "smallint",
     "cancel": "boolean",
@@ -76,7 +77,7 @@ PAST = {
     "metadata": "jsonb",
     "log": "jsonb",
 }
-FAILURE = {"id": "uuid", "at": "bigint", "attempt": "int", "error": "text"}
+FAILURE = {"id": "uuid", "at": "bigint", "attempt": "int", "origin": "int", "error": "text"}
 """Columns of the tables with their types."""
 
 _LAST_ERROR = "(SELECT f.error FROM stoker.failure AS f WHERE f.id = j.id ORDER BY f.n DESC LIMIT 1)"
@@ -106,6 +107,7 @@ RECORD = {
     "expires": "d.expires",
     "cancel": _ASKED_TO_STOP,
     "asked": f"CASE WHEN {_ASKED_TO_STOP} THEN p.asked END",
+    "origin": "d.origin",
     "result": "d.result",
     "successor": "d.successor",
     "worker": "l.worker",
@@ -138,7 +140,7 @@ FOUND = {
 """The columns that `query.matches` asks about."""
 
 _HISTORY = (
-    "(SELECT json_agg(json_build_array(f.at, f.attempt, f.error) ORDER BY f.n)::text "
+    "(SELECT json_agg(json_build_array(f.at, f.attempt, f.error, f.origin) ORDER BY f.n)::text "
     "FROM stoker.failure AS f WHERE f.id = j.id AND f.attempt IS NOT NULL)"
 )
 _PLACES = """
@@ -396,7 +398,7 @@ GENERATED = {
 """Statements over the job's columns, by name, beside those in files."""
 
 _VIEW = tuple(RECORD)
-_history = msgspec.json.Decoder(tuple[tuple[Instant, int, str], ...]).decode
+_history = msgspec.json.Decoder(tuple[tuple[Instant, int, str, int], ...]).decode
 
 
 # --- rows as records --------------------------------------------------------------------------------------------
@@ -459,6 +461,7 @@ def read(row: Row) -> Stored:
         metadata=packed.metadata,
         log=packed.log,
         successor=values["successor"],
+        origin=values["origin"] or 0,
         former=values["former"],
         former_at=values["former_at"],
         settled=None if values["settled"] in (None, NEVER_SETTLED) else SETTLED[values["settled"]],
@@ -495,6 +498,28 @@ def body_row(record: Record, stored: Stored) -> Row:
 BODY_FIELDS = ("queue", "priority", "kind", "payload", "budget", "unique", "tenant", "options")
 
 
+def brought_row(record: Record) -> Row:
+    """Return the row of `job` of a job of another store."""
+    key, traits = pack_unique(record.unique)
+    return (
+        record.id, record.created_at, record.scheduled_at, record.budget, record.priority, traits, record.queue,
+        record.kind, payload_text(record.payload), key, record.tenant, packed_options(record.options),
+    )  # fmt: skip
+
+
+def blank(record: Record) -> Stored:
+    """A job of another store of which only the body is stored."""
+    plain = Record(**{name: getattr(record, name) for name in ("id", *BODY_FIELDS)}, created_at=0, scheduled_at=0)
+    key, traits = pack_unique(record.unique)
+    values = {"body_due": record.scheduled_at, "base": None, "metadata": None, "log": None, "line": None}
+    return Stored(plain, {**values, "ukey": key, "utraits": traits}, None)
+
+
+def error_row(failure: Failure) -> Row:
+    """Return the row of `failure`, without the id."""
+    return failure.at, failure.attempt or None, failure.origin, legible(failure.error)
+
+
 def changes_body(before: Record, after: Record) -> bool:
     """Return whether the row of `job` has to be rewritten."""
     return any(getattr(before, field) != getattr(after, field) for field in BODY_FIELDS)
@@ -512,7 +537,7 @@ def done_row(record: Record) -> Row:
     """Return the row of `done`."""
     return (
         record.id, record.finished_at, record.expires_at, record.token, record.started_at, record.attempts,
-        CODES[record.status], _settled(record), record.cancel_requested, record.queue,
+        record.origin, CODES[record.status], _settled(record), record.cancel_requested, record.queue,
         None if record.result is None else record.result.decode(), record.successor,
     )  # fmt: skip
 

@@ -27,7 +27,7 @@ _REPIN = sql("subqueue_repin")
 class Control(control.Control[Unit]):
     """Queue settings, budgets, named locks and presences."""
 
-    _sql = control.Statements(sql)
+    sql = control.Statements(sql, list)
 
     def _change_queue(self, unit: Unit, name: str, change: Callable[[Queue], Queue]) -> Exchange[tuple[Queue, Queue]]:
         rows: list[Row] = yield _HOLD, (name,)
@@ -44,11 +44,11 @@ class Control(control.Control[Unit]):
         return before, after
 
     def _subqueues(
-        self, queue: str, after: str | None, limit: int, names: Sequence[str] | None, now: Instant
+        self, queue: str, after: str | None, limit: int, names: Sequence[str] | None, now: Instant, *, counted: bool
     ) -> Exchange[list[SubqueueView]]:
         rows: list[Row] = yield _NAMED, ([queue],)
         stored = read_queue(rows[0]) if rows else Queue(name=queue)
-        return (yield from subqueues.subqueues(stored, after, limit, names, now))
+        return (yield from subqueues.subqueues(stored, after, limit, names, now, counted=counted))
 
     @timed(write=True)
     async def beat(self, presence: Presence) -> None:

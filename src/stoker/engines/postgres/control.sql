@@ -50,22 +50,56 @@ RETURNING
     keep_done, keep_dead, curve_on, curve_base, curve_max, cool_until, cool_count, declared, fair, limits
 
 -- name: budgets
-SELECT name, rate_n, rate_per, rate_burst, tokens, refilled, declared FROM stoker.budget ORDER BY name
+SELECT name, budget FROM stoker.budget ORDER BY name
 
 -- name: budget
-SELECT name, rate_n, rate_per, rate_burst, tokens, refilled, declared FROM stoker.budget WHERE name = $1 FOR UPDATE
+SELECT name, budget FROM stoker.budget WHERE name = $1 FOR UPDATE
+
+-- name: budget_seen
+SELECT name, budget FROM stoker.budget WHERE name = $1
 
 -- name: budget_make
 -- No row in the answer: another transaction was faster.
-INSERT INTO stoker.budget (name, rate_n, rate_per, rate_burst, tokens, refilled, declared)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO stoker.budget (name, budget) VALUES ($1, $2)
 ON CONFLICT (name) DO NOTHING
 RETURNING name
 
 -- name: budget_write
-UPDATE stoker.budget SET
-    rate_n = $2, rate_per = $3, rate_burst = $4, tokens = $5, refilled = $6, declared = $7
-WHERE name = $1
+UPDATE stoker.budget SET budget = $2 WHERE name = $1
+
+-- name: budget_key
+SELECT buckets FROM stoker.budget_key WHERE name = $1 AND key = $2 FOR UPDATE
+
+-- name: budget_key_make
+-- No row in the answer: another transaction was faster.
+INSERT INTO stoker.budget_key (name, key, buckets, full_at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (name, key) DO NOTHING
+RETURNING key
+
+-- name: budget_key_write
+UPDATE stoker.budget_key SET buckets = $3, full_at = $4 WHERE name = $1 AND key = $2
+
+-- name: budget_keys
+SELECT key, buckets FROM stoker.budget_key WHERE name = $1 ORDER BY full_at DESC, key DESC LIMIT $2
+
+-- name: budget_keys_named
+-- The named keys are found first: in the order of the other index Postgres might walk over all keys of the budget.
+WITH found AS MATERIALIZED (
+    SELECT key, buckets, full_at FROM stoker.budget_key WHERE name = $1 AND key = ANY($3::text[])
+)
+SELECT key, buckets FROM found ORDER BY full_at DESC, key DESC LIMIT $2
+
+-- name: budget_keys_forget
+-- A key that is spent from at this moment is skipped; afterwards it is not full.
+DELETE FROM stoker.budget_key AS d
+USING (
+    SELECT name, key FROM stoker.budget_key
+    WHERE name = ANY($1::text[]) AND full_at <= $2
+    LIMIT $3
+    FOR UPDATE SKIP LOCKED
+) AS k
+WHERE d.name = k.name AND d.key = k.key
+RETURNING 1
 
 -- name: lock
 SELECT owner, until FROM stoker.lock WHERE name = $1 FOR UPDATE

@@ -6,6 +6,7 @@ Claims, renewals and other calls that are soon repeated do not wait for the fsyn
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractAsyncContextManager
 from typing import ClassVar, Literal, Self
 
@@ -63,7 +64,7 @@ class Jobs:
         self.reap = leases.reap
         self.ahead = finder.ahead
         self.wait = store.wait
-        self.ended = store.ended
+        self.ended, self.news = store.ended, store.news
         self.wake = store.wake
 
 
@@ -74,7 +75,9 @@ class Operator:
         self.get = finder.get
         self.find = finder.find
         self.census = CensusReader(store).census
-        self.alter = Alterer(store, claimer).alter
+        alterer = Alterer(store, claimer)
+        self.alter = alterer.alter
+        self.put = alterer.put
         self.expire = Sweeper(store).expire
 
 
@@ -185,8 +188,9 @@ class PostgresEngine:
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         return self._transactions.own()
 
-    async def migrate(self, *, plan_only: bool = False) -> list[str]:
-        return await schema.connected(self._options, schema.plan if plan_only else schema.migrate)
+    async def migrate(self, *, plan_only: bool = False, stopped: bool = False) -> list[str]:
+        migrate = schema.plan if plan_only else functools.partial(schema.migrate, stopped=stopped)
+        return await schema.connected(self._options, migrate)
 
     async def migration_script(self) -> str:
         return await schema.connected(self._options, schema.script)

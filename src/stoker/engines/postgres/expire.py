@@ -14,15 +14,17 @@ from functools import partial
 
 from stoker.engines.call_times import timed
 from stoker.engines.postgres import claim, counters, damage
+from stoker.engines.postgres.control import Control
 from stoker.engines.postgres.facet import Facet
 from stoker.engines.postgres.statements import sql
 from stoker.engines.postgres.unit_of_work import Unit, erasure
 from stoker.engines.shared.sweeps import in_steps
+from stoker.engines.sql.control import forget_full
 from stoker.engines.sql.exchanges import Exchange, Row, Together
 from stoker.model.event_blocks import NEVER
 from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId, floor, minted_at
-from stoker.model.query import Expired, Retention, Sweep, bounded
+from stoker.model.query import Expired, Retention, Sweep, bounded, kind_points_between
 from stoker.model.time import Instant
 
 OLD_STRETCH = 50_000
@@ -49,7 +51,7 @@ _TAKE = sql("expire_take")
 _FINISHED = sql("expire_finished")
 _NEAREST = sql("expire_nearest")
 _REMOVE_EVENTS = sql("remove_events")
-_EVENTS, _POINTS = sql("expire_events"), sql("expire_points")
+_EVENTS, _POINTS, _KIND_POINTS = sql("expire_events"), sql("expire_points"), sql("expire_kind_points")
 _REMEMBERED, _REMOVED = sql("expire_remembered"), sql("expire_removed")
 _RECEIVED, _KEYS = sql("expire_received"), sql("expire_keys")
 _AUDIT = sql("expire_audit")
@@ -96,7 +98,8 @@ def _sweep(unit: Unit, sweep: Sweep, retention: Retention) -> Exchange[Expired]:
             yield _REMOVED, (now - REMEMBERED, REMOVALS)
             return Expired(events=sum(n for (n,) in counts))
         case Sweep.POINTS:
-            return Expired(points=len((yield _POINTS, (now - retention.points,))))
+            gone = yield _POINTS, (now - retention.points,)
+            return Expired(points=len(gone) + len((yield _KIND_POINTS, kind_points_between(retention, now))))
         case Sweep.PRESENCES:
             yield _WORKERS, (OLD_NAMES,)
             return Expired(presences=len((yield _PRESENCES, (now - retention.presences,))))
@@ -112,6 +115,8 @@ def _sweep(unit: Unit, sweep: Sweep, retention: Retention) -> Exchange[Expired]:
             raise AssertionError("limits need the locks of their queues: `claim.recount`")
         case Sweep.OPERATIONS:
             return Expired(operations=len((yield _OPERATIONS, (now - retention.operations,))))
+        case Sweep.BUCKETS:
+            return Expired(buckets=(yield from forget_full(Control.sql, retention.limit, now)))
 
 
 def _expire_jobs(unit: Unit, retention: Retention) -> Exchange[Expired]:

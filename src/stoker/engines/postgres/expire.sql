@@ -77,6 +77,9 @@ WHERE n = ANY(ARRAY(
 ))
 RETURNING count
 
+-- name: expire_kind_points
+DELETE FROM stoker.point WHERE bucket >= $1 AND bucket < $2 AND starts_with(metric, 'kind_') RETURNING bucket
+
 -- name: expire_points
 DELETE FROM stoker.point WHERE bucket < $1 RETURNING bucket
 

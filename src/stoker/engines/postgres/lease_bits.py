@@ -11,6 +11,7 @@ from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import read_unique
 from stoker.model.ids import JobId
 from stoker.model.job import Settlement
+from stoker.model.run_origins import number
 
 _HELD = sql("held")
 
@@ -99,6 +100,9 @@ class BitMasks:
     def fences(self) -> Row:
         leases, workers, tokens = zip(*self._known, strict=True)
         return list(leases), list(workers), list(tokens)
+
+    def origins(self) -> list[int]:
+        return [number(worker) for _, worker, _ in self._known]
 
     def bits(self) -> list[str]:
         return [mask.decode() for mask in self._masks]

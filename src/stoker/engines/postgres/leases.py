@@ -70,7 +70,8 @@ def _renew(
     if not rows:
         return Renewal(known=False)
     mine: dict[tuple[JobId, int], tuple[Place, bool, Instant]] = {}
-    for at, number, token, claimed, open_, cancel, ids in rows:
+    orders: str | None = rows[0][-1]
+    for at, number, token, claimed, open_, cancel, ids, _ in rows:
         now = at
         if number is not None:
             for pos, (job, bit) in enumerate(zip(ids, open_, strict=True)):
@@ -90,7 +91,7 @@ def _renew(
     assert now is not None
     astray = {job: place for (job, _), (place, _, claimed) in mine.items() if now - claimed > ORPHANED_AFTER}
     broken.clear()  # of a try before
-    return Renewal(True, lost, canceling, (yield from contents(Unit(now), astray, broken)))
+    return Renewal(True, lost, canceling, (yield from contents(Unit(now), astray, broken)), orders)
 
 
 def contents(unit: Unit, places: Mapping[JobId, Place], broken: list[Broken]) -> Exchange[list[Claim]]:

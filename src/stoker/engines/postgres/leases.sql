@@ -6,7 +6,9 @@ WITH t AS MATERIALIZED (
     UPDATE stoker.worker AS w SET until = t.now + $3::bigint, lease = $3::bigint FROM t
     WHERE w.name = $2::text RETURNING t.now
 )
-SELECT w.now, l.id, l.token, l.claimed, l.open::text, l.cancel::text, l.ids
+SELECT
+    w.now, l.id, l.token, l.claimed, l.open::text, l.cancel::text, l.ids,
+    (SELECT d.document FROM stoker.document AS d WHERE d.kind = 'orders' AND d.name = $2::text)
 FROM w LEFT JOIN stoker.lease AS l ON l.worker = $2::text
 
 -- name: enlist

@@ -107,14 +107,14 @@ async def script(connection: Connection, options: Options) -> str:
     )
 
 
-async def migrate(connection: Connection, options: Options) -> list[str]:
+async def migrate(connection: Connection, options: Options, *, stopped: bool = False) -> list[str]:
     """Upgrade the schema, one transaction per step; return the statements that were run."""
     done: list[str] = []
     while True:
         await connection.command(BEGIN, options.patience)
         try:
             await connection.command("SET LOCAL lock_timeout = 0", options.patience)
-            statements = await _advance(connection, options)
+            statements = await _advance(connection, options, stopped=stopped)
             await connection.command("COMMIT", LONGEST)
         except BaseException:
             if connection.usable:
@@ -125,7 +125,7 @@ async def migrate(connection: Connection, options: Options) -> list[str]:
         done += statements
 
 
-async def _advance(connection: Connection, options: Options) -> list[str]:
+async def _advance(connection: Connection, options: Options, *, stopped: bool) -> list[str]:
     """Apply the next migration, or all to a new schema, inside the present transaction. Empty: there is none left."""
     schema, table = options.schema, ledger(options.schema)
     await connection.run("SELECT pg_advisory_xact_lock($1, hashtext($2))", (LOCK & 0x7FFFFFFF, schema), LONGEST)
@@ -135,8 +135,10 @@ async def _advance(connection: Connection, options: Options) -> list[str]:
     await connection.command(migrations.create_ledger(table), options.patience)
     rows = await connection.run(migrations.read_ledger(table), (), options.patience)
     todo = migrations.pending(rows, MIGRATIONS)
+    todo = todo[:1] if rows else todo
+    migrations.check_stopped(todo, new=not rows, stopped=stopped)
     done: list[str] = []
-    for migration in todo[:1] if rows else todo:
+    for migration in todo:
         statements = [placed(statement, schema) for statement in migration.statements]
         for statement in (*statements, migrations.record(migration, table)):
             await connection.command(statement, LONGEST)

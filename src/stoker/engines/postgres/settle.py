@@ -241,7 +241,7 @@ def _settle_plain(now: Instant | None, items: list[Item], n: int) -> Exchange[li
     if not items:
         return verdicts
     masks = BitMasks(items)
-    values = (now, *masks.fences(), masks.bits(), *_columns(items, masks.numbers))
+    values = (now, *masks.fences(), masks.bits(), *_columns(items, masks.numbers), masks.origins())
     groups = [item.ref.group for item in items]
     slots = [item.ref.subqueue for item in items]
     if slots.count(None) < len(slots):

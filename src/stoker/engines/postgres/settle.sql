@@ -8,10 +8,10 @@ WITH t AS MATERIALIZED (
 ), l AS MATERIALIZED (
     SELECT
         m.ord, s.id, s.token, s.queue, s.claimed, s.open, s.cancel, coalesce(q.keep_done, $12::bigint) AS keep_done,
-        s.open & m.hard::varbit AS eff
+        m.origin, s.open & m.hard::varbit AS eff
     FROM
-        unnest($2::bigint[], $3::text[], $4::bigint[], $5::text[])
-            WITH ORDINALITY AS m (lease, worker, token, hard, ord)
+        unnest($2::bigint[], $3::text[], $4::bigint[], $5::text[], $14::int[])
+            WITH ORDINALITY AS m (lease, worker, token, hard, origin, ord)
     JOIN stoker.lease AS s
         ON s.id = m.lease AND s.id = ANY($2::bigint[]) AND s.worker || '' = m.worker AND s.token = m.token
     LEFT JOIN stoker.queue AS q ON q.name = s.queue
@@ -24,15 +24,17 @@ WITH t AS MATERIALIZED (
 ), f AS MATERIALIZED (
     SELECT
         u.id, u.result, coalesce(u.kind, $13::text) AS kind, coalesce(u.attempts, 1) AS attempts,
-        l.token, l.queue, l.claimed, t.now, t.now + coalesce(u.keep, l.keep_done) AS expires,
+        l.token, l.queue, l.claimed, l.origin, t.now, t.now + coalesce(u.keep, l.keep_done) AS expires,
         coalesce(get_bit(l.cancel, u.place % 65536) = 1, false) AS cancel
     FROM
         t, l, unnest($6::int[], $7::uuid[], $8::text[], $9::int[], $10::bigint[], $11::text[])
             AS u (place, id, kind, attempts, keep, result)
     WHERE u.place / 65536 = l.ord AND get_bit(l.eff, u.place % 65536) = 1
 ), i AS (
-    INSERT INTO stoker.done (id, finished, expires, token, started, attempts, status, settled, cancel, queue, result)
-    SELECT id, now, expires, token, claimed, attempts, 3, 3, cancel, queue, result FROM f
+    INSERT INTO stoker.done (
+        id, finished, expires, token, started, attempts, origin, status, settled, cancel, queue, result
+    )
+    SELECT id, now, expires, token, claimed, attempts, origin, 3, 3, cancel, queue, result FROM f
 ), c AS (
     INSERT INTO stoker.delta (queue, kind, running, done, completed)
     SELECT queue, kind, -count(*), count(*), count(*) FROM f GROUP BY queue, kind

@@ -71,7 +71,7 @@ STATEMENTS["letters_lock"] = STATEMENTS["letters"].replace("LIMIT $13::int\n)", 
 STATEMENTS["settle_members"] = (
     STATEMENTS["settle_done"]
     .replace("u.id, u.result,", "u.id, u.result, u.member,", 1)
-    .replace("$11::text[])\n", "$11::text[], $14::uuid[])\n", 1)
+    .replace("$11::text[])\n", "$11::text[], $15::uuid[])\n", 1)
     .replace("(place, id, kind, attempts, keep, result)", "(place, id, kind, attempts, keep, result, member)", 1)
     .replace(
         "\nSELECT ord, eff",
@@ -81,12 +81,12 @@ STATEMENTS["settle_members"] = (
         1,
     )
 )
-"""Settles plain successes of which some are members of groups, $14."""
+"""Settles plain successes of which some are members of groups, $15."""
 
 STATEMENTS["settle_slots"] = (
     STATEMENTS["settle_members"]
     .replace("u.id, u.result, u.member,", "u.id, u.result, u.member, u.slot,", 1)
-    .replace("$14::uuid[])\n", "$14::uuid[], $15::text[])\n", 1)
+    .replace("$15::uuid[])\n", "$15::uuid[], $16::text[])\n", 1)
     .replace("keep, result, member)", "keep, result, member, slot)", 1)
     .replace(
         "\nSELECT ord, eff",
@@ -96,7 +96,7 @@ STATEMENTS["settle_slots"] = (
         1,
     )
 )
-"""The same where some hold slots of subqueues, $15, which they give back."""
+"""The same where some hold slots of subqueues, $16, which they give back."""
 
 MIGRATIONS = migrations.load("stoker.engines.postgres")
 

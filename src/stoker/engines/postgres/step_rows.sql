@@ -42,7 +42,7 @@ WHERE excluded.state <> 3 OR s.state = 3
 INSERT INTO stoker.step (id, token, at, until, state, name, value)
 SELECT u.copy, s.token, s.at, s.until, s.state, s.name, s.value
 FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS u (id, copy, after)
-JOIN stoker.step AS s ON s.id = u.id AND (u.after IS NULL OR (s.state < 2 AND s.at <= (
+JOIN stoker.step AS s ON s.id = u.id AND s.name > '"' AND (u.after IS NULL OR (s.state < 2 AND s.at <= (
     SELECT last.at FROM stoker.step AS last WHERE last.id = u.id AND last.name = u.after
 )))
 

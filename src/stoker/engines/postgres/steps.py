@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stoker.engines.postgres.unit_of_work import Unit
     from stoker.engines.postgres.user_transaction import Transactions
 
-_OF_JOBS, _SAVE = sql("steps_of_jobs"), sql("step_save")
+_OF_JOBS, _PAGES, _SAVE = sql("steps_of_jobs"), sql("pages_of_job"), sql("step_save")
 
 
 class Steps(Facet):
@@ -56,6 +56,11 @@ class Steps(Facet):
         self._store.inside()
         if not saves:
             return []
+        verdicts = await self._saved(saves)
+        self._store.notifier.ends.saved(saves, verdicts)
+        return verdicts
+
+    async def _saved(self, saves: Sequence[Save]) -> list[Verdict]:
         if _are_plain(saves):
             return await self._store.each("settle", lambda: _save_plain(self._store.now(), saves))
         try:
@@ -72,6 +77,11 @@ class Steps(Facet):
         for job, step in map(step_rows.read, rows):
             found[job].append(step)
         return [found[job] for job in ids]
+
+    @timed(write=False)
+    async def emitted(self, job: JobId, after: int = 0) -> list[Step]:
+        rows: list[Row] = await self._store.once("admin", _PAGES, (job, after))
+        return [step for _, step in map(step_rows.read, rows)]
 
     @timed(write=True)
     async def signal(

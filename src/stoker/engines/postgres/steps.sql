@@ -1,5 +1,13 @@
 -- name: steps_of_jobs
-SELECT id, name, state, until, token, at, value FROM stoker.step WHERE id = ANY($1::uuid[]) ORDER BY id, at, name
+SELECT id, name, state, until, token, at, value FROM stoker.step
+WHERE id = ANY($1::uuid[]) AND name > '"'
+ORDER BY id, at, name
+
+-- name: pages_of_job
+-- Pages of emitted values (`model.emitted`): their names begin with '!', before those of all steps.
+SELECT id, name, state, until, token, at, value FROM stoker.step
+WHERE id = $1::uuid AND name < '"' AND until > $2::bigint
+ORDER BY until
 
 -- name: step_save
 -- Finished steps, each only while its job's bit is open under exactly its worker and token (`steps.stored`: they

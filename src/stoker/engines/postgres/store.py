@@ -385,6 +385,11 @@ class Store:
         self.inside()
         return await self.notifier.ends.wait(job, timeout)
 
+    async def news(self, job: JobId, seen: int, timeout: float) -> int:
+        """Sleep until there is news of a job."""
+        self.inside()
+        return await self.notifier.ends.news(job, seen, timeout)
+
     async def wake(self, topics: Sequence[str]) -> None:
         """Wake waiters of the topics."""
         self.inside()

@@ -52,7 +52,7 @@ _NAMED, _ALL = sql("subqueue_named"), sql("subqueue_all")
 _TOUCHED, _BY_HEAD, _BY_TURN = sql("subqueue_touched"), sql("subqueue_by_head"), sql("subqueue_by_turn")
 _WRITE, _TAKE = sql("subqueue_write"), sql("claim_picked")
 _LOOK, _FIRST = sql("subqueue_look"), sql("subqueue_first")
-_HOLDERS = sql("subqueue_holders")
+_HOLDERS, _WAITING = sql("subqueue_holders"), sql("subqueue_waiting")
 _FULL_QUEUES, _FULL = sql("subqueue_full_queues"), sql("subqueue_full")
 
 MOST_POST = 2_000
@@ -315,7 +315,7 @@ def _from_json(row: list[Any]) -> State:
 
 
 def subqueues(
-    queue: Queue, after: str | None, limit: int, names: Sequence[str] | None, now: Instant
+    queue: Queue, after: str | None, limit: int, names: Sequence[str] | None, now: Instant, *, counted: bool
 ) -> Exchange[list[SubqueueView]]:
     """Return subqueues, by name, as the log leaves them."""
     states = {state.name: state for state in map(read, (yield _ALL, (queue.name,)))}
@@ -331,7 +331,11 @@ def subqueues(
         slot = _slot(options)
         if slot is not None:
             holders.setdefault(slot.subqueue, []).append(job)
-    return [view(queue.name, states[name], sorted(holders.get(name, ()))) for name in page]
+    waiting: dict[str, int] | None = None
+    if counted:
+        lines = [f"{queue.name}/{name}" for name in page]
+        waiting = {name: n for name, (n,) in zip(page, (yield _WAITING, (lines, now)), strict=True)}
+    return [view(queue.name, states[name], sorted(holders.get(name, ())), waiting) for name in page]
 
 
 def full_queues(now: Instant) -> Exchange[list[str]]:

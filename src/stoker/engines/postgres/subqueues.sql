@@ -164,6 +164,12 @@ FROM stoker.ready AS r
 JOIN stoker.job AS j ON j.id = r.id
 WHERE r.queue = $1 AND r.past AND r.settled IN (0, 2, 8, 9) AND j.options IS NOT NULL
 
+-- name: subqueue_waiting
+-- How many jobs of each line are due, in the order of the lines.
+SELECT (SELECT count(*) FROM stoker.ready AS r WHERE r.queue = x.line AND r.due <= $2::bigint)
+FROM unnest($1::text[]) WITH ORDINALITY AS x (line, n)
+ORDER BY x.n
+
 -- name: subqueue_full_queues
 -- Queues of which a subqueue has been full since $1 or before.
 SELECT DISTINCT queue FROM stoker.subqueue WHERE since <= $1::bigint ORDER BY queue

@@ -23,6 +23,7 @@ from stoker.engines.shared.unit_of_work import Wanted, Written
 from stoker.engines.sql.exchanges import Exchange, Row, Together
 from stoker.engines.sql.one_by_one import SqlUnit
 from stoker.engines.sql.packing import legible, pack_queue, read_options, read_queue
+from stoker.model.archive import Archived
 from stoker.model.control import Queue
 from stoker.model.errors import EngineBusy
 from stoker.model.groups import Group, pack_callbacks
@@ -58,11 +59,12 @@ _LOAD = sql("load")
 _TAKE_KEYS, _HOLDERS, _PASS_KEYS = sql("take_keys"), sql("holders"), sql("pass_keys")
 _RELEASE_KEYS, _RELEASE_ALL_KEYS = sql("release_keys"), sql("release_all_keys")
 _KEEP_KEYS, _LAPSE_KEYS = sql("keep_keys"), sql("lapse_keys")
-_CREATE, _REWRITE = sql("create"), sql("rewrite_job")
+_CREATE, _REWRITE, _BRING = sql("create"), sql("rewrite_job"), sql("bring")
 _READY_DROP, _DONE_DROP = sql("ready_drop"), sql("done_drop")
 _LEASE_CLOSE, _LEASE_DROP, _LEASE_ASK = sql("lease_close"), sql("lease_drop"), sql("lease_ask")
 _PUT_READY, _PUT_DONE, _PUT_PAST = sql("put_ready"), sql("put_done"), sql("put_past")
 _PUT_FAILURE, _TRIM, _TROUBLE = sql("put_failure"), sql("trim"), sql("trouble")
+_SWAP_FAILURE = sql("swap_failure")
 _ERASE = sql("erase_job"), sql("erase_past"), sql("erase_failure"), sql("erase_step")
 _COPY_STEPS, _READY_COPIED = sql("copy_steps"), sql("ready_copied")
 _REMOVE_EVENTS = sql("remove_events")
@@ -181,6 +183,8 @@ class Unit(SqlUnit):
         if wanted.revives:
             yield from self._load_revived(places)
         yield from self.load_queues(wanted.queues)
+        if wanted.steps:
+            yield from step_rows.load(self, self.missing(Wanted(steps=wanted.steps)))
 
     def _load_signaled(self, wanted: Wanted) -> Exchange[None]:
         """Lock the jobs that are signaled, and read those that wait, with their rows; others are only looked at.
@@ -238,6 +242,25 @@ class Unit(SqlUnit):
         for draft in drafts:
             if draft.unique is not None and self.get(draft.job_id) is None:
                 contest.setdefault(draft.unique.slot(draft.kind), []).append((draft.job_id, draft.unique))
+        yield from self._load_keys(contest)
+
+    def load_archived(self, jobs: Sequence[Archived]) -> Exchange[None]:
+        """Find out which jobs of another store are stored already, and take the keys that the others hold or keep."""
+        new = sorted({one.record.id for one in jobs})
+        known = {job for job, *_ in (yield _KNOWN, (new,))}
+        for job in new:
+            self.add_record(job, _bystander(job) if job in known else None)
+        contest: dict[str, list[tuple[JobId, Unique]]] = {}
+        for one in jobs:
+            record = one.record
+            if (
+                record.unique is None
+                or record.slot is None
+                or record.id in known
+                or (record.held_slot is None and record.kept is None)
+            ):
+                continue
+            contest.setdefault(record.slot, []).append((record.id, Unique("-", hold=record.unique.hold)))
         yield from self._load_keys(contest)
 
     def _own_group(self, group: Group) -> Exchange[None]:
@@ -352,17 +375,26 @@ class Unit(SqlUnit):
     def write(self) -> Exchange[bool]:
         """Write what `one_by_one` decided, and forget what was loaded."""
         changes = list(self.written())
-        created = [after for before, after in changes if before is None and after is not None]
+        new = [after for before, after in changes if before is None and after is not None]
+        created, brought = (
+            [one for one in new if one.is_fresh(self.now)],
+            [one for one in new if not one.is_fresh(self.now)],
+        )
         if created and not (yield from self._create(created)):
+            return False
+        if brought and not (yield from self._bring(brought)):
             return False
         changed = [(before, after) for before, after in changes if before is not None]
         yield from self.load_queues({after.queue for _, after in changed if after is not None})
         difference = Difference()
         self._leave(difference, changed)
-        self._enter(difference, [(before, after) for before, after in changed if after is not None])
+        blank = [(self.stored(one.id).record, one) for one in brought]
+        self._enter(difference, [*((before, after) for before, after in changed if after is not None), *blank])
         self._remove(difference, [before for before, after in changed if after is None])
         self._write_keys(difference, changes)
         self._write_counts(difference, created, changed)
+        for one in brought:
+            self.count(one.queue, one.kind, CODES[one.status])
         for queue in self.changed_queues.values():
             difference.add((_QUEUE_WRITE, pack_queue(queue)))
         if self.copied_steps:
@@ -387,6 +419,10 @@ class Unit(SqlUnit):
         """Note what became of subqueues; new jobs noted it as they were stored."""
         log: list[subqueues.Entry] = []
         for before, after in changes:
+            if before is None and after is not None and after.status in WAITING and not after.is_fresh(self.now):
+                when, options = max(after.scheduled_at, self.now), columns.packed_options(after.options)
+                if (joined := self._line(after)) is not None:
+                    log.append(subqueues.Entry(after.queue, joined, 0, when, options, anew=True))
             if before is None:
                 continue
             if (slot := freed(before, after)) is not None:
@@ -444,6 +480,19 @@ class Unit(SqlUnit):
         yield from self.undo()
         return False
 
+    def _bring(self, records: list[Record]) -> Exchange[bool]:
+        """Store the bodies of jobs of another store; `_enter` writes the rest. False, with nothing stored: as above."""
+        rows = transposed([columns.brought_row(record) for record in records])
+        stored = {job for (job,) in (yield _BRING, tuple(rows))}
+        if len(stored) < len(records):
+            yield Together(tuple(erasure(list(stored))))
+            yield from self.undo()
+            return False
+        for record in records:
+            self._stored[record.id] = columns.blank(record)
+        yield from self.load_queues({record.queue for record in records})
+        return True
+
     def _leave(self, difference: Difference, changed: list[tuple[Record, Record | None]]) -> None:
         """Delete rows of `ready` and `done`, and clear bits in leases."""
         ready: list[JobId] = []
@@ -457,7 +506,7 @@ class Unit(SqlUnit):
                 done.append(before.id)
             elif after is None or after.status is not Status.RUNNING:
                 closed.append(self._places[before.id])
-            else:
+            elif after.cancel_requested and not before.cancel_requested:
                 asked.append(self._places[before.id])
         if ready:
             difference.add((_READY_DROP, (ready,)))
@@ -476,6 +525,7 @@ class Unit(SqlUnit):
         ready: list[Row] = []
         done: list[Row] = []
         failures: list[Row] = []
+        swaps: list[Row] = []
         long: list[JobId] = []
         for before, after in changed:
             stored = self.stored(after.id)
@@ -490,19 +540,24 @@ class Unit(SqlUnit):
                 ready.append(columns.ready_row(after, self._line(after), past=past))
             elif after.status is not Status.RUNNING:
                 done.append(columns.done_row(after))
-            if len(after.history) > len(before.history):
+            if after.id in self.resealed:
+                swaps += ((after.id, legible(text), legible(new)) for text, new in self.resealed[after.id].items())
+            elif not before.created_at:  # it comes from another store
+                failures += [(after.id, *columns.error_row(one)) for one in after.errors]
+            elif len(after.history) > len(before.history):
                 failure = after.history[-1]
-                failures.append((after.id, failure.at, failure.attempt, legible(failure.error)))
+                failures.append((after.id, failure.at, failure.attempt, failure.origin, legible(failure.error)))
                 if failure.attempt > LONGEST_HISTORY:
                     long.append(after.id)
             elif after.last_error is not None and after.last_error != before.last_error:
-                failures.append((after.id, self.now, None, legible(after.last_error)))
+                failures.append((after.id, self.now, None, 0, legible(after.last_error)))
         for statement, rows in (
             (_REWRITE, bodies),
             (_PUT_PAST, pasts),
             (_PUT_READY, ready),
             (_PUT_DONE, done),
             (_PUT_FAILURE, failures),
+            (_SWAP_FAILURE, swaps),
         ):
             if rows:
                 difference.add((statement, tuple(transposed(rows))))
@@ -525,6 +580,7 @@ class Unit(SqlUnit):
                 kept[slot] = after
             elif before is not None and after is None:
                 released[slot] = before.job if isinstance(before, Kept) else before
+        released = {slot: job for slot, job in released.items() if slot not in kept}
         passed: dict[str, Hold] = {}
         for before_, after_ in changes:
             grip = _grip(after_)

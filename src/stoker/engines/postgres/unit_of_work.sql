@@ -112,6 +112,12 @@ UPDATE stoker.lease AS l SET cancel = coalesce(l.cancel, l.open # l.open) | m.ma
 FROM unnest($1::bigint[], $2::text[]) AS m (id, mask)
 WHERE l.id = m.id AND l.id = ANY($1::bigint[])
 
+-- name: swap_failure
+-- Errors in another form, by their former text.
+UPDATE stoker.failure AS f SET error = u.sealed
+FROM unnest($1::uuid[], $2::text[], $3::text[]) AS u (id, error, sealed)
+WHERE f.id = u.id AND f.error = u.error
+
 -- name: trim
 -- A history keeps its newest entries.
 DELETE FROM stoker.failure AS f USING unnest($1::uuid[]) AS u (id)
@@ -197,3 +203,13 @@ VALUES ($1::uuid, $2::bigint, $3::int, $4::int, $5::int, $6::int, $7::text, $8::
 INSERT INTO stoker.group_change (id, at, total, done, dead, canceled)
 SELECT u.id, $2::bigint, u.total, u.done, u.dead, u.canceled
 FROM unnest($1::uuid[], $3::int[], $4::int[], $5::int[], $6::int[]) AS u (id, total, done, dead, canceled)
+
+-- name: bring
+-- Bodies of jobs of another store.
+INSERT INTO stoker.job (id, created, due, budget, priority, utraits, queue, kind, payload, ukey, tenant, options)
+SELECT * FROM unnest(
+    $1::uuid[], $2::bigint[], $3::bigint[], $4::int[], $5::smallint[], $6::bigint[], $7::text[], $8::text[], $9::text[],
+    $10::text[], $11::text[], $12::text[]
+)
+ON CONFLICT DO NOTHING
+RETURNING id

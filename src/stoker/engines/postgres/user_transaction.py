@@ -35,6 +35,7 @@ from stoker.model.ids import JobId
 from stoker.model.ids import text as id_text
 from stoker.model.job import Claim, Settlement, Verdict
 from stoker.model.lifecycle import KEEP_DONE, check_settlements
+from stoker.model.run_origins import number
 from stoker.model.time import SECOND, Instant
 
 if TYPE_CHECKING:
@@ -329,6 +330,7 @@ def _ended(store: Store, settlement: Settlement) -> str:
         settlement.keep,
         KEEP_DONE,
         None if result is None else result.decode(),
+        number(settlement.worker),
     )
 
 

@@ -15,12 +15,14 @@ from stoker.engines.redis import events as event_log
 from stoker.engines.redis.cluster import move
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.corrupt import remove_corrupt
+from stoker.engines.redis.insert import by_shard, keep_keys_together
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import one_by_one
 from stoker.engines.shared.facets import Facet
 from stoker.model.actions import allows
+from stoker.model.archive import Archived, Put
 from stoker.model.audit import By, of_alter
 from stoker.model.groups import Standing, moved
 from stoker.model.ids import JobId
@@ -33,6 +35,7 @@ from stoker.model.query import (
     Discard,
     Move,
     Requeue,
+    Reseal,
     Restore,
     RunNow,
     Selection,
@@ -71,6 +74,24 @@ class Alterer(Facet[Store]):
             await event_log.cross_out(store, list(done.changed_ids), deleted=True)
         store.notifier.ends.altered(selection, change, done)
         return done
+
+    @timed(write=True)
+    async def put(self, jobs: Sequence[Archived]) -> list[Put]:
+        store = self._store
+        store.connection.inside()
+        records = [one.record for one in jobs]
+        await keep_keys_together(store, [record for record in records if record.held_slot is not None])
+        found: dict[int, Put] = {}
+        for shard, places in by_shard(store, records).items():
+            part = [jobs[place] for place in places]
+            await store.introduce({one.record.queue for one in part})
+
+            async def act(unit: Unit, part: Sequence[Archived] = part) -> list[Put]:
+                await unit.load(one_by_one.wanted_by_archived(part))
+                return one_by_one.put(unit, part)
+
+            found.update(zip(places, await store.work(shard, act), strict=True))
+        return [found[place] for place in range(len(jobs))]
 
 
 class _Moving(Unit):
@@ -114,7 +135,9 @@ async def _alter(
 
 async def _load_more(store: Store, unit: Unit, change: Change, ids: Sequence[JobId]) -> None:
     """Read what some changes need beside the records."""
-    if isinstance(change, Requeue | Restore | Clone) or (isinstance(change, RunNow) and change.first):
+    if isinstance(change, Reseal):
+        await unit.load_details(ids)
+    elif isinstance(change, Requeue | Restore | Clone) or (isinstance(change, RunNow) and change.first):
         await unit.load_notes(ids)
     elif isinstance(change, Cancel | Delete):
         records = [unit.get(job) for job in ids]

@@ -29,7 +29,8 @@ class CensusReader(Facet["Store"]):
     async def census(self) -> Census:
         store = self._store
         counts: list[Count] = []
-        scheduled: dict[str, int] = {}
+        not_due: dict[str, int] = {}
+        suspended: dict[str, int] = {}
         oldest: dict[str, Instant] = {}
         running: dict[str, Instant] = {}
         totals: dict[str, dict[str, Any]] = {}
@@ -38,9 +39,11 @@ class CensusReader(Facet["Store"]):
             instant, fields, sums, waiting, claims = answer
             at = max(at, store.seen(instant))
             counts += counts_of(_by(fields, 2))
-            for queue, later, due in _by(waiting, 3):
+            for queue, later, waits, due in _by(waiting, 4):
                 if int(later) > 0:
-                    scheduled[queue.decode()] = int(later)
+                    not_due[queue.decode()] = int(later)
+                if int(waits) > 0:
+                    suspended[queue.decode()] = int(waits)
                 if due:
                     oldest[queue.decode()] = int(due)
             for queue, claimed in _by(claims, 2):
@@ -50,7 +53,8 @@ class CensusReader(Facet["Store"]):
         return Census(
             at=at or await store.now(),
             counts=tuple(sorted(counts, key=lambda one: (one.queue, one.kind, _ORDER[one.status]))),
-            scheduled=scheduled,
+            later=not_due,
+            waiting=suspended,
             oldest_ready=oldest,
             oldest_running=running,
             totals={kind: Totals(**totals[kind]) for kind in sorted(totals)},

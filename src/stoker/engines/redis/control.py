@@ -24,26 +24,28 @@ from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import eight
 from stoker.engines.redis.scripts import KEEP_DONE, script
 from stoker.engines.redis.subqueues import Subqueues, repin
+from stoker.engines.shared.budget_format import pack_buckets, pack_budget, read_buckets, read_budget
 from stoker.engines.shared.facets import Facet
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.audit import By, of_setting
-from stoker.model.control import (
+from stoker.model.budgets import (
+    Buckets,
     Budget,
-    NamedLock,
-    Pause,
-    Presence,
-    Queue,
-    Tuning,
+    KeyBuckets,
+    Rates,
+    Spend,
+    at_hand,
     budgeted,
-    may_release,
-    may_take,
-    opens,
-    tuned,
+    emptied,
+    forgets,
+    full_at,
+    spend_of,
 )
+from stoker.model.control import NamedLock, Pause, Presence, Queue, Tuning, may_release, may_take, opens, tuned
 from stoker.model.job import check_name, check_span
 from stoker.model.lifecycle import KEEP_DEAD
 from stoker.model.retry import OFF, Curve
-from stoker.model.throttle import OPEN, Bucket, Cooldown, Grant, Rate, drained, spend, wait_hint
+from stoker.model.throttle import OPEN, Bucket, Cooldown, Grant, Rate
 from stoker.model.time import Instant, Span
 
 if TYPE_CHECKING:
@@ -54,6 +56,9 @@ T = TypeVar("T")
 Decide = Callable[[bytes | None, Instant], tuple[bytes | None, T]]
 """From a field's value and the time to its new value and the result for the caller."""
 
+Take = Callable[[Budget | None, Buckets | None, Instant], tuple[Buckets | None, T]]
+"""From a budget, the buckets of its key and the time to the new buckets, if they change, and the result."""
+
 
 JUDGED_BY = ("keep_done", "keep_dead", "curve", "until", "count", "fair", "has_subqueues")
 """The fields of a queue that a change of its jobs depends on."""
@@ -63,14 +68,16 @@ QUEUE_FIELDS = (*JUDGED_BY, "paused", "reason", "by", "workers", "bucket", "decl
 
 _SWAP = script("swap")
 _BEAT = script("beat")
+_FORGET = script("forget")
+
+FORGOTTEN_AT_ONCE = 1_000
+"""Keys of budgets that one script forgets; while it runs, the server does nothing else."""
 
 UNREADABLE = (msgspec.MsgspecError, ValueError)
 """What a decoder raises."""
 
 _encode = msgspec.json.Encoder().encode
 _read_bucket = msgspec.json.Decoder(tuple[float, float, float, float, int]).decode
-_read_budget = msgspec.json.Decoder(tuple[Rate, float, int, msgspec.Raw]).decode
-_read_rate = msgspec.json.Decoder(Rate | None).decode
 _read_tuning = msgspec.json.Decoder(Tuning).decode
 _read_presence = msgspec.json.Decoder(Presence).decode
 _read_limits = msgspec.json.Decoder(dict[str, int]).decode
@@ -92,8 +99,10 @@ class Control(Facet["Store"]):
         return [queue_of(name, fields) for name, fields in (await stored_queues(self._store)).items()]
 
     @timed(write=True)
-    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
-        if isinstance(tuning, Rate):
+    async def tune(
+        self, name: str, tuning: Tuning | Rate | Rates, *, declared: bool = False, by: By | None = None
+    ) -> bool:
+        if not isinstance(tuning, Tuning):
             return await self._tune_budget(name, tuning, declared=declared, by=by)
         check_name("queue", name)
 
@@ -134,58 +143,86 @@ class Control(Facet["Store"]):
 
     @timed(write=False)
     async def budgets(self) -> list[Budget]:
-        found = await self._all("budgets")
-        return [budget for name in sorted(found) if (budget := budget_of(name, found[name])) is not None]
+        return await stored_budgets(self._store)
 
-    async def _tune_budget(self, name: str, rate: Rate, *, declared: bool, by: By | None) -> bool:
+    async def _tune_budget(self, name: str, rates: Rate | Rates, *, declared: bool, by: By | None) -> bool:
         check_name("budget", name)
         if by is not None:
-            return await self._tune_audited(name, rate, by, declared=declared)
+            return await self._tune_audited(name, rates, by, declared=declared)
 
         def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, bool]:
-            before = budget_of(name, stored)
-            after = budgeted(before, name, rate, now, declared=declared)
-            return (stored, False) if after == before else (bytes_of(after), True)
+            before = read_budget(name, stored)
+            after = budgeted(before, name, rates, now, declared=declared)
+            return (stored, False) if after == before else (pack_budget(after), True)
 
         return await self._one_at_a_time("budgets", name, decide)
 
-    async def _tune_audited(self, name: str, rate: Rate, by: By, *, declared: bool) -> bool:
+    async def _tune_audited(self, name: str, rates: Rate | Rates, by: By, *, declared: bool) -> bool:
         key = self._store.home.key("budgets")
 
         async def tune(unit: Unit) -> bool:
             await unit.load(Wanted())  # the store's clock
             stored = await self._store.connection.call("HGET", key, name)
-            before = budget_of(name, stored)
-            after = budgeted(before, name, rate, unit.now, declared=declared)
+            before = read_budget(name, stored)
+            after = budgeted(before, name, rates, unit.now, declared=declared)
             if after == before:
                 return False
             unit.expect_hash(key, name, stored)
-            unit.write("HSET", key, name, bytes_of(after))
+            unit.write("HSET", key, name, pack_budget(after))
             audit.write(unit, by, of_setting("limits.tune", f"limit {name}", before, after))
             return True
 
         return await self._store.work(self._store.home, tune)
 
+    @timed(write=False)
+    async def buckets(self, budget: str, *, limit: int = 100, keys: Sequence[str] | None = None) -> list[KeyBuckets]:
+        call, now = self._store.connection.call, await self._store.now()
+        known = await self._budget(budget)
+        full, kept = _key_names(self._store, budget)
+        chosen = list(keys) if keys is not None else await call("ZREVRANGE", full, 0, limit - 1) if limit > 0 else []
+        if not chosen:
+            return []
+        stored = zip(chosen, await call("HMGET", kept, *chosen), strict=True)
+        found = [(key, buckets) for key, value in stored if (buckets := read_buckets(value)) is not None]
+        named = [(key if isinstance(key, str) else key.decode(), buckets) for key, buckets in found]
+        named.sort(key=lambda one: (full_at(one[1]), one[0]), reverse=True)
+        shown = [(key, at_hand(known, key, buckets, now)) for key, buckets in named[: max(limit, 0)]]
+        return [KeyBuckets(key, buckets) for key, buckets in shown if buckets is not None]
+
     @timed(write=True)
-    async def spend(self, name: str, n: int = 1) -> Grant:
-        def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, Grant]:
-            budget = budget_of(name, stored)
-            if budget is None:
-                return stored, Grant(granted=False, wait=wait_hint(None))
-            bucket, grant = spend(budget.bucket, n, now)
-            return bytes_of(replace(budget, bucket=bucket)) if grant.granted else stored, grant
-
-        return await self._one_at_a_time("budgets", name, decide)
+    async def spend(self, name: str, n: int | Spend = 1) -> Grant:
+        asked = spend_of(n)
+        # A correction that gives tokens back must not be made twice, so it is not sent again when a reply was lost.
+        return await self._take(name, asked.key, asked.of, repeat=not asked.corrects)
 
     @timed(write=True)
-    async def drain(self, name: str) -> bool:
-        def decide(stored: bytes | None, now: Instant) -> tuple[bytes | None, bool]:
-            budget = budget_of(name, stored)
-            if budget is None:
-                return stored, False
-            return bytes_of(replace(budget, bucket=drained(budget.bucket, now))), True
+    async def drain(self, name: str, *, key: str | None = None) -> bool:
+        def drained(budget: Budget | None, kept: Buckets | None, now: Instant) -> tuple[Buckets | None, bool]:
+            after = emptied(budget, key, kept, now)
+            return after, after is not None
 
-        return await self._one_at_a_time("budgets", name, decide)
+        return await self._take(name, key, drained)
+
+    async def _take(self, name: str, key: str | None, decide: Take[T], *, repeat: bool = True) -> T:
+        """Change the buckets of a budget, or of one of its keys."""
+
+        def of_budget(stored: bytes | None, now: Instant) -> tuple[bytes | None, T]:
+            budget = read_budget(name, stored)
+            after, result = decide(budget, None, now)
+            return stored if budget is None or after is None else pack_budget(replace(budget, buckets=after)), result
+
+        if key is None:
+            return await self._one_at_a_time("budgets", name, of_budget, repeat=repeat)
+        budget = await self._budget(name)
+
+        def of_key(stored: bytes | None, now: Instant) -> tuple[bytes | None, T]:
+            after, result = decide(budget, read_buckets(stored), now)
+            return stored if after is None else pack_buckets(after), result
+
+        return await self._one_at_a_time(f"budget_keys:{name}", key, of_key, f"budget_full:{name}", repeat=repeat)
+
+    async def _budget(self, name: str) -> Budget | None:
+        return read_budget(name, await self._store.connection.call("HGET", self._store.home.key("budgets"), name))
 
     # --- named locks --------------------------------------------------------------------------------------------
 
@@ -224,10 +261,12 @@ class Control(Facet["Store"]):
         found = await self._store.connection.call("HGETALL", self._store.home.key(name))
         return {field.decode(): value for field, value in pairs(found)}
 
-    async def _one_at_a_time(self, name: str, field: str, decide: Decide[T]) -> T:
-        lock = self._locks.setdefault(field, asyncio.Lock())
+    async def _one_at_a_time(
+        self, name: str, field: str, decide: Decide[T], by_time: str | None = None, *, repeat: bool = True
+    ) -> T:
+        lock = self._locks.setdefault(f"{name}/{field}", asyncio.Lock())
         async with lock:
-            return await _exchange(self._store, name, field, decide)
+            return await _exchange(self._store, name, field, decide, by_time, repeat=repeat)
 
 
 async def _unlock(store: Store, name: str, owner: str) -> bool:
@@ -239,16 +278,25 @@ async def _unlock(store: Store, name: str, owner: str) -> bool:
     return await _exchange(store, "locks", name, decide)
 
 
-async def _exchange(store: Store, name: str, field: str, decide: Decide[T]) -> T:
-    """Change a field as `decide` computes, again while other processes change it meanwhile."""
-    more = [store.home.key(name)]
+async def _exchange(
+    store: Store, name: str, field: str, decide: Decide[T], by_time: str | None = None, *, repeat: bool = True
+) -> T:
+    """Change a field as `decide` computes, again while other processes change it meanwhile.
+
+    `by_time`: fields are buckets, and this sorted set tells when those of each are full again. `repeat`: also when a
+    reply was lost.
+    """
+    more = [store.home.key(one) for one in (by_time, name) if one is not None]
     now, _, found = await store.run(_SWAP, store.home, [field], more=more)
     while True:
         seen = bytes(found) or None
         wanted, result = decide(seen, int(now))
         if wanted == seen:
             return result
-        now, swapped, found = await store.run(_SWAP, store.home, [field, seen or b"", wanted or b""], more=more)
+        given: list[object] = [field, seen or b"", wanted or b""]
+        if by_time is not None:
+            given += [full_at(read_buckets(wanted) or {}), field]
+        now, swapped, found = await store.run(_SWAP, store.home, given, more=more, repeat=repeat)
         if swapped:
             return result
 
@@ -397,30 +445,28 @@ def scored(flat: list[Any]) -> list[tuple[bytes, float]]:
     return [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
 
 
-def budget_of(name: str, stored: bytes | None) -> Budget | None:
-    """What `bytes_of` wrote. A budget that cannot be read counts as not stored, a declaration as none."""
-    if stored is None:
-        return None
-    try:
-        rate, tokens, refilled, declared = _read_budget(stored)
-    except UNREADABLE:
-        return None
-    return Budget(name, Bucket(rate, tokens, refilled), _read_rate(declared) if is_budget(stored) else None)
+async def forget_full(store: Store, limit: int) -> int:
+    """Forget keys of budgets whose buckets are full again, up to `limit` of them; returns how many."""
+    gone, now = 0, await store.now()
+    for budget in await stored_budgets(store):
+        while forgets(budget, now) and gone < limit:
+            wanted = min(FORGOTTEN_AT_ONCE, limit - gone)
+            found = int(await store.run(_FORGET, store.home, [wanted], more=_key_names(store, budget.name)))
+            gone += found
+            if found < wanted:
+                break
+    return gone
 
 
-def is_budget(stored: bytes) -> bool:
-    """Can a budget be read, with what an app declared about it?"""
-    try:
-        _read_rate(_read_budget(stored)[-1])
-    except UNREADABLE:
-        return False
-    return True
+async def stored_budgets(store: Store) -> list[Budget]:
+    """Every budget that can be read, by name."""
+    found = sorted(pairs(await store.connection.call("HGETALL", store.home.key("budgets"))))
+    return [budget for name, value in found if (budget := read_budget(name.decode(), value)) is not None]
 
 
-def bytes_of(budget: Budget) -> bytes:
-    """A budget in full: JSON carries every float exactly."""
-    bucket = budget.bucket
-    return _encode((bucket.rate, bucket.tokens, bucket.refilled_at, budget.declared))
+def _key_names(store: Store, budget: str) -> list[str]:
+    """Keys of a budget by when their buckets are full again, and their buckets."""
+    return [store.home.key(f"budget_full:{budget}"), store.home.key(f"budget_keys:{budget}")]
 
 
 async def unlock_all(store: Store, owners: Collection[str]) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from stoker.engines.redis import damage
 from stoker.engines.redis.cluster.fan_out import spread
-from stoker.engines.redis.control import QUEUE_FIELDS, budget_of, is_budget, pairs, stored_queues, unreadable
+from stoker.engines.redis.control import QUEUE_FIELDS, pairs, stored_queues, unreadable
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.record_format import STATUSES, read_hold
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.server_info import ServerInfo
 from stoker.engines.redis.store import Store
 from stoker.engines.redis.stored_job import StoredJob
+from stoker.engines.shared.budget_format import damaged_budgets
 from stoker.model.health.facts import (
     MOST_COUNTED,
     MOST_NAMED,
@@ -31,7 +32,6 @@ LOOKED_AT_ONCE = 500
 """Jobs that one script looks at; while it runs, the server does nothing else."""
 
 _DIAGNOSE, _UNREADABLE = script("diagnose"), script("unreadable")
-LOST = "it cannot be read and refuses all tokens; the next start of its app, or `stoker limits tune`, writes it anew"
 UNSET = {field: f"its {field} cannot be read; tune the queue, or start its app anew" for field in QUEUE_FIELDS}
 UNSET["declared"] = UNDECLARED
 _UNSUCCESSFUL = (b"a", b"x", b"c", b"i", b"t")
@@ -49,7 +49,8 @@ async def diagnose(store: Store, nodes: Sequence[ServerInfo], losses: Sequence[s
         damaged += [f"queue {name}: {UNSET[field]}" for field in sorted(unreadable(fields))]
     for found in await spread(shards, lambda shard: _unreadable(store, shard)):
         damaged += [f"job {text(row.record.id)} cannot be read: {row.corrupt}" for row in found]
-    damaged += [f"budget {name}: {what}" for name, what in await _budgets(store)]
+    budgets = pairs(await store.connection.call("HGETALL", store.home.key("budgets")))
+    damaged += damaged_budgets((name.decode(), value) for name, value in budgets)
     return Facts(
         idle_keys=idle,
         counters=tuple(counters),
@@ -71,13 +72,6 @@ async def _unreadable(store: Store, shard: Shard) -> list[StoredJob]:
             found |= dict.fromkeys(await store.run(_UNREADABLE, shard, one))
     _, rows = await store.read(shard, list(found)[:MOST_NAMED])
     return [row for row in rows if row is not None and row.corrupt is not None]
-
-
-async def _budgets(store: Store) -> list[tuple[str, str]]:
-    """The budgets of which something cannot be read, and what."""
-    stored = pairs(await store.connection.call("HGETALL", store.home.key("budgets")))
-    broken = sorted((field.decode(), value) for field, value in stored if not is_budget(value))
-    return [(name, LOST if budget_of(name, value) is None else UNDECLARED) for name, value in broken]
 
 
 async def _counted(store: Store, shard: Shard) -> list[Counted]:

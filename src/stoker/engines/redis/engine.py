@@ -60,7 +60,7 @@ class Jobs:
         self.reap = leases.reap
         self.ahead = Finder(store).ahead
         self.wait = store.notifier.wait
-        self.ended = store.notifier.ended
+        self.ended, self.news = store.notifier.ended, store.notifier.news
         self.wake = store.wake
 
 
@@ -72,7 +72,9 @@ class Operator:
         self.get = finder.get
         self.find = finder.find
         self.census = CensusReader(store).census
-        self.alter = Alterer(store).alter
+        alterer = Alterer(store)
+        self.alter = alterer.alter
+        self.put = alterer.put
         self.expire = Sweeper(store).expire
 
 
@@ -211,7 +213,7 @@ class RedisEngine:
         refuse(self)
         yield None
 
-    async def migrate(self, *, plan_only: bool = False) -> list[str]:  # noqa: ARG002 - there is no schema to change
+    async def migrate(self, *, plan_only: bool = False, stopped: bool = False) -> list[str]:  # noqa: ARG002 - there is no schema to change
         return []
 
     async def migration_script(self) -> None:

@@ -15,7 +15,7 @@ from stoker.engines.redis import audit, damage, documents
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis.census import counts_of
 from stoker.engines.redis.cluster import move
-from stoker.engines.redis.control import pairs, scored
+from stoker.engines.redis.control import forget_full, pairs, scored
 from stoker.engines.redis.keys import KEPT, Shard
 from stoker.engines.redis.record_format import ids_of
 from stoker.engines.redis.scripts import script
@@ -34,6 +34,9 @@ AT_ONCE = 250
 SWEPT_AT_ONCE = 5_000
 ENTRIES_AT_ONCE = 100
 KEYS_AT_ONCE = 100
+
+KIND_POINTS = "kind_points"
+"""What the script is asked for beside the sweeps."""
 
 _EXPIRE = script("expire")
 _SWEEP = script("sweep")
@@ -58,6 +61,8 @@ async def _expire(store: Store, retention: Retention, sweep: Sweep) -> Expired:
         return Expired(keys=sum([await _lapsed_keys(store, shard) for shard in await store.shards()]))
     if sweep is Sweep.LIMITS:
         return Expired(repairs=tuple(await recount(store, retention.limit)))
+    if sweep is Sweep.BUCKETS:
+        return Expired(buckets=await forget_full(store, retention.limit))
     if sweep is Sweep.AUDIT:
         return Expired(audit=await audit.expire(store, await store.now() - retention.audit))
     if sweep is Sweep.OPERATIONS:
@@ -65,6 +70,8 @@ async def _expire(store: Store, retention: Retention, sweep: Sweep) -> Expired:
         return Expired(operations=await documents.expire_operations(store, before))
     kept = {Sweep.EVENTS: retention.events, Sweep.POINTS: retention.points, Sweep.PRESENCES: retention.presences}
     removed = await _sweep(store, store.home, sweep, max(kept.get(sweep, 0), 0))
+    if sweep is Sweep.POINTS:
+        removed += await _sweep(store, store.home, KIND_POINTS, retention.kind_points)
     if sweep is Sweep.PRESENCES:
         for shard in await store.shards():
             if shard is not store.home:
@@ -164,7 +171,7 @@ async def _release_lapsed(slots: list[bytes], now: Instant, unit: Unit) -> int:
     return sum(unit.lapse(slot.decode(), now) for slot in slots)
 
 
-async def _sweep(store: Store, shard: Shard, sweep: Sweep, kept: Span) -> int:
+async def _sweep(store: Store, shard: Shard, sweep: str, kept: Span) -> int:
     """Remove what of a shard is older than `kept`, and locks that lapsed."""
     removed = 0
     more = [shard.key(name) for name in event_log.KEYS]

@@ -28,7 +28,7 @@ from stoker.model.groups import Group, pack_callbacks, pack_members
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_BATCH, Draft, Receipt, Stored
 from stoker.model.next_due import wakes
-from stoker.model.record import due_at
+from stoker.model.record import Record, due_at
 from stoker.model.subqueues import position
 from stoker.model.time import Instant
 
@@ -99,8 +99,8 @@ async def insert(store: Store, drafts: Sequence[Draft], group: Group | None = No
     return [found[place] for place in range(len(drafts))]
 
 
-def by_shard(store: Store, drafts: Sequence[Draft]) -> dict[Shard, Sequence[int]]:
-    """Which drafts go where."""
+def by_shard(store: Store, drafts: Sequence[Draft | Record]) -> dict[Shard, Sequence[int]]:
+    """Which drafts, or records of another store, go where."""
     if not store.connection.cluster:
         return {store.home: range(len(drafts))} if drafts else {}
     found: dict[Shard, list[int]] = {}
@@ -236,7 +236,7 @@ def _add_joins(args: list[Any], shard: Shard, number: int, drafts: Sequence[Draf
     return [shard.key(GROUPS), *(shard.group(id_) for id_ in joined)]
 
 
-async def keep_keys_together(store: Store, drafts: Sequence[Draft]) -> None:
+async def keep_keys_together(store: Store, drafts: Sequence[Draft | Record]) -> None:
     """On a cluster a key can only be unique inside its queue: refuse what would need more."""
     wanted: dict[str, str] = {}
     for draft in drafts:

@@ -39,6 +39,9 @@ WAIT, RETRYING, WAKE = "wait", "retrying", "wake"
 PLAIN_KEYS = (WAIT, RETRYING, WAKE)
 """What every queue has, in the order in which scripts know it."""
 
+SUSPENDED = "suspended"
+"""Suspended jobs of a queue by their due time; scripts make its name from that of `wait`."""
+
 SUBQUEUE_KEYS = ("subqueue_entries", "subqueues", "order", "dues")
 """What a queue with subqueues has beside: jobs by subqueue, states, their orders, and jobs by due time."""
 

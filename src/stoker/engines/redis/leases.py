@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stoker.engines.base import LEASE, ORPHANED_AFTER
+from stoker.engines.base import LEASE, ORDERS, ORPHANED_AFTER
 from stoker.engines.call_times import timed
 from stoker.engines.redis import record_format
 from stoker.engines.redis.claim import as_claim, enlist, set_aside, stored
@@ -64,6 +64,7 @@ class Leases(Facet[Store]):
             [pair for pair in held if all(pair in lost for lost in missing)],
             [pair for one in found for pair in one.canceling],
             [claim for one in found for claim in one.orphaned],
+            at_home.orders,
         )
 
     @timed(write=True)
@@ -86,12 +87,12 @@ async def _renew_in(store: Store, shard: Shard, worker: str, held: Held, lease: 
     lost: list[int] = []
     canceling: list[int] = []
     orphaned: list[Claim] = []
+    orders = b""
     for since, until, places in _parts(held):
         fences = [part for place in places for part in (held[place][0], record_format.fence(worker, held[place][1]))]
         args = (worker, lease, "1" if first else "", ORPHANED_AFTER, since, until, *fences)
-        instant, known, gone, asked, orphans = await store.run(
-            _RENEW, shard, args, more=(shard.held(worker), shard.leases)
-        )
+        more = shard.held(worker), shard.leases, shard.key(ORDERS)
+        instant, known, gone, asked, orphans, orders = await store.run(_RENEW, shard, args, more=more)
         store.seen(instant)
         if not known:
             return Renewal(known=False)
@@ -99,7 +100,11 @@ async def _renew_in(store: Store, shard: Shard, worker: str, held: Held, lease: 
         canceling += [places[place] for place in asked]
         orphaned += await _claims(store, shard, orphans)
     return Renewal(
-        True, [held[place] for place in sorted(lost)], [held[place] for place in sorted(canceling)], orphaned
+        True,
+        [held[place] for place in sorted(lost)],
+        [held[place] for place in sorted(canceling)],
+        orphaned,
+        bytes(orders) or None,
     )
 
 

@@ -48,7 +48,7 @@ _U1, _U2, _U4, _U8 = (struct.Struct(f">{code}") for code in "BHIQ")
 _BODY = struct.Struct(">16sQQH")
 _FENCE = struct.Struct(">cQH")
 _END = struct.Struct(">QQ")
-_FAILURE = struct.Struct(">QI")
+_FAILURE = struct.Struct(">QII")
 
 STEP_HEAD = struct.Struct(">cQQQ")
 """How a row of a step begins: state, token, when it was stored, and when its wait ends."""
@@ -261,6 +261,8 @@ STATE_FORMAT = struct.Struct(">" + "".join(field.code for field in STATE))
 def state(record: Record, *, errors: int, version: int) -> bytes:
     """A record's state."""
     worker = (record.worker or "").encode()
+    if record.finished_at is not None and record.origin:
+        worker = _U4.pack(record.origin)
     beside = {"errors": errors, "version": version}
     values = [
         field.write(beside[field.name] if field.name in beside else getattr(record, field.name)) for field in STATE
@@ -290,8 +292,12 @@ def _read_state(job: StoredJob, raw: bytes) -> dict[str, Any]:
         at = _FENCE.size + size
         stored = zip(STATE, STATE_FORMAT.unpack_from(raw, at), strict=True)
         found: dict[str, Any] = {field.name: field.read(value) for field, value in stored}
-        found |= {"status": STATUSES[char], "token": token, "worker": raw[_FENCE.size : at].decode() or None}
-        end = raw[at + STATE_FORMAT.size :]
+        found |= {"status": STATUSES[char], "token": token}
+        worker, end = raw[_FENCE.size : at], raw[at + STATE_FORMAT.size :]
+        if char == b"r":
+            found["worker"] = worker.decode() or None
+        else:
+            found["origin"] = int.from_bytes(worker)
         if end and found["status"] is Status.RUNNING:
             found |= {"former_at": _U8.unpack_from(end)[0], "former": end[8:].decode()}
         elif end:
@@ -375,9 +381,9 @@ def eight(value: int) -> bytes:
     return value.to_bytes(8)
 
 
-def failure(at: Instant, attempt: int, error: str) -> bytes:
+def failure(one: Failure) -> bytes:
     """One entry of a job's ring of errors."""
-    return _FAILURE.pack(at, attempt) + error.encode()
+    return _FAILURE.pack(one.at, one.attempt, one.origin) + one.error.encode()
 
 
 def history(count: int, ring: list[bytes | None]) -> tuple[Failure, ...]:
@@ -388,5 +394,5 @@ def history(count: int, ring: list[bytes | None]) -> tuple[Failure, ...]:
 
 
 def _read_failure(stored: bytes) -> Failure:
-    at, attempt = _FAILURE.unpack_from(stored)
-    return Failure(at, attempt, stored[_FAILURE.size :].decode(errors="replace"))
+    at, attempt, origin = _FAILURE.unpack_from(stored)
+    return Failure(at, attempt, stored[_FAILURE.size :].decode(errors="replace"), origin)

@@ -19,6 +19,7 @@ from stoker.engines.redis.record_format import OFFSET, STATE, STATE_FORMAT, STEP
 from stoker.model.groups import ABANDONED_AFTER, LEAST_KEPT, MOST_KNOWN
 from stoker.model.job import LEASE
 from stoker.model.lifecycle import KEEP_DEAD
+from stoker.model.query import KINDS_BEHIND
 from stoker.model.throttle import LONGEST_SLEEP
 from stoker.model.time import HOUR, Span
 
@@ -43,6 +44,7 @@ _PLACEHOLDERS = {
     "$STATE_FORMAT$": ">" + "".join(_LUA_CODES[field.code] for field in STATE),
     "$STATE_FIELDS$": ", ".join(f"r.{field.name}" for field in STATE),
     "$STATE_SIZE$": str(STATE_FORMAT.size),
+    "$KINDS_BEHIND$": str(KINDS_BEHIND),
     "$MOST_LOOKS$": str(LOOKS_AT_ONCE),
     "$CLAIMED_AT_ONCE$": str(CLAIMED_AT_ONCE),
     "$LONGEST_SLEEP$": str(LONGEST_SLEEP),

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.engines.redis.keys import STEP_NAMES, STEPS
+from stoker.engines.redis.record_format import eight, read_step
 from stoker.engines.redis.scripts import script
 from stoker.engines.shared.unit_of_work import Wanted
+from stoker.model.emitted import SLOTS
 from stoker.model.ids import JobId
 from stoker.model.steps import Step
 from stoker.model.time import Instant
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 READ_AT_ONCE = 500
 """Rows that one command reads; while it runs, the server does nothing else."""
 
-_READ = script("read_steps")
+_READ, _EMITTED = script("read_steps"), script("emitted")
 _SIGNALED = script("signaled")
 
 
@@ -54,9 +56,10 @@ async def read(store: Store, shard: Shard, wanted: Wanted) -> Found:
     return Found(now, rows, signaled)
 
 
-async def of_jobs(store: Store, shard: Shard, ids: Iterable[JobId]) -> list[tuple[bytes, bytes]]:
-    """All rows of those of the jobs that are in a shard: id16 · name of each, and the row."""
-    ranges = [("ZRANGEBYLEX", shard.key(STEP_NAMES), b"[" + job, b"(" + job + b"\2") for job in ids]
+async def of_jobs(store: Store, shard: Shard, ids: Iterable[JobId], *, pages: bool = True) -> list[tuple[bytes, bytes]]:
+    """All rows of those of the jobs that are in a shard: id16 · name of each, and the row. `pages`: with these."""
+    first = b"" if pages else b'\0"'  # names of pages begin with '!', before those of all steps
+    ranges = [("ZRANGEBYLEX", shard.key(STEP_NAMES), b"[" + job + first, b"(" + job + b"\2") for job in ids]
     names = [one[:16] + one[17:] for found in await store.connection.pipeline(ranges) for one in found]
     rows: list[tuple[bytes, bytes]] = []
     for start in range(0, len(names), READ_AT_ONCE):
@@ -64,6 +67,12 @@ async def of_jobs(store: Store, shard: Shard, ids: Iterable[JobId]) -> list[tupl
         stored = await store.connection.call("HMGET", shard.key(STEPS), *part)
         rows += [(name, row) for name, row in zip(part, stored, strict=True) if row is not None]
     return rows
+
+
+async def pages_of(store: Store, shard: Shard, job: JobId, after: int) -> list[Step]:
+    """The pages of a job in a shard whose last number is larger."""
+    _, found = await store.run(_EMITTED, shard, [eight(after), *(job + name.encode() for name in SLOTS)])
+    return [read_step(name, row) for name, row in zip(SLOTS, found, strict=True) if row]
 
 
 async def named(

@@ -23,7 +23,7 @@ from stoker.engines.redis.connection import LARGEST_CALL
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.settle import read_refs
-from stoker.engines.redis.step_rows import of_jobs, weight
+from stoker.engines.redis.step_rows import of_jobs, pages_of, weight
 from stoker.engines.redis.store import Store, refuse
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import one_by_one
@@ -53,7 +53,9 @@ class Steps(Facet[Store]):
     async def save(self, saves: Sequence[Save], *, tx: Transaction | None = None) -> list[Verdict]:
         refuse(tx)
         self._store.connection.inside()
-        return await _save(self._store, saves)
+        verdicts = await _save(self._store, saves)
+        self._store.notifier.ends.saved(saves, verdicts)
+        return verdicts
 
     @timed(write=False, name="get_steps")
     async def get(self, ids: Sequence[JobId]) -> list[list[Step]]:
@@ -64,6 +66,12 @@ class Steps(Facet[Store]):
             for job, row in rows:
                 found[job][row.name] = row
         return [sorted(found[job].values(), key=_in_order) for job in ids]
+
+    @timed(write=False)
+    async def emitted(self, job: JobId, after: int = 0) -> list[Step]:
+        self._store.connection.inside()
+        found = await spread(await self._store.shards(), lambda shard: pages_of(self._store, shard, job, after))
+        return sorted((row for rows in found for row in rows), key=attrgetter("until"))
 
     @timed(write=True)
     async def signal(
@@ -161,7 +169,7 @@ async def _save_in(saves: Sequence[Save], unit: Unit) -> list[Verdict]:
 
 async def _get(store: Store, shard: Shard, ids: Sequence[JobId]) -> list[tuple[JobId, Step]]:
     """The rows of those of the jobs that are in a shard."""
-    rows = await of_jobs(store, shard, ids)
+    rows = await of_jobs(store, shard, ids, pages=False)
     return [(name[:16], record_format.read_step(name[16:].decode(), row)) for name, row in rows]
 
 

@@ -35,7 +35,7 @@ _BUCKET = struct.Struct(">4dQ")
 _NUMBER, _PINNED, _NEXT, _AT, _SINCE, _HAS_HEAD, _HAS_BUCKET = (1 << n for n in range(7))
 
 COUNTED_AT_ONCE = 1_000
-"""Subqueues whose slots are counted together."""
+"""So many subqueues, or entries of one, are counted together."""
 
 REPINNED_AT_ONCE = 200
 """Subqueues that one script looks at after an operator changed numbers."""
@@ -86,7 +86,13 @@ class Subqueues(Facet["Store"]):
 
     @timed(write=False)
     async def subqueues(
-        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
+        self,
+        queue: str,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        names: Sequence[str] | None = None,
+        counted: bool = False,
     ) -> list[SubqueueView]:
         store = self._store
         store.connection.inside()
@@ -100,7 +106,26 @@ class Subqueues(Facet["Store"]):
         raws = await store.connection.call("HMGET", shard.of_queue("subqueues", queue), *found)
         states = [read(name, raw) for name, raw in zip(found, raws, strict=True) if raw is not None][:limit]
         holders = await _holders(store, shard, queue, {state.name for state in states if state.running})
-        return [view(queue, state, sorted(holders.get(state.name, ()))) for state in states]
+        waiting = await _waiting(store, shard, queue, [state.name for state in states]) if counted else None
+        return [view(queue, state, sorted(holders.get(state.name, ())), waiting) for state in states]
+
+
+async def _waiting(store: Store, shard: Shard, queue: str, names: Sequence[str]) -> dict[str, int]:
+    """How many jobs of these subqueues are due. Their entries are read some at a time: no script is long."""
+    key, now = shard.of_queue("subqueue_entries", queue), eight(await store.now())
+    found = dict.fromkeys(names, 0)
+    behind = {name: b"[" + name.encode() + b"\0" for name in names}
+    while behind:
+        asked = [
+            ("ZRANGEBYLEX", key, start, b"(" + name.encode() + b"\1", "LIMIT", 0, COUNTED_AT_ONCE)
+            for name, start in behind.items()
+        ]
+        pages = dict(zip(behind, await store.connection.pipeline(asked), strict=True))
+        for name, members in pages.items():
+            due = [one for one in members if one.partition(b"\0")[2][2:10] <= now]
+            found[name] += sum(len(ids_in_subqueue_entry(one)) for one in due)
+        behind = {name: b"(" + members[-1] for name, members in pages.items() if len(members) == COUNTED_AT_ONCE}
+    return found
 
 
 async def recount(store: Store, limit: int) -> list[Repair]:

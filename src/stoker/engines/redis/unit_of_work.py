@@ -14,9 +14,9 @@ from stoker.engines.base import CONTROL
 from stoker.engines.redis import groups, record_format, step_rows
 from stoker.engines.redis.cluster.fan_out import spread
 from stoker.engines.redis.control import read_queues
-from stoker.engines.redis.keys import GROUPS, KEPT, RETRYING, STEPS, SUBQUEUE_KEYS, WAIT, WAKE, Keys, Shard
+from stoker.engines.redis.keys import GROUPS, KEPT, RETRYING, STEPS, SUBQUEUE_KEYS, SUSPENDED, WAIT, WAKE, Keys, Shard
 from stoker.engines.redis.record_format import CHARS, PARTS
-from stoker.engines.redis.stored_job import StoredJob, as_record, notes_of, write_notes
+from stoker.engines.redis.stored_job import NO_NOTES, StoredJob, as_record, notes_of, write_notes
 from stoker.engines.redis.subqueues import slot_text
 from stoker.engines.shared.unit_of_work import Hold, UnitOfWork, Wanted
 from stoker.model.groups import Group, pack_members
@@ -125,6 +125,17 @@ class Unit(UnitOfWork):
             self.rows[job].notes = notes
             self._noted.add(job)
             self.add_record(job, as_record(self.rows[job]))
+
+    async def load_details(self, ids: Sequence[JobId]) -> None:
+        """Read results, histories and notes of loaded jobs."""
+        _, rows = await self._store.read(self.shard, [job for job in ids if job in self.rows], details=True)
+        for row in rows:
+            if row is not None:
+                known = self.rows[row.record.id]
+                known.notes = row.notes
+                known.change(history=row.record.history, result=row.record.result)
+                self._noted.add(row.record.id)
+                self.add_record(row.record.id, as_record(known))
 
     def release(self, slot: str, job: JobId) -> None:
         """Treat a loaded key as free that its job releases in the same step."""
@@ -304,11 +315,36 @@ class Unit(UnitOfWork):
         has_state = before is not None or row is not None or after.status is not Status.PENDING or after.token > 0
         self._put_in(after, has_state=has_state, anew=renumbers(before, after))
         if has_state:
-            errors, version = (0, 0) if row is None else (row.errors, row.version)
+            errors, version = (len(after.history), 0) if row is None else (row.errors, row.version)
             self.write("HSET", key("state"), job, record_format.state(after, errors=errors, version=version + 1))
-        if before is not None and after.last_error is not None and after.last_error != before.last_error:
+        if after.last_error is not None and (before is None or after.last_error != before.last_error):
             self.write("HSET", key("last"), job, after.last_error)
+        if before is not None and job in self.resealed:
+            self._put_resealed(before, after)
+        if before is None:
+            self._bring(after)
         self._put_notes(before, after)
+
+    def _put_resealed(self, before: Record, after: Record) -> None:
+        """Write the result and the ring of errors of a job whose values are in another form."""
+        key, job, count = self.shard.key, after.id, self.rows[after.id].errors
+        if after.result is not None and after.result != before.result:
+            self.write("HSET", key("results"), job, after.result)
+        for number, failure in enumerate(after.history, max(count - LONGEST_HISTORY, 0)):
+            place = job + bytes((number % LONGEST_HISTORY,))
+            self.write("HSET", key("errors"), place, record_format.failure(failure))
+
+    def _bring(self, record: Record) -> None:
+        """Write what only a job of another store has when it is stored first."""
+        key, job, notes = self.shard.key, record.id, notes_of(record)
+        if self.rows.get(job) is not None:  # it comes from another shard, which has sent all this
+            return
+        for place, failure in enumerate(record.history):
+            self.write("HSET", key("errors"), job + bytes((place,)), record_format.failure(failure))
+        if record.result is not None:
+            self.write("HSET", key("results"), job, record.result)
+        if notes != NO_NOTES:
+            self.write("HSET", key("notes"), job, write_notes(notes))
 
     def _put_notes(self, before: Record | None, after: Record) -> None:
         if before is None or after.id not in self._noted:
@@ -350,12 +386,16 @@ class Unit(UnitOfWork):
             else:
                 slot = "" if record.options.limit is None else slot_text(record.options.limit)
                 self._on_subqueue("JOIN", record.queue, subqueue, slot, "1" if anew else "", entry)
+            if record.suspended:
+                self.write("ZADD", self.shard.of_queue(SUSPENDED, record.queue), record.scheduled_at, record.id)
         self._place(record, add=True)
 
     def _take_out(self, record: Record, *, has_state: bool) -> None:
         """Remove a record's entries by its status."""
         if record.status in WAITING:
             self.leave(record.queue, self._subqueue(record), record_format.waiting_entry(record, has_state=has_state))
+            if record.suspended:
+                self.write("ZREM", self.shard.of_queue(SUSPENDED, record.queue), record.id)
         self._place(record, add=False)
 
     def restore(self, record: Record) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from stoker.engines.base import CONTROL
 from stoker.engines.redis.connection import Connection, Socket, blocking, end, hang_up, listening
 from stoker.engines.redis.keys import WAKE, Shard
-from stoker.engines.shared.job_end_waiters import OVER, WANT, Interest, JobEndWaiters, Message, QueryEnded
+from stoker.engines.shared.job_end_waiters import MESSAGES, WANT, Interest, JobEndWaiters, Message, QueryEnded
 from stoker.model.errors import EngineError
 from stoker.model.ids import JobId
 
@@ -59,7 +59,6 @@ class Notifier:
     ) -> None:
         self.channel = channel
         self.ends = JobEndWaiters(query, self._listen_for_ends, self._notify_ends, interest)
-        self._interest = interest
         self._sending: set[asyncio.Task[None]] = set()
         self._connection = connection
         self._home = home
@@ -102,6 +101,11 @@ class Notifier:
         """Sleep until a job has ended, or as long as allowed; whether it has."""
         self._connection.inside()
         return await self.ends.wait(job, timeout)
+
+    async def news(self, job: JobId, seen: int, timeout: float) -> int:
+        """Sleep until there is news of a job."""
+        self._connection.inside()
+        return await self.ends.news(job, seen, timeout)
 
     async def close(self) -> None:
         """Release all waiters without a topic; tokens stay on the server."""
@@ -241,10 +245,9 @@ class Notifier:
     def _receive(self, message: bytes) -> None:
         kind, ids = message[: len(WANT)], message[len(WANT) :]
         jobs = [JobId(ids[at : at + 16]) for at in range(0, len(ids), 16)]
-        if kind == WANT.encode():
-            self._interest.note(jobs)
-        elif kind == OVER.encode():
-            self.ends.over(jobs)
+        known = next((one for one in MESSAGES if one.encode() == kind), None)
+        if known is not None:
+            self.ends.take(known, jobs)
         else:
             self._pass_on(CONTROL)
 

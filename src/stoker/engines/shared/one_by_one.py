@@ -16,11 +16,12 @@ from stoker.engines.base import CONTROL
 from stoker.engines.shared.steps import store_rows, suspend
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.model.actions import allows
+from stoker.model.archive import Archived, Put
 from stoker.model.control import Queue
 from stoker.model.errors import Duplicate, GroupClosed, InvalidInput, NotFound
 from stoker.model.groups import Closing, Group, called_group, is_placed, placing
 from stoker.model.ids import JobId, text
-from stoker.model.job import Draft, Note, Receipt, Settlement, Status, Stored, Verdict
+from stoker.model.job import Draft, Job, Note, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import accepts
 from stoker.model.query import (
     Cancel,
@@ -34,6 +35,7 @@ from stoker.model.query import (
     Move,
     Prioritize,
     Requeue,
+    Reseal,
     Restore,
     RunNow,
     Selection,
@@ -296,6 +298,39 @@ def callbacks_of(closed: Iterable[Group]) -> list[Draft]:
     return [draft for group in closed for draft in group.callbacks]
 
 
+# --- putting back -----------------------------------------------------------------------------------------------
+
+
+def wanted_by_archived(jobs: Iterable[Archived]) -> Wanted:
+    """What storing jobs of another store needs."""
+    records = [one.record for one in jobs]
+    return Wanted(
+        frozenset(record.id for record in records),
+        frozenset(record.slot for record in records if record.slot is not None),
+        frozenset(record.queue for record in records),
+    )
+
+
+def put(unit: UnitOfWork, jobs: Iterable[Archived]) -> list[Put]:
+    """Store jobs of another store as they were there."""
+    return [_put_one(unit, one) for one in jobs]
+
+
+def _put_one(unit: UnitOfWork, one: Archived) -> Put:
+    record = one.record
+    if unit.get(record.id) is not None:
+        return Put.EXISTING
+    slot = record.held_slot
+    if slot is not None and (unit.holder(slot) is not None or unit.kept(slot) is not None):
+        return Put.BLOCKED
+    unit.put(record)
+    for row in one.steps:
+        unit.put_step(record.id, row)
+    if record.slot is not None and (kept := record.kept) is not None:
+        unit.keep(record.slot, kept)
+    return Put.STORED
+
+
 # --- altering ---------------------------------------------------------------------------------------------------
 
 
@@ -317,6 +352,10 @@ def wanted_by_change(selection: Selection, change: Change) -> Wanted:
             return Wanted(ids, revives=True)
         case Move(queue=queue):
             return Wanted(ids, queues=frozenset({queue}))
+        case Reseal(rows=rows):
+            pairs = zip(change.before, rows, strict=False)
+            names = frozenset((job.id, before.name) for job, own in pairs for before, _ in own)
+            return Wanted(ids, revives=True, steps=names)
         case _:
             return Wanted(ids)
 
@@ -375,7 +414,7 @@ class Alteration:
                 if self._key_is_free(record):
                     self._put(record.requeue(now), position)
             case Clone(ids=ids):
-                self._clone(record, position, ids[position])
+                self._clone(record, position, ids[position], self._change)
             case Fork(ids=ids):
                 self._fork(record, position, ids[position], self._change)
             case Discard() if not record.counted:
@@ -397,6 +436,8 @@ class Alteration:
                 self._put(record.edit(self._change), position)
             case Restore(former=former):
                 self._restore(record, position, former[position])
+            case Reseal():
+                self._reseal(record, position, self._change)
 
     def _put(self, record: Record, position: int) -> None:
         self._unit.put(record)
@@ -428,13 +469,23 @@ class Alteration:
         elif former.status is Status.DEAD or self._key_is_free(record):
             self._put(record.restore(former, self._unit.now), position)
 
-    def _clone(self, record: Record, position: int, job: JobId) -> None:
+    def _reseal(self, record: Record, position: int, change: Reseal) -> None:
+        before, after = change.before[position], change.after[position]
+        texts = zip(_errors(before), _errors(after), strict=True)
+        self._unit.put_resealed(record.resealed(before, after), {old: new for old, new in texts if old != new})
+        self.changed.append(position)
+        for stored, sealed in change.rows[position] if change.rows else ():
+            row = self._unit.step(record.id, stored.name)
+            if row is not None and row.value == stored.value:
+                self._unit.put_step(record.id, msgspec.structs.replace(row, value=sealed.value))
+
+    def _clone(self, record: Record, position: int, job: JobId, change: Clone) -> None:
         if self._unit.get(job) is not None:
             self.blocked += 1
         elif self._key_is_free(record):
             now, queue = self._unit.now, self._unit.queue(record.queue)
             self._put(record.retried_as(job, now, queue), position)
-            _create(self._unit, record.clone(job, now))
+            _create(self._unit, record.clone(job, now, _lineage(change, position)))
             if record.token:
                 self._unit.copy_steps(record.id, job)
             self.created[position] = job
@@ -443,7 +494,7 @@ class Alteration:
         if self._unit.get(job) is not None:
             self.blocked += 1
             return
-        _create(self._unit, record.fork(job, change, self._unit.now))
+        _create(self._unit, record.fork(job, change, self._unit.now, _lineage(change, position)))
         if change.after is not None:
             self._unit.copy_steps(record.id, job, change.after)
         self.changed.append(position)
@@ -464,6 +515,15 @@ class Alteration:
             return True
         self.blocked += 1
         return False
+
+
+def _errors(job: Job) -> list[str]:
+    """The errors of a job, its last one first."""
+    return [*(() if job.last_error is None else (job.last_error,)), *(one.error for one in job.history)]
+
+
+def _lineage(change: Clone | Fork, position: int) -> str:
+    return change.lineages[position] if change.lineages else ""
 
 
 def tally(selection: Selection, alterations: Sequence[Alteration]) -> Tally:

@@ -92,6 +92,8 @@ class UnitOfWork:
         """Jobs that an operator deleted: events of theirs that come later are not recorded."""
         self.changed_steps: dict[JobId, dict[str, Step]] = {}
         """By job: rows as they are now."""
+        self.resealed: dict[JobId, dict[str, str]] = {}
+        """By job whose values are stored in another form: its errors, each by its former text."""
         self.begun_anew: set[JobId] = set()
         """Jobs whose rows are removed, because a newer draft took their place."""
         self.copied_steps: dict[JobId, tuple[JobId, str | None]] = {}
@@ -205,6 +207,11 @@ class UnitOfWork:
     def copy_steps(self, job: JobId, copy: JobId, after: str | None = None) -> None:
         """Give a copy the rows of the job it was made from; with `after` those that a fork keeps (`Fork`)."""
         self.copied_steps[copy] = job, after
+
+    def put_resealed(self, record: Record, errors: dict[str, str]) -> None:
+        """Store the values of a job in another form; its errors by their former text, wherever they stand."""
+        self.resealed[record.id] = errors
+        self.put(record)
 
     def begin_anew(self, job: JobId) -> None:
         """Remove the rows of a job that has become another one."""

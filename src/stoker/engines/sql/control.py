@@ -8,48 +8,65 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import msgspec
 
 from stoker.engines.call_times import timed
+from stoker.engines.shared.budget_format import pack_buckets, pack_budget, read_buckets, read_budget
 from stoker.engines.sql.audit import AuditLog
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.facet import Sql, SqlFacet, U
-from stoker.engines.sql.packing import pack_budget, read_budget, read_queue
+from stoker.engines.sql.packing import read_queue
 from stoker.model.audit import By, of_setting
-from stoker.model.control import (
+from stoker.model.budgets import (
+    Buckets,
     Budget,
-    NamedLock,
-    Presence,
-    Queue,
-    Tuning,
+    KeyBuckets,
+    Rates,
+    Spend,
+    at_hand,
     budgeted,
-    may_release,
-    may_take,
-    opens,
-    tuned,
+    emptied,
+    forgets,
+    full_at,
+    spend_of,
 )
+from stoker.model.control import NamedLock, Presence, Queue, Tuning, may_release, may_take, opens, tuned
 from stoker.model.job import check_name, check_span
 from stoker.model.subqueues import SubqueueView
-from stoker.model.throttle import Bucket, Grant, Rate, drained, wait_hint
-from stoker.model.throttle import spend as spent
+from stoker.model.throttle import Grant, Rate
 from stoker.model.time import Instant, Span
+
+T = TypeVar("T")
+Take = Callable[[Budget | None, Buckets | None, Instant], tuple[Buckets | None, T]]
+"""From a budget, the buckets of its key and the time to the new buckets, if they change, and the result."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Presence).decode
 
 
 class Statements:
-    """The statements of an engine. Those that read one budget or lock hold its row until the transaction ends."""
+    """The statements of an engine. Those that read one budget, key or lock hold its row until the transaction ends.
 
-    def __init__(self, sql: Sql) -> None:
+    `listed` makes one parameter of a list of texts.
+    """
+
+    def __init__(self, sql: Sql, listed: Callable[[Sequence[str]], object]) -> None:
+        self.listed = listed
         self.log = AuditLog(sql)
         self.queues = sql("queues")
         self.budgets = sql("budgets")
         self.budget = sql("budget")
         self.budget_make = sql("budget_make")
         self.budget_write = sql("budget_write")
+        self.budget_seen = sql("budget_seen")
+        self.key = sql("budget_key")
+        self.key_make = sql("budget_key_make")
+        self.key_write = sql("budget_key_write")
+        self.keys = sql("budget_keys")
+        self.keys_named = sql("budget_keys_named")
+        self.keys_forget = sql("budget_keys_forget")
         self.lock = sql("lock")
         self.lock_make = sql("lock_make")
         self.lock_write = sql("lock_write")
@@ -61,7 +78,7 @@ class Statements:
 class Control(SqlFacet[U], ABC):
     """Queue settings, budgets, named locks and presences."""
 
-    _sql: ClassVar[Statements]
+    sql: ClassVar[Statements]
 
     # --- by the engine ------------------------------------------------------------------------------------------
 
@@ -71,7 +88,7 @@ class Control(SqlFacet[U], ABC):
 
     @abstractmethod
     def _subqueues(
-        self, queue: str, after: str | None, limit: int, names: Sequence[str] | None, now: Instant
+        self, queue: str, after: str | None, limit: int, names: Sequence[str] | None, now: Instant, *, counted: bool
     ) -> Exchange[list[SubqueueView]]:
         """Return subqueues of a queue, by name."""
 
@@ -80,17 +97,19 @@ class Control(SqlFacet[U], ABC):
     @timed(write=False)
     async def queues(self) -> list[Queue]:
         def work(_: Instant) -> Exchange[list[Queue]]:
-            rows: list[Row] = yield self._sql.queues, ()
+            rows: list[Row] = yield self.sql.queues, ()
             return [Queue(name=row[0]) if row[1] is None else read_queue(row) for row in rows]
 
         return await self._store.read(work)
 
     @timed(write=True)
-    async def tune(self, name: str, tuning: Tuning | Rate, *, declared: bool = False, by: By | None = None) -> bool:
+    async def tune(
+        self, name: str, tuning: Tuning | Rate | Rates, *, declared: bool = False, by: By | None = None
+    ) -> bool:
         def work(unit: U) -> Exchange[bool]:
-            if isinstance(tuning, Rate):
-                return self._tune_budget(unit, name, tuning, declared=declared, by=by)
-            return self._tune_queue(unit, name, tuning, declared=declared, by=by)
+            if isinstance(tuning, Tuning):
+                return self._tune_queue(unit, name, tuning, declared=declared, by=by)
+            return self._tune_budget(unit, name, tuning, declared=declared, by=by)
 
         return await self._store.change(work)
 
@@ -100,69 +119,91 @@ class Control(SqlFacet[U], ABC):
         )
         if after == before:
             return False
-        yield from self._sql.log.write(unit, by, of_setting("queues.tune", f"queue {name}", before, after))
+        yield from self.sql.log.write(unit, by, of_setting("queues.tune", f"queue {name}", before, after))
         if opens(before, after):
             unit.woken.add(name)
         return True
 
     @timed(write=False)
     async def subqueues(
-        self, queue: str, *, after: str | None = None, limit: int = 100, names: Sequence[str] | None = None
+        self,
+        queue: str,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        names: Sequence[str] | None = None,
+        counted: bool = False,
     ) -> list[SubqueueView]:
-        return await self._store.read(lambda now: self._subqueues(queue, after, limit, names, now))
+        return await self._store.read(lambda now: self._subqueues(queue, after, limit, names, now, counted=counted))
 
     # --- budgets ------------------------------------------------------------------------------------------------
 
-    def _tune_budget(self, unit: U, name: str, rate: Rate, *, declared: bool, by: By | None) -> Exchange[bool]:
+    def _tune_budget(self, unit: U, name: str, rates: Rate | Rates, *, declared: bool, by: By | None) -> Exchange[bool]:
         while True:
-            before = yield from self._budget(name)
-            after = budgeted(before, name, rate, unit.now, declared=declared)
+            rows: list[Row] = yield self.sql.budget, (name,)
+            before = read_budget(name, rows[0][1]) if rows else None
+            after = budgeted(before, name, rates, unit.now, declared=declared)
             if after == before:
                 return False
-            if before is not None:
-                yield self._sql.budget_write, pack_budget(after)
-            elif not (yield self._sql.budget_make, pack_budget(after)):
+            if rows:
+                yield self.sql.budget_write, (name, pack_budget(after).decode())
+            elif not (yield self.sql.budget_make, (name, pack_budget(after).decode())):
                 continue
-            yield from self._sql.log.write(unit, by, of_setting("limits.tune", f"limit {name}", before, after))
+            yield from self.sql.log.write(unit, by, of_setting("limits.tune", f"limit {name}", before, after))
             return True
 
     @timed(write=False)
     async def budgets(self) -> list[Budget]:
-        def work(_: Instant) -> Exchange[list[Budget]]:
-            return [read_budget(row) for row in (yield self._sql.budgets, ())]
+        return await self._store.read(lambda _: _budgets(self.sql))
+
+    @timed(write=False)
+    async def buckets(self, budget: str, *, limit: int = 100, keys: Sequence[str] | None = None) -> list[KeyBuckets]:
+        def work(now: Instant) -> Exchange[list[KeyBuckets]]:
+            known = yield from self._budget(self.sql.budget_seen, budget)
+            if keys is None:
+                rows: list[Row] = yield self.sql.keys, (budget, max(limit, 0))
+            else:
+                rows = yield self.sql.keys_named, (budget, max(limit, 0), self.sql.listed(keys))
+            found = [(key, at_hand(known, key, read_buckets(stored), now)) for key, stored in rows]
+            return [KeyBuckets(key, buckets) for key, buckets in found if buckets is not None]
 
         return await self._store.read(work)
 
     @timed(write=True)
-    async def spend(self, name: str, n: int = 1) -> Grant:
-        def work(unit: U) -> Exchange[Grant]:
-            budget = yield from self._budget(name)
-            if budget is None:
-                return Grant(granted=False, wait=wait_hint(None))
-            after, grant = spent(budget.bucket, n, unit.now)
-            if grant.granted:
-                yield from self._fill(budget, after)
-            return grant
-
-        return await self._store.refresh(work)
+    async def spend(self, name: str, n: int | Spend = 1) -> Grant:
+        asked = spend_of(n)
+        return await self._store.refresh(lambda unit: self._take(unit.now, name, asked.key, asked.of))
 
     @timed(write=True)
-    async def drain(self, name: str) -> bool:
-        def work(unit: U) -> Exchange[bool]:
-            budget = yield from self._budget(name)
-            if budget is None:
-                return False
-            yield from self._fill(budget, drained(budget.bucket, unit.now))
-            return True
+    async def drain(self, name: str, *, key: str | None = None) -> bool:
+        def drained(budget: Budget | None, kept: Buckets | None, now: Instant) -> tuple[Buckets | None, bool]:
+            after = emptied(budget, key, kept, now)
+            return after, after is not None
 
-        return await self._store.refresh(work)
+        return await self._store.refresh(lambda unit: self._take(unit.now, name, key, drained))
 
-    def _budget(self, name: str) -> Exchange[Budget | None]:
-        rows: list[Row] = yield self._sql.budget, (name,)
-        return read_budget(rows[0]) if rows else None
+    def _take(self, now: Instant, name: str, key: str | None, decide: Take[T]) -> Exchange[T]:
+        """Change the buckets of a budget, or of one of its keys: only these are locked."""
+        while True:
+            budget = yield from self._budget(self.sql.budget if key is None else self.sql.budget_seen, name)
+            rows: list[Row] = []
+            if budget is not None and key is not None:
+                rows = yield self.sql.key, (name, key)
+            after, result = decide(budget, read_buckets(rows[0][0]) if rows else None, now)
+            if budget is None or after is None:
+                return result
+            if key is None:
+                changed = msgspec.structs.replace(budget, buckets=after)
+                yield self.sql.budget_write, (name, pack_budget(changed).decode())
+                return result
+            row = name, key, pack_buckets(after).decode(), full_at(after)
+            made = yield self.sql.key_write if rows else self.sql.key_make, row
+            if rows or made:
+                return result
 
-    def _fill(self, budget: Budget, bucket: Bucket) -> Exchange[None]:
-        yield self._sql.budget_write, pack_budget(msgspec.structs.replace(budget, bucket=bucket))
+    def _budget(self, statement: str, name: str) -> Exchange[Budget | None]:
+        rows: list[Row] = yield statement, (name,)
+        return read_budget(name, rows[0][1]) if rows else None
 
     # --- locks --------------------------------------------------------------------------------------------------
 
@@ -177,7 +218,7 @@ class Control(SqlFacet[U], ABC):
                 if not may_take(held, owner, unit.now):
                     return False
                 made = yield (
-                    self._sql.lock_make if held is None else self._sql.lock_write,
+                    self.sql.lock_make if held is None else self.sql.lock_write,
                     (name, owner, unit.now + lease),
                 )
                 if made or held is not None:
@@ -190,13 +231,13 @@ class Control(SqlFacet[U], ABC):
         def work(_: U) -> Exchange[bool]:
             if not may_release((yield from self._named_lock(name)), owner):
                 return False
-            yield self._sql.unlock, (name,)
+            yield self.sql.unlock, (name,)
             return True
 
         return await self._store.refresh(work)
 
     def _named_lock(self, name: str) -> Exchange[NamedLock | None]:
-        rows: list[Row] = yield self._sql.lock, (name,)
+        rows: list[Row] = yield self.sql.lock, (name,)
         return NamedLock(*rows[0]) if rows else None
 
     # --- presences ----------------------------------------------------------------------------------------------
@@ -207,11 +248,22 @@ class Control(SqlFacet[U], ABC):
 
     def _beat(self, unit: U, presence: Presence) -> Exchange[None]:
         stamped = _encode(msgspec.structs.replace(presence, seen_at=unit.now))
-        yield self._sql.beat, (presence.worker, unit.now, self._store.column(stamped))
+        yield self.sql.beat, (presence.worker, unit.now, self._store.column(stamped))
 
     @timed(write=False)
     async def workers(self) -> list[Presence]:
         def work(_: Instant) -> Exchange[list[Presence]]:
-            return [_decode(row[0]) for row in (yield self._sql.presences, ())]
+            return [_decode(row[0]) for row in (yield self.sql.presences, ())]
 
         return await self._store.read(work)
+
+
+def forget_full(sql: Statements, limit: int, now: Instant) -> Exchange[int]:
+    """Forget keys of budgets whose buckets are full again, up to `limit` of them; return how many."""
+    names = [one.name for one in (yield from _budgets(sql)) if forgets(one, now)]
+    return len((yield sql.keys_forget, (sql.listed(names), now, max(limit, 0))))
+
+
+def _budgets(sql: Statements) -> Exchange[list[Budget]]:
+    rows: list[Row] = yield sql.budgets, ()
+    return [budget for row in rows if (budget := read_budget(*row)) is not None]

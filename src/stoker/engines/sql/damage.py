@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from stoker.engines.base import PLACELESS
+from stoker.engines.shared.budget_format import damaged_budgets
 from stoker.engines.sql.exchanges import Row
-from stoker.engines.sql.packing import is_declaration, is_rate
+from stoker.engines.sql.packing import is_declaration
 from stoker.model.errors import CorruptRecord
 from stoker.model.groups import unpack_callbacks
 from stoker.model.health.facts import UNDECLARED
@@ -18,8 +19,8 @@ from stoker.model.ids import JobId, text
 MOST_GROUPS = 1_000
 """Groups whose callbacks a check-up reads."""
 
-DECLARED_OF_QUEUE, DECLARED_OF_BUDGET = 18, 6
-"""Where the declaration is in a row of a queue and of a budget, which begin with the name."""
+DECLARED_OF_QUEUE = 18
+"""Where the declaration is in a row of a queue."""
 
 
 def damaged(
@@ -38,7 +39,7 @@ def damaged(
         except CorruptRecord as error:
             found.append(f"group {text(id_)}: {error}")
     found += [f"queue {row[0]}: {UNDECLARED}" for row in queues if not is_declaration(row[DECLARED_OF_QUEUE])]
-    found += [f"budget {row[0]}: {UNDECLARED}" for row in budgets if not is_rate(row[DECLARED_OF_BUDGET])]
+    found += damaged_budgets(budgets)
     return tuple(found)
 
 

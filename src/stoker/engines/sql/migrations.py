@@ -5,6 +5,10 @@ own until it returns None. The number is read inside that transaction, so two ho
 one waits and then finds the work done. A crash between two migrations leaves a schema that `advance` goes on from.
 
 Rule: a released migration never changes. Its checksum is stored with its number, and a difference is refused.
+
+Most migrations only add, and processes of the release before go on beside them. One that older code does not survive
+has a line `-- breaking: WHAT MUST STOP`. It is applied only by a caller who says that this has stopped, and the line is
+stored with its number: older code reads there that it has to refuse.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ Execute: TypeAlias = Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]
 """Runs one statement with positional parameters and returns its rows."""
 
 LEDGER = "stoker_migration"
+BREAKING = re.compile(r"^-- breaking: (.+)$", re.MULTILINE)
 FILE = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 TOKEN = re.compile(
     r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]"
@@ -48,6 +53,12 @@ class Migration:
     def statements(self) -> list[str]:
         return split(self.text)
 
+    @property
+    def breaking(self) -> str | None:
+        """What must stop before it is applied; None: older code goes on beside it."""
+        found = BREAKING.search(self.text)
+        return found[1] if found else None
+
     def __str__(self) -> str:
         return f"{self.number:04d}_{self.name}"
 
@@ -66,26 +77,25 @@ def load(package: str, folder: str = "migrations") -> tuple[Migration, ...]:
     return tuple(found)
 
 
-def plan(current: int, available: Sequence[Migration]) -> list[Migration]:
-    """What leads from the schema's number to the newest. A schema newer than the code is refused. Empty: up to date."""
-    newest = available[-1].number if available else 0
-    if current > newest:
-        raise SchemaMismatch(
-            f"the schema is at version {current}, this Stoker knows versions up to {newest}. Nothing was changed. A "
-            "newer Stoker has upgraded this store: upgrade this process to the same release, or go back to a backup "
-            "made before the upgrade"
-        )
-    return [migration for migration in available if migration.number > current]
-
-
 def pending(applied: Iterable[Sequence[Any]], available: Sequence[Migration]) -> list[Migration]:
-    """The plan for a store whose ledger holds these (number, checksum) rows."""
-    stored = {int(number): str(checksum) for number, checksum in applied}
-    todo = plan(max(stored, default=0), available)
+    """Return what leads a store whose ledger holds these (number, checksum, breaking) rows to the newest schema.
+
+    A schema that is newer than the code is refused if one of its newer migrations is breaking. Empty: nothing to do.
+    """
+    stored = {int(row[0]): row for row in applied}
+    current, newest = max(stored, default=0), available[-1].number if available else 0
+    breaking = [row for number, row in stored.items() if number > newest and row[2] is not None]
+    if breaking:
+        raise SchemaMismatch(
+            f"the schema is at version {current}, this Stoker knows versions up to {newest} and cannot work with what "
+            f"came since: {breaking[0][2]}. Nothing was changed. A newer Stoker has upgraded this store: upgrade this "
+            "process to the same release, or go back to a backup made before the upgrade"
+        )
+    todo = [migration for migration in available if migration.number > current]
     for migration in available[: len(available) - len(todo)]:
-        found = stored.get(migration.number)
-        if found is None:
+        if migration.number not in stored:
             raise SchemaMismatch(f"migration {migration} is missing in the ledger {LEDGER} though later ones are there")
+        found = str(stored[migration.number][1])
         if found != migration.checksum:
             raise SchemaMismatch(
                 f"migration {migration} was applied with another text than this Stoker has (checksum {found} in the "
@@ -95,24 +105,36 @@ def pending(applied: Iterable[Sequence[Any]], available: Sequence[Migration]) ->
     return todo
 
 
+def check_stopped(todo: Sequence[Migration], *, new: bool, stopped: bool) -> None:
+    """Refuse to apply a breaking migration to a store in use, unless the caller says that older code has stopped."""
+    found = next((migration for migration in todo if migration.breaking), None)
+    if found is not None and not new and not stopped:
+        raise SchemaMismatch(
+            f"migration {found} must not run beside older processes: {found.breaking}. It was not applied. Stop them, "
+            "then run: stoker migrate --stopped"
+        )
+
+
 # --- the ledger -------------------------------------------------------------------------------------------------
 
 
 def create_ledger(table: str = LEDGER) -> str:
     return (
-        f"CREATE TABLE IF NOT EXISTS {table} (number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL)"
+        f"CREATE TABLE IF NOT EXISTS {table} "
+        "(number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, breaking TEXT)"
     )
 
 
 def read_ledger(table: str = LEDGER) -> str:
-    return f"SELECT number, checksum FROM {table} ORDER BY number"
+    return f"SELECT number, checksum, breaking FROM {table} ORDER BY number"
 
 
 def record(migration: Migration, table: str = LEDGER) -> str:
     """The row that makes a migration applied. Its values are ours and plain, so it needs no parameters."""
+    breaking = "NULL" if migration.breaking is None else "'" + migration.breaking.replace("'", "''") + "'"
     return (
-        f"INSERT INTO {table} (number, name, checksum) "
-        f"VALUES ({migration.number}, '{migration.name}', '{migration.checksum}')"
+        f"INSERT INTO {table} (number, name, checksum, breaking) "
+        f"VALUES ({migration.number}, '{migration.name}', '{migration.checksum}', {breaking})"
     )
 
 
@@ -121,12 +143,16 @@ def steps(migration: Migration, table: str = LEDGER) -> list[str]:
     return [*migration.statements, record(migration, table)]
 
 
-def advance(execute: Execute, available: Sequence[Migration], table: str = LEDGER) -> Migration | None:
+def advance(
+    execute: Execute, available: Sequence[Migration], table: str = LEDGER, *, stopped: bool = False
+) -> Migration | None:
     """Apply the next migration inside the caller's exclusive transaction; None when there is nothing left to do."""
     execute(create_ledger(table), ())
-    todo = pending(execute(read_ledger(table), ()), available)
+    applied = execute(read_ledger(table), ())
+    todo = pending(applied, available)
     if not todo:
         return None
+    check_stopped(todo[:1], new=not applied, stopped=stopped)
     for statement in steps(todo[0], table):
         execute(statement, ())
     return todo[0]
@@ -154,7 +180,8 @@ def sql_text(
         body = "".join(
             f"{statement};\n" for statement in (*map(placed, migration.statements), record(migration, table))
         )
-        parts.append(f"-- {migration}\nBEGIN;\n{body}COMMIT;\n")
+        warning = f"-- breaking: {migration.breaking}\n" if migration.breaking else ""
+        parts.append(f"-- {migration}\n{warning}BEGIN;\n{body}COMMIT;\n")
     return "\n".join(parts)
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 from stoker.engines.shared import one_by_one
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
 from stoker.engines.sql.exchanges import Exchange
+from stoker.model.archive import Archived, Put
 from stoker.model.errors import StokerError
 from stoker.model.groups import Group
 from stoker.model.job import Draft, Note, Receipt, Verdict
@@ -27,6 +28,10 @@ class SqlUnit(UnitOfWork, ABC):
     def load_drafts(self, drafts: Sequence[Draft], group: Group | None = None) -> Exchange[None]:
         """Read what inserting these drafts needs, and perhaps a new group for them."""
         yield from self.load(one_by_one.wanted_by_drafts(drafts, group))
+
+    def load_archived(self, jobs: Sequence[Archived]) -> Exchange[None]:
+        """Read what storing these jobs of another store needs."""
+        yield from self.load(one_by_one.wanted_by_archived(jobs))
 
     @abstractmethod
     def write(self) -> Exchange[bool]:
@@ -60,6 +65,11 @@ def insert(unit: SqlUnit, drafts: Sequence[Draft], group: Group | None = None) -
             unit, lambda: unit.load_drafts(drafts, group), lambda: one_by_one.insert(unit, drafts, group)
         )
     )
+
+
+def put(unit: SqlUnit, jobs: Sequence[Archived]) -> Exchange[list[Put]]:
+    """Store jobs of another store."""
+    return (yield from decided(unit, lambda: unit.load_archived(jobs), lambda: one_by_one.put(unit, jobs)))
 
 
 def note(unit: SqlUnit, notes: Sequence[Note]) -> Exchange[list[Verdict]]:

@@ -1,6 +1,6 @@
-"""How the SQL engines pack values into columns: a job's rarer fields, queues, budgets.
+"""How the SQL engines pack values into columns: a job's rarer fields, and queues.
 
-A field of a job that cannot be read is reported. A queue or budget has one column for each value, in one order for both
+A field of a job that cannot be read is reported. A queue has one column for each value, in one order for both
 engines; what an app declared last is JSON, because nothing searches it and only the next declaration reads it.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stoker.engines.sql.exchanges import Row
-from stoker.model.control import Budget, Pause, Queue, Tuning
+from stoker.model.control import Pause, Queue, Tuning
 from stoker.model.errors import CorruptRecord
 from stoker.model.job import Options, Status, salvaged, unpack
 from stoker.model.query import Totals
@@ -38,7 +38,6 @@ _metadata = msgspec.json.Decoder(dict[str, str]).decode
 _lines = msgspec.json.Decoder(tuple[str, ...]).decode
 _tuning = msgspec.json.Decoder(Tuning).decode
 _limits = msgspec.json.Decoder(tuple[tuple[str, int], ...]).decode
-_rate = msgspec.json.Decoder(Rate).decode
 
 
 def pack_unique(unique: Unique | None) -> tuple[str | None, int | None]:
@@ -144,7 +143,7 @@ def legible(text: str) -> str:
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
-# --- queues and budgets -----------------------------------------------------------------------------------------
+# --- queues -----------------------------------------------------------------------------------------------------
 
 NO_BUCKET = (None,) * 5
 
@@ -202,27 +201,9 @@ def read_bucket(n: float | None, per: float, burst: float, tokens: float, refill
     return None if n is None else Bucket(Rate(n, per, burst), tokens, refilled)
 
 
-def pack_budget(budget: Budget) -> tuple[Any, ...]:
-    """The columns of a budget: name, bucket, declaration."""
-    declared = None if budget.declared is None else encode(budget.declared).decode()
-    return budget.name, *pack_bucket(budget.bucket), declared
-
-
-def read_budget(row: Row) -> Budget:
-    """What `pack_budget` wrote."""
-    name, n, per, burst, tokens, refilled, declared = row
-    bucket = Bucket(Rate(n, per, burst), tokens, refilled)
-    return Budget(name, bucket, _rate(declared) if declared is not None and is_rate(declared) else None)
-
-
 def is_declaration(stored: str | None) -> bool:
     """Can be read what an app declared about a queue? What cannot counts as not declared."""
     return _fits(_tuning, stored)
-
-
-def is_rate(stored: str | None) -> bool:
-    """Can be read what an app declared about a budget?"""
-    return _fits(_rate, stored)
 
 
 def _fits(decode: Callable[[str], object], stored: str | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from stoker.engines.call_times import timed
@@ -9,6 +10,7 @@ from stoker.engines.shared.one_by_one import check
 from stoker.engines.sql import one_by_one
 from stoker.engines.sqlite import audit
 from stoker.engines.sqlite.facet import Facet
+from stoker.model.archive import Archived, Put
 from stoker.model.audit import By, of_alter
 from stoker.model.query import Change, Selection, Tally
 
@@ -25,3 +27,7 @@ class Alterer(Facet):
         )
         self._store.ends.altered(selection, change, tally)
         return tally
+
+    @timed(write=True)
+    async def put(self, jobs: Sequence[Archived]) -> list[Put]:
+        return await self._store.write(lambda unit: one_by_one.put(unit, jobs), strict=True) if jobs else []

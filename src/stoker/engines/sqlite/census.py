@@ -21,6 +21,7 @@ _SCHEDULED = sql("census_scheduled")
 _DUE = sql("census_due")
 _OLDEST = sql("census_oldest")
 _SUBQUEUES = sql("census_subqueues")
+_WAITING = sql("census_waiting")
 _OLDEST_RUNNING = sql("census_running")
 
 
@@ -33,31 +34,42 @@ def census(now: Instant) -> Exchange[Census]:
         (Count(names[qid], kind, STATUSES[what], n) for qid, kind, what, n in rows if what < ENQUEUED),
         key=lambda count: (count.queue, count.kind, CODES[count.status]),
     )
-    waiting: Counter[int] = Counter()
+    pending: Counter[int] = Counter()
     for qid, _, what, n in rows:
         if what == PENDING:
-            waiting[qid] += n
-    scheduled: dict[str, int] = {}
+            pending[qid] += n
+    not_due: dict[str, int] = {}
     oldest: dict[str, Instant] = {}
     aside = {qid: more for qid, *more in (yield _SUBQUEUES, (now,))}
-    for qid in sorted(waiting, key=names.__getitem__):
+    for qid in sorted(pending, key=names.__getitem__):
         more, first, n = aside.get(qid, (0, None, 0))
-        later, due = yield from _backlog(qid, waiting[qid] - n, now)
+        later, due = yield from _backlog(qid, pending[qid] - n, now)
         later += more
         due = min((at for at in (due, first) if at is not None), default=None)
         if later:
-            scheduled[names[qid]] = later
+            not_due[names[qid]] = later
         if due is not None:
             oldest[names[qid]] = due
     running: list[Row] = yield _OLDEST_RUNNING, ()
     return Census(
         at=now,
         counts=tuple(counts),
-        scheduled=scheduled,
+        later=not_due,
+        waiting=(yield from _waiting(names, now)),
         oldest_ready=oldest,
         oldest_running={names[qid]: claimed for qid, claimed in running},
         totals=totals(_sums(rows), troubles),
     )
+
+
+def _waiting(names: dict[int, str], now: Instant) -> Exchange[dict[str, int]]:
+    """Return how many jobs of each queue are suspended and not due."""
+    found: Counter[str] = Counter()
+    rows: list[Row] = yield _WAITING, (now,)
+    for qid, n in rows:
+        if qid in names:  # else its subqueue is lost, and the next look finds its line again
+            found[names[qid]] += n
+    return dict(sorted(found.items()))
 
 
 def _backlog(qid: int, pending: int, now: Instant) -> Exchange[tuple[int, Instant | None]]:

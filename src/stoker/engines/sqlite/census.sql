@@ -34,5 +34,15 @@ FROM stoker_subqueues AS s
 CROSS JOIN stoker_ready AS r ON r.qid = -s.sid
 GROUP BY s.qid
 
+-- name: census_waiting
+-- Suspended jobs that are not due, by queue and, with its queue, by subqueue.
+SELECT coalesce(s.qid, w.qid), w.n
+FROM (
+    SELECT r.qid, count(*) AS n FROM stoker_ready AS r INDEXED BY stoker_ready_waiting
+    WHERE r.settled IN (8, 9) AND r.due > ?1
+    GROUP BY r.qid
+) AS w
+LEFT JOIN stoker_subqueues AS s ON s.sid = -w.qid
+
 -- name: census_running
 SELECT qid, min(claimed) FROM stoker_running GROUP BY qid

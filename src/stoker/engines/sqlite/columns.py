@@ -35,14 +35,14 @@ BODY = (
 )  # fmt: skip
 READY = ("qid", "priority", "due", "id", "seq", "attempts", "token", "status", "past", "settled")
 FINISHED = (
-    "id", "seq", "qid", "status", "token", "attempts", "started", "finished", "expires", "cancel", "settled", "result",
-    "successor",
+    "id", "seq", "qid", "status", "token", "attempts", "started", "finished", "expires", "cancel", "settled", "origin",
+    "result", "successor",
 )  # fmt: skip
 PAST = ("seq", "due", "base", "crashes", "throttles", "started", "progress", "metadata", "log")
 VIEW = (
     "seq", "id", "qid", "line", "kind", "payload", "priority", "budget", "created", "ukey", "utraits", "tenant",
-    "options", "status", "token", "attempts", "settled", "due", "started", "finished", "expires", "cancel", "result",
-    "successor", "base", "crashes", "throttles", "progress", "metadata", "log", "last_error",
+    "options", "status", "token", "attempts", "settled", "due", "started", "finished", "expires", "cancel", "origin",
+    "result", "successor", "base", "crashes", "throttles", "progress", "metadata", "log", "last_error",
 )  # fmt: skip
 """Columns of the view `stoker_records`."""
 
@@ -91,7 +91,7 @@ without what is lost."""
 
 FINISH = (
     f"INSERT INTO stoker_done ({', '.join(FINISHED[:-1])}) "
-    f"VALUES (?1, ?2, ?3, {DONE}, ?4, ?5, ?6, ?7, ?8, 0, {DONE}, ?9)"
+    f"VALUES (?1, ?2, ?3, {DONE}, ?4, ?5, ?6, ?7, ?8, 0, {DONE}, ?9, ?10)"
 )
 """The row of `done` for a plain success, as `Record.settle` makes it."""
 
@@ -177,6 +177,7 @@ def read(row: Row, held: Row | None, queue: str) -> Stored:
         metadata=packed.metadata,
         log=packed.log,
         successor=values["successor"],
+        origin=values["origin"] or 0,
         settled=None if values["settled"] is None else SETTLED[values["settled"]],
         unreadable=packed.unreadable,
     )
@@ -292,8 +293,8 @@ def done_row(record: Record, seq: int, qid: int) -> Row:
     """Return the row of `done`."""
     return (
         record.id, seq, qid, CODES[record.status], record.token, record.attempts, record.started_at,
-        record.finished_at, record.expires_at, record.cancel_requested_at or 0, _code(record.settled), record.result,
-        record.successor,
+        record.finished_at, record.expires_at, record.cancel_requested_at or 0, _code(record.settled), record.origin,
+        record.result, record.successor,
     )  # fmt: skip
 
 

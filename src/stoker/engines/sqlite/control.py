@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from stoker.engines.sql import control
 from stoker.engines.sql.exchanges import Exchange
+from stoker.engines.sql.packing import encode
 from stoker.engines.sqlite import subqueues
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
@@ -17,7 +18,7 @@ from stoker.model.time import Instant
 class Control(control.Control[Unit]):
     """Queue settings, budgets, named locks and presences."""
 
-    _sql = control.Statements(sql)
+    sql = control.Statements(sql, lambda texts: encode(texts).decode())
 
     def _change_queue(self, unit: Unit, name: str, change: Callable[[Queue], Queue]) -> Exchange[tuple[Queue, Queue]]:
         stored = yield from unit.find_queue(name)
@@ -30,7 +31,7 @@ class Control(control.Control[Unit]):
         return before, after
 
     def _subqueues(
-        self, queue: str, after: str | None, limit: int, names: Sequence[str] | None, now: Instant
+        self, queue: str, after: str | None, limit: int, names: Sequence[str] | None, now: Instant, *, counted: bool
     ) -> Exchange[list[SubqueueView]]:
         stored = yield from Unit(now).find_queue(queue)
-        return (yield from subqueues.subqueues(stored, after, limit, names))
+        return (yield from subqueues.subqueues(stored, after, limit, names, now if counted else None))

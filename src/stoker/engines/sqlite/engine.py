@@ -8,6 +8,7 @@ process.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -68,7 +69,7 @@ class Jobs:
         self.claim, self.ahead, self.wait = claimer.claim, claimer.ahead, claimer.wait
         self.settle, self.note = settler.settle, settler.note
         self.renew, self.reap = leases.renew, leases.reap
-        self.ended, self.wake = store.ended, store.wake
+        self.ended, self.news, self.wake = store.ended, store.news, store.wake
 
 
 class Operator:
@@ -77,7 +78,8 @@ class Operator:
     def __init__(self, store: Store) -> None:
         finder = Finder(store)
         self.get, self.find, self.census = finder.get, finder.find, finder.census
-        self.alter = Alterer(store).alter
+        alterer = Alterer(store)
+        self.alter, self.put = alterer.alter, alterer.put
         self.expire = Sweeper(store).expire
 
 
@@ -207,8 +209,8 @@ class SqliteEngine:
         for closing in own.closings:
             self._store.emit_closing(closing)
 
-    async def migrate(self, *, plan_only: bool = False) -> list[str]:
-        migrate = schema.plan if plan_only else schema.migrate
+    async def migrate(self, *, plan_only: bool = False, stopped: bool = False) -> list[str]:
+        migrate = schema.plan if plan_only else functools.partial(schema.migrate, stopped=stopped)
         return await asyncio.to_thread(migrate, self.path, self._store.options.journal, self._store.options.patience)
 
     async def migration_script(self) -> str:

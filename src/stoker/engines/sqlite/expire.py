@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from stoker.engines.call_times import timed
 from stoker.engines.shared.sweeps import in_steps
 from stoker.engines.shared.unit_of_work import Wanted
+from stoker.engines.sql.control import forget_full
 from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sqlite import damage, subqueues
+from stoker.engines.sqlite.control import Control
 from stoker.engines.sqlite.describe import warn_of_log
 from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
 from stoker.engines.sqlite.unit_of_work import Unit
 from stoker.model.events import REMEMBERED
 from stoker.model.ids import JobId
-from stoker.model.query import LATEST, Expired, Retention, Sweep, bounded
+from stoker.model.query import LATEST, Expired, Retention, Sweep, bounded, kind_points_between
 from stoker.model.time import Instant, Span
 
 _EXPIRED = sql("expire_jobs")
@@ -24,6 +26,7 @@ _KEEPS = sql("done_keeps")
 _FINISHED = sql("expire_finished")
 _EVENTS, _REMEMBERED, _REMOVED = sql("expire_events"), sql("expire_remembered"), sql("expire_removed")
 _POINTS = sql("expire_points")
+_KIND_POINTS = sql("expire_kind_points")
 _PRESENCES, _TOMBSTONES = sql("expire_presences"), sql("expire_workers")
 _LOCKS, _KEYS = sql("expire_locks"), sql("expire_keys")
 _RECEIVED = sql("expire_received")
@@ -69,7 +72,8 @@ def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Exchange[Expired]:
             yield _REMOVED, (now - REMEMBERED, REMOVALS)
             return Expired(events=sum(n for (n,) in counts))
         case Sweep.POINTS:
-            return Expired(points=len((yield _POINTS, (now - retention.points,))))
+            gone = yield _POINTS, (now - retention.points,)
+            return Expired(points=len(gone) + len((yield _KIND_POINTS, kind_points_between(retention, now))))
         case Sweep.PRESENCES:
             yield _TOMBSTONES, (OLD_NAMES,)
             return Expired(presences=len((yield _PRESENCES, (now - retention.presences,))))
@@ -86,6 +90,8 @@ def expire(unit: Unit, sweep: Sweep, retention: Retention) -> Exchange[Expired]:
             return Expired(repairs=tuple((yield from subqueues.recount(unit, retention.limit))))
         case Sweep.OPERATIONS:
             return Expired(operations=len((yield _OPERATIONS, (now - retention.operations,))))
+        case Sweep.BUCKETS:
+            return Expired(buckets=(yield from forget_full(Control.sql, retention.limit, now)))
 
 
 def _expire_jobs(unit: Unit, retention: Retention) -> Exchange[Expired]:

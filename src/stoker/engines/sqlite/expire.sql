@@ -35,6 +35,9 @@ DELETE FROM stoker_removed WHERE job IN (
     LIMIT ?2
 )
 
+-- name: expire_kind_points
+DELETE FROM stoker_points WHERE bucket >= ?1 AND bucket < ?2 AND substr(metric, 1, 5) = 'kind_' RETURNING 1
+
 -- name: expire_points
 DELETE FROM stoker_points WHERE bucket < ?1 RETURNING 1
 

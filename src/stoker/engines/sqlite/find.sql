@@ -20,7 +20,7 @@ SELECT
     EXISTS (SELECT 1 FROM stoker_done WHERE id = ?1) OR NOT EXISTS (SELECT 1 FROM stoker_body WHERE id = ?1)
 
 -- name: errors
-SELECT seq, at, attempt, error FROM stoker_errors
+SELECT seq, at, attempt, error, origin FROM stoker_errors
 WHERE seq IN (SELECT value FROM json_each(?1)) AND attempt IS NOT NULL
 ORDER BY seq, n
 

@@ -62,7 +62,7 @@ def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Spa
         rows = yield _ENLIST, (worker, unit.now, span)
     if not rows:
         return Renewal(known=False)
-    wid, now = rows[0]
+    wid, now, orders = rows[0]
     mine: dict[JobId, Row] = {row[0]: row for row in (yield _HELD, (wid,))}
     lost: list[tuple[JobId, int]] = []
     canceling: list[tuple[JobId, int]] = []
@@ -81,7 +81,7 @@ def renew(unit: Unit, worker: str, held: Sequence[tuple[JobId, int]], lease: Spa
             with suppress(CorruptRecord):
                 claim = yield from stored(unit, job)
                 orphaned.append(claim)
-    return Renewal(True, lost, canceling, orphaned)
+    return Renewal(True, lost, canceling, orphaned, orders)
 
 
 def workers(now: Instant) -> Exchange[tuple[list[str], set[str]]]:

@@ -6,13 +6,16 @@ SET lease_until = ?3 + (
     SELECT CASE WHEN high - ?2 BETWEEN 1 AND ?4 THEN high ELSE ?2 END FROM stoker_clock
 )
 WHERE name = ?1 AND lease_until IS NOT NULL
-RETURNING wid, lease_until - ?3
+RETURNING
+    wid,
+    lease_until - ?3,
+    (SELECT d.document FROM stoker_documents AS d WHERE d.kind = 'orders' AND d.name = ?1)
 
 -- name: worker_make
 INSERT INTO stoker_workers (name, lease_until)
 VALUES (?1, ?2 + ?3)
 ON CONFLICT (name) DO NOTHING
-RETURNING wid, ?2
+RETURNING wid, ?2, (SELECT d.document FROM stoker_documents AS d WHERE d.kind = 'orders' AND d.name = ?1)
 
 -- name: worker_retire
 INSERT INTO stoker_workers (name, lease_until) VALUES (?1, NULL) ON CONFLICT (name) DO NOTHING

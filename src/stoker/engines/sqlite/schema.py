@@ -26,15 +26,19 @@ def connect(path: str, journal: Journal, write_lock: WriteLock, patience: float)
         write_lock.release()
 
 
-def upgrade(connection: Connection, write_lock: WriteLock, patience: float) -> list[str]:
+def upgrade(connection: Connection, write_lock: WriteLock, patience: float, *, stopped: bool = False) -> list[str]:
     """Apply the missing migrations, one transaction each; returns the statements that were run."""
     done: list[str] = []
-    if not planned(connection, patience):
+    todo = planned(connection, patience)
+    if not todo:
         return done
+    stopped = stopped or todo[0].number == 1  # no older process knows a file that is new
     while True:
         begin(connection, write_lock, FULL, patience)
         try:
-            migration = migrations.advance(lambda text, values: connection.run(text, tuple(values)), MIGRATIONS)
+            migration = migrations.advance(
+                lambda text, values: connection.run(text, tuple(values)), MIGRATIONS, stopped=stopped
+            )
             commit(connection, patience)
         except BaseException:
             connection.rollback()
@@ -83,7 +87,7 @@ def script(path: str, journal: Journal, patience: float) -> str:
     return migrations.sql_text(lacking(path, journal, patience))
 
 
-def migrate(path: str, journal: Journal, patience: float) -> list[str]:
+def migrate(path: str, journal: Journal, patience: float, *, stopped: bool = False) -> list[str]:
     """Apply the missing migrations to a file; returns the statements that were run."""
     file_checks.inspect_path(path)
     side_folder = SideFolder(path)
@@ -92,7 +96,7 @@ def migrate(path: str, journal: Journal, patience: float) -> list[str]:
         side_folder.open(patience)
         connection = connect(path, journal, write_lock, patience)
         try:
-            return upgrade(connection, write_lock, patience)
+            return upgrade(connection, write_lock, patience, stopped=stopped)
         finally:
             connection.close()
     finally:

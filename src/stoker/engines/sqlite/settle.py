@@ -25,6 +25,7 @@ from stoker.model.groups import GroupChange
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Note, Settled, Settlement, Verdict
 from stoker.model.lifecycle import check_settlements
+from stoker.model.run_origins import number
 
 if TYPE_CHECKING:
     from stoker.engines.sqlite.store import Store
@@ -113,7 +114,7 @@ def _together(unit: Unit, settlements: Sequence[Settlement]) -> Exchange[list[in
             keeps[qid] = (yield from unit.queue_of(qid)).queue.keep_done
         fences.append((wids[worker], seq, token))
         expires = now + (keeps[qid] if keep is None else keep)
-        rows.append((id_, seq, qid, token, attempt, claimed, now, expires, settlement.result))
+        rows.append((id_, seq, qid, token, attempt, claimed, now, expires, number(worker), settlement.result))
         kinds[qid, kind] += 1
         if group is not None:
             done[group] += 1

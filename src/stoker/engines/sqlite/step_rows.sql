@@ -17,7 +17,7 @@ ON CONFLICT (seq, name) DO UPDATE SET
 
 -- name: copy_steps
 INSERT INTO stoker_steps (seq, name, state, until, token, at, value)
-SELECT ?2, name, state, until, token, at, value FROM stoker_steps WHERE seq = ?1 AND (
+SELECT ?2, name, state, until, token, at, value FROM stoker_steps WHERE seq = ?1 AND name > '"' AND (
     ?3 IS NULL OR (state < 2 AND at <= (SELECT last.at FROM stoker_steps AS last WHERE last.seq = ?1 AND last.name = ?3))
 )
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SAVE = sql("step_save")
 _SAVE_ONE = f"{_SAVE} RETURNING 1"
 _SEQ = sql("step_seq")
-_OF_JOB = sql("steps_of_job")
+_OF_JOB, _PAGES = sql("steps_of_job"), sql("pages_of_job")
 
 _NOWHERE = -1
 """The number of no job."""
@@ -43,11 +43,17 @@ class Steps(Facet):
     async def save(self, saves: Sequence[Save], *, tx: Transaction | None = None) -> list[Verdict]:
         if tx is not None:
             return await self._store.join(tx, lambda unit: save(unit, saves))
-        return await self._store.write(lambda unit: save(unit, saves), strict=True) if saves else []
+        verdicts = await self._store.write(lambda unit: save(unit, saves), strict=True) if saves else []
+        self._store.ends.saved(saves, verdicts)
+        return verdicts
 
     @timed(write=False, name="get_steps")
     async def get(self, ids: Sequence[JobId]) -> list[list[Step]]:
         return await self._store.read(lambda _: get(ids))
+
+    @timed(write=False)
+    async def emitted(self, job: JobId, after: int = 0) -> list[Step]:
+        return await self._store.read(lambda _: _emitted(job, after))
 
     @timed(write=True)
     async def signal(
@@ -93,6 +99,11 @@ def _seq(save: Save) -> Exchange[int]:
         return int(save.ref[1])
     rows: list[Row] = yield _SEQ, (save.id,)
     return rows[0][0] if rows else _NOWHERE
+
+
+def _emitted(job: JobId, after: int) -> Exchange[list[Step]]:
+    rows: list[Row] = yield _PAGES, (job, after)
+    return [read(row) for row in rows]
 
 
 def get(ids: Sequence[JobId]) -> Exchange[list[list[Step]]]:

@@ -14,5 +14,13 @@ SELECT seq FROM stoker_body WHERE id = ?1
 SELECT s.name, s.state, s.until, s.token, s.at, s.value
 FROM stoker_body AS b
 CROSS JOIN stoker_steps AS s ON s.seq = b.seq
-WHERE b.id = ?1
+WHERE b.id = ?1 AND s.name > '"'
 ORDER BY s.at, s.name
+
+-- name: pages_of_job
+-- Pages of emitted values (`model.emitted`): their names begin with '!', before those of all steps.
+SELECT s.name, s.state, s.until, s.token, s.at, s.value
+FROM stoker_body AS b
+CROSS JOIN stoker_steps AS s ON s.seq = b.seq
+WHERE b.id = ?1 AND s.name < '"' AND s.until > ?2
+ORDER BY s.until

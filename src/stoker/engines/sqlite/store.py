@@ -240,6 +240,10 @@ class Store:
         self.resources()
         return await self.ends.wait(job, timeout)
 
+    async def news(self, job: JobId, seen: int, timeout: float) -> int:
+        self.resources()
+        return await self.ends.news(job, seen, timeout)
+
     async def wake(self, topics: Sequence[str]) -> None:
         self.resources()
         self.notify(set(topics))

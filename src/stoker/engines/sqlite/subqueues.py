@@ -54,6 +54,7 @@ _PRIORITY = sql("claim_priority")
 _PAGE = sql("subqueues")
 _OF_QUEUE = sql("subqueues_of_queue")
 _HOLDERS = sql("subqueue_holders")
+_WAITING = sql("subqueue_waiting")
 _FULL = sql("subqueues_full")
 _CLAIMS = sql("queue_claims_read")
 _COUNT_CLAIM = sql("queue_claims")
@@ -216,9 +217,9 @@ def lines_of(qid: int, wid: int, now: Instant) -> Exchange[QueueLines]:
 
 
 def subqueues(
-    queue: QueueRow | None, after: str | None, limit: int, names: Sequence[str] | None
+    queue: QueueRow | None, after: str | None, limit: int, names: Sequence[str] | None, counted_at: Instant | None
 ) -> Exchange[list[SubqueueView]]:
-    """Return subqueues, by name."""
+    """Return subqueues, by name; with an instant also how many of their jobs are due then."""
     if queue is None:
         return []
     if names is None:
@@ -231,7 +232,12 @@ def subqueues(
         rows = rows[: max(limit, 0)]
     held = yield from holders(queue.qid)
     states = [read(row) for row in rows]
-    return [view(queue.queue.name, state, sorted(held.get(state.name, ()))) for state in states]
+    waiting: dict[str, int] | None = None
+    if counted_at is not None:
+        waiting = {}
+        for row in rows:
+            [(waiting[row[1]],)] = yield _WAITING, (-row[0], counted_at)
+    return [view(queue.queue.name, state, sorted(held.get(state.name, ())), waiting) for state in states]
 
 
 def miscounted(now: Instant) -> Exchange[list[tuple[int, State, int]]]:

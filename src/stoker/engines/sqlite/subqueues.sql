@@ -129,6 +129,9 @@ FROM stoker_ready AS r
 CROSS JOIN stoker_body AS b ON b.seq = r.seq
 WHERE r.qid = ?1 AND r.past = 1 AND r.settled IN (0, 2, 8, 9) AND b.options IS NOT NULL
 
+-- name: subqueue_waiting
+SELECT count(*) FROM stoker_ready WHERE qid = ?1 AND due <= ?2
+
 -- name: subqueues_full
 -- Subqueues that have been full since ?1 or before.
 SELECT

@@ -68,6 +68,7 @@ _RUNNING_CANCEL = sql("running_cancel")
 _DONE_DROP = sql("done_drop")
 _BODY_LINE = sql("body_line")
 _ERROR_PUT = sql("error_put")
+_ERROR_SWAP = sql("error_swap")
 _ERROR_TRIM = sql("error_trim")
 _TROUBLE = sql("trouble")
 _TROUBLE_OVER = sql("trouble_over")
@@ -346,7 +347,7 @@ class Unit(SqlUnit):
         for job in self.begun_anew:
             yield from step_rows.delete(self.stored(job).seq)
         for job, rows in self.changed_steps.items():
-            yield from step_rows.write(self.stored(job).seq, rows.values())
+            yield from step_rows.write(seqs[job] if job in seqs else self.stored(job).seq, rows.values())
         made, placed, changes = list(self.changed_groups.values()), self.placed, self.group_changes
         self._stored.clear()
         self.clear()
@@ -357,9 +358,18 @@ class Unit(SqlUnit):
     def _create(self, record: Record) -> Exchange[int]:
         seq = yield from self.numbers(1)
         queue = yield from self.use_queue(record.queue)
-        line = yield from self._join(queue, record, anew=True)
+        waits = record.status in WAITING
+        line = (yield from self._join(queue, record, anew=True)) if waits else None
         yield columns.INSERT_BODY, columns.body_row(record, seq, queue.qid, line, None)
-        yield columns.PUT_READY, columns.ready_row(record, seq, line or queue.qid, past=False)
+        past = columns.needs_past(record, body_due=record.scheduled_at)
+        if past:
+            yield columns.PUT_PAST, (seq, *columns.past_row(record, None))
+        if waits:
+            yield columns.PUT_READY, columns.ready_row(record, seq, line or queue.qid, past=past)
+        else:
+            yield columns.PUT_DONE, columns.done_row(record, seq, queue.qid)
+        for one in record.errors:
+            yield _ERROR_PUT, (seq, one.at, one.attempt or None, one.origin, one.error)
         return seq
 
     def _join(self, queue: QueueRow, record: Record, *, anew: bool) -> Exchange[int | None]:
@@ -420,12 +430,15 @@ class Unit(SqlUnit):
 
         That of a run is an entry of the history too, and the oldest entry is deleted.
         """
-        if len(after.history) > len(before.history):
+        if after.id in self.resealed:
+            for text, sealed in self.resealed[after.id].items():
+                yield _ERROR_SWAP, (seq, text, sealed)
+        elif len(after.history) > len(before.history):
             failure = after.history[-1]
-            yield _ERROR_PUT, (seq, failure.at, failure.attempt, failure.error)
+            yield _ERROR_PUT, (seq, failure.at, failure.attempt, failure.origin, failure.error)
             yield _ERROR_TRIM, (seq, LONGEST_HISTORY)
         elif after.last_error is not None and after.last_error != before.last_error:
-            yield _ERROR_PUT, (seq, self.now, None, after.last_error)
+            yield _ERROR_PUT, (seq, self.now, None, 0, after.last_error)
 
     def _leave(self, record: Record) -> Exchange[None]:
         """Delete a job's row of `ready`, `running` or `done`."""
@@ -446,7 +459,10 @@ class Unit(SqlUnit):
                 if after is None:
                     yield _GIVE_UP, (slot, before.job)
             elif isinstance(after, Kept):
-                yield _KEEP, (slot, self.stored(after.job).seq, *after)
+                seq = seqs[after.job] if after.job in seqs else self.stored(after.job).seq
+                if before is None:  # the success comes from another store
+                    yield _HOLD, (slot, seq, 0)
+                yield _KEEP, (slot, seq, *after)
             elif before is not None and after is None:
                 yield _RELEASE, (slot, self.stored(before).seq)
         for before_, after_ in self.written():

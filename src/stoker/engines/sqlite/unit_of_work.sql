@@ -88,7 +88,10 @@ DELETE FROM stoker_done WHERE id = ?1
 UPDATE stoker_body SET line = ?2 WHERE seq = ?1
 
 -- name: error_put
-INSERT INTO stoker_errors (seq, at, attempt, error) VALUES (?1, ?2, ?3, ?4)
+INSERT INTO stoker_errors (seq, at, attempt, origin, error) VALUES (?1, ?2, ?3, ?4, ?5)
+
+-- name: error_swap
+UPDATE stoker_errors SET error = ?3 WHERE seq = ?1 AND error = ?2
 
 -- name: error_trim
 DELETE FROM stoker_errors

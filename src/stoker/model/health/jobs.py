@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from stoker.model.control import Budget, live
+from stoker.model.budgets import Budget, address, tune_command, words
+from stoker.model.control import live
 from stoker.model.findings import Finding, Noun, Tone, findings
 from stoker.model.findings import Situation as Work
 from stoker.model.health.check import Check, Grade, note, ok, or_ok, warning, wrong
@@ -210,7 +211,9 @@ def _held(given: Situation) -> Iterator[Check]:
     for one in live(given.work.presences, given.census.at):
         asked |= Counter(one.held)
     for budget in given.budgets:
-        n, most = asked[budget.name], budget.bucket.rate.capacity
-        if n > most:
-            read = f"jobs ask budget {budget.name} for {n:,} tokens, and it was tuned to hold at most {most:,.12g}"
-            yield warning("budgets", read, "They never run.", f"stoker limits tune {budget.name} --rate {n}/TIME")
+        for measure, bucket in budget.buckets.items():
+            n, most = asked[address(budget.name, measure)], bucket.rate.capacity
+            if n > most:
+                wish = f"jobs ask budget {budget.name} for {words(measure, n)}"
+                read = f"{wish}, and it was tuned to hold at most {most:,.12g}"
+                yield warning("budgets", read, "They never run.", tune_command(budget.name, measure, n))

@@ -393,7 +393,7 @@ async def test_alter_run_now_makes_a_scheduled_job_due(store: Store) -> None:
     assert plain(await alter(store, RunNow(), job)) == Tally(changed=1, changed_ids=(job,))
     assert await store.job(job) == msgspec.structs.replace(before, scheduled_at=store.now())
     census = await store.engine.operator.census()
-    assert (census.scheduled, census.ready("default")) == ({}, 1)
+    assert (census.later, census.ready("default")) == ({}, 1)
     assert (await store.take()).id == job
 
 
@@ -419,7 +419,7 @@ async def test_alter_move_puts_waiting_jobs_into_another_queue(store: Store) -> 
     assert await store.counts("default") == await store.counts("third") == {}
     assert await store.counts("other") == {Status.PENDING: 2, Status.RETRYING: 1}
     census = await store.engine.operator.census()
-    assert (census.scheduled, census.ready("other")) == ({"other": 1}, 1)
+    assert (census.later, census.ready("other")) == ({"other": 1}, 1)
     store.pass_time(3 * HOUR)
     assert await store.claim(n=9) == await store.claim(n=9, queue="third") == []
     assert [claim.id for claim in await store.claim(n=9, queue="other")] == [ready, later, retrying]

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from stoker.model.control import Budget, Tuning
+from stoker.model.budgets import ONLY, Budget, Rates
+from stoker.model.control import Tuning
 from stoker.model.errors import InvalidInput
 from stoker.model.throttle import Bucket, Grant, Rate, drained, full, retuned, spend
 from stoker.model.time import HOUR, MINUTE, SECOND
@@ -18,8 +19,8 @@ _TEN_AT_ONCE = Rate(1, per=3600, burst=10)
 
 
 async def _bucket(store: Store, name: str = "api") -> Bucket:
-    [bucket] = [budget.bucket for budget in await store.engine.control.budgets() if budget.name == name]
-    return bucket
+    [budget] = [budget for budget in await store.engine.control.budgets() if budget.name == name]
+    return budget.buckets[ONLY]
 
 
 def _close(found: Bucket, wanted: Bucket) -> bool:
@@ -43,7 +44,7 @@ async def test_budgets_start_full_and_are_listed_by_name(store: Store) -> None:
     for name in ("sms", "api", "Z"):
         assert await store.engine.control.tune(name, Rate(1, per=2, burst=10))
     wanted = full(Rate(1, per=2, burst=10), store.now())
-    assert await store.engine.control.budgets() == [Budget(name, wanted) for name in ("Z", "api", "sms")]
+    assert await store.engine.control.budgets() == [Budget(name, {ONLY: wanted}) for name in ("Z", "api", "sms")]
     assert await store.engine.control.queues() == []
 
 
@@ -53,7 +54,9 @@ async def test_budgets_grant_until_they_are_empty(store: Store) -> None:
     """Each spend takes its tokens or none; a refusal carries a hint and takes nothing."""
     await store.engine.control.tune("api", Rate(1, per=2, burst=5))
     assert await store.engine.control.spend("api", 3) == Grant(granted=True)
-    assert await store.engine.control.spend("api", 3) == Grant(granted=False, wait=4 * SECOND, capacity=5)
+    assert await store.engine.control.spend("api", 3) == Grant(
+        granted=False, wait=4 * SECOND, capacity=5, enough=2 * SECOND
+    )
     assert await store.engine.control.spend("api") == Grant(granted=True)
     assert await store.engine.control.spend("api", 1) == Grant(granted=True)
     assert not (await store.engine.control.spend("api")).granted
@@ -161,14 +164,16 @@ async def test_budgets_follow_the_code_until_people_change_them(store: Store) ->
     assert not await store.engine.control.tune("api", _TEN_AT_ONCE, declared=True)
     assert await store.engine.control.tune("api", Rate(9, per=3600, burst=99), declared=True)
     [budget] = await store.engine.control.budgets()
-    assert budget == Budget("api", Bucket(Rate(9, per=3600, burst=99), 6, store.now()), Rate(9, per=3600, burst=99))
+    nine = Rate(9, per=3600, burst=99)
+    assert budget == Budget("api", {ONLY: Bucket(nine, 6, store.now())}, Rates({ONLY: nine}))
     assert await store.engine.control.tune("api", Rate(2, per=3600))
     assert await store.engine.control.tune("api", Rate(8, per=3600), declared=True)
     [budget] = await store.engine.control.budgets()
-    assert budget == Budget("api", Bucket(Rate(2, per=3600), 2, store.now()), Rate(8, per=3600))
+    two, eight = Rate(2, per=3600), Rates({ONLY: Rate(8, per=3600)})
+    assert budget == Budget("api", {ONLY: Bucket(two, 2, store.now())}, eight)
     assert (await store.engine.control.spend("api")).granted
     [budget] = await store.engine.control.budgets()
-    assert (budget.declared, budget.bucket.tokens) == (Rate(8, per=3600), 1)
+    assert (budget.declared, budget.buckets[ONLY].tokens) == (eight, 1)
 
 
 @pytest.mark.core

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import get_args
 
 import pytest
 
 from stoker.engines.base import Feature
-from stoker.model.job import Options, Settlement, Status
+from stoker.model.job import Options, Settlement, Status, Verdict
 from stoker.model.outcome import Canceled, Crashed, Done, Failed, HandedBack, Rejected, Snoozed, Throttled
 from stoker.model.query import (
     Cancel,
     Clone,
     Delete,
     Discard,
+    Due,
     Move,
     Prioritize,
     Query,
@@ -22,16 +24,21 @@ from stoker.model.query import (
     RunNow,
     Selection,
     Totals,
+    counted,
 )
+from stoker.model.steps import Signaled
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.conformance.harness import Store, needs
+from stoker.testing.conformance.limit_helpers import limited
+from stoker.testing.conformance.step_helpers import signal, suspend
 
 
 async def _check(store: Store) -> None:
     """Compare the census with the records, one by one."""
     counts: Counter[tuple[str, str, Status]] = Counter()
-    scheduled: Counter[str] = Counter()
+    later: Counter[str] = Counter()
+    waiting: Counter[str] = Counter()
     ready: dict[str, int] = {}
     query = Query(order="oldest", limit=1_000)
     while True:
@@ -39,7 +46,8 @@ async def _check(store: Store) -> None:
         for job in page.jobs:
             counts[job.queue, job.kind, job.status] += 1
             if job.status is Status.PENDING and job.scheduled_at > store.now():
-                scheduled[job.queue] += 1
+                later[job.queue] += 1
+                waiting[job.queue] += job.suspended
             elif job.status is Status.PENDING:
                 ready[job.queue] = min(ready.get(job.queue, job.scheduled_at), job.scheduled_at)
         if page.cursor is None:
@@ -50,7 +58,7 @@ async def _check(store: Store) -> None:
     assert {(count.queue, count.kind, count.status): count.n for count in census.counts} == counts
     assert len(census.counts) == len(counts)
     assert all(count.n > 0 for count in census.counts)
-    assert census.scheduled == scheduled
+    assert (census.later, census.waiting) == (later, +waiting)
     assert census.oldest_ready == ready
 
 
@@ -64,7 +72,7 @@ async def test_census_of_an_empty_store_is_all_zeros(store: Store) -> None:
     """Nothing stored: nothing counted, and the counts of any queue are zero."""
     census = await store.engine.operator.census()
     assert (census.at, census.counts, census.totals) == (store.now(), (), {})
-    assert (census.scheduled, census.oldest_ready, census.oldest_running) == ({}, {}, {})
+    assert (census.later, census.oldest_ready, census.oldest_running) == ({}, {}, {})
     assert census.by_status() == dict.fromkeys(Status, 0)
     assert (census.ready("default"), census.lag("default"), census.kinds()) == (0, 0, [])
 
@@ -243,6 +251,39 @@ async def test_census_forgets_jobs_that_are_not_kept(store: Store) -> None:
 
 
 @pytest.mark.core
+@pytest.mark.spec("CENSUS-11")
+async def test_census_tells_waiting_from_scheduled(store: Store) -> None:
+    """Suspended jobs are counted until they are due, by time or by an answer, or are gone, whatever took them away."""
+    jobs = [await store.add() for _ in range(5)]
+    jobs += await store.insert(limited(store))
+    claims = {claim.id: claim for claim in await store.claim(n=9)}
+    for place, after in enumerate((None, HOUR, None, None, None, None)):
+        assert await suspend(store, claims[jobs[place]], after=after) is Verdict.APPLIED
+    await store.add(delay=DAY)
+    await _check(store)
+    census = await store.engine.operator.census()
+    assert (census.suspended("default"), census.scheduled("default"), census.ready("default")) == (6, 1, 0)
+    assert await signal(store, jobs[0]) is Signaled.TAKEN
+    await store.engine.operator.alter(Selection((jobs[2],)), Cancel())
+    await store.engine.operator.alter(Selection((jobs[3],)), Delete())
+    await store.engine.operator.alter(Selection((jobs[4],)), RunNow())
+    await _check(store)
+    store.pass_time(HOUR)
+    await _check(store)
+    census = await store.engine.operator.census()
+    assert (census.suspended("default"), census.scheduled("default"), census.ready("default")) == (1, 1, 3)
+    counts = {due: counted(Query(due=due, statuses=frozenset({Status.PENDING})), census) for due in get_args(Due)}
+    assert counts == {"now": 3, "later": 1, "waiting": 1}
+    for due, n in counts.items():
+        found = await store.engine.operator.find(Query(due=due, statuses=frozenset({Status.PENDING})))
+        assert len(found.jobs) == n
+    for claim in await store.claim(n=9):
+        assert await suspend(store, claim) is Verdict.APPLIED
+    await _check(store)
+    assert (await store.engine.operator.census()).waiting == {"default": 3}  # one has its answer
+
+
+@pytest.mark.core
 @pytest.mark.spec("CENSUS-05")
 async def test_census_tells_scheduled_from_ready(store: Store) -> None:
     """Pending jobs of the future are counted per queue; a retry that waits is not one of them."""
@@ -252,11 +293,11 @@ async def test_census_tells_scheduled_from_ready(store: Store) -> None:
     await store.add(queue="r")
     await store.finish(await store.take(queue="r"), Failed("again", after=HOUR))
     census = await store.engine.operator.census()
-    assert census.scheduled == {"default": 2, "b": 1}
+    assert census.later == {"default": 2, "b": 1}
     assert (census.ready("default"), census.ready("b"), census.ready("r")) == (1, 0, 0)
     store.pass_time(SECOND)
     census = await store.engine.operator.census()
-    assert census.scheduled == {"default": 1}
+    assert census.later == {"default": 1}
     assert (census.ready("default"), census.ready("b"), census.ready("r")) == (2, 1, 0)
 
 
@@ -382,7 +423,7 @@ async def test_census_is_exact_beyond_ten_thousand_scheduled_jobs(store: Store) 
         await store.insert(*(store.draft(delay=HOUR, priority=n % 2) for n in range(1_000)))
     await store.insert(*(store.draft(delay=2 * HOUR) for _ in range(50)))
     assert (
-        (await store.engine.operator.census()).scheduled,
+        (await store.engine.operator.census()).later,
         (await store.engine.operator.census()).ready("default"),
     ) == (
         {"default": 10_050},
@@ -392,7 +433,7 @@ async def test_census_is_exact_beyond_ten_thousand_scheduled_jobs(store: Store) 
     await store.finish(await store.take(), Failed("boom", after=HOUR))
     await store.finish(await store.take(), Failed("boom", after=0))
     census = await store.engine.operator.census()
-    assert (census.scheduled, census.ready("default")) == ({"default": 10_050}, 5)
+    assert (census.later, census.ready("default")) == ({"default": 10_050}, 5)
     store.pass_time(HOUR)
     census = await store.engine.operator.census()
-    assert (census.scheduled, census.ready("default")) == ({"default": 50}, 10_005)
+    assert (census.later, census.ready("default")) == ({"default": 50}, 10_005)

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
-from stoker.engines.base import CONTROL, Engine
+from stoker.engines.base import CONTROL
 from stoker.engines.shared import job_end_waiters
 from stoker.model.job import Status
 from stoker.model.outcome import Done, Failed, Outcome, Rejected, Snoozed
 from stoker.model.query import Cancel, Delete, Selection
 from stoker.model.time import HOUR
-from stoker.testing.conformance.harness import ARRIVES, Store, heard_of_waiter
+from stoker.testing.conformance.harness import ARRIVES, Store, heard_of_waiter, twin_of
 
 _NEVER = 0.04
-
-
-@asynccontextmanager
-async def _twin(store: Store) -> AsyncIterator[Engine]:
-    twin = store.engine.for_loop()
-    await twin.open()
-    try:
-        yield twin
-    finally:
-        await twin.close()
 
 
 @pytest.mark.core
@@ -65,7 +53,7 @@ async def test_every_engine_that_waits_is_woken_by_the_end(store: Store, outcome
     """Waiters of this engine and of another one, several for one job, long before their time is over."""
     job = await store.add()
     claim = await store.take()
-    async with _twin(store) as twin:
+    async with twin_of(store) as twin:
         waiters = [asyncio.create_task(each.jobs.ended(job, ARRIVES)) for each in (store.engine, store.engine, twin)]
         await asyncio.sleep(0.02)
         assert not any(waiter.done() for waiter in waiters)
@@ -82,7 +70,7 @@ async def test_an_end_is_told_and_not_found_by_looking(store: Store, monkeypatch
     job = await store.add()
     claim = await store.take()
     await store.engine.jobs.wait([CONTROL, "mail"], 0.01)  # as the engines of a worker do
-    async with _twin(store) as twin:
+    async with twin_of(store) as twin:
         waiters = [asyncio.create_task(twin.jobs.ended(job, ARRIVES))]
         await asyncio.wait_for(known.wait(), ARRIVES)
         waiters.append(asyncio.create_task(store.engine.jobs.ended(job, ARRIVES)))
@@ -94,7 +82,7 @@ async def test_an_end_is_told_and_not_found_by_looking(store: Store, monkeypatch
 async def test_waiters_for_many_jobs_are_woken_each_for_its_own(store: Store) -> None:
     jobs = await store.insert(*(store.draft() for _ in range(30)))
     claims = {claim.id: claim for claim in await store.claim(n=30)}
-    async with _twin(store) as twin:
+    async with twin_of(store) as twin:
         waiters = {job: asyncio.create_task(twin.jobs.ended(job, ARRIVES)) for job in jobs}
         await asyncio.sleep(0.02)
         for job in jobs[::2]:
@@ -115,7 +103,7 @@ async def test_a_cancel_wakes_who_waits(store: Store) -> None:
             await store.take()
         sleeper = asyncio.create_task(store.engine.jobs.ended(job, ARRIVES))
         await asyncio.sleep(0.02)
-        async with _twin(store) as twin:
+        async with twin_of(store) as twin:
             await twin.operator.alter(Selection((job,)), Cancel(force=force))
             assert await asyncio.wait_for(sleeper, ARRIVES - 1)
         assert await store.status(job) is Status.CANCELED

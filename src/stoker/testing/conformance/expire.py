@@ -13,7 +13,19 @@ from stoker.model.ids import JobId
 from stoker.model.job import Options, Status
 from stoker.model.lifecycle import KEEP_DEAD
 from stoker.model.outcome import Canceled, Done, Failed, Outcome, Rejected
-from stoker.model.query import Cancel, Clone, Discard, Expired, Query, Requeue, Retention, Selection, Sweep
+from stoker.model.query import (
+    KINDS_BEHIND,
+    Cancel,
+    Clone,
+    Discard,
+    Expired,
+    Query,
+    Requeue,
+    Retention,
+    Selection,
+    Sweep,
+)
+from stoker.model.stats import BY_KIND
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, Span
 from stoker.testing.conformance.harness import Store
 
@@ -242,6 +254,32 @@ async def test_expire_removes_old_events_and_points(store: Store) -> None:
 
 
 @pytest.mark.core
+@pytest.mark.spec("EXPIRE-15")
+async def test_points_of_kinds_go_sooner(store: Store) -> None:
+    """After seven days, those of queues stay; a call looks only a little behind, and finds the rest with all points."""
+    start = store.now() // MINUTE * MINUTE
+    queue = [Point("q", "completed", start + n * MINUTE, 1) for n in range(4)]
+    kinds = [Point("k", metric, start + n * MINUTE, 2) for n in range(4) for metric in BY_KIND]
+    await store.engine.timeline.record([], [*queue, *kinds], now=store.now())
+
+    async def left() -> list[int]:
+        points = await store.engine.timeline.points(start, start + HOUR, [*BY_KIND, "completed"])
+        assert [one for one in points if one.queue == "q"] == queue
+        return sorted({(one.bucket - start) // MINUTE for one in points if one.queue == "k"})
+
+    store.clock.set(start + 7 * DAY)
+    assert (await _expire(store)).points == 0
+    assert await left() == [0, 1, 2, 3]
+    store.clock.set(start + 7 * DAY + 2 * MINUTE)
+    assert (await _expire(store)).points == 2 * len(BY_KIND)
+    assert await left() == [2, 3]
+    store.clock.set(start + 7 * DAY + KINDS_BEHIND + 3 * MINUTE)
+    assert (await _expire(store)).points == len(BY_KIND)
+    assert await left() == [2], "it was not cleaned for long"
+    store.clock.set(start + 31 * DAY)
+    assert (await _expire(store)).points == len(queue) + len(BY_KIND)
+
+
 @pytest.mark.spec("EXPIRE-13")
 async def test_expire_keeps_no_more_finished_jobs_than_the_history(store: Store) -> None:
     """With `history` so many finished jobs stay, by age and not by status; twins know it, and active jobs never go."""

@@ -12,6 +12,7 @@ import itertools
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import pytest
@@ -170,12 +171,23 @@ def needs(store: Store, feature: Feature) -> None:
         pytest.skip(f"{store.engine.name} gives up: {feature.value}")
 
 
+@asynccontextmanager
+async def twin_of(store: Store) -> AsyncIterator[Engine]:
+    """Another engine on the same store, open for as long as the block."""
+    twin = store.engine.for_loop()
+    await twin.open()
+    try:
+        yield twin
+    finally:
+        await twin.close()
+
+
 def heard_of_waiter(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Return what is set when an engine hears that another one waits for the end of a job."""
+    """Return what is set when an engine hears that another one waits for the end of a job, or watches it."""
     known, loop, note = asyncio.Event(), asyncio.get_running_loop(), job_end_waiters.Interest.note
 
-    def noted(interest: job_end_waiters.Interest, jobs: Iterable[JobId]) -> None:
-        note(interest, jobs)
+    def noted(interest: job_end_waiters.Interest, jobs: Iterable[JobId], *message: job_end_waiters.Message) -> None:
+        note(interest, jobs, *message)
         loop.call_soon_threadsafe(known.set)
 
     monkeypatch.setattr(job_end_waiters.Interest, "note", noted)

@@ -70,7 +70,7 @@ async def test_a_bare_draft_becomes_a_pending_job_with_the_defaults(store: Store
 @pytest.mark.spec("INSERT-02")
 async def test_every_field_of_a_draft_reaches_the_record(store: Store) -> None:
     """Kind, queue, payload, priority, schedule, budget, key, tenant and options are stored as given."""
-    options = Options(Linear(1, 2, 60, 3), 30 * SECOND, HOUR, DAY, {"from": "here"}, "process")
+    options = Options(Linear(1, 2, 60, 3), 30 * SECOND, HOUR, DAY, {"from": "here"}, "process", label="image 7")
     unique = Unique("img:7", scope=store.scope, mode="replace", hold="retrying")
     draft = store.draft(
         "resize.image:v2",
@@ -265,7 +265,7 @@ async def test_jobs_of_the_future_are_counted_as_scheduled(store: Store) -> None
         store.draft(queue="other", delay=MINUTE),
     )
     census = await store.engine.operator.census()
-    assert census.scheduled == {"default": 2, "other": 1}
+    assert census.later == {"default": 2, "other": 1}
     assert (census.ready("default"), census.ready("other")) == (2, 0)
     store.pass_time(1)
     assert (await store.engine.operator.census()).ready("default") == 3

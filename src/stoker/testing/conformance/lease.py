@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from stoker.admin import documents
 from stoker.engines.base import LEASE, ORPHANED_AFTER
 from stoker.model.control import Tuning
 from stoker.model.errors import InvalidInput
 from stoker.model.job import Claim, Demand, Status, Verdict
+from stoker.model.orders import Orders, ordered, read
 from stoker.model.outcome import Canceled, Done, Failed, HandedBack, Lost
 from stoker.model.query import Cancel, Selection
 from stoker.model.retry import Curve
@@ -52,6 +54,28 @@ async def test_an_unknown_worker_that_renews_gets_no_lease(store: Store) -> None
     await store.add()
     assert not (await store.engine.jobs.renew("w1", [])).known
     assert await store.engine.jobs.claim(Demand("w1", (("default", 1),))) == []
+
+
+@pytest.mark.core
+@pytest.mark.spec("LEASE-18")
+async def test_a_renewal_returns_the_orders_of_its_worker(store: Store) -> None:
+    """As they are stored, each time, also with claims in hand; not those of another worker."""
+    await store.enlist("w1")
+    await store.enlist("w2")
+    assert (await store.engine.jobs.renew("w1", [])).orders is None
+    quiet = ordered(None, "w1", "quiet", store.now())
+    assert await documents.put_orders(store.engine, None, quiet)
+    await store.insert(*(store.draft() for _ in range(3)))
+    held = [(claim.id, claim.token) for claim in await store.claim("w1", 3)]
+    for pairs in (held, [], held):
+        assert read((await store.engine.jobs.renew("w1", pairs)).orders) == quiet
+    assert (await store.engine.jobs.renew("w2", [])).orders is None
+    more = ordered(quiet, "w1", "stack", store.now())
+    assert not await documents.put_orders(store.engine, Orders(worker="w1"), more), "others were stored meanwhile"
+    assert await documents.put_orders(store.engine, quiet, more)
+    assert read((await store.engine.jobs.renew("w1", held)).orders) == more
+    await documents.drop(store.engine, more)
+    assert (await store.engine.jobs.renew("w1", held)).orders is None
 
 
 @pytest.mark.core

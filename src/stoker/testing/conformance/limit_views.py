@@ -11,6 +11,7 @@ from stoker.model.job import Status, Verdict
 from stoker.model.outcome import Done, Snoozed
 from stoker.model.query import Expired, Query, Repair, Retention, Sweep
 from stoker.model.subqueues import SubqueueView
+from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, MINUTE, SECOND
 from stoker.testing.conformance.harness import ARRIVES, QUEUE, Miscount, Store
 from stoker.testing.conformance.limit_helpers import ids, limited, running
@@ -32,6 +33,24 @@ async def test_subqueues_name_what_runs_and_who_holds(store: Store) -> None:
     assert [one.name for one in await store.engine.control.subqueues(QUEUE, after="api/a", limit=1)] == ["api/b"]
     assert [one.name for one in await store.engine.control.subqueues(QUEUE, names=["late", "none"])] == ["late"]
     assert await store.engine.control.subqueues("other") == []
+
+
+@pytest.mark.spec("LIMIT-49")
+async def test_subqueues_count_the_jobs_that_are_due_and_wait(store: Store) -> None:
+    """Whatever their priority, with retries, without those that run or are not due yet."""
+    rate = Rate(1, per=60)
+    await store.insert(*(limited(store, "a", 1, priority=n % 3) for n in range(120)))
+    await store.insert(limited(store, "a", 1, delay=HOUR), store.draft())
+    await store.insert(*(limited(store, "b", None, rate=rate) for _ in range(2)), limited(store, "c", delay=HOUR))
+    claims = await store.claim(n=9)
+    for claim in claims:
+        if claim.options.limit is not None and claim.options.limit.key == "a":
+            await store.finish(claim, Snoozed(0))
+    views = {one.key: one for one in await store.engine.control.subqueues(QUEUE, counted=True)}
+    assert {key: one.waiting for key, one in views.items()} == {"a": 120, "b": 1, "c": 0}
+    assert [one.bucket and one.bucket.rate for one in views.values()] == [None, rate, None]
+    assert [one.waiting for one in await store.engine.control.subqueues(QUEUE, names=["api/a"], counted=True)] == [120]
+    assert {one.waiting for one in await store.engine.control.subqueues(QUEUE)} == {None}
 
 
 @pytest.mark.core
@@ -105,7 +124,7 @@ async def test_counts_and_records_do_not_know_of_subqueues(store: Store) -> None
     await store.claim(n=9)
     census = await store.engine.operator.census()
     assert await store.counts(QUEUE) == {Status.PENDING: 2, Status.RUNNING: 2}
-    assert census.scheduled == {QUEUE: 1}
+    assert census.later == {QUEUE: 1}
     assert census.oldest_ready == {QUEUE: store.now() - SECOND}
     found = [await store.job(job) for job in jobs]
     assert [job.queue for job in found] == [QUEUE] * 4

@@ -30,6 +30,7 @@ from stoker.model.outcome import (
 )
 from stoker.model.query import Discard, Query, Requeue, Selection
 from stoker.model.retry import Curve, Fixed, Never
+from stoker.model.run_origins import number
 from stoker.model.time import DAY, HOUR, LONGEST, MINUTE, SECOND
 from stoker.testing.conformance.harness import Store
 from stoker.worker.maintenance import Death, reap
@@ -188,7 +189,7 @@ async def test_a_failure_with_budget_left_waits_for_its_retry(store: Store) -> N
     assert (record.status, record.worker, record.finished_at) == (Status.RETRYING, None, None)
     assert record.scheduled_at == store.now() + 30 * SECOND
     assert (record.attempts, record.last_error) == (1, _ODD_TEXT)
-    assert record.history == (Failure(store.now(), 1, _ODD_TEXT),)
+    assert record.history == (Failure(store.now(), 1, _ODD_TEXT, number(claim.worker)),)
     assert await store.counts() == {Status.RETRYING: 1}
 
 
@@ -279,7 +280,7 @@ async def test_every_failure_adds_one_entry_of_its_own_run(store: Store) -> None
         claim = await store.take()
         store.pass_time(SECOND)
         await store.finish(claim, Failed(f"error {attempt}", after=0))
-        expected.append(Failure(store.now(), attempt, f"error {attempt}"))
+        expected.append(Failure(store.now(), attempt, f"error {attempt}", number(claim.worker)))
     record = await store.job(job)
     assert record.history == tuple(expected)
     assert record.last_error == "error 3"

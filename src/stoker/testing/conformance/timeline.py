@@ -278,8 +278,8 @@ async def test_events_are_counted_by_queue_and_type(store: Store) -> None:
 
 @pytest.mark.core
 @pytest.mark.spec("TIMELINE-15")
-async def test_failures_are_counted_by_kind_and_error(store: Store) -> None:
-    """With the newest of their jobs; the events come back with their errors."""
+async def test_failures_are_counted_by_kind_error_and_release(store: Store) -> None:
+    """With the newest of their jobs; the events come back with their errors and releases."""
     at = store.now()
     older, newer, other = sorted(store.mint() for _ in range(3))
     line, framed = "KeyError: …", "KeyError: …\napp/mail.py in send"
@@ -289,6 +289,7 @@ async def test_failures_are_counted_by_kind_and_error(store: Store) -> None:
         Event(at + 2, EventType.RETRIED, other, "q", "k", 1, 5, error=line),
         Event(at + 3, EventType.FAILED, other, "q", "k", 2, 5, error=framed),
         Event(at + 4, EventType.FAILED, other, "q", "other", 2, 5, error=line),
+        Event(at + 5, EventType.RETRIED, older, "q", "k", 1, 5, error=line, release="r42"),
     ]
     await store.engine.timeline.record(events[:2], now=at)
     await store.engine.timeline.record(events[2:], now=at)
@@ -298,6 +299,7 @@ async def test_failures_are_counted_by_kind_and_error(store: Store) -> None:
         EventCount("q", EventType.FAILED, 1, "k", framed, other),
         EventCount("q", EventType.FAILED, 1, "other", line, other),
         EventCount("q", EventType.RETRIED, 1, "k", line, other),
+        EventCount("q", EventType.RETRIED, 1, "k", line, older, "r42"),
     ]
 
 

@@ -26,6 +26,8 @@ from stoker.web.view import Flash
 BUTTONS: Final = {button.verb or one.name: (one, button) for one in ACTIONS.values() for button in one.buttons}
 """What the table of actions offers for one job, by the last part of its address."""
 
+REASON: Final = "It becomes the last error of the job, and the audit log keeps it."
+
 
 @dataclass(frozen=True)
 class JobForm:
@@ -61,7 +63,18 @@ async def _act(job: JobForm, verb: str, action: Action, button: Button) -> Actio
     visit, before = job.visit, job.before
     if before.status in button.asks and button.question is not None and job.form.get("sure") != "yes":
         always = button.asks == frozenset(Status)
-        return ask(visit, "jobs", f"{job.path}/{verb}", before.kind, job.back, button.question, destroys=always)
+        takes_reason = any(one.name == "reason" for one in action.parameters)
+        return ask(
+            visit,
+            "jobs",
+            f"{job.path}/{verb}",
+            before.kind,
+            job.back,
+            button.question,
+            destroys=always,
+            facts=await job_facts.briefly(visit, before),
+            reason=REASON if takes_reason else "",
+        )
     given = {**given_in(job.form, action), **button.given}
     done = await act(visit, action, job.id, given, knowing(visit.admin.jobs, before))
     if done.cancel_requested:

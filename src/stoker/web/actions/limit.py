@@ -8,7 +8,6 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from stoker.model.actions import Question
-from stoker.model.errors import NotFound
 from stoker.model.humanize import count
 from stoker.model.query import LARGEST_PAGE
 from stoker.model.throttle import Rate
@@ -33,28 +32,30 @@ async def run(verb: str, visit: RequestContext) -> Response:
 
 async def _tune(visit: RequestContext) -> ActionResult:
     name, form = visit.request.path_params["name"], await visit.board.form(visit)
-    before = await _rate_of(visit, name)
-    await visit.admin.limits.tune(name, Rate(number("n", form.get("n")), per=number("per", form.get("per") or "1")))
-    former = (("n", f"{before.n:g}"), ("per", f"{before.per:g}"))
+    measure = form.get("measure") or None
+    before = await _rate_of(visit, name, measure)
+    rate = Rate(number("n", form.get("n")), per=number("per", form.get("per") or "1"))
+    await visit.admin.limits.tune(name, rate, measure=measure)
+    former = (("n", f"{before.n:g}"), ("per", f"{before.per:g}"), *((("measure", measure),) if measure else ()))
     return ActionResult(Flash(f"Tuned {name}.", f"limits/{quote(name, safe='')}/tune", former))
 
 
 async def _drain(visit: RequestContext) -> ActionResult | Response:
     name, form = visit.request.path_params["name"], await visit.board.form(visit)
-    await _rate_of(visit, name)
-    if form.get("sure") != "yes":
-        return ask(visit, "limits", f"limits/{quote(name, safe='')}/drain", name, visit.url("limits"), DRAIN)
-    await visit.admin.limits.drain(name)
-    return ActionResult(Flash(f"Drained {name}."))
-
-
-async def _rate_of(visit: RequestContext, name: str) -> Rate:
     needs_everything(visit)
-    engine = await visit.board.store.engine()
-    found = next((one for one in await engine.control.budgets() if one.name == name), None)
-    if found is None:
-        raise NotFound(f"There is no budget {name}.")
-    return found.bucket.rate
+    await visit.admin.limits.buckets(name, limit=0)  # raises if there is none of that name
+    key = form.get("key") or None
+    if form.get("sure") != "yes":
+        fields = (("key", key),) if key else ()
+        what = f"{name}, key {key}" if key else name
+        return ask(visit, "limits", f"limits/{quote(name, safe='')}/drain", what, visit.url("limits"), DRAIN, fields)
+    await visit.admin.limits.drain(name, key)
+    return ActionResult(Flash(f"Drained {name}, key {key}." if key else f"Drained {name}."))
+
+
+async def _rate_of(visit: RequestContext, name: str, measure: str | None) -> Rate:
+    needs_everything(visit)
+    return (await visit.admin.limits.get(name, measure)).rate
 
 
 async def _set(visit: RequestContext) -> ActionResult | Response:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from stoker.admin.outbox import ShownStream
 from stoker.model.errors import InvalidInput
@@ -14,7 +14,8 @@ from stoker.model.humanize import count
 from stoker.outbox.consumers import StreamHandle
 from stoker.web.actions.result import ActionResult, Doing, answer, come_from
 from stoker.web.forms import Form, moment_of
-from stoker.web.pages.letters import letter_page
+from stoker.web.pages import job_reveal
+from stoker.web.pages.letters import letter_page, path_of
 from stoker.web.pages.outbox import consumer_path
 from stoker.web.pages.shared import needs_everything
 from stoker.web.problems import Problem
@@ -142,7 +143,11 @@ async def _restore(letters: LettersForm) -> ActionResult:
 
 
 async def _reveal(letters: LettersForm) -> Response:
-    return await letters.page(await letters.handle.reveal(letters.chosen[0], consumer=letters.consumer))
+    visit = letters.visit
+    found = await letters.handle.letter(letters.chosen[0], consumer=letters.consumer)
+    await letters.handle.reveal(found.id, consumer=found.consumer)
+    grant = job_reveal.give(visit, path_of(found), job_reveal.BODY, (await visit.board.hub.reading()).census.at)
+    return RedirectResponse(f"{visit.url(path_of(found), reveal=grant)}#{job_reveal.BODY}", 303)
 
 
 async def _replace(letters: LettersForm) -> ActionResult | Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from starlette.responses import Response
@@ -68,8 +68,13 @@ def ask(
     fields: Iterable[Field] = (),
     *,
     destroys: bool = False,
+    facts: Sequence[tuple[str, str]] = (),
+    reason: str = "",
 ) -> Response:
-    """Say what follows, and ask; the same address with `sure` and the same fields does it."""
+    """Say what follows and to what, and ask; the same address with `sure` and the same fields does it.
+
+    `reason` is what becomes of a reason that the visitor may give; empty: none is asked for.
+    """
     context = view.common(visit, page, question.title) | {
         "name": name,
         "text": question.text,
@@ -79,6 +84,8 @@ def ask(
         "fields": [field for field in fields if field[0] not in {"next", "sure", "csrf"}],
         "back": back,
         "destroys": destroys,
+        "facts": facts,
+        "reason": reason,
     }
     return view.page(visit, "confirm.html", context)
 

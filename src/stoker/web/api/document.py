@@ -85,7 +85,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "responses": {
             str(endpoint.status): {
                 "description": (endpoint.answer.__doc__ or "").partition("\n")[0],
-                "content": {"application/json": {"schema": _ref(endpoint.answer)}},
+                "content": {endpoint.media: {"schema": _ref(endpoint.answer)}},
             },
             **{str(status): {"$ref": f"#/components/responses/{status}"} for status in refusals},
         },

@@ -40,6 +40,7 @@ class Endpoint:
     status: int
     tag: str
     harmless: bool = False
+    media: str = "application/json"
 
     def route(self) -> Route:
         """The route of this call."""
@@ -55,7 +56,9 @@ class Endpoint:
                 found = await self.do(visit)
             else:
                 found = await self.do(visit, await self._read(visit))
-            return Response(msgspec.json.encode(plain(found)), self.status, media_type="application/json")
+            if isinstance(found, Response):
+                return found
+            return Response(msgspec.json.encode(plain(found)), self.status, media_type=self.media)
 
         return call
 
@@ -86,7 +89,14 @@ class Noun:
         self.endpoints: list[Endpoint] = []
 
     def add(
-        self, method: str, path: str, *, role: Role | None = None, status: int = 200, harmless: bool = False
+        self,
+        method: str,
+        path: str,
+        *,
+        role: Role | None = None,
+        status: int = 200,
+        harmless: bool = False,
+        media: str = "application/json",
     ) -> Callable[[Do], Do]:
         """Declare a call; without a role, `read` for GET and `operate` for changes. `harmless`: it changes nothing."""
         needed: Role = role or ("read" if method == "GET" else "operate")
@@ -94,7 +104,8 @@ class Noun:
         def declare(do: Do) -> Do:
             hints, summary = get_type_hints(do), (do.__doc__ or "").partition("\n")[0].rstrip(".")
             given = next((hints[name] for name in list(inspect.signature(do).parameters)[1:]), None)
-            made = Endpoint(method, path, needed, summary, do, hints["return"], given, status, self.tag, harmless)
+            answer = hints["return"]
+            made = Endpoint(method, path, needed, summary, do, answer, given, status, self.tag, harmless, media)
             self.endpoints.append(made)
             return do
 

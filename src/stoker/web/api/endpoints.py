@@ -1,4 +1,4 @@
-"""Every call of the REST API. No call ends a process, runs code or reads a file."""
+"""Every call of the REST API. No call runs code or reads a file, and none ends a process but a worker's, in grace."""
 
 from __future__ import annotations
 

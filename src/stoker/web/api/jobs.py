@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.responses import Response
 
 from stoker import views
 from stoker.admin import Bulk
@@ -21,13 +24,15 @@ from stoker.model.job import Job, Status
 from stoker.model.origin import origin
 from stoker.model.steps import LONGEST_ROW
 from stoker.model.time import Instant
+from stoker.origins import origins_of
 from stoker.views import JobState
+from stoker.watching import EVENT_STREAM, QUIET, News, over, streamed, without_values
+from stoker.web import live
 from stoker.web.actions import job as job_actions
 from stoker.web.actions.result import act
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun
 from stoker.web.pages import job_facts, job_reveal, shared
-from stoker.web.problems import Problem
 from stoker.web.request import RequestContext
 
 api = Noun("jobs")
@@ -54,6 +59,7 @@ class NewJob(t.Strict):
     queue: t.Name | None = None
     priority: t.Priority | None = None
     delay: t.Seconds | None = None
+    at: Annotated[datetime, Meta(tz=True)] | None = None
     attempts: Annotated[int, Meta(ge=1, le=1_000)] | None = None
     tenant: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     unique: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
@@ -160,6 +166,20 @@ class Steps(Struct, kw_only=True):
     steps: list[views.Step]
 
 
+class JobEvent(Struct, kw_only=True):
+    """A server-sent event; the stream ends behind `ended`. `id` is where to go on, `data` the event as JSON."""
+
+    event: Literal["emitted", "progressed", "logged", "changed", "missed", "ended"]
+    id: str
+    data: dict[str, Any]
+
+
+class StreamQuery(t.Strict):
+    """Where to go on: the id of an event. The header `Last-Event-ID` wins."""
+
+    after: t.Cursor | None = None
+
+
 class Answered(Struct, kw_only=True):
     """Whether a signal was stored; not if the wait has its answer or the job has ended."""
 
@@ -219,32 +239,16 @@ async def enqueue(visit: RequestContext, given: NewJob) -> Stored:
     board = visit.board
     options = {
         name: value
-        for name in ("queue", "priority", "delay", "attempts", "tenant", "unique")
+        for name in ("queue", "priority", "delay", "at", "attempts", "tenant", "unique")
         if (value := getattr(given, name)) is not None
     }
     draft = board.jobs.draft(given.kind, t.payload(given.payload), **options)
     shared.check_kind(visit, draft.kind, draft.queue)
-    await _check_quotas(visit, draft.queue)
+    await shared.check_quotas(visit, draft.queue)
     if given.id is not None:
         draft = msgspec.structs.replace(draft, job_id=ids.parse(given.id))
     [receipt] = await board.store.insert_drafts([draft])
     return Stored(id=ids.text(receipt.id), stored=receipt.stored.value)
-
-
-async def _check_quotas(visit: RequestContext, queue: str) -> None:
-    """Refuse more jobs in a minute than one identity may enqueue, and more in a queue than may wait there."""
-    board, name, now = visit.board, visit.who.name, time.monotonic()
-    most = board.limits.waiting_per_queue
-    if (await board.hub.reading()).census.ready(queue) >= most:
-        raise Problem(429, "queue_full", f"Queue {queue} has {most:,} jobs that wait. Nothing was stored.")
-    minute = int(now // 60)
-    when, used = board.enqueued.get(name, (minute, 0))
-    used = used + 1 if when == minute else 1
-    if used > board.limits.enqueued_per_minute:
-        problem = Problem(429, "quota", f"{name} may enqueue {board.limits.enqueued_per_minute:,} jobs a minute.")
-        problem.headers["retry-after"] = str(60 - int(now % 60))
-        raise problem
-    board.enqueued[name] = (minute, used)
 
 
 @api.post("/jobs/bulk")
@@ -264,7 +268,7 @@ async def read(visit: RequestContext) -> JobRecord:
     """Read a job."""
     reading = await visit.board.hub.reading()
     raw = await job_facts.stored(visit)
-    job = views.job(visit.board.redact.job(raw))
+    job = views.job(visit.board.redact.job(raw), await origins_of(visit.board.store, raw))
     whose = origin(job.payload, visit.board.redact.values(raw.options.metadata or {}))
     return JobRecord(
         **_shown(job, reading.census.at),
@@ -320,6 +324,34 @@ async def steps(visit: RequestContext) -> Steps:
     if not visit.may("operate", job.queue):
         found = [msgspec.structs.replace(one, value=None) for one in found]
     return Steps(steps=found)
+
+
+@api.get("/jobs/{id}/stream", media=EVENT_STREAM)
+async def stream(visit: RequestContext, given: StreamQuery) -> JobEvent:
+    """Follow a job: what it emits, its progress, log and status, as it happens."""
+    job = await job_facts.stored(visit)
+    after = visit.request.headers.get("last-event-id") or given.after
+    if over(after):
+        return cast(JobEvent, Response(status_code=204))
+    with live.place_of(visit, "Read the job from time to time instead.") as place:
+        events = _bounded(visit, visit.admin.jobs.watch(ids.text(job.id), after), job.queue)
+        return cast(JobEvent, live.Stream(await streamed(events), place))
+
+
+async def _bounded(
+    visit: RequestContext, events: AsyncGenerator[News | None, None], queue: str
+) -> AsyncGenerator[News | None, None]:
+    """Events for as long as a stream may last; without their values for a role that may only read."""
+    began = checked = time.monotonic()
+    async with aclosing(events):
+        async for event in events:
+            now = time.monotonic()
+            if now - checked > QUIET and not await visit.board.still_knows(visit):
+                return
+            checked = now if now - checked > QUIET else checked
+            if now - began > visit.board.limits.stream_seconds:
+                return
+            yield event if visit.may("operate", queue) else without_values(event)
 
 
 @api.post("/jobs/{id}/signal")

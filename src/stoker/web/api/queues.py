@@ -9,10 +9,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType, convert
 from stoker.admin.kinds import KindView
 from stoker.admin.limits import KeyView
 from stoker.admin.queues import QueueView
-from stoker.admin.workers import FormerJob, WorkerView
+from stoker.admin.scale import ScaleView
+from stoker.admin.workers import FormerJob, OrderView, StackView, WorkerView
 from stoker.model.control import SETTINGS, Tuning
+from stoker.model.errors import NotFound
+from stoker.model.orders import Verb
+from stoker.model.scale import LONGEST_TARGET, TARGET_WAIT
 from stoker.model.throttle import Rate
-from stoker.model.time import span
+from stoker.model.time import SECOND, span
+from stoker.settings import MOST_SLOTS
 from stoker.views import Curve, JobState
 from stoker.web.api import types as t
 from stoker.web.api.endpoint import Noun, place
@@ -42,7 +47,7 @@ class TuneBody(t.Strict):
     create: bool = False
 
 
-class TakeBackBody(t.Strict):
+class WorkerBody(t.Strict):
     """Why, for the audit log."""
 
     reason: t.Reason | None = None
@@ -79,6 +84,17 @@ class KindsQuery(t.Strict):
     """In which order: by name, or the most of something first."""
 
     sort: str = "kind"
+
+
+class ScaleQuery(t.Strict):
+    """Of which queues, with a comma between them (none: all), and with how many slots of each in a process.
+
+    `target_wait` is how many seconds a due job may wait.
+    """
+
+    queue: Annotated[str, Meta(max_length=10_000)] = ""
+    slots: Annotated[int, Meta(ge=1, le=MOST_SLOTS)] | None = None
+    target_wait: Annotated[float, Meta(ge=0, le=LONGEST_TARGET / SECOND)] = TARGET_WAIT / SECOND
 
 
 class Kinds(Struct, kw_only=True):
@@ -120,6 +136,13 @@ async def listed(visit: RequestContext) -> Queues:
 async def read(visit: RequestContext) -> QueueView:
     """Read a queue."""
     return await visit.admin.queues.get(place(visit, "name"))
+
+
+@api.get("/scale")
+async def scale(visit: RequestContext, given: ScaleQuery) -> ScaleView:
+    """Read how many worker processes the claimable work needs."""
+    names = [name.strip() for name in given.queue.split(",") if name.strip()]
+    return await visit.admin.queues.scale(*names, slots=given.slots, target_wait=given.target_wait)
 
 
 @api.patch("/queues/{name}")
@@ -238,7 +261,50 @@ async def worker(visit: RequestContext) -> WorkerRecord:
 
 
 @api.post("/workers/{worker}/take-back")
-async def take_back(visit: RequestContext, given: TakeBackBody) -> TakenBack:
+async def take_back(visit: RequestContext, given: WorkerBody) -> TakenBack:
     """Hand the jobs of a worker back now."""
     shared.needs_everything(visit)
     return TakenBack(jobs=await visit.admin.workers.take_back(place(visit, "worker"), reason=given.reason))
+
+
+@api.post("/workers/{worker}/quiet", role="admin")
+async def quiet(visit: RequestContext, given: WorkerBody) -> OrderView:
+    """Tell a worker to claim no more jobs; running ones go on."""
+    return await _ordered(visit, "quiet", given)
+
+
+@api.post("/workers/{worker}/resume", role="admin")
+async def resume_worker(visit: RequestContext, given: WorkerBody) -> OrderView:
+    """Tell a quiet worker to claim jobs again."""
+    return await _ordered(visit, "resume", given)
+
+
+@api.post("/workers/{worker}/stop", role="admin")
+async def stop_worker(visit: RequestContext, given: WorkerBody) -> OrderView:
+    """Tell a worker to finish its running jobs and end."""
+    return await _ordered(visit, "stop", given)
+
+
+@api.post("/workers/{worker}/stack", role="admin")
+async def ask_stack(visit: RequestContext, given: WorkerBody) -> OrderView:
+    """Ask a worker where its running handlers stand."""
+    return await _ordered(visit, "stack", given)
+
+
+@api.get("/workers/{worker}/stack", role="admin")
+async def stack(visit: RequestContext) -> StackView:
+    """Read where the handlers of a worker stood when it was asked last."""
+    shared.needs_everything(visit)
+    name = place(visit, "worker")
+    found = await visit.admin.workers.last_stack(name)
+    if found is None:
+        why = "was not asked where its handlers stand, has not answered yet, or did so over ten minutes ago"
+        raise NotFound(f"worker {name} {why}")
+    return found
+
+
+async def _ordered(visit: RequestContext, order: Verb, given: WorkerBody) -> OrderView:
+    shared.needs_everything(visit)
+    found = await visit.admin.workers.order(place(visit, "worker"), order, reason=given.reason)
+    visit.board.hub.forget()
+    return found

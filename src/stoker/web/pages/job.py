@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from stoker import views
 from stoker.admin.documents import error_records
-from stoker.context import NOTED
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.actions import ACTIONS
@@ -29,6 +28,7 @@ from stoker.model.retry import Backoff, DelayList, Exponential, Fixed, Linear
 from stoker.model.steps import NEVER
 from stoker.model.time import Instant, Seconds
 from stoker.model.time import span as read_span
+from stoker.run_metadata import NOTED
 from stoker.web import view
 from stoker.web.hub import Reading
 from stoker.web.humanize import time
@@ -67,6 +67,7 @@ async def load(visit: RequestContext, read: Job | None = None) -> dict[str, Any]
         "steps_size": steps.size(facts.steps),
         "revealed": None,
         "may_reveal": may_reveal,
+        "edits": may_reveal and facts.job.status in ACTIONS["edit"].statuses,
         **(await told(visit, facts.job, part) if part else {}),
     }
 
@@ -101,7 +102,7 @@ def live_context(visit: RequestContext, reading: Reading, facts: Facts) -> dict[
     reading = visit.board.hub.current(reading)
     now = reading.census.at
     job = visit.board.redact.job(facts.job)
-    record = views.job(job)
+    record = views.job(job, facts.origins)
     status = shared.shown_status(record, now)
     parts = life(job, facts.events, now)
     why = job_why.why(visit, job, reading, facts) if job.status not in {Status.RUNNING, Status.DONE} else None
@@ -117,7 +118,8 @@ def live_context(visit: RequestContext, reading: Reading, facts: Facts) -> dict[
         "besides": job_why.besides(why),
         "gates": job_why.gates(visit, job, why, reading, facts) if why is not None and job.status in WAITING else [],
         "steps": steps.rows(visit, job, facts),
-        "attempts": job_runs.attempts(job, facts.events, reading, visit.parameter("attempt")),
+        "attempts": job_runs.attempts(record, job, facts.events, reading, visit.parameter("attempt")),
+        "emitted": steps.emitted(visit, job, facts),
         "attempts_note": job_runs.attempts_note(job),
         "facts": _facts(visit, job, record, reading),
         "chain": _chain(visit, job, facts, now),
@@ -214,9 +216,9 @@ def _seconds(value: Seconds) -> str:
     return span(read_span(value, "seconds"))
 
 
-def _actions(visit: RequestContext, job: Job) -> dict[str, list[tuple[str, str, str, bool]]]:
-    """Buttons by rank: path, label, what it means, and whether it leads to a form."""
-    found: dict[str, list[tuple[str, str, str, bool]]] = {"main": [], "more": []}
+def _actions(visit: RequestContext, job: Job) -> dict[str, list[tuple[str, str, str, bool, bool]]]:
+    """Buttons by rank: path, label, what it means, whether it leads to a form, and whether it asks."""
+    found: dict[str, list[tuple[str, str, str, bool, bool]]] = {"main": [], "more": []}
     for action in ACTIONS.values():
         for button in action.buttons:
             offered = visit.may(action.role, job.queue) and job.status in (button.statuses or action.statuses)
@@ -224,7 +226,9 @@ def _actions(visit: RequestContext, job: Job) -> dict[str, list[tuple[str, str, 
                 path = f"jobs/{ids.text(job.id)}/{button.verb or action.name}"
                 main = button.main or (button.once_asked and job.cancel_requested)
                 label = button.labels.get(job.status, button.label)
-                found["main" if main else "more"].append((path, label, button.hint, button.form))
+                found["main" if main else "more"].append(
+                    (path, label, button.hint, button.form, job.status in button.asks)
+                )
     return found
 
 

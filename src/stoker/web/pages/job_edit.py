@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from starlette.responses import RedirectResponse, Response
 
 from stoker import views
@@ -20,7 +21,7 @@ from stoker.web.board import Edited
 from stoker.web.forms import Form, whole
 from stoker.web.pages import shared
 from stoker.web.pages.job_facts import stored
-from stoker.web.pages.job_reveal import PARTS, give, read, visible
+from stoker.web.pages.job_reveal import PARTS, SHOWN_BYTES, give, granted, read, shown, version, visible
 from stoker.web.problems import Problem
 from stoker.web.request import RequestContext
 from stoker.web.view import Flash
@@ -39,8 +40,11 @@ async def edit_form(
     job = job or await stored(visit)
     shared.check_queue(visit, job.queue)
     _check_status(job, ACTIONS["edit"])
-    fields = Form([]) if given is None else given
+    typed = [(name, visit.parameter(name)) for name in ("priority", "at") if visit.parameter(name)]
+    fields = Form(typed) if given is None else given
     record = views.job(job)
+    revealed = granted(visit, record.id, reading.census.at) == "payload"
+    seen = visible(visit, job.payload) if revealed else b""
     context = view.common(visit, "jobs", f"Edit {job.kind}", shared.found(visit, reading)) | {
         "j": record,
         "status": shared.shown_status(record, reading.census.at),
@@ -49,8 +53,14 @@ async def edit_form(
         "timed": job.status in WAITING,
         "typed_priority": fields.get("priority", str(job.priority)),
         "typed_at": fields.get("at", f"{moment(job.scheduled_at):%Y-%m-%dT%H:%M:%S}"),
-        "typed_payload": fields.get("payload"),
+        "typed_payload": shown(seen) if given is None and len(seen) <= SHOWN_BYTES else fields.get("payload"),
         "payload_size": len(job.payload),
+        "revealed": revealed,
+        "too_long": len(seen) > SHOWN_BYTES,
+        "payload_version": version(visit, job.payload),
+        "path": f"jobs/{record.id}",
+        "requeues": job.status in ACTIONS["requeue"].statuses,
+        "grant": visit.parameter("reveal") if revealed else None,
         "back": visit.url(f"jobs/{record.id}"),
         "live_url": "",
     }
@@ -69,19 +79,41 @@ async def save(visit: RequestContext, form: Form, before: Job) -> Flash:
         except ValueError:
             raise InvalidInput("at", text, "must be a time such as 2026-11-16T14:00") from None
         given["at"] = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    if text := form.get("payload").replace("\r\n", "\n").strip():
-        given["payload"] = text.encode()
-    if not given:
+    if (payload := _payload(visit, form, before)) is not None:
+        given["payload"] = payload
+    requeues = form.get("then") == "requeue"
+    if not given and not requeues:
         return Flash("Nothing was different. The job is as it was.")
-    await knowing(visit.admin.jobs, before).edit(ids.text(before.id), **given)
-    names = {"priority": "priority", "at": "due time", "payload": "payload"}
-    told = f"Changed the {' and '.join(names[name] for name in given)} of {before.kind}."
+    told = ""
+    if given:
+        await knowing(visit.admin.jobs, before).edit(ids.text(before.id), **given)
+        names = {"priority": "priority", "at": "due time", "payload": "payload"}
+        told = f"Changed the {' and '.join(names[name] for name in given)} of {before.kind}."
+    if requeues:
+        await visit.admin.jobs.requeue(ids.text(before.id))
+        return Flash(f"{told} Requeued {before.kind}.".strip())
     if "payload" in given:  # the page's cookie must not carry it, so the dashboard remembers it for a while
         after = await stored(visit)  # what was masked and came back is stored as it was
         visit.board.remember(before.id, Edited(before, after.payload))
         return Flash(told, f"jobs/{ids.text(before.id)}/edit-back")
     former = (("priority", str(before.priority)), ("at", moment(before.scheduled_at).isoformat()))
     return Flash(told, f"jobs/{ids.text(before.id)}/edit", former)
+
+
+def _payload(visit: RequestContext, form: Form, before: Job) -> bytes | None:
+    """The payload that a form gives; None where it is empty, or as the page has shown it."""
+    text = form.get("payload").replace("\r\n", "\n").strip()
+    was = shown(visible(visit, before.payload)).replace("\r\n", "\n").strip()
+    if not text or text == was:
+        return None
+    if form.get("version", version(visit, before.payload)) != version(visit, before.payload):
+        raise Problem(409, "changed", f"The payload of {before.kind} was changed meanwhile. Nothing was changed.")
+    if was.encode() == visible(visit, before.payload).strip():
+        return text.encode()
+    try:  # it was indented for reading only
+        return msgspec.json.format(text.encode(), indent=-1)
+    except msgspec.MsgspecError:
+        return text.encode()
 
 
 async def undo(visit: RequestContext, now: Job) -> Flash:
@@ -145,4 +177,7 @@ async def reveal(visit: RequestContext, form: Form, found: Job) -> Response:
         return Response(raw, media_type="application/octet-stream", headers=headers)
     # The page has an address of its own: to reload it sends no form again, and shows the part for a while.
     grant = give(visit, ids.text(found.id), part, (await visit.board.hub.reading()).census.at)
+    if form.get("to") == "edit":
+        typed = {name: form.get(name) for name in ("priority", "at")}
+        return RedirectResponse(visit.url(f"jobs/{ids.text(found.id)}/edit", reveal=grant, **typed), 303)
     return RedirectResponse(f"{visit.url(f'jobs/{ids.text(found.id)}', reveal=grant)}#{part}", 303)

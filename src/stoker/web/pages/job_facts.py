@@ -6,16 +6,22 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
+from stoker.controls import holding
 from stoker.engines.base import Engine
 from stoker.model import ids
-from stoker.model.control import Budget
 from stoker.model.errors import NotFound
 from stoker.model.events import Event, window_of
 from stoker.model.groups import Group
-from stoker.model.job import PARENT, Job, links
+from stoker.model.humanize import ago, span
+from stoker.model.job import PARENT, Job, Status, links
 from stoker.model.lifecycle import HELD_BY
+from stoker.model.run_origins import RunOrigin
+from stoker.model.same_error import error_line
 from stoker.model.steps import Step
 from stoker.model.subqueues import SubqueueView
+from stoker.model.throttle import Bucket
+from stoker.origins import origins_of
+from stoker.views import NO_ORIGINS
 from stoker.web.hub import Want
 from stoker.web.request import RequestContext
 
@@ -34,8 +40,10 @@ class Facts(NamedTuple):
     subqueue: SubqueueView | None = None
     relatives: Mapping[bytes, Job] = MappingProxyType({})
     gone: bool = False
-    budgets: Sequence[Budget] = ()
+    buckets: Mapping[str, Bucket] = MappingProxyType({})
     steps: Sequence[Step] = ()
+    origins: Mapping[int, RunOrigin] = NO_ORIGINS
+    emitted: Sequence[Step] = ()
 
 
 def named(visit: RequestContext) -> bytes:
@@ -55,6 +63,26 @@ async def stored(visit: RequestContext) -> Job:
     return found
 
 
+async def briefly(visit: RequestContext, job: Job) -> list[tuple[str, str]]:
+    """What tells a job from others before something is done to it: its id, age, worker and error."""
+    reading, options = await visit.board.hub.reading(), job.options
+    now = visit.board.hub.current(reading).census.at
+    place = next((one for one in reading.presences if one.worker == job.worker), None)
+    runs = job.status is Status.RUNNING
+    where = job.worker or "" if place is None else f"{place.host} / {place.pid}"
+    found = [
+        ("Job", ids.text(job.id)),
+        ("Label", visit.board.redact.text(options.label or "")),
+        ("Queue", job.queue),
+        ("Enqueued", ago(job.created_at, now)),
+        ("Running for", span(max(now - (job.started_at or now), 0)) if runs else ""),
+        ("Worker", where if runs else ""),
+        ("Ended", "" if job.finished_at is None else ago(job.finished_at, now)),
+        ("Last error", visit.board.redact.text(error_line(job.last_error))),
+    ]
+    return [(name, text) for name, text in found if text]
+
+
 def wants(visit: RequestContext, just_read: Job | None = None) -> list[Want]:
     """The job of the address; one that has just been read is not read again at first."""
     id_ = named(visit)
@@ -66,6 +94,8 @@ def wants(visit: RequestContext, just_read: Job | None = None) -> list[Want]:
         just_read = None
         if found is None and last is None:
             raise NotFound(DEAD_END)
+        if found is not None:
+            found = found._replace(origins=await origins_of(visit.board.store, found.job))
         last = found or cast(Facts, last)._replace(gone=True)
         return last, calls
 
@@ -84,17 +114,18 @@ async def _facts_of(engine: Engine, id_: bytes, just_read: Job | None) -> tuple[
     if job.options.limit is not None:
         found = await engine.control.subqueues(job.queue, names=[job.options.limit.subqueue])
         subqueue, calls = next(iter(found), None), calls + 1
-    budgets: Sequence[Budget] = ()
-    if job.metadata.get(HELD_BY):
-        budgets, calls = await engine.control.budgets(), calls + 1
+    buckets: Mapping[str, Bucket] = {}
+    if held := job.metadata.get(HELD_BY):
+        buckets, calls = await holding(engine, held), calls + 2
     if near := _near(job, group):
         relatives = {one.id: one for one in await engine.operator.get(near) if one is not None}
         calls += 1
     steps: Sequence[Step] = ()
+    emitted: Sequence[Step] = ()
     if job.token:
         [steps] = await engine.steps.get([job.id])
-        calls += 1
-    return Facts(job, events, group, subqueue, relatives, budgets=budgets, steps=steps), calls
+        emitted, calls = await engine.steps.emitted(job.id), calls + 2
+    return Facts(job, events, group, subqueue, relatives, buckets=buckets, steps=steps, emitted=emitted), calls
 
 
 def _near(job: Job, group: Group | None) -> list[bytes]:

@@ -9,12 +9,13 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from stoker import views
+from stoker.model import run_origins
 from stoker.model.events import Event
 from stoker.model.humanize import clock, count, share, span, until
 from stoker.model.job import Job, Status
 from stoker.model.lifetime_bar import Part, sums
 from stoker.model.query import Page
-from stoker.model.same_error import error_line, fingerprint_of
+from stoker.model.same_error import error_line, fingerprint, signature_of
 from stoker.model.steps import NEVER
 from stoker.model.time import SECOND, Instant, instant
 from stoker.web import svg
@@ -63,8 +64,18 @@ def ends(job: views.Job, status: str, now: Instant) -> Markup:
     return Markup("{} {}").format(time(job.finished_at) if job.finished_at else "", status)
 
 
-def attempts(job: Job, events: Sequence[Event], reading: Reading, wanted: str) -> list[dict[str, Any]]:
-    """Every attempt that is remembered, the latest first; the one that is wanted, else the latest error, is open."""
+def ran_on(origin: views.Origin | None) -> str:
+    """Where a run was, in words; empty where it is not known."""
+    return "" if origin is None else run_origins.ran_on(origin.host, origin.pid, origin.release)
+
+
+def attempts(
+    record: views.Job, job: Job, events: Sequence[Event], reading: Reading, wanted: str
+) -> list[dict[str, Any]]:
+    """Every attempt that is remembered, the latest first; the one that is wanted, else the latest error, is open.
+
+    `record` is the job as people read it, with the origins of its runs.
+    """
     ends = {one.attempt: one for one in events if one.duration is not None}
     now = reading.census.at
     found: list[dict[str, Any]] = []
@@ -85,19 +96,30 @@ def attempts(job: Job, events: Sequence[Event], reading: Reading, wanted: str) -
     if job.status is Status.DONE:
         took = None if job.started_at is None or job.finished_at is None else job.finished_at - job.started_at
         found.append(
-            {"n": job.attempts, "status": "done", "line": "", "trace": "", "took": span(took), "at": job.started_at}
+            {
+                "n": job.attempts,
+                "status": "done",
+                "line": ran_on(record.origin),
+                "trace": "",
+                "took": span(took),
+                "at": job.started_at,
+            }
         )
     last = max((one.attempt for one in job.history), default=0)
-    for one in reversed(job.history):
+    for one, failed in zip(reversed(job.history), reversed(record.history), strict=True):
         end = ends.get(one.attempt)
         dead = job.status in {Status.DEAD, Status.DISCARDED, Status.RETRIED} and one.attempt == last
+        took = None if end is None else end.duration
+        if took is None and dead and job.started_at is not None:
+            took = max(one.at - job.started_at, 0)
         found.append(
             {
                 "n": one.attempt,
                 "status": "dead" if dead else "retrying",
                 "line": error_line(one.error),
                 "trace": one.error,
-                "took": "–" if end is None or end.duration is None else span(end.duration),
+                "origin": failed.origin,
+                "took": "–" if took is None else span(took),
                 "at": one.at,
             }
         )
@@ -115,6 +137,8 @@ def attempts(job: Job, events: Sequence[Event], reading: Reading, wanted: str) -
             }
         )
     for index, entry in enumerate(found):
+        origin = entry.get("origin")
+        entry |= {"ran_on": ran_on(origin), "worker": "" if origin is None else origin.worker}
         entry["open"] = str(entry["n"]) == wanted if wanted else index == 0 and bool(entry["trace"])
     return found
 
@@ -148,4 +172,4 @@ def others_note(found: Page) -> str:
 def same_error(jobs: Sequence[Job], error: str, job: Job) -> int:
     """How many others among them are dead and have the error with this fingerprint."""
     dead = [one for one in jobs if one.status is Status.DEAD and one.id != job.id]
-    return sum(fingerprint_of(one.last_error) == error for one in dead if one.last_error is not None)
+    return sum(fingerprint(signature_of(one)) == error for one in dead if one.last_error is not None)

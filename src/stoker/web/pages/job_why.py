@@ -31,10 +31,11 @@ def why(visit: RequestContext, job: Job, reading: Reading, facts: Facts) -> Expl
         unreadable=job.metadata.get(CORRUPT),
         group=facts.group,
         subqueue=facts.subqueue,
-        budgets=facts.budgets,
+        buckets=facts.buckets,
         steps=facts.steps,
         home=visit.board.jobs.queue_of(job.kind),
         app=visit.board.app_path,
+        origins=facts.origins,
     )
 
 

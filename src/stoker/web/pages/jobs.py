@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from starlette.responses import RedirectResponse, Response
@@ -17,7 +18,7 @@ from stoker.model.filter import as_value
 from stoker.model.humanize import ago, clock, span, until
 from stoker.model.job import Status
 from stoker.model.names import in_use
-from stoker.model.operator_metrics import scheduled_of
+from stoker.model.operator_metrics import later_of
 from stoker.model.query import Census, Query, cursor_time, read_cursor
 from stoker.model.same_error import error_line
 from stoker.model.steps import NEVER
@@ -106,8 +107,10 @@ async def show(visit: RequestContext) -> Response:
         "page_number": "after" in visit.request.query_params,
         "hint": found.hint,
     }
-    if found.jobs and _countable(visit, wanted):
-        context["live_url"] = visit.url("live", page="jobs", q=text, top=found.jobs[0].id)
+    if found.jobs:
+        first = _countable(visit, wanted)
+        shown = {"top": found.jobs[0].id} if first else {"rows": _written([job.id for job in found.jobs])}
+        context["live_url"] = visit.url("live", page="jobs", q=text, after=visit.parameter("after"), **shown)
     return view.page(visit, "jobs.html", context)
 
 
@@ -133,27 +136,72 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < LONGEST_NUMBER else 0
 
 
+class Listed(NamedTuple):
+    """What became of the jobs of a list: the statuses of those that are there, the newest first.
+
+    A job that is not among them has left the list, if they are the `whole` of it or the job is newer than their last.
+    """
+
+    now: dict[bytes, str]
+    whole: bool
+
+
+NOTHING_LISTED: Final = Listed({}, whole=False)
+
+
+def _written(jobs: Sequence[str]) -> str:
+    """The ids of the jobs on a page, for the address of its live parts."""
+    return urlsafe_b64encode(b"".join(map(ids.parse, jobs))).decode().rstrip("=")
+
+
+def _rows(text: str) -> list[bytes]:
+    """The ids that `_written` wrote."""
+    try:
+        raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        raw = b"?"
+    if len(raw) % 16 or len(raw) > 16 * SHOWN:
+        raise InvalidArgument("rows", text[:40], "must be the ids of the jobs on a page")
+    return [raw[start : start + 16] for start in range(0, len(raw), 16)]
+
+
 def wants(visit: RequestContext) -> list[Want]:
-    """The newest jobs of the list, where they can be looked up without reading texts."""
+    """What became of the jobs of the list: its newest ones, where these can be looked up without reading texts."""
     text, hub = visit.parameter("q"), visit.board.hub
     try:
         wanted = Filter.parse(text)
     except InvalidInput:
         return []
+    if rows := _rows(visit.parameter("rows")):
+        return [_these(visit, rows)]
     if not _countable(visit, wanted):
         return []
 
-    async def read(engine: Engine) -> tuple[list[bytes], int]:
+    async def read(engine: Engine) -> tuple[Listed, int]:
         census = (hub.last or await hub.reading()).census
         try:
             query = wanted.query(census.at, in_use(census), limit=SHOWN + 1)
         except InvalidInput:  # a queue or kind is left out that the shared counts do not know
             query = None
         if query is None:
-            return [], 0
-        return [job.id for job in (await engine.operator.find(query)).jobs], 1
+            return NOTHING_LISTED, 0
+        found = await engine.operator.find(query)
+        now = hub.current(hub.last or await hub.reading()).census.at
+        return Listed({job.id: job.view(now) for job in found.jobs}, whole=found.cursor is None), 1
 
     return [Want(("newest", text), read)]
+
+
+def _these(visit: RequestContext, rows: list[bytes]) -> Want:
+    """The jobs of a page that is not the newest."""
+    hub = visit.board.hub
+
+    async def read(engine: Engine) -> tuple[Listed, int]:
+        found = await engine.operator.get(rows)
+        now = hub.current(hub.last or await hub.reading()).census.at
+        return Listed({job.id: job.view(now) for job in found if job is not None}, whole=True), 1
+
+    return Want(("these", *rows), read)
 
 
 def _countable(visit: RequestContext, wanted: Filter) -> bool:
@@ -163,18 +211,27 @@ def _countable(visit: RequestContext, wanted: Filter) -> bool:
     return first and wanted.order in {None, "newest"} and not searches
 
 
-def live_context(visit: RequestContext, reading: Reading, newest: Sequence[bytes] = ()) -> dict[str, Any]:
-    """What changes by itself: the counts on the tabs, and how many jobs are newer than those on the page."""
+def live_context(visit: RequestContext, reading: Reading, listed: Listed = NOTHING_LISTED) -> dict[str, Any]:
+    """What changes by itself: the counts on the tabs, what became of the jobs, and how many are newer than them."""
     text, top = visit.parameter("q"), visit.parameter("top")
     try:
         wanted = Filter.parse(text)
     except InvalidInput:
         wanted = Filter()
     try:
-        newer = sum(one > ids.parse(top) for one in newest) if top else len(newest)
+        newer = sum(one > ids.parse(top) for one in listed.now) if top else 0
+        newer = newer if top or visit.parameter("rows") else len(listed.now)
     except ValueError:
         raise InvalidArgument("top", top, "must be the id of a job") from None
-    return _context(visit, reading, wanted, text) | {"rows": [], "found": None, "newer": newer}
+    last = min(listed.now, default=None)
+    return _context(visit, reading, wanted, text) | {
+        "rows": [],
+        "found": None,
+        "newer": newer,
+        "became": " ".join(f"{ids.text(one)}={status}" for one, status in listed.now.items()),
+        "since": "" if listed.whole or last is None else ids.text(last),
+        "told": listed is not NOTHING_LISTED,
+    }
 
 
 def _context(visit: RequestContext, reading: Reading, wanted: Filter, text: str) -> dict[str, Any]:
@@ -198,6 +255,7 @@ def _context(visit: RequestContext, reading: Reading, wanted: Filter, text: str)
         "older": "",
         "hint": "",
         "newer": 0,
+        "told": False,
         "most_newer": SHOWN,
         "words": _words(visit, reading),
         "acts_on_all": visit.may("admin") or not wanted.has_texts,
@@ -255,22 +313,27 @@ def by_status(wanted: Filter, census: Census) -> dict[Status, int]:
         if (not query.queues or one.queue in query.queues) and (not query.kinds or one.kind in query.kinds)
     ]
     found = {status: sum(one.n for one in chosen if one.status is status) for status in Status}
-    if query.due == "waiting":
-        return {}
     if query.due is not None:
-        later = _later(query, census)
-        if later is None:
+        later, waiting = _later(query, census), _waiting(query, census)
+        if later is None or (waiting is None and query.due != "now"):
             return {}
-        found[Status.PENDING] = later if query.due == "later" else found[Status.PENDING] - later
+        parts = {"now": found[Status.PENDING] - later, "later": later - (waiting or 0), "waiting": waiting or 0}
+        found[Status.PENDING] = parts[query.due]
     return found
 
 
 def _later(query: Query, census: Census) -> int | None:
     """How many of the pending jobs of a question are not due; None where the census does not know."""
     if not query.kinds:
-        return sum(census.scheduled.get(name, 0) for name in query.queues or {one.queue for one in census.counts})
-    each = [scheduled_of(census, kind, query.queues) for kind in query.kinds]
+        return sum(census.later.get(name, 0) for name in query.queues or {one.queue for one in census.counts})
+    each = [later_of(census, kind, query.queues) for kind in query.kinds]
     return None if None in each else sum(one or 0 for one in each)
+
+
+def _waiting(query: Query, census: Census) -> int | None:
+    """How many of the pending jobs of a question are suspended; None where the census does not know."""
+    found = sum(n for name, n in census.waiting.items() if not query.queues or name in query.queues)
+    return None if query.kinds and found else found
 
 
 def _counts(wanted: Filter, census: Census) -> dict[str, int]:
@@ -280,9 +343,9 @@ def _counts(wanted: Filter, census: Census) -> dict[str, int]:
     except InvalidInput:
         return {}
     found = {status.value: n for status, n in counted.items()}
-    later = by_status(msgspec.structs.replace(whole, views=("scheduled",)), census)
-    if counted and later:
-        found |= {"scheduled": later[Status.PENDING], "ready": counted[Status.PENDING] - later[Status.PENDING]}
+    for word in ("ready", "scheduled", "waiting"):
+        if part := by_status(msgspec.structs.replace(whole, views=(word,)), census):
+            found[word] = part[Status.PENDING]
     return found
 
 
@@ -301,6 +364,7 @@ def row(visit: RequestContext, job: Job, now: Instant) -> dict[str, Any]:
         "id": job.id,
         "status": status,
         "kind": job.kind,
+        "label": job.label or "",
         "queue": job.queue,
         "tenant": job.tenant or "",
         "error": error,

@@ -22,13 +22,13 @@ from stoker.model.humanize import count, share, span
 from stoker.model.job import FINISHED, Job, Status
 from stoker.model.kind_stats import KindStats, kind_stats
 from stoker.model.measures import BOUNDS, histogram_of
-from stoker.model.operator_metrics import scheduled_of
-from stoker.model.query import Census, Query
+from stoker.model.operator_metrics import later_of
+from stoker.model.query import Census, Due, Query
 from stoker.model.same_error import error_line
 from stoker.model.time import SECOND, Instant, Span
 from stoker.web import charts, view
 from stoker.web.hub import Reading, Want
-from stoker.web.pages import shared
+from stoker.web.pages import enqueue, shared
 from stoker.web.request import RequestContext
 
 COUNTED = 1_000
@@ -68,11 +68,17 @@ def wants(visit: RequestContext) -> list[Want]:
         return kind_stats(board.kind_minutes.points(since, until + 1), since, LAST), 1
 
     async def later(engine: Engine) -> tuple[Counter[str] | None, int]:
-        scheduled = sum((hub.last or await hub.reading()).census.scheduled.values())
-        if not 0 < scheduled <= COUNTED:
-            return None if scheduled else Counter(), 0
-        page = await engine.operator.find(Query(statuses=frozenset({Status.PENDING}), due="later", limit=COUNTED))
-        return Counter(job.kind for job in page.jobs) if page.cursor is None else None, 1
+        census = (hub.last or await hub.reading()).census
+        if not 0 < sum(census.later.values()) <= COUNTED:
+            return None if census.later else Counter(), 0
+        parts: tuple[Due, ...] = ("later", "waiting") if census.waiting else ("later",)
+        found: Counter[str] = Counter()
+        for part in parts:
+            page = await engine.operator.find(Query(statuses=frozenset({Status.PENDING}), due=part, limit=COUNTED))
+            if page.cursor is not None:
+                return None, len(parts)
+            found.update(job.kind for job in page.jobs)
+        return found, len(parts)
 
     return [Want("kind stats", stats), Want("later", later)]
 
@@ -85,12 +91,12 @@ async def show(visit: RequestContext) -> Response:
 
 
 class KindRow(KindView, frozen=True, kw_only=True):
-    """A kind as the table shows it; `ready` and `scheduled` are None where they cannot be told apart."""
+    """A kind as the table shows it; `ready` and `later`, the jobs that are not due, are None where they are unknown."""
 
     quoted: str
     path: str
     error: str
-    scheduled: int | None
+    later: int | None
     ready: int | None
     died: str
     failing: str
@@ -110,9 +116,11 @@ def live_context(
     return view.common(visit, "kinds", "Kinds", shared.found(visit, reading)) | {
         "now": census.at,
         "rows": [_row(one, census, later, serve=_serve(reading)) for one in found],
+        "later": ("not due", "pending") if census.waiting else ("scheduled", "scheduled"),
         "sort": sort,
         "find": find,
         "every": len(every),
+        "enqueue_url": enqueue.link(visit),
         "heads": HEADS,
         "sub": f"{count(jobs, 'kind')} {'has' if jobs == 1 else 'have'} jobs. Times are of the last hour.",
         "live_url": visit.url("live", page="kinds", sort="" if sort == "trouble" else sort, find=find),
@@ -124,15 +132,15 @@ def _serve(reading: Reading) -> bool:
 
 
 def _row(one: KindView, census: Census, later: Counter[str] | None, *, serve: bool) -> KindRow:
-    scheduled = scheduled_of(census, one.kind) if later is None else min(later[one.kind], one.pending)
+    not_due = later_of(census, one.kind) if later is None else min(later[one.kind], one.pending)
     ended = one.completed + one.failed
     return KindRow(
         **asdict(one),
         quoted=as_value(one.kind),
         path=quote(one.kind, safe=""),
         error=error_line(one.last_error or ""),
-        scheduled=scheduled,
-        ready=None if scheduled is None else one.pending - scheduled,
+        later=not_due,
+        ready=None if not_due is None else one.pending - not_due,
         died=share(one.failed, ended) if ended else "–",
         failing="–" if one.failure_ratio is None else share(one.failure_ratio, 1),
         unknown=serve and not one.known and bool(one.pending + one.retrying + one.running),
@@ -168,6 +176,7 @@ async def one(visit: RequestContext) -> Response:
         ],
         "groups": errors.groups,
         "complete": errors.complete,
+        "enqueue_url": enqueue.link(visit, name),
     }
     return view.page(visit, "kind.html", context | more)
 
@@ -203,6 +212,7 @@ def _run(visit: RequestContext, job: Job, took: Span, now: Instant) -> dict[str,
     id_ = ids.text(job.id)
     return {
         "id": f"{id_[:8]}…{id_[-4:]}",
+        "label": visit.board.redact.text(job.options.label or ""),
         "url": visit.url(f"jobs/{id_}"),
         "status": job.view(now),
         "took": took,

@@ -10,9 +10,9 @@ from urllib.parse import quote
 from msgspec.structs import asdict
 from starlette.responses import Response
 
-from stoker.admin.limits import BudgetView, KeyView, budget_view, key_view
+from stoker.admin.limits import BudgetView, KeyView, budget_views, key_view, rate_view
 from stoker.engines.base import Engine
-from stoker.model.control import Budget
+from stoker.model.budgets import Budget, KeyBuckets
 from stoker.model.filter import as_value
 from stoker.model.humanize import count, span
 from stoker.model.job import ACTIVE, Status
@@ -34,10 +34,14 @@ SHOWN = 100
 
 
 class Taken(NamedTuple):
-    """Budgets and keys at one instant; `after` is the last key, or queue, where more may follow."""
+    """Budgets and keys at one instant; `after` is the last key, or queue, where more may follow.
+
+    `spenders` are the emptiest keys of the budget that the address names.
+    """
 
     at: Instant
     budgets: Sequence[Budget]
+    spenders: Sequence[KeyBuckets]
     keys: Sequence[SubqueueView]
     after: str | None
 
@@ -45,13 +49,18 @@ class Taken(NamedTuple):
 def wants(visit: RequestContext) -> list[Want]:
     """Budgets, and the keys of the queue that the address names, else those that jobs hold, queue by queue."""
     wanted, after = visit.parameter("queue"), visit.parameter("after") or None
+    budget = visit.parameter("budget")
+    if budget:
+        shared.needs_everything(visit)  # keys name tenants of every queue
     turns = Turns[str, Sequence[SubqueueView]](AT_ONCE)
 
     async def read(engine: Engine) -> tuple[Taken, int]:
+        budgets = await engine.control.budgets()
+        spenders = await engine.control.buckets(budget, limit=SHOWN) if budget else []
         if wanted:
             keys: Sequence[SubqueueView] = await engine.control.subqueues(wanted, after=after, limit=SHOWN)
             more = keys[-1].name if len(keys) == SHOWN else None
-            return Taken(await engine.now(), await engine.control.budgets(), keys, more), 3
+            return Taken(await engine.now(), budgets, spenders, keys, more), 3 + bool(budget)
         held = await _held(engine)
         behind = sorted(name for name in held if after is None or name > after)
         shown = behind[:QUEUES]
@@ -60,9 +69,9 @@ def wants(visit: RequestContext) -> list[Want]:
         )
         found = [key for name in shown for key in keys_of[name]]
         more = shown[-1] if len(behind) > QUEUES else None
-        return Taken(await engine.now(), await engine.control.budgets(), found, more), 4 + calls
+        return Taken(await engine.now(), budgets, spenders, found, more), 4 + bool(budget) + calls
 
-    return [Want(("limits", wanted, after), read)]
+    return [Want(("limits", wanted, after, budget), read)]
 
 
 async def _held(engine: Engine) -> dict[str, list[str]]:
@@ -92,9 +101,10 @@ async def show(visit: RequestContext) -> Response:
 
 
 class RateRow(BudgetView, frozen=True, kw_only=True):
-    """A budget, or the rate of a queue, as the table shows it."""
+    """A measure of a budget or of a key, or the rate of a queue, as the table shows it. `leads`: it is the first."""
 
     noun: str
+    leads: bool = True
     note: str
     refill: str
     next: str
@@ -116,13 +126,18 @@ class KeyRow(KeyView, frozen=True, kw_only=True):
 
 def live_context(visit: RequestContext, reading: Reading, taken: Taken) -> dict[str, Any]:
     """The two tables."""
-    now, wanted = taken.at, visit.parameter("queue")
-    budgets = [budget_view(one.name, one.bucket, now, one.declared) for one in taken.budgets]
-    rows = [_rate(one, "budget", _whose(one)) for one in budgets]
+    now, wanted, opened = taken.at, visit.parameter("queue"), visit.parameter("budget")
+    rows = list[RateRow]()
+    for budget in taken.budgets:
+        views = budget_views(budget, now)
+        rows += [_rate(one, "budget", _whose(one), leads=one is views[0]) for one in views]
+        for of_key in taken.spenders if budget.name == opened else ():
+            spent = budget_views(budget, now, of_key)
+            rows += [_rate(one, "budget", "one of its keys", leads=one is spent[0]) for one in spent]
     kinds = _kinds(reading)
     rows += [
         _rate(
-            budget_view(one.name, one.bucket, now),
+            rate_view(one.name, one.bucket, now),
             "queue",
             "queue",
             kinds=kinds.get(one.name, ()),
@@ -132,6 +147,7 @@ def live_context(visit: RequestContext, reading: Reading, taken: Taken) -> dict[
         if one.bucket is not None
     ]
     empty = sum(row.tokens < 1 for row in rows)
+    keyless = visit.url("limits", queue=wanted)
     full = [one for one in taken.keys if one.full]
     shown = taken.keys if wanted else full
     said = [f"{empty} of {count(len(rows), 'rate')} used up"] if rows else []
@@ -145,10 +161,12 @@ def live_context(visit: RequestContext, reading: Reading, taken: Taken) -> dict[
         "keys": [_key(visit, one, now) for one in sorted(shown, key=lambda one: (not one.full, one.queue, one.name))],
         "free": len(taken.keys) - len(full),
         "wanted": wanted,
+        "opened": opened,
+        "keyless": keyless,
         "queues": [(name, visit.url("limits", queue=name)) for name in names[:50]],
         "more": visit.url("limits", queue=wanted, after=taken.after) if taken.after else "",
         "more_of": "keys" if wanted else "queues",
-        "live_url": visit.url("live", page="limits", queue=wanted, after=visit.parameter("after")),
+        "live_url": visit.url("live", page="limits", queue=wanted, after=visit.parameter("after"), budget=opened),
     }
 
 
@@ -161,11 +179,12 @@ def _rate(one: BudgetView, noun: str, note: str, **more: Any) -> RateRow:
 
 def _whose(budget: BudgetView) -> str:
     """Who set a budget's rate, as far as the store knows."""
+    what = "budget, for each key" if budget.keyed else "budget"
     if budget.declared is None:
-        return "budget, not declared in code"
+        return f"{what}, not declared in code"
     if budget.declared == budget.rate:
-        return "budget, as declared in code"
-    return f"budget, changed by people; the code says {budget.declared.in_words}"
+        return f"{what}, as declared in code"
+    return f"{what}, changed by people; the code says {budget.declared.in_words}"
 
 
 def _kinds(reading: Reading) -> dict[str, list[str]]:

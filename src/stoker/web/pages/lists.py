@@ -13,7 +13,7 @@ from starlette.responses import Response
 from stoker.admin.workers import SILENT, WorkerDetail
 from stoker.engines.base import Engine
 from stoker.model import ids
-from stoker.model.control import STOPPED, Presence, is_silent, live, queues_in_words
+from stoker.model.control import QUIET, STOPPED, Presence, is_silent, live, queues_in_words
 from stoker.model.errors import InvalidArgument
 from stoker.model.findings import fate
 from stoker.model.humanize import count, size, span
@@ -29,6 +29,14 @@ from stoker.web.request import RequestContext
 
 SQUARES = 64
 """More slots than this are shown as a gauge."""
+
+
+TONES = {"silent": "st-dead", "stopping": "st-retrying", QUIET: "st-retrying"}
+SAID = {
+    "stopping": "takes no more jobs and ends when these are done",
+    QUIET: "takes no more jobs until it is resumed",
+}
+"""What the state of a worker looks like, and what it means."""
 
 
 # --- workers --------------------------------------------------------------------------------------------------------
@@ -98,8 +106,15 @@ def _host(name: str, processes: list[dict[str, Any]]) -> dict[str, Any]:
     versions = sorted({one["version"] for one in processes if one["version"]})
     busy, slots = sum(one["busy"] for one in processes), sum(one["slots"] for one in processes)
     version = f", Stoker {', '.join(versions)}" if versions else ""
-    note = f"{count(len(processes), 'process', 'processes')}{version}"
+    releases = sorted({one["release"] for one in processes if one["release"]})
+    released = f", release {', '.join(releases)}" if releases else ""
+    note = f"{count(len(processes), 'process', 'processes')}{version}{released}"
     return {"name": name, "note": note, "busy": busy, "slots": slots, "processes": processes}
+
+
+def _named(visit: RequestContext, job: Job) -> str:
+    label = visit.board.redact.text(job.options.label or "")
+    return f"{job.kind}, {label}" if label else job.kind
 
 
 def _process(visit: RequestContext, one: Presence, jobs: list[Job], now: Instant) -> dict[str, Any]:
@@ -111,7 +126,7 @@ def _process(visit: RequestContext, one: Presence, jobs: list[Job], now: Instant
         squares.append(
             {
                 "look": "gone" if silent else "long" if runs_long(job, now) else "busy",
-                "title": f"{job.kind}, {span(age // SECOND * SECOND if age > SECOND else age)}",
+                "title": f"{_named(visit, job)}, {span(age // SECOND * SECOND if age > SECOND else age)}",
                 "url": visit.url(f"jobs/{ids.text(job.id)}"),
             }
         )
@@ -122,17 +137,18 @@ def _process(visit: RequestContext, one: Presence, jobs: list[Job], now: Instant
         "pid": one.pid,
         "worker": one.worker,
         "state": "" if state == "running" else state,
-        "tone": {"silent": "st-dead", "stopping": "st-retrying"}.get(state, ""),
+        "tone": TONES.get(state, ""),
         "queues": queues_in_words(one.queues),
         "url": visit.url(_path(one)),
         "version": one.version,
+        "release": one.release,
         "busy": len(jobs),
         "slots": slots,
         "squares": squares,
         "free": max(slots - len(jobs), 0),
         "many": slots > SQUARES or len(jobs) > SQUARES,
         "doing": shared.listed([f"{kind} {n}" for kind, n in kinds.most_common()]) or "nothing",
-        "seen": seen or ("takes no more jobs and ends when these are done" if state == "stopping" else ""),
+        "seen": seen or SAID.get(state, ""),
     }
 
 
@@ -152,23 +168,35 @@ async def worker(visit: RequestContext) -> Response:
     reading = await visit.board.hub.reading()
     now, name = reading.census.at, visit.request.path_params["worker"]
     found = await visit.admin.workers.get(name)
+    may_order = visit.may("admin") and visit.who.reaches_all
     silent, passes_on = found.state == SILENT, instant(found.seen_at) + _micros(found.lease)
     done, failed = (sum(minute[i] for minute in found.hour) for i in (0, 1))
     fates = Counter(one.became for one in found.former)
     context = view.common(visit, "workers", f"{found.host} / {found.pid}", shared.found(visit, reading)) | {
         "w": found,
         "now": now,
-        "tone": {"silent": "st-dead", "stopping": "st-retrying"}.get(found.state, ""),
+        "tone": TONES.get(found.state, ""),
         "seen": span((now - instant(found.seen_at)) // SECOND * SECOND),
         "fate": fate(len(found.jobs), passes_on, now) if silent and found.jobs else "",
         "became": ", ".join(f"{n:,} {what}" for what, n in fates.most_common()),
         "sparks": ([float(sum(minute)) for minute in found.hour], [float(minute[1]) for minute in found.hour]),
         "hour": f"{count(done + failed, 'run')} ended in {count(len(found.hour), 'minute')}, {failed:,} of them failed",
         "facts": _facts(visit, found),
+        "said": SAID.get(found.state, ""),
+        "orders": _orders(found.state) if may_order else (),
+        "stack": await visit.admin.workers.last_stack(name) if may_order else None,
         "may": visit.may("operate") and visit.who.reaches_all,
         "live_url": "",
     }
     return view.page(visit, "worker.html", context)
+
+
+def _orders(state: str) -> list[tuple[str, str]]:
+    """What this worker can be told from afar: the verb, and the words on its button."""
+    if state == STOPPED:
+        return []
+    work = [("resume", "Resume…")] if state == QUIET else [("quiet", "Quiet…")]
+    return [("stack", "Stacks…"), *([] if state == "stopping" else [*work, ("stop", "Stop…")])]
 
 
 def _facts(visit: RequestContext, one: WorkerDetail) -> list[tuple[str, str | Markup, str]]:

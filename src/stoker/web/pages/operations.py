@@ -19,7 +19,7 @@ from stoker.model.actions import MANY, Action, on_many
 from stoker.model.errors import InvalidInput
 from stoker.model.explain import Reason, notes
 from stoker.model.humanize import count, iso, pace, span
-from stoker.model.operations import bound_of
+from stoker.model.operations import RESEAL, bound_of
 from stoker.model.query import as_of
 from stoker.model.time import instant, moment
 from stoker.web import view
@@ -42,7 +42,7 @@ LETTERS: Final = {
 }
 """What is done to many letters."""
 
-LABELS: Final = {**{name: one.many_label() for name, one in MANY.items()}, **LETTERS}
+LABELS: Final = {**{name: one.many_label() for name, one in MANY.items()}, **LETTERS, RESEAL: "Reseal"}
 """Every operation by name."""
 
 
@@ -332,6 +332,8 @@ def _told(found: OperationView) -> str:
     if found.noun == "letter":
         done = "to be delivered again" if found.action == "replay-letters" else "discarded"
         return f"{count(found.changed, 'letter')} {done}."
+    if found.action == RESEAL:
+        return f"{count(found.changed, 'record')} sealed with the current key, {found.blocked:,} cannot be opened."
     text = in_words(MANY[found.action], _tally_of(found))
     if not found.later:
         return text

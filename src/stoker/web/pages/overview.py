@@ -50,7 +50,7 @@ async def show(visit: RequestContext) -> Response:
         "charts": charts.context(charts.series(points, drawn, times).going_on(drawn, hub.flow()), drawn, visit, times),
         "groups": groups,
         "looked": looked,
-        "longest": _longest(running, reading),
+        "longest": _longest(visit, running, reading),
     }
     return view.page(visit, "overview.html", context)
 
@@ -159,7 +159,7 @@ def _comes_in(flow: charts.PerMinute | None) -> str:
     return f"{share(flow.completed, flow.enqueued)} of what comes in" if flow.enqueued else "nothing comes in"
 
 
-def _longest(jobs: Sequence[Job], reading: Reading) -> list[dict[str, Any]]:
+def _longest(visit: RequestContext, jobs: Sequence[Job], reading: Reading) -> list[dict[str, Any]]:
     now = reading.census.at
     hosts = {one.worker: one for one in reading.presences}
     found = []
@@ -171,6 +171,7 @@ def _longest(jobs: Sequence[Job], reading: Reading) -> list[dict[str, Any]]:
             {
                 "id": ids.text(job.id),
                 "kind": job.kind,
+                "label": visit.board.redact.text(job.options.label or ""),
                 "progress": job.progress,
                 "where": f"{where}, silent" if place is not None and is_silent(place, now) else where,
                 "age": age // SECOND * SECOND if age > SECOND else age,

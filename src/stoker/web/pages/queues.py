@@ -14,7 +14,7 @@ from stoker.model.humanize import count, span
 from stoker.model.job import Status
 from stoker.web import charts, view
 from stoker.web.hub import Reading
-from stoker.web.pages import shared
+from stoker.web.pages import enqueue, shared
 from stoker.web.pages.overview import trouble
 from stoker.web.request import RequestContext
 
@@ -31,6 +31,7 @@ SORTS: Final[dict[str, Callable[[shared.QueueRow], Any]]] = {
     "waits": lambda row: -row.lag if row.ready else timedelta(0),
     "clear": lambda row: -(row.clear_in or NEVER_CLEAR) if row.ready and not row.paused else timedelta(0),
     "scheduled": lambda row: -row.scheduled,
+    "waiting": lambda row: -row.waiting,
     "retrying": lambda row: -row.retrying,
     "p95": lambda row: -row.total.p95 if row.total else 0.0,
     "completed": lambda row: -row.flow.completed,
@@ -89,7 +90,7 @@ def _chosen(
 
 def _is_idle(row: shared.QueueRow) -> bool:
     """Is there nothing in it, and nothing to say about it?"""
-    jobs = row.ready or row.running or row.scheduled or row.retrying
+    jobs = row.ready or row.running or row.scheduled or row.waiting or row.retrying
     return not (jobs or row.paused or row.cooling_until or row.late)
 
 
@@ -155,6 +156,7 @@ def one_context(visit: RequestContext, reading: Reading) -> dict[str, Any]:
         "workers": [one for one in live(reading.presences, now) if name in one.queues],
         "kinds": _kinds(reading, name),
         "may": visit.may("operate", name),
+        "enqueue_url": enqueue.link(visit, queue=name),
         "live_url": visit.url("live", page="queue", name=name),
     }
 

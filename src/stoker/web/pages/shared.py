@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -53,6 +54,22 @@ def check_kind(visit: RequestContext, kind: str, queue: str) -> None:
     if not visit.who.reaches_all and queue != visit.board.jobs.queue_of(kind):
         text = f"{visit.who.name} is limited to some queues, and {queue} is not the queue of {kind}."
         raise Problem(403, "queue", f"{text} Nothing was stored.")
+
+
+async def check_quotas(visit: RequestContext, queue: str) -> None:
+    """Refuse more jobs in a minute than one identity may enqueue, and more in a queue than may wait there."""
+    board, name, now = visit.board, visit.who.name, time.monotonic()
+    most = board.limits.waiting_per_queue
+    if (await board.hub.reading()).census.ready(queue) >= most:
+        raise Problem(429, "queue_full", f"Queue {queue} has {most:,} jobs that wait. Nothing was stored.")
+    minute = int(now // 60)
+    when, used = board.enqueued.get(name, (minute, 0))
+    used = used + 1 if when == minute else 1
+    if used > board.limits.enqueued_per_minute:
+        problem = Problem(429, "quota", f"{name} may enqueue {board.limits.enqueued_per_minute:,} jobs a minute.")
+        problem.headers["retry-after"] = str(60 - int(now % 60))
+        raise problem
+    board.enqueued[name] = (minute, used)
 
 
 def needs_everything(visit: RequestContext) -> None:

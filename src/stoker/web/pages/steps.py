@@ -1,7 +1,8 @@
-"""Steps of a job on its page, and the page of jobs that wait for a person, with a form for each answer."""
+"""Steps and emitted values of a job on its page; the page of jobs that wait for a person, with a form for each."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import quote
@@ -12,10 +13,12 @@ from starlette.responses import Response
 
 from stoker.model import ids
 from stoker.model.answer_form import fields
+from stoker.model.emitted import entries_of
 from stoker.model.job import Job
 from stoker.model.same_error import error_line
 from stoker.model.steps import Step, StepState, about, called_job, shown, waits_for
 from stoker.model.time import instant
+from stoker.watching import Emitted, Progressed, told
 from stoker.web import view
 from stoker.web.pages import shared
 from stoker.web.pages.job_facts import Facts
@@ -24,6 +27,9 @@ from stoker.web.request import RequestContext
 SHOWN = 50
 MOST_ROWS = 200
 """Steps that the page of a job shows: the latest."""
+
+SHOWN_VALUES, LONGEST_SHOWN = 20, 500
+"""Emitted values that the page of a job shows, and how many characters of each."""
 
 VALUED: Final = frozenset({StepState.DONE, StepState.EARLY})
 """States of rows that hold a value of the user's."""
@@ -43,6 +49,19 @@ def rows(visit: RequestContext, job: Job, facts: Facts) -> dict[str, Any]:
     found = shown(facts.steps)
     may = visit.may("operate", job.queue)
     return {"all": len(found), "rows": [_row(visit, job, one, may=may) for one in found[-MOST_ROWS:]]}
+
+
+def emitted(visit: RequestContext, job: Job, facts: Facts) -> dict[str, Any]:
+    """The last values that a job emitted, masked, and how many there were; a role that may only read sees none."""
+    found, may, rows = entries_of(facts.emitted, 0), visit.may("operate", job.queue), []
+    for one in found[-SHOWN_VALUES:]:
+        event = told(one, visit.board.redact, "")
+        value = event.value if isinstance(event, Emitted) else event.data
+        text = "" if value is None or not may else json.dumps(value, ensure_ascii=False)
+        if isinstance(event, Progressed):
+            text = f"{event.fraction:.0%} {event.text or ''} {text}"
+        rows.append({"n": one.n, "attempt": one.attempt, "at": one.at, "text": text[:LONGEST_SHOWN]})
+    return {"all": found[-1].n if found else 0, "rows": rows, "hidden": not may}
 
 
 def size(found: Iterable[Step]) -> int | None:

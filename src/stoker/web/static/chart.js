@@ -41,6 +41,8 @@
   });
   // The running minute is hollow: it is not over yet.
   const hollow = (node, hue) => ({ show: "hollow" in node.dataset, filter: (plot) => [plot.data[0].length - 1], size: 7, width: 1.6, stroke: token(hue), fill: token("surface") });
+  // A value between two gaps has no line: it is a dot.
+  const alone = (hue, alpha) => ({ show: true, size: 4, fill: token(hue, alpha), filter: (plot, n) => plot.data[n].flatMap((value, at, all) => (value != null && all[at - 1] == null && all[at + 1] == null ? [at] : [])) });
   const looks = {
     throughput: (node) => ({
       ...shared(node, 192), padding: [8, 8, 8, 0],
@@ -62,7 +64,7 @@
         ...shared(node, 264),
         axes: [time({}), axis({ size: 50, splits: () => Array.from({ length: steps + 1 }, (_, n) => low * 10 ** n), values: (_, all) => all.map((value) => `${Number(value.toPrecision(3))} s`) })],
         scales: { y: { distr: 3, range: () => [low, high] } },
-        series: [{}, ...[0.45, 0.7, 1].map((alpha) => ({ stroke: token("running-fill", alpha), width: 1.6, points: { show: false } }))],
+        series: [{}, ...[0.45, 0.7, 1].map((alpha) => ({ stroke: token("running-fill", alpha), width: 1.6, points: alone("running-fill", alpha) }))],
       };
     },
   };

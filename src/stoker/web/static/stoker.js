@@ -5,22 +5,10 @@
   const root = document.documentElement;
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const one = (selector) => document.querySelector(selector);
-  const base = new URL(one(".brand")?.href ?? "/", location.href).pathname.replace(/\/$/, "");
+  const parsed = (html) => new DOMParser().parseFromString(html, "text/html");
+  const send = (form, by) => fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form, by)), redirect: "manual" });
   for (const node of all("#save-view")) node.hidden = false;
   root.classList.add("scripted");
-
-  // --- theme: at once here, and in a cookie for the next page --------------------------------------------------------
-  document.addEventListener("submit", (event) => {
-    const form = event.target;
-    if (event.submitter?.id !== "theme") return;
-    event.preventDefault();
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    const chosen = dark ? "light" : "dark";
-    root.dataset.theme = chosen;
-    const fields = new URLSearchParams(new FormData(form));
-    fields.set("theme", chosen);
-    fetch(form.action, { method: "POST", body: fields, redirect: "manual" });
-  });
 
   // --- times: UTC as the server writes them, or this machine's zone --------------------------------------------------
   const zone = one("#zone");
@@ -67,6 +55,31 @@
     document.dispatchEvent(new Event("stoker:zone"));
   });
   if (isLocal()) showZone();
+
+  // --- forms: the theme changes at once, and what asks before it acts does so in a dialog; without script in a page -----
+  const asks = one("#asks");
+  document.addEventListener("submit", async (event) => {
+    const { target: form, submitter: by } = event;
+    if (by?.id === "theme") {
+      event.preventDefault();
+      const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+      root.dataset.theme = by.value = dark ? "light" : "dark";
+      send(form, by);
+    } else if (form.matches("[data-asks]")) {
+      event.preventDefault();
+      const answer = await send(form);
+      const question = parsed(await answer.text()).querySelector("[data-question]");
+      // Nothing was left to ask, so it is done; or it is refused, and the page that says so is asked for.
+      if (!question) return answer.type === "opaqueredirect" ? location.reload() : form.submit();
+      asks.replaceChildren(question);
+      asks.showModal();
+    }
+  });
+  asks?.addEventListener("click", (event) => {
+    if (!event.target.matches("[data-no]")) return;
+    event.preventDefault();
+    asks.close();
+  });
 
   // --- copying -------------------------------------------------------------------------------------------------------
   document.addEventListener("click", async (event) => {
@@ -142,7 +155,7 @@
     for (const [name, query] of views()) {
       const link = document.createElement("a");
       link.className = "own";
-      link.href = `${base}/jobs?q=${encodeURIComponent(query)}`;
+      link.href = `${one(".nav [data-go=j]").href}?q=${encodeURIComponent(query)}`;
       link.textContent = name;
       menu.insertBefore(link, one("#save-view"));
     }
@@ -156,7 +169,6 @@
   });
 
   // --- keys ----------------------------------------------------------------------------------------------------------
-  const places = { o: "", j: "jobs", q: "queues", k: "kinds", w: "workers", s: "schedules", x: "outbox", l: "limits", h: "health", a: "audit" };
   const keylist = one("#keylist");
   one("#keys")?.addEventListener("click", () => keylist.showModal());
   let going = 0;
@@ -178,11 +190,8 @@
       return;
     }
     if (event.target.closest("input, textarea, select, dialog[open]")) return;
-    if (going && Date.now() - going < 1500 && event.key in places) {
-      going = 0;
-      location.assign(`${base}/${places[event.key]}`);
-      return;
-    }
+    const place = Date.now() - going < 1500 && one(`.nav [data-go="${CSS.escape(event.key)}"]`);
+    if (place) return place.click();
     const row = event.target.closest?.("tr");
     const act = {
       "/": () => one(".query input:not([type=hidden]), .find input").focus(),
@@ -307,7 +316,17 @@
     else owed.set(copy.id, copy);
     if (isLocal()) showZone();
   }
-  const partsOf = (html) => all("[id^=live_]", new DOMParser().parseFromString(html, "text/html"));
+  // Rows of jobs whose status has changed since the page was loaded turn grey: the page shows what was, not what is.
+  function fade() {
+    const { jobs, since } = one("#live_became")?.dataset ?? {};
+    const now = new Map(jobs?.split(" ").map((entry) => entry.split("=")));
+    for (const row of jobs === undefined ? [] : all("tr[data-job]")) {
+      const { job, status } = row.dataset;
+      const is = now.get(job) ?? (job > since ? "gone from this list" : status);
+      row.title = is === status ? "" : `It is ${is} now`;
+    }
+  }
+  const partsOf = (html) => all("[id^=live_]", parsed(html));
   if (stream) {
     stream.addEventListener("htmx:sse:before:message", (event) => {
       heard = Date.now();
@@ -319,6 +338,7 @@
       if (held) return;
       say("Live");
       for (const part of partsOf(message.data)) take(part);
+      fade();
     });
     stream.addEventListener("htmx:sse:error", old);
     stream.addEventListener("htmx:response:error", () => poll());
@@ -342,7 +362,7 @@
     setInterval(async () => {
       const answer = document.hidden ? null : await fetch(location.href).catch(() => null);
       if (!answer?.ok) return;
-      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const fresh = parsed(await answer.text());
       if (waits.id === "first-run" && fresh.querySelector("#first-run")) {
         one("#live_head").replaceWith(fresh.querySelector("#live_head"));
       } else location.reload();
@@ -357,6 +377,7 @@
       if (held || document.hidden) return;
       const answer = await fetch(url);
       if (answer.ok) for (const part of partsOf(await answer.text())) take(part);
+      fade();
     }, 15000);
   }
 
@@ -369,7 +390,7 @@
     asked = setTimeout(async () => {
       const typed = new URLSearchParams({ cron: planned.cron.value, tz: planned.tz.value });
       const answer = await fetch(`${planned.dataset.preview}?${typed}`);
-      const found = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("#fires");
+      const found = parsed(await answer.text()).querySelector("#fires");
       if (answer.ok && found) morph(one("#fires"), found);
     }, 250);
   });

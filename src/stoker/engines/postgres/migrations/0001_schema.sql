@@ -48,6 +48,9 @@ CREATE INDEX ready_id ON stoker.ready (id);
 CREATE INDEX ready_retrying ON stoker.ready (id) WHERE status = 2;
 CREATE INDEX ready_due ON stoker.ready (due, id) WHERE status = 2;
 
+-- Suspended jobs, so that they can be counted: no other job has an entry. 8 and 9 are `Wakes`.
+CREATE INDEX ready_waiting ON stoker.ready (queue, due) WHERE settled IN (8, 9);
+
 -- Jobs that were put back, among which are those that kept their slot: few among many waiting jobs.
 CREATE INDEX ready_put_back ON stoker.ready (queue) WHERE past AND settled IN (0, 2, 8, 9);
 
@@ -73,7 +76,8 @@ CREATE INDEX lease_worker ON stoker.lease (worker, id);
 CREATE SEQUENCE stoker.lease_number;
 
 -- Finished jobs. A success pays for no tree but its key: the ends of done jobs are summed up per range of pages, and a
--- page of the latest ones reads the ranges that were written last. The other indexes are for the lists of people.
+-- page of the latest ones reads the ranges that were written last. The other indexes are for the lists of people. `origin`
+-- is the number of the worker whose run ended the job (`model.run_origins`), 0 where none did.
 CREATE TABLE stoker.done (
     id uuid PRIMARY KEY,
     finished bigint NOT NULL,
@@ -81,6 +85,7 @@ CREATE TABLE stoker.done (
     token bigint NOT NULL,
     started bigint,
     attempts integer NOT NULL,
+    origin integer NOT NULL DEFAULT 0,
     status smallint NOT NULL CHECK (status BETWEEN 3 AND 7),
     settled smallint NOT NULL,
     cancel boolean NOT NULL,
@@ -128,6 +133,7 @@ CREATE TABLE stoker.failure (
     n bigint GENERATED ALWAYS AS IDENTITY,
     at bigint NOT NULL,
     attempt integer,
+    origin integer NOT NULL DEFAULT 0,
     error text NOT NULL,
     PRIMARY KEY (id, n)
 );
@@ -284,15 +290,22 @@ CREATE TABLE stoker.trouble (
     PRIMARY KEY (kind, n)
 );
 
+-- The buckets of each measure, and what code declared, as JSON.
 CREATE TABLE stoker.budget (
     name text COLLATE "C" PRIMARY KEY,
-    rate_n double precision NOT NULL,
-    rate_per double precision NOT NULL,
-    rate_burst double precision NOT NULL,
-    tokens double precision NOT NULL,
-    refilled bigint NOT NULL,
-    declared text
+    budget text NOT NULL
 ) WITH (fillfactor = 50);
+
+-- The buckets of each key of a keyed budget, until they are full again.
+CREATE TABLE stoker.budget_key (
+    name text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    buckets text NOT NULL,
+    full_at bigint NOT NULL,
+    PRIMARY KEY (name, key)
+);
+
+CREATE INDEX budget_key_full ON stoker.budget_key (name, full_at, key);
 
 CREATE TABLE stoker.lock (
     name text COLLATE "C" PRIMARY KEY,
@@ -449,7 +462,7 @@ $$;
 -- A success with its result, as `settle_done` writes it for many: `Record.settle`.
 CREATE FUNCTION stoker.settle_claim(
     clock bigint, lease bigint, worker text, token bigint, job uuid, kind text, attempts integer, keep bigint,
-    keep_done bigint, result text
+    keep_done bigint, result text, origin integer
 ) RETURNS void LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS
 $$
@@ -463,14 +476,16 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'the claim is no longer its worker''s' USING ERRCODE = 'SLOST';
     END IF;
-    INSERT INTO stoker.done (id, finished, expires, token, started, attempts, status, settled, cancel, queue, result)
+    INSERT INTO stoker.done (
+        id, finished, expires, token, started, attempts, origin, status, settled, cancel, queue, result
+    )
     VALUES (
         settle_claim.job, moment,
         moment + coalesce(
             settle_claim.keep, (SELECT q.keep_done FROM stoker.queue AS q WHERE q.name = ended.queue),
             settle_claim.keep_done
         ),
-        ended.token, ended.claimed, settle_claim.attempts, 3, 3,
+        ended.token, ended.claimed, settle_claim.attempts, settle_claim.origin, 3, 3,
         coalesce(get_bit(ended.cancel, 0) = 1, false), ended.queue, settle_claim.result
     );
     INSERT INTO stoker.delta (queue, kind, running, done, completed)

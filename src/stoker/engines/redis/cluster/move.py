@@ -49,7 +49,7 @@ _decode = msgspec.msgpack.Decoder(MovedJob).decode
 def send(unit: Unit, record: Record, queue: str) -> None:
     """Take a waiting job, which was read with its details, out of its queue and put it into `moving`."""
     row, moved = unit.rows[record.id], record.move(queue, unit.now)
-    errors = [record_format.failure(one.at, one.attempt, one.error) for one in row.record.history]
+    errors = [record_format.failure(one) for one in row.record.history]
     state = record_format.state(moved, errors=row.errors, version=row.version)
     moved_job = MovedJob(os.urandom(8), queue, record_format.body(moved), state, record.last_error, row.notes, errors)
     unit.remove(record, events=False)

@@ -2,6 +2,9 @@
 -- that is open or early, which signals look for, and '\0' for every other one.
 local steps = {rows = sub(STATE, 1, -6) .. 'steps', names = sub(STATE, 1, -6) .. 'stepnames'}
 
+-- Suspended jobs of a queue, by their due time: the key beside that of its waiting set.
+function steps.suspended(wait) return (string.gsub(wait, '}:wait:', '}:suspended:', 1)) end
+
 -- Store a row. `field`: id16 · name. One without a time is stored now.
 function steps.put(field, row)
   if sub(row, 10, 17) == '\0\0\0\0\0\0\0\0' then row = sub(row, 1, 9) .. now8 .. sub(row, 18) end
@@ -30,7 +33,7 @@ end
 function steps.copy(from, to, after)
   local last = after ~= '' and (call('HGET', steps.rows, from .. after) or '')
   for _, member in ipairs(steps.members(from)) do
-    local row = call('HGET', steps.rows, from .. sub(member, 18))
+    local row = sub(member, 18, 18) ~= '!' and call('HGET', steps.rows, from .. sub(member, 18))
     if row and (not last or (sub(row, 1, 1) < '2' and sub(row, 10, 17) <= sub(last, 10, 17))) then steps.put(to .. sub(member, 18), row) end
   end
 end

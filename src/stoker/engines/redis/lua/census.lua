@@ -1,8 +1,8 @@
--- with: _packed_ids, _waiting
+-- with: _packed_ids, _steps, _waiting
 -- Every count at one instant. KEYS end with the workers' lease sets. ARGV: now, the names of the queues whose keys are
 -- given, in their order.
--- Returns {now, counts, totals, waiting, running}: waiting are queue, how many pending jobs are not due, and since when
--- the oldest due one is ('' for none); running are queue and claim time of each claim. Returns '' when a worker came
+-- Returns {now, counts, totals, waiting, running}: waiting are queue, how many pending jobs are not due, how many of them
+-- are suspended, and since when the oldest due one is ('' for none); running are queue and claim time of each claim. Returns '' when a worker came
 -- since the keys were listed, and the name of a queue that has pending jobs and was not given.
 local MOST_STEPS = 10000
 local given, waiting, running = {}, {}, {}
@@ -57,8 +57,8 @@ local function add_waiting(name)
   later = later + call('ZCOUNT', DUES(given[name]), '(' .. int(now), '+inf')
   local due = first_in_subqueues(DUES(given[name]), retrying)
   if due and (not oldest or due < oldest) then oldest = due end
-  local n = #waiting
-  waiting[n + 1], waiting[n + 2], waiting[n + 3] = name, later, oldest and int(oldest) or ''
+  local n, suspended = #waiting, call('ZCOUNT', steps.suspended(wait), '(' .. int(now), '+inf')
+  waiting[n + 1], waiting[n + 2], waiting[n + 3], waiting[n + 4] = name, later, suspended, oldest and int(oldest) or ''
 end
 
 if call('ZCARD', WORKERS) ~= #KEYS - 18 - STRIDE * (#ARGV - 1) then return '' end

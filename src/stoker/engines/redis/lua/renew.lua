@@ -1,12 +1,12 @@
 -- with: _packed_ids
--- Renew a worker's lease and compare its claims. KEYS[19]: its lease set; KEYS[20]: lengths of leases. ARGV[2..5]:
+-- Renew a worker's lease and compare its claims. KEYS[19]: its lease set; KEYS[20]: lengths of leases; KEYS[21]: orders to workers. ARGV[2..5]:
 -- worker, lease, '1' for a first renewal, age of an orphan; ARGV[6..7]: between which tokens (bounds in byte order) the
 -- worker names all its claims; then these claims, each (id, fence).
--- Returns {now, known, lost, canceling, orphaned}: numbers of the claims named, and orphans as {body, state, last
+-- Returns {now, known, lost, canceling, orphaned, orders}: numbers of the claims named, and orphans as {body, state, last
 -- error, notes, curve, cool-down count}.
 local worker, lease, first, age = ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1', tonumber(ARGV[5])
 if not call('ZSCORE', WORKERS, worker) and (not first or call('ZSCORE', RETIRED, worker)) then
-  return {int(now), 0, {}, {}, {}}
+  return {int(now), 0, {}, {}, {}, ''}
 end
 -- The first write is a removal: a server without free memory accepts it, and with it the renewal.
 call('ZREM', WORKERS, worker)
@@ -38,4 +38,4 @@ for _, id in ipairs(held_by(KEYS[19], ARGV[6], ARGV[7])) do
     end
   end
 end
-return {int(now), 1, lost, canceling, orphaned}
+return {int(now), 1, lost, canceling, orphaned, call('HGET', KEYS[21], worker) or ''}

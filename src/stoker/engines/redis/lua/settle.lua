@@ -117,10 +117,22 @@ end
 -- becomes by a plain success is computed once, as bytes. Offsets behind the fence: 1 cancel_requested, 2 attempts, 6
 -- base, 10 crashes, 14 throttles (0 after a success), 18 errors, 22 version, 26 started_at, 34 settled.
 local succeeded, fence_of, released = {}, {}, {}
+
+-- model.run_origins.number, as four bytes: what a finished job has in place of a worker.
+local numbers = {}
+local function origin_of(worker)
+  local found = numbers[worker]
+  if not found then
+    found = pack('>I4', tonumber(sub(redis.sha1hex(worker), 1, 8), 16) % 2147483648)
+    numbers[worker] = found
+  end
+  return found
+end
+
 local function success(state, before, fence)
   local f = #fence
   if sub(before, 1, f) ~= fence or #before < f + 34 then return nil end
-  local after = 'd' .. sub(state, 2, 9) .. '\0\0' .. sub(state, f + 1, f + 13) .. '\0\0\0\0' .. sub(state, f + 18, f + 33) .. 'd'
+  local after = 'd' .. sub(state, 2, 9) .. '\0\4' .. origin_of(sub(fence, 12)) .. sub(state, f + 1, f + 13) .. '\0\0\0\0' .. sub(state, f + 18, f + 33) .. 'd'
   succeeded[before], fence_of[before] = after, fence
   return after
 end
@@ -216,9 +228,11 @@ local function conclude(s)
   local id, t = s.id, s.traits
   local label, status, flags = t.label, t.status, t.flags
   local r = read_state(s.state)
+  -- Record._origin: a reaped claim ends for the worker it was taken from, but for success.
+  local origin = origin_of(status ~= 'd' and r.tail ~= '' and sub(r.tail, 9) or r.worker)
   if s.error then
     call('HSET', LAST, id, s.error)
-    call('HSET', ERRORS, id .. string.char(r.errors % 32), now8 .. pack('>I4', r.attempts) .. s.error)
+    call('HSET', ERRORS, id .. string.char(r.errors % 32), now8 .. pack('>I4', r.attempts) .. origin .. s.error)
     r.errors = r.errors + 1
   end
   if band(flags, REFUND) > 0 then r.attempts = math.max(0, r.attempts - 1) end
@@ -228,7 +242,7 @@ local function conclude(s)
     r.throttles = 0
     call('HDEL', LAST, id)
   end
-  r.status, r.worker, r.settled, r.tail = status, '', t.settled, ''
+  r.status, r.worker, r.settled, r.tail = status, (status == 'p' or status == 'a') and '' or origin, t.settled, ''
   if t.settled ~= status then r.base, r.crashes = r.attempts, 0 end  -- a suspension
   if status == 'p' or status == 'a' then
     r.scheduled_at = band(flags, DUE) > 0 and t.span or now + t.span  -- lifecycle.due_again
@@ -249,7 +263,13 @@ local function conclude(s)
       call('ZADD', RETRYING(label.queue), int(r.scheduled_at), id)
       call('ZADD', UNSUCCESSFUL, '0', 'a' .. id)
     end
-    if r.scheduled_at <= now then wake(label.queue) end
+    if r.scheduled_at <= now then
+      wake(label.queue)
+    elseif t.settled ~= status then
+      -- An entry counts until its time. Those whose time has come, and that a claim took, are removed by the next one.
+      call('ZREMRANGEBYSCORE', steps.suspended(WAIT(label.queue)), '-inf', int(now))
+      call('ZADD', steps.suspended(WAIT(label.queue)), int(r.scheduled_at), id)
+    end
     put(id, write_state(r))
   else
     if s.slot and call('HGET', SLOTS, s.slot) == id then call('HDEL', SLOTS, s.slot) end

@@ -91,6 +91,9 @@ CREATE TABLE stoker_ready (
 CREATE INDEX stoker_ready_retrying ON stoker_ready (id) WHERE status = 2;
 CREATE INDEX stoker_ready_due ON stoker_ready (due, id) WHERE status = 2;
 
+-- Suspended jobs, so that they can be counted: no other job has an entry. 8 and 9 are `Wakes`.
+CREATE INDEX stoker_ready_waiting ON stoker_ready (qid, due, settled) WHERE settled IN (8, 9);
+
 -- Claims, grouped by worker: a renewal and a reap read one range, a settlement finds its row by (worker, seq).
 -- `cancel` is when the job was asked to stop, 0 when it was not.
 CREATE TABLE stoker_running (
@@ -108,7 +111,8 @@ CREATE TABLE stoker_running (
 
 -- Finished jobs, in id order. Done jobs are found by their end through the index that also finds those that expire: it
 -- groups them by how long they are kept, of which there are few values, so a success is written to one index only. The
--- others serve lists of unsuccessful jobs: of a queue, of all queues, and in the order of their ends.
+-- others serve lists of unsuccessful jobs: of a queue, of all queues, and in the order of their ends. `origin` is the
+-- number of the worker whose run ended the job (`model.run_origins`), 0 where none did.
 CREATE TABLE stoker_done (
     id BLOB NOT NULL PRIMARY KEY,
     seq INTEGER NOT NULL,
@@ -121,6 +125,7 @@ CREATE TABLE stoker_done (
     expires INTEGER NOT NULL,
     cancel INTEGER NOT NULL,
     settled INTEGER,
+    origin INTEGER NOT NULL DEFAULT 0,
     result BLOB,
     successor BLOB
 ) WITHOUT ROWID;
@@ -163,6 +168,7 @@ CREATE TABLE stoker_errors (
     seq INTEGER NOT NULL,
     at INTEGER NOT NULL,
     attempt INTEGER,
+    origin INTEGER NOT NULL DEFAULT 0,
     error TEXT NOT NULL
 );
 CREATE INDEX stoker_errors_job ON stoker_errors (seq, n);
@@ -225,15 +231,22 @@ CREATE TABLE stoker_troubles (
     error TEXT NOT NULL
 ) WITHOUT ROWID;
 
+-- The buckets of each measure, and what code declared, as JSON.
 CREATE TABLE stoker_budgets (
     name TEXT NOT NULL PRIMARY KEY,
-    rate_n REAL NOT NULL,
-    rate_per REAL NOT NULL,
-    rate_burst REAL NOT NULL,
-    tokens REAL NOT NULL,
-    refilled INTEGER NOT NULL,
-    declared TEXT
+    budget TEXT NOT NULL
 ) WITHOUT ROWID;
+
+-- The buckets of each key of a keyed budget, until they are full again.
+CREATE TABLE stoker_budget_keys (
+    name TEXT NOT NULL,
+    key TEXT NOT NULL,
+    buckets TEXT NOT NULL,
+    full_at INTEGER NOT NULL,
+    PRIMARY KEY (name, key)
+) WITHOUT ROWID;
+
+CREATE INDEX stoker_budget_keys_full ON stoker_budget_keys (name, full_at, key);
 
 CREATE TABLE stoker_locks (
     name TEXT NOT NULL PRIMARY KEY,
@@ -471,6 +484,7 @@ SELECT
     d.finished,
     d.expires,
     d.cancel,
+    d.origin,
     d.result,
     d.successor,
     p.base,

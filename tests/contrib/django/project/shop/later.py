@@ -45,7 +45,15 @@ def about(context: Any, word: str) -> list[Any]:
     result = context.task_result
     if context.attempt == 1:
         raise ConnectionError("again")
-    return [word, context.attempt, result.id, len(result.worker_ids), result.args, result.status]
+    earlier = [*map(bool, result.worker_ids), len(result.errors)]
+    return [word, context.attempt, result.id, earlier, result.args, result.status, result.worker_ids]
+
+
+@task(takes_context=True)
+async def about_async(context: Any) -> list[str]:
+    if context.attempt == 1:
+        raise ConnectionError("again")
+    return list(context.task_result.worker_ids)
 
 
 @task(unique=lambda order: f"order-{order}")

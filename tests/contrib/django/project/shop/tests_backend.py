@@ -126,10 +126,12 @@ class Enqueueing(TestCase):
         self.assertEqual(find(jobs, jobs.tasks["shop.later.echo"]), [])
 
     def test_options_of_the_job(self) -> None:
-        later.bare.using(priority=7, queue_name="mail", attempts=9, metadata={"a": "b"}).enqueue(1)
+        later.bare.using(priority=7, queue_name="mail", attempts=9, metadata={"a": "b"}, label="no. {number}").enqueue(
+            1
+        )
         job = stored(later.bare)
         self.assertEqual((job.priority, job.queue, job.budget, job.keep.total_seconds()), (-7, "mail", 9, 3600))
-        self.assertEqual(job.metadata["a"], "b")
+        self.assertEqual((job.metadata["a"], job.label), ("b", "no. 1"))
         again = later.bare.get_result(job.id)
         self.assertEqual((again.task.priority, again.task.queue_name), (7, "mail"))
 
@@ -229,8 +231,17 @@ class Results(TestCase):
         result = later.about.enqueue("word")
         kit().advance_sync(3600)
         result.refresh()
-        self.assertEqual(result.return_value, ["word", 2, result.id, 2, ["word"], "RUNNING"])
-        self.assertEqual(len(result.worker_ids), 2)
+        *told, workers = result.return_value
+        self.assertEqual(told, ["word", 2, result.id, [True, True, 1], ["word"], "RUNNING"])
+        self.assertEqual(workers, result.worker_ids, "of both attempts")
+        self.assertNotIn("unknown", workers)
+
+    def test_the_context_in_a_coroutine(self) -> None:
+        result = later.about_async.enqueue()
+        kit().advance_sync(3600)
+        result.refresh()
+        self.assertEqual(result.return_value, result.worker_ids)
+        self.assertNotIn("unknown", result.worker_ids)
 
     def test_signals(self) -> None:
         said: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""A store that is away: what is logged about it, and how a start waits for it."""
+"""A store that is away: what is logged about it, and how a start or a run waits for it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import time
 from collections.abc import Awaitable, Callable
 from math import inf
 from random import random
+from typing import TypeVar
 
 from stoker.engines.base import Engine, Feature
-from stoker.model.errors import EngineBusy, EngineUnavailable, sentence
+from stoker.model.errors import PASSING, StokerError, sentence
 
 logger = logging.getLogger("stoker.worker")
 
@@ -18,10 +19,9 @@ QUIET = 10.0
 """Seconds between two lines about outages."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Between tries while a start waits for its store."""
+"""Seconds between two tries."""
 
-PASSING = (EngineUnavailable, EngineBusy)
-"""Errors of a store that may be there soon. Any other one stops a start: waiting would not help."""
+T = TypeVar("T")
 
 
 class Outage:
@@ -54,20 +54,29 @@ async def wait_for_store(
     call: Callable[[], Awaitable[object]], engine: Engine, outage: Outage, stopping: Callable[[], bool]
 ) -> None:
     """Repeat `call` until the server is there. Raises at once what waiting would not mend, or when asked to stop."""
+
+    def away(error: StokerError) -> None:
+        if stopping() or Feature.SERVER not in engine.features:
+            raise error
+        outage.report(
+            "the store does not answer: %s: %s The start waits for it; readiness is red.",
+            engine.where,
+            sentence(error),
+        )
+
+    await until_answered(call, PASSING, away)
+    outage.over("the store answers; the start goes on")
+
+
+async def until_answered(
+    call: Callable[[], Awaitable[T]], errors: tuple[type[StokerError], ...], away: Callable[[StokerError], None]
+) -> T:
+    """Repeat `call` with growing pauses while it raises one of `errors`. `away` is told of each, and may raise it."""
     pause = SHORTEST_PAUSE
     while True:
         try:
-            await call()
-        except PASSING as error:
-            if stopping() or Feature.SERVER not in engine.features:
-                raise
-            outage.report(
-                "the store does not answer: %s: %s The start waits for it; readiness is red.",
-                engine.where,
-                sentence(error),
-            )
-        else:
-            outage.over("the store answers; the start goes on")
-            return
+            return await call()
+        except errors as error:
+            away(error)
         await asyncio.sleep(pause * (0.5 + random()))
         pause = min(pause * 2, LONGEST_PAUSE)

@@ -1,0 +1,1 @@
+"""Any engine with its values sealed: what it stores is encrypted, what it returns is opened."""

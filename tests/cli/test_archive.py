@@ -1,0 +1,158 @@
+"""`stoker export` and `stoker import`, from one engine to another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from stoker.admin import Admin
+from stoker.app import Stoker
+from stoker.cli.command import stoker
+from stoker.context import current
+from stoker.model.job import Demand
+from stoker.model.retry import Fixed
+from stoker.model.unique import Unique
+from tests.harness.apps import drain
+
+JOBS = 120
+
+
+async def charge(n: int) -> dict[str, int]:
+    return {"id": n}
+
+
+def run(*arguments: str, **given: Any) -> Result:
+    return CliRunner().invoke(stoker, list(arguments), **given)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A store with jobs of every kind that there is."""
+    url = f"sqlite:///{tmp_path / 'from.db'}"
+    app = Stoker(url, backoff=Fixed(3600))
+
+    @app.task(queue="mail", attempts=2)
+    async def send(n: int) -> dict[str, Any]:
+        if n % 5 == 0:
+            raise ValueError(f"no such address: {n}\nat é")
+        return {"n": n, "text": "ü\n"}
+
+    @app.task
+    async def pay(n: int) -> None:
+        await current().step("charge", charge, n)
+        raise ValueError("declined")
+
+    async def fill() -> None:
+        async with app:
+            await app.enqueue_many([send.draft(n) for n in range(JOBS)])
+            await pay.enqueue(7)
+            await drain(app)
+            await send.using(delay=3600, priority=7, tenant="acme", metadata={"a": "b"}).enqueue(1)
+            await send.using(unique=Unique("img:7")).enqueue(2)
+            await app.group([send.draft(3)])
+
+    app.run(fill())
+    return url
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.engine(name)) for name in ("sqlite", "postgres", "redis")])
+def other(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty store of some engine."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'to.db'}"
+    if request.param == "postgres":
+        base, schema = request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_schema")
+        return f"{base}{'&' if '?' in base else '?'}schema={schema}"
+    base, prefix = request.getfixturevalue("redis_url"), request.getfixturevalue("redis_prefix")
+    return f"{base}{'&' if '?' in base else '?'}prefix={prefix}"
+
+
+@pytest.mark.spec("EXPORT-01", "EXPORT-02")
+def test_an_export_comes_back_equal_on_another_engine(url: str, other: str, tmp_path: Path) -> None:
+    file, again = tmp_path / "jobs.jsonl", tmp_path / "again.jsonl"
+    exported = run("export", "--url", url, "-o", str(file))
+    assert exported.exit_code == 0, exported.output
+    lines = file.read_text().splitlines()
+    assert len(lines) == JOBS + 4
+    assert run("migrate", "--url", other).exit_code == 0
+    imported = run("import", str(file), "--url", other)
+    assert imported.exit_code == 0, imported.output
+    assert imported.stdout == f"stored {JOBS + 4} jobs; 1 came without their group\n"
+    assert run("export", "--url", other, "-o", str(again)).exit_code == 0
+    was, now = ([json.loads(line) for line in path.read_text().splitlines()] for path in (file, again))
+    for line in was:
+        line.get("options", {}).pop("group", None)
+    assert [{k: v for k, v in one.items() if v != {}} for one in now] == [
+        {k: v for k, v in one.items() if v != {}} for one in was
+    ]
+    assert run("import", str(file), "--url", other).stdout == f"stored 0 jobs; {JOBS + 4} were there already\n"
+
+
+@pytest.mark.spec("EXPORT-01")
+def test_an_export_has_a_filter_and_is_only_for_its_owner(url: str, tmp_path: Path) -> None:
+    """In a pipe it is nothing but lines."""
+    out = run("export", "--url", url, "is:retrying", "kind:send")
+    found = [json.loads(line) for line in out.stdout.splitlines()]
+    assert {(one["status"], one["kind"]) for one in found} == {("retrying", "send")}
+    assert len(found) == JOBS // 5
+    assert "\n" in found[0]["history"][0]["error"]
+    assert out.stderr == f"exported {JOBS // 5} jobs\n"
+    [paid] = [json.loads(line) for line in run("export", "--url", url, "kind:pay").stdout.splitlines()]
+    assert [(step["name"], step["value"]) for step in paid["steps"]] == [("charge", {"id": 7})]
+    file = tmp_path / "jobs.jsonl"
+    run("export", "--url", url, "-o", str(file))
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert run("export", "--url", url, "-o", str(tmp_path / "none" / "x")).exit_code == 1
+    assert run("export", "--url", url, "kind:sned").exit_code == 2
+
+
+@pytest.mark.spec("EXPORT-03")
+def test_a_key_that_is_taken_is_told_and_a_bad_line_ends_the_import(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.jsonl"
+    run("export", "--url", url, "key:img:7", "-o", str(file))
+    other = f"sqlite:///{tmp_path / 'to.db'}"
+    app = Stoker(other)
+    app.declare("send")
+    app.run(_close_after(app, app.enqueue(app.draft("send", queue="mail", unique=Unique("img:7")))))
+    found = run("import", str(file), "--url", other)
+    job = json.loads(file.read_text())["id"]
+    assert (found.exit_code, found.stdout) == (
+        4,
+        f"stored 0 jobs; 1 left out: unique key held by another job: {job}\n",
+    )
+    line = file.read_bytes()
+    for wrong in (b"{}", b"no json", line.replace(b'"stoker":1', b'"stoker":99'), line.replace(b"pending", b"running")):
+        refused = run("import", "-", "--url", other, input=b"\n" + wrong)
+        assert refused.exit_code == 2, refused.output
+        assert "line 2: is no job that stoker export wrote" in refused.stderr
+        assert "Jobs of earlier lines may be stored." in refused.stderr and "Nothing was" not in refused.stderr
+    assert run("import", "-", "--url", other, "--json", input=b"").stdout.startswith('{"stored": 0')
+
+
+async def _close_after(app: Stoker, call: Any) -> None:
+    async with app:
+        await call
+
+
+@pytest.mark.spec("EXPORT-01")
+def test_running_jobs_are_written_as_pending(tmp_path: Path) -> None:
+    """And what only their worker has is not in the line."""
+    app = Stoker(f"sqlite:///{tmp_path / 'jobs.db'}")
+    app.declare("send")
+
+    async def lines() -> list[bytes]:
+        async with app:
+            await app.enqueue(app.draft("send"))
+            engine = await app.engine()
+            await engine.jobs.renew("w", [], first=True)
+            await engine.jobs.claim(Demand("w", (("default", 1),), 1))
+            return [line async for page in Admin(app).jobs.export() for line in page]
+
+    [line] = map(json.loads, app.run(lines()))
+    assert line["status"] == "pending"
+    assert "attempts" not in line
+    assert "w" not in line.values()

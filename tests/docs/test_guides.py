@@ -1,0 +1,111 @@
+"""The guides for users of other systems: the shop before and after, each with its real worker, sends the same mails."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import redis
+
+from tests.docs.test_blocks import ROOT, blocks
+
+GUIDES = {
+    path.stem.removeprefix("coming-from-"): path for path in sorted((ROOT / "docs" / "guides").glob("coming-from-*.md"))
+}
+INSTALLED = [peer for peer in GUIDES if importlib.util.find_spec(peer) is not None]
+SH = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+WORKER = re.compile(r"\b(work|worker|arq|dramatiq|huey_consumer)\b")
+"""A command that does not end by itself."""
+PATIENCE = 120.0
+"""Seconds in which a worker starts and sends its mails, also on a busy machine."""
+MAILS = ["album of 600 bytes", "receipt for order 7", "reminder for order 7"]
+
+
+@pytest.fixture(scope="module")
+def environment(postgres_url: str, redis_url: str) -> Iterator[dict[str, str]]:
+    """The commands of this environment, a database and a number of Redis that only the guides use."""
+    name = f"guides_{uuid.uuid4().hex}"
+    numbered = urlsplit(redis_url)._replace(path="/8").geturl()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"create database {name}".encode())
+        try:
+            yield {
+                **os.environ,
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                "DATABASE_URL": urlsplit(postgres_url)._replace(path=f"/{name}").geturl(),
+                "REDIS_URL": numbered,
+            }
+        finally:
+            connection.execute(f"drop database {name} with (force)".encode())
+            with redis.Redis.from_url(numbered) as client:
+                client.flushdb()
+
+
+@pytest.fixture(scope="module")
+def shops(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Path]]]:
+    """The shops of every guide, all at once: most of their time is waiting."""
+    workers: list[subprocess.Popen[bytes]] = []
+    try:
+        yield {
+            peer: [open_shop(tmp_path_factory.mktemp(peer), peer, number, environment, workers) for number in range(2)]
+            for peer in INSTALLED
+        }
+    finally:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            try:
+                worker.wait(timeout=PATIENCE)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+
+
+@pytest.mark.parametrize("peer", GUIDES)
+def test_the_shop_sends_the_same_mails_before_and_after(peer: str, request: pytest.FixtureRequest) -> None:
+    if peer not in INSTALLED:
+        pytest.skip(f"{peer} is not installed")
+    before, after = request.getfixturevalue("shops")[peer]
+    assert mails(before) == mails(after) == MAILS
+
+
+def open_shop(
+    folder: Path, peer: str, number: int, environment: dict[str, str], workers: list[subprocess.Popen[bytes]]
+) -> Path:
+    """Write the files of the shop before (0) or after (1), and run its commands; its workers go on."""
+    page = GUIDES[peer].read_text(encoding="utf-8")
+    for block in blocks(page):
+        owner, _, file = (block.file or "").rpartition("/")
+        if block.file and owner in {"", ("before", "after")[number]}:
+            (folder / file).write_text(block.text, encoding="utf-8")
+    for command in SH.findall(page)[number].splitlines():
+        words = shlex.split(command)
+        if WORKER.search(command):
+            with (folder / "worker.log").open("ab") as log:
+                workers.append(subprocess.Popen(words, cwd=folder, env=environment, stdout=log, stderr=log))
+        else:
+            subprocess.run(words, cwd=folder, env=environment, check=True, timeout=PATIENCE)
+    return folder
+
+
+def mails(folder: Path) -> list[str]:
+    """Wait until as many mails are sent as there should be, and return them, sorted."""
+    limit, file, lines = time.monotonic() + PATIENCE, folder / "sent.txt", list[str]()
+    while time.monotonic() < limit:
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        if len(lines) >= len(MAILS):
+            return sorted(lines)
+        time.sleep(0.05)
+    log = (folder / "worker.log").read_text(encoding="utf-8", errors="replace")
+    raise AssertionError(f"{folder.name} sent only {lines} within {PATIENCE:.0f} s:\n{log}")

@@ -1,0 +1,97 @@
+"""Rotation: everything that is stored gets the current key, while a worker runs, and goes on after a stop."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker import PREVIOUS, Seal, Stoker, Unique, chain
+from stoker.admin import Admin
+from stoker.admin.reseal import PAGE
+from stoker.engines.sealed.engine import sealed
+from stoker.errors import InvalidInput
+from tests.engines.sealed.conftest import KEY, OLDER, Sealable
+from tests.engines.sealed.test_secrets import SECRET, Answer, app_with_tasks
+from tests.harness.apps import drain, working
+
+OLD, BOTH, NEW = Seal({"old": OLDER}), Seal({"new": KEY, "old": OLDER}), Seal({"new": KEY}, digest=OLDER)
+
+
+@pytest.mark.spec("SEAL-14")
+async def test_reseal_rotates_everything_under_a_running_worker(store: Sealable) -> None:
+    before = store.plain_app()
+    before.declare("echo")
+    plain = await before.enqueue(
+        before.draft("echo", [f"{SECRET} plain"], metadata={"who": f"{SECRET} who"}, delay=3600)
+    )
+    await before.close()
+    old = app_with_tasks(store, OLD)
+    admin = Admin(old)
+    paid = await old.tasks["pay"].enqueue(f"{SECRET} quiet card")  # emitted values keep their key
+    failed = await old.tasks["fail"].enqueue(f"{SECRET} argument")
+    done = await old.tasks["echo"].enqueue(f"{SECRET} done")
+    replacing = Unique("k", mode="replace")
+    await old.enqueue(old.draft("echo", ["first"], unique=replacing, delay=3600))
+    replaced = await old.enqueue(old.draft("echo", [f"{SECRET} replaced"], unique=replacing, delay=3600))
+    link = old.tasks["echo"].draft(PREVIOUS)
+    first = old.draft("echo", [f"{SECRET} first"], delay=3600)
+    chained = await old.enqueue(chain(first, link))
+    await old.schedule("nightly", old.tasks["echo"].draft(f"{SECRET} schedule"), every=3600)
+    await drain(old)
+    [copy] = (await admin.jobs.retry(failed.id)).created
+    await drain(old)
+    await old.close()
+
+    both = app_with_tasks(store, BOTH)
+    operations = Admin(both).operations
+    async with working(both):
+        ended = await operations.finish((await operations.start_reseal()).id)
+    assert (ended.state, ended.blocked) == ("done", 0)
+    await both.close()
+
+    new = app_with_tasks(store, NEW)
+    assert await new.handle(paid.id).signal("approval", Answer(f"{SECRET} answer"))
+    for job in (plain, chained, replaced):
+        await Admin(new).jobs.run_now(job.id)
+    await new.schedule_handle("nightly").run_now()
+    await drain(new)
+    assert (await new.handle(paid.id).result()).startswith(f"{SECRET} token of {SECRET} quiet card")
+    assert await new.handle(plain.id).result() == f"{SECRET} plain"
+    assert (await new.handle(plain.id).refresh()).metadata["who"] == f"{SECRET} who"
+    assert await new.handle(done.id).result() == f"{SECRET} done"
+    assert await new.handle(replaced.id).result() == f"{SECRET} replaced"
+    assert await new.handle(link.id).result() == f"{SECRET} first"
+    for one in (failed.id, copy):
+        assert f"{SECRET} failed with {SECRET} argument" in (await new.handle(one).refresh()).history[0].error
+    assert [one.verdict for one in await Admin(new).health.check() if one.name == "seal"] == ["ok"]
+    await new.tasks["fail"].enqueue("again")  # the last error of a kind keeps its key until there is another
+    await drain(new)
+    await new.close()
+    assert not store.holds("~seal1~old~", rows=True)
+    assert not store.holds(SECRET, rows=True)
+
+
+@pytest.mark.spec("SEAL-14")
+async def test_a_rotation_that_was_stopped_goes_on_and_leaves_what_it_cannot_open() -> None:
+    async with Stoker("memory://", seal=NEW) as jobs:
+        jobs.declare("echo")
+        await jobs.enqueue_many([jobs.draft("echo", [n]) for n in range(PAGE + 1)])
+        operations = Admin(jobs).operations
+        started = await operations.start_reseal()
+        await operations.stop(started.id)
+        stopped = await operations.finish(started.id)
+        assert (stopped.state, stopped.seen) == ("stopped", PAGE)
+        await operations.resume(started.id)
+        ended = await operations.finish(started.id)
+        assert (ended.state, ended.seen, ended.total) == ("done", PAGE + 1, PAGE + 1)
+        other = jobs.with_engine(sealed((await jobs.engine()).inner.for_loop(), OLD))  # type: ignore[attr-defined]
+        others = Admin(other).operations
+        left = await others.finish((await others.start_reseal()).id)
+        assert (left.state, left.blocked, left.fates["cannot be opened"]) == ("done", PAGE + 1, PAGE + 1)
+        await other.close()
+
+
+@pytest.mark.spec("SEAL-14")
+async def test_an_app_without_keys_cannot_reseal() -> None:
+    async with Stoker("memory://") as jobs:
+        with pytest.raises(InvalidInput, match="has no seal="):
+            await Admin(jobs).operations.start_reseal()
