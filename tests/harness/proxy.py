@@ -225,6 +225,12 @@ class Proxy:
 
     async def _refuse(self) -> None:
         if self._listener:
+            # asyncio forgets to close a connection that it has accepted when its server closes at that moment: accept
+            # no more, let those in whose task waits for its turn, and close the port then.
+            for plug in self._listener.sockets:
+                self._loop.remove_reader(plug.fileno())
+            for _ in range(5):
+                await asyncio.sleep(0)
             self._listener.close()
             self._listener = None
         await self._reset()
