@@ -50,7 +50,7 @@ Caused by ValueError: secret"""
 @given(st.binary(min_size=OVERHEAD, max_size=100), st.none() | st.binary(min_size=16, max_size=16))
 def test_a_sealed_value_is_read_back(body: bytes, job: bytes | None) -> None:
     text = written("2026-11", body, job)
-    assert read(text) == read(f"before {text}\nbehind") == Envelope("2026-11", body, job)
+    assert read(text) == Envelope("2026-11", body, job)
     assert read_json(as_json(text)) == Envelope("2026-11", body, job)
 
 
@@ -62,6 +62,21 @@ def test_other_texts_are_no_sealed_values(text: str) -> None:
     assert read_json(b"{}") is None
     assert read_json(None) is None
     assert sized(text) == text
+
+
+@pytest.mark.spec("SEAL-15")
+@pytest.mark.parametrize("text", ["{} and a secret", "secret {}", "{}\nsecret", "{}\n", "{}~secret", '{}"'])
+def test_a_text_beside_a_sealed_value_is_not_taken_for_sealed(text: str) -> None:
+    around = text.format(written("2026-11", BODY))
+    assert read(around) is None
+    assert read_json(as_json(around)) is None
+    assert why_closed(as_json(around)) is None
+
+
+@pytest.mark.spec("SEAL-10")
+def test_no_key_has_the_name_of_what_cannot_be_opened() -> None:
+    with pytest.raises(InvalidName, match="cannot be opened"):
+        check_key_id("closed")
 
 
 @pytest.mark.spec("SEAL-07")

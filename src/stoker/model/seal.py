@@ -24,7 +24,8 @@ OVERHEAD: Final = 12 + 16
 OWN: Final = "stoker."
 """How the metadata of Stoker itself begins; it stays readable."""
 
-CLOSED: Final = f"{MARK}closed~"
+_NO_KEY: Final = "closed"
+CLOSED: Final = f"{MARK}{_NO_KEY}~"
 """In place of a value that could not be opened: before the reason."""
 
 _ENVELOPE = re.compile(rf"{MARK}([A-Za-z0-9][A-Za-z0-9_.-]{{0,31}})~([A-Za-z0-9_-]+)(?:~([0-9a-f]{{32}}))?")
@@ -51,6 +52,8 @@ def check_key_id(key: str) -> str:
     """Check the id of a key: it is written into every sealed value."""
     if not isinstance(key, str) or not _KEY_ID.fullmatch(key):
         raise InvalidName("key id", key, "must be 1-32 of letters, digits, _ . - and begin with a letter or digit")
+    if key == _NO_KEY:
+        raise InvalidName("key id", key, "is what Stoker writes in place of values that cannot be opened")
     return key
 
 
@@ -61,8 +64,8 @@ def written(key: str, body: bytes, job: JobId | None = None) -> str:
 
 
 def read(text: str) -> Envelope | None:
-    """What `written` wrote, anywhere in a text; None: there is none."""
-    found = _ENVELOPE.search(text) if MARK in text else None
+    """What `written` wrote; None: a text is something else, or more: what stands beside an envelope is not sealed."""
+    found = _ENVELOPE.fullmatch(text)
     if found is None:
         return None
     body, job = found[2], found[3]
@@ -81,14 +84,14 @@ def read_json(raw: bytes | None) -> Envelope | None:
     """The sealed value that JSON is; None: it is no such thing."""
     if raw is None or not raw.startswith(_JSON_MARK):
         return None
-    return read(raw.decode(errors="replace"))
+    return read(raw.decode(errors="replace")[1:-1])
 
 
 def why_closed(raw: bytes | None) -> str | None:
     """Why a value that an app has read cannot be used; None: it is open."""
     if raw is None or not raw.startswith(_JSON_MARK):
         return None
-    text = raw.decode(errors="replace").strip('"')
+    text = raw.decode(errors="replace")[1:-1]
     if text.startswith(CLOSED):
         return text.removeprefix(CLOSED)
     sealed = read(text)

@@ -16,7 +16,7 @@ from stoker.model import ids
 from stoker.model.job import copied
 from stoker.model.query import Edit, Selection
 from stoker.model.redact import Redaction
-from stoker.model.seal import why_closed
+from stoker.model.seal import CLOSED, MARK, why_closed, written
 from stoker.outbox import Message
 from stoker.watching import Changed, Missed
 from tests.engines.sealed.conftest import FEW, KEY, OLDER, Sealable
@@ -135,6 +135,67 @@ async def with_messages(jobs: Stoker) -> list[str]:
     assert letter.reason.startswith(f"ValueError: {SECRET} reason")
     assert letter.payload == f'"{SECRET} body"'.encode()
     return heard
+
+
+FORGED = [f"{MARK}2026-11~", written("2026-11", bytes(60)), written("2026-11", bytes(60), bytes(16)), f"{CLOSED}why"]
+"""What a stranger may write into a form, and a task into an error."""
+
+
+@pytest.mark.spec("SEAL-15")
+@pytest.mark.parametrize("forged", FORGED)
+@pytest.mark.parametrize("store", FEW, indirect=True)
+async def test_a_text_that_looks_sealed_is_sealed(store: Sealable, forged: str) -> None:
+    """It must not keep what is beside it readable."""
+    jobs = store.app()
+
+    @jobs.task(attempts=1)
+    async def fail(text: str) -> None:
+        current().log(f"{text} {SECRET} logged")
+        current().progress(0.5, f"{text} {SECRET} half")
+        raise ValueError(f"{SECRET} failed\n{text}")
+
+    @jobs.task
+    async def echo(text: str) -> str:
+        current().metadata["note"] = f"{text} noted"
+        return text
+
+    drafts = [jobs.draft("fail", [text]) for text in (forged, f"{forged} {SECRET}", f"{SECRET}\n{forged}")]
+    failed = [await jobs.enqueue(draft) for draft in drafts]
+    told = await echo.enqueue(f"{forged} {SECRET} told")
+    labeled = await jobs.enqueue(jobs.draft("echo", ["x"], label=f"{forged[:20]} {SECRET}"))
+    await drain(jobs)
+    for one in failed:
+        record = await one.refresh()
+        assert record.status is Status.DEAD
+        assert f"{SECRET} failed" in (record.last_error or "")
+        assert record.log[0].endswith(f"{SECRET} logged")
+    if not forged.startswith(CLOSED):
+        assert await told.result() == f"{forged} {SECRET} told"
+        assert (await told.refresh()).metadata["exec_note"] == f"{forged} {SECRET} told noted"
+    assert (await labeled.refresh()).status is Status.DONE
+    await jobs.close()
+    assert not store.holds(SECRET)
+
+
+@pytest.mark.spec("SEAL-15")
+@pytest.mark.parametrize("store", FEW[:1], indirect=True)
+async def test_a_sealed_value_of_another_place_is_sealed_again(store: Sealable) -> None:
+    """Its own place keeps it as it is, or the error that it is; no text before it is kept with it."""
+    values = Values(Seal(keys={"2026-11": KEY}))
+    here, there = bytes(16), bytes(15) + b"1"
+    line = values.close_text("line", "log", here)
+    assert values.close_text(line, "log", here) == line
+    assert values.open_text(values.close_text(line, "log", there), "log", [there]) == line
+    result = values.close_json(b'"told"', "result", here, 1_000)
+    assert values.close_json(result, "result", here, 1_000) == result
+    with pytest.raises(SealedValue, match="result"):
+        values.close_json(result, "result", there, 1_000)
+    error = values.close_error("ValueError: told", here, here)
+    assert values.close_error(error, here, here) == error
+    for forged in (f"{SECRET}\n{error}", error.replace("ValueError", SECRET), f"{error}\n{SECRET}"):
+        sealed = values.close_error(forged, here, here)
+        assert SECRET not in sealed
+        assert values.open_error(sealed, [here]) == forged
 
 
 # --- keys -------------------------------------------------------------------------------------------------------

@@ -28,7 +28,6 @@ from stoker.model.same_error import readable_part, signature
 from stoker.model.schedule import Schedule
 from stoker.model.seal import (
     CLOSED,
-    MARK,
     OWN,
     Envelope,
     as_json,
@@ -55,8 +54,11 @@ class Values:
     # --- JSON and texts -----------------------------------------------------------------------------------------
 
     def close_json(self, raw: bytes, field: str, place: bytes, most: int) -> bytes:
-        """JSON for the store; a value that is sealed already is left alone."""
-        if read_json(raw) is not None:
+        """JSON for the store; a value that is sealed for this place already is left alone.
+
+        Refused is what looks sealed and is not: a reader could not tell it from a value that cannot be opened.
+        """
+        if (envelope := read_json(raw)) is not None and self._opens(envelope, field, place):
             return raw
         check_open(raw, field.partition("\0")[0])
         sealed = as_json(self.seal.close(raw, field, place))
@@ -83,8 +85,18 @@ class Values:
             return as_json(f"{CLOSED}{error}")
 
     def close_text(self, text: str, field: str, place: bytes) -> str:
-        """A text for the store."""
-        return text if text.startswith(MARK) else self.seal.close(text.encode(errors="replace"), field, place)
+        """A text for the store; one that is sealed for this place already is left alone."""
+        if (sealed := read(text)) is not None and self._opens(sealed, field, place):
+            return text
+        return self.seal.close(text.encode(errors="replace"), field, place)
+
+    def _opens(self, sealed: Envelope, field: str, place: bytes) -> bool:
+        """Was a value sealed for this place? A text that only looks like it is the user's own, and is sealed."""
+        try:
+            self.seal.open(sealed, field, [place])
+        except Closed:
+            return False
+        return True
 
     def open_text(self, text: str, field: str, places: Iterable[bytes]) -> str:
         """A text from the store; one that cannot be opened as it is."""
@@ -95,16 +107,23 @@ class Values:
         return text
 
     def close_error(self, text: str, place: bytes, job: JobId | None = None) -> str:
-        """An error for the store: class and place stay readable."""
-        if MARK in text:
-            return text
-        found = signature(text)
+        """An error for the store: class and place stay readable. One that is sealed for this place is left alone."""
+        sealed = _sealed_error(text)
+        if sealed is not None and self._opens(sealed, "error", place):
+            begin = self._readable(self.open_error(text, [place]))
+            if text.rpartition("\n")[0] == begin:  # nothing was put before it
+                return text
         envelope = self.seal.close(text.encode(errors="replace"), "error", place, job)
-        return f"{readable_part(found, self.seal.letters(found))}\n{envelope}"
+        return f"{self._readable(text)}\n{envelope}"
+
+    def _readable(self, error: str) -> str:
+        """What stays readable of an error."""
+        found = signature(error)
+        return readable_part(found, self.seal.letters(found))
 
     def open_error(self, text: str, places: Sequence[bytes] = ()) -> str:
         """An error from the store; without a place that of the job which it names."""
-        sealed = read(text)
+        sealed = _sealed_error(text)
         if sealed is None or not (places or sealed.job):
             return text
         with suppress(Closed):
@@ -228,7 +247,7 @@ class Values:
             last_error=None if job.last_error is None else self.open_error(job.last_error, places),
             history=tuple(replace(one, error=self.open_error(one.error, places)) for one in job.history),
             log=tuple(self.open_text(line, "log", places) for line in job.log),
-            known_as=None if job.last_error is None or MARK not in job.last_error else signature(job.last_error),
+            known_as=None if _sealed_error(job.last_error or "") is None else signature(job.last_error),
         )
 
     def close_archived(self, one: Archived) -> Archived:
@@ -294,10 +313,9 @@ class Values:
 
         def error(text: str) -> str:
             if text not in errors:
-                open_ = self.open_error(text, places)
-                errors[text] = (
-                    text if self._is_current(read(text)) or MARK in open_ else self.close_error(open_, job.id, job.id)
-                )
+                sealed, opened = _sealed_error(text), self.open_error(text, places)
+                kept = sealed is not None and (self._is_current(sealed) or opened == text)
+                errors[text] = text if kept else self.close_error(opened, job.id, job.id)
             return errors[text]
 
         def texts(stored: Mapping[str, str], field: str) -> dict[str, str]:
@@ -327,9 +345,9 @@ class Values:
         return self.close_json(opened, field, place, LARGEST_RESULT)
 
     def _again(self, text: str, field: str, place: bytes, places: Sequence[bytes]) -> str:
-        if self._is_current(read(text)) or MARK in (opened := self.open_text(text, field, places)):
-            return text
-        return self.close_text(opened, field, place)
+        sealed, opened = read(text), self.open_text(text, field, places)
+        kept = sealed is not None and (self._is_current(sealed) or opened == text)
+        return text if kept else self.close_text(opened, field, place)
 
     def _again_options(self, job: Job, opened: Options, places: Sequence[bytes]) -> Options:
         """Options with all values under the current key, or as they are if they are, or cannot be opened."""
@@ -494,6 +512,11 @@ def _sealed_in(options: Options) -> Iterator[Envelope | None]:
     for draft in options.then:
         yield read_json(draft.payload)
         yield from _sealed_in(draft.options)
+
+
+def _sealed_error(text: str) -> Envelope | None:
+    """The sealed value of an error, which is its last line."""
+    return read(text.rpartition("\n")[2])
 
 
 def _payload_field(kind: str, tenant: str | None) -> str:
