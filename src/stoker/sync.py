@@ -57,18 +57,25 @@ class LoopThread:
         (Ctrl-C) cancels the awaitable.
         """
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
+            check_no_loop(instead)
+        except StokerError:
             if inspect.iscoroutine(awaitable):
                 awaitable.close()
-            raise StokerError(f"this thread runs an event loop, which a waiting call would block; use {instead} here")
+            raise
         future = asyncio.run_coroutine_threadsafe(_awaited(awaitable), self.loop)
         try:
             return future.result()
         finally:
             future.cancel()
+
+
+def check_no_loop(instead: str) -> None:
+    """Refuse to block a thread that runs an event loop; `instead` names the alternative."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise StokerError(f"this thread runs an event loop, which a waiting call would block; use {instead} here")
 
 
 async def _awaited(awaitable: Awaitable[T]) -> T:

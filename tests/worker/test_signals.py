@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 
 from stoker.app import Stoker
+from stoker.errors import StokerError
 from stoker.model.job import Status
 from stoker.worker import Worker
 from tests.worker.shell import Deployment, until
@@ -135,3 +136,11 @@ def test_the_handlers_that_were_there_come_back() -> None:
         assert {number: signal.getsignal(number) for number in kept} == kept
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.spec("SYNC-02")
+async def test_a_worker_does_not_block_a_loop() -> None:
+    app = Stoker("memory://")
+    with pytest.raises(StokerError, match=r"await worker.serve\(\)"):
+        Worker(app, drain=True).run()
+    await Worker(app, drain=True).serve()

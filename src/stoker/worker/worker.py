@@ -38,6 +38,7 @@ from stoker.outage import Outage
 from stoker.services import ServiceContext, UnderWay
 from stoker.settings import RetentionSettings, WorkerSettings, resolve
 from stoker.stopping import Stopping
+from stoker.sync import check_no_loop
 from stoker.worker.chunks import ChunkLane, ChunkQueue, ChunkRunner, chunk_queues
 from stoker.worker.due_timer import DueTimer
 from stoker.worker.emit_buffer import EmitBuffer
@@ -523,6 +524,7 @@ class Worker:
         """Run in a script, blocking, until interrupted; Ctrl-C drains."""
         from stoker.worker.main import run_worker
 
+        check_no_loop("await worker.serve()")
         run_worker(self)
 
     # --- slots --------------------------------------------------------------------------------------------------
