@@ -39,6 +39,8 @@ ENTRY = re.compile(r"^(?:## (.+)|(?:-|\d+\.) \[([^\]]+)\]\(([^)#]+)\)(?::\s*((?:
 
 FILE = re.compile(r"^(```\w+ )file=(\S+)$", re.MULTILINE)
 """The name of a file above its text; the generator shows it as a title."""
+OUTPUT = re.compile(r"^```text output$", re.MULTILINE)
+"""What the program above it prints."""
 
 
 class Entry(NamedTuple):
@@ -81,7 +83,8 @@ def stage(pages: Path) -> None:
         (pages / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, pages / name)
     for page in pages.rglob("*.md"):
-        page.write_text(FILE.sub(r'\1title="\2"', page.read_text(encoding="utf-8")), encoding="utf-8")
+        text = FILE.sub(r'\1title="\2"', page.read_text(encoding="utf-8"))
+        page.write_text(OUTPUT.sub('```text title="Output"', text), encoding="utf-8")
     (pages / "docs/reference/python.md").write_text(names_page(), encoding="utf-8")
     (pages / "docs/reference/openapi.json").write_text(json.dumps(openapi(), indent=1), encoding="utf-8")
 

@@ -1,12 +1,15 @@
 """Every block in the documentation runs: a page in order, in one namespace, in an empty directory.
 
 A Python block with `file=NAME` is written there, for other blocks to import. In a `console` block the lines after `$`
-are run by a shell, and what they print is compared with the page; `…` stands for any text. A page that takes the
-address of a server from the environment finds a real one there, with a database to itself.
+are run by a shell, and what they print is compared with the page; `…` stands for any text. So is what a Python block
+prints with the `text output` block below it. A page that takes the address of a server from the environment finds a
+real one there, with a database to itself.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import subprocess
 import sys
@@ -25,7 +28,7 @@ from tests.harness.django_settings import unconfigured
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```(python|console)([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(python|console|text(?= output))([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 ANY = "…"
 
 
@@ -101,15 +104,25 @@ def test_the_blocks_of_a_page_run(
 
 def run(path: Path, page: ModuleType) -> None:
     exports: list[str] = []
+    printed = ""
     for block in blocks(path.read_text(encoding="utf-8")):
         if block.language == "console":
             run_commands(block.text, exports)
+        elif block.language == "text":
+            assert fits(printed, block.text), f"line {block.line}: {printed}\nis not\n{block.text}"
         elif block.file is not None:
             Path(block.file).parent.mkdir(parents=True, exist_ok=True)
             Path(block.file).write_text(block.text, encoding="utf-8")
         else:
             # Blank lines in front make a traceback point to the line of the page.
-            exec(compile("\n" * block.line + block.text, str(path), "exec"), vars(page))
+            with contextlib.redirect_stdout(io.StringIO()) as caught:
+                exec(compile("\n" * block.line + block.text, str(path), "exec"), vars(page))
+            printed = caught.getvalue()
+
+
+def fits(printed: str, expected: str) -> bool:
+    """Whether a program printed what the page says."""
+    return re.fullmatch(".*".join(re.escape(part) for part in expected.split(ANY)), printed, re.DOTALL) is not None
 
 
 def run_commands(text: str, exports: list[str]) -> None:
@@ -121,8 +134,7 @@ def run_commands(text: str, exports: list[str]) -> None:
         script = "\n".join([*exports, command])
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
-        pattern = ".*".join(re.escape(part) for part in expected.split(ANY))
-        assert re.fullmatch(pattern, done.stdout, re.DOTALL), f"$ {command}\n{done.stdout}\nis not\n{expected}"
+        assert fits(done.stdout, expected), f"$ {command}\n{done.stdout}\nis not\n{expected}"
 
 
 def commands(text: str) -> list[tuple[str, str]]:
@@ -140,6 +152,16 @@ def commands(text: str) -> list[tuple[str, str]]:
 def test_blocks_are_found_with_their_lines() -> None:
     page = "# Title\n\n```python\na = 1\n```\n\n```sh\nls\n```\n\n```python file=b.py\nb = a\n```\n"
     assert blocks(page) == [Block(3, "python", None, "a = 1\n"), Block(11, "python", "b.py", "b = a\n")]
+
+
+def test_what_a_program_prints_is_compared_with_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    program = "```python\nprint('a', 1)\n```\n\n```text\nnot an output\n```\n\n"
+    page.write_text(f"{program}```text output\na …\n```\n", encoding="utf-8")
+    run(page, ModuleType("page"))
+    page.write_text(f"{program}```text output\nb\n```\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match="line 9: a 1"):
+        run(page, ModuleType("page"))
 
 
 def test_commands_are_compared_with_what_they_print() -> None:
