@@ -21,7 +21,7 @@ from stoker.admin.bulk import Walk, bound_at, check_queue_to_move_to, query_to_c
 from stoker.admin.context import Noun, OperatorContext
 from stoker.admin.letter_walk import LETTER_ACTIONS, LetterWalk, OnLetters, as_text, chosen
 from stoker.admin.preview import MOST, walked
-from stoker.admin.reseal import ResealWalk, sealed_engine
+from stoker.admin.reseal import ResealWalk, sealed_engine, total_of
 from stoker.engines.base import outbox_of
 from stoker.model import ids
 from stoker.model.access import check_search_to_change
@@ -150,13 +150,12 @@ class OperationsAdmin(Noun):
         return await self._store(name, as_text(given), given, counted_at, total)
 
     async def start_reseal(self) -> OperationView:
-        """Store an operation that seals jobs and schedules with the current key, and begin to walk; returns at once.
+        """Store an operation that seals all that is kept with the current key, and begin to walk; returns at once.
 
         An app without a `Seal` is refused.
         """
         engine = await sealed_engine(self._context)
-        total = sum((await engine.operator.census()).by_status().values())
-        return await self._store(RESEAL, "", {}, None, total)
+        return await self._store(RESEAL, "", {}, None, await total_of(engine))
 
     async def _store(
         self, action: str, filter_: str, given: Given, counted_at: datetime | None, total: int | None
@@ -270,7 +269,7 @@ class OperationsAdmin(Noun):
 
     def _walk_of(self, stored: Operation, cursor: str | None) -> Walk | LetterWalk | ResealWalk:
         if stored.action == RESEAL:
-            return ResealWalk(self._context, cursor)
+            return ResealWalk(self._context, cursor, stored.blocked)
         if stored.action in LETTER_ACTIONS:
             return LetterWalk(self._context, stored.action, stored.change, stored.bound, cursor)
         change = on_many(stored.action).making(stored.change, self._context.app.mint)

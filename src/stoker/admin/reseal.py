@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from typing import Final
 
 from stoker.admin.context import OperatorContext
 from stoker.engines.sealed.engine import SealedEngine, seal_of
 from stoker.model.errors import InvalidInput
+from stoker.model.kept import Part
 from stoker.model.query import Query, Tally, read_cursor, write_cursor
 
 PAGE = 200
+JOBS, SCHEDULES = "jobs", "schedules"
+PARTS: Final = (Part.GROUPS, JOBS, SCHEDULES, *(part for part in Part if part is not Part.GROUPS))
+"""In the order of the walk. A group that closes makes jobs, so groups come before these."""
 
 
 async def sealed_engine(context: OperatorContext) -> SealedEngine:
@@ -21,28 +25,45 @@ async def sealed_engine(context: OperatorContext) -> SealedEngine:
     return engine
 
 
-class ResealWalk:
-    """A walk over all jobs, oldest first, and then over the schedules.
+async def total_of(engine: SealedEngine) -> int:
+    """How many jobs, schedules and rows beside them a walk comes past."""
+    jobs: int = sum((await engine.operator.census()).by_status().values())
+    kept: int = sum([await engine.operator.count_kept(part) for part in Part])
+    return jobs + kept + len(await engine.schedules.read())
 
-    `cursor` is the place from which it goes on; None at its beginning and its end.
+
+class ResealWalk:
+    """A walk over everything that is kept, part by part. `blocked` is what an earlier walk could not open.
+
+    `cursor` is the place from which it goes on, such as `letters:[1,7,""]`; None at its beginning and its end.
     """
 
-    def __init__(self, context: OperatorContext, cursor: str | None) -> None:
+    def __init__(self, context: OperatorContext, cursor: str | None, blocked: int = 0) -> None:
         self._context = context
-        self._blocked = 0
+        self._blocked = blocked
         self.cursor = cursor
         self.ended = False
 
     async def step(self) -> Tally:
-        """Seal one page of jobs anew; after the last one the schedules."""
+        """Seal one page anew; at the end the store names the current key alone, if nothing needs another."""
         engine = await sealed_engine(self._context)
-        after = None if self.cursor is None else read_cursor(self.cursor)
-        tally, cursor = await engine.operator.reseal(Query(order="oldest", limit=PAGE, cursor=after))
+        tally = Tally()
+        while tally == Tally() and not self.ended:
+            part, _, place = (self.cursor or f"{PARTS[0]}:").partition(":")
+            tally, behind = await self._page(engine, part, place or None)
+            left = PARTS[PARTS.index(part) + 1 :]
+            self.ended = behind is None and not left
+            self.cursor = f"{part}:{behind}" if behind is not None else f"{left[0]}:" if left else None
         self._blocked += tally.blocked
-        self.cursor, self.ended = None if cursor is None else write_cursor(cursor), cursor is None
-        if not self.ended:
-            return tally
-        more = await engine.schedules.reseal()
-        if not self._blocked:
+        if self.ended and not self._blocked:
             await engine.forget_keys()
-        return replace(tally, changed=tally.changed + more)
+        return tally
+
+    async def _page(self, engine: SealedEngine, part: str, place: str | None) -> tuple[Tally, str | None]:
+        if part == SCHEDULES:
+            return await engine.schedules.reseal(), None
+        if part == JOBS:
+            after = None if place is None else read_cursor(place)
+            tally, cursor = await engine.operator.reseal(Query(order="oldest", limit=PAGE, cursor=after))
+            return tally, None if cursor is None else write_cursor(cursor)
+        return await engine.operator.reseal_kept(Part(part), place, PAGE)

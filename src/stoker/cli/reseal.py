@@ -15,21 +15,22 @@ from stoker.model.humanize import count
 @click.command(epilog=EXIT_CODES)
 @on_target
 def reseal(path: str | None, url: str | None) -> None:
-    """Seal all jobs, their steps and the schedules with the current key of the app, while workers go on.
+    """Seal all that is stored with the current key of the app, while workers go on.
 
     What is stored in plain text is sealed, too. It is an operation: Ctrl-C stops it after its page, and `stoker
-    operations resume` goes on from there. Messages, letters, emitted values and callbacks of open groups keep their
-    key until they are gone, so keep an older key in the app as long as there are such.
+    operations resume` goes on from there. Deploy the new key to everything that enqueues or works before: what a
+    process with the older key alone stores meanwhile keeps that key.
     """
 
     async def run(admin: Operators) -> OperationView:
         started = await admin.operations.start_reseal()
-        with bar("job") as progress:
+        with bar("record") as progress:
             return await finished(admin, started.id, progress)
 
     ended = ask(path, url, run)
     say(f"{ended.id} {ended.state}: {how_far(ended)}")
     say(f"{count(ended.changed, 'record')} sealed with the current key")
     if ended.blocked:
-        say(f"{count(ended.blocked, 'job')} cannot be opened with the keys of this app, and stay as they are", err=True)
+        left = f"{count(ended.blocked, 'record')} cannot be opened with the keys of this app, and stay as they are"
+        say(f"{left}: keep the older keys until those records are gone. `stoker doctor` names them", err=True)
     check_failed(ended)

@@ -30,6 +30,7 @@ from stoker.model.health.facts import Facts
 from stoker.model.ids import JobId
 from stoker.model.job import LEASE as LEASE  # noqa: PLC0414 - engines and tests take it from the contract
 from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
+from stoker.model.kept import Kept, Part
 from stoker.model.next_due import NextDue
 from stoker.model.outbox.consumers import Steering, StreamState
 from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest, NothingDue
@@ -290,6 +291,22 @@ class Operator(Protocol):
         """
         ...
 
+    async def kept(self, part: Part, after: str | None = None, limit: int = 100) -> list[Kept]:
+        """The rows of a part with the places behind `after`, at most `limit`, always in the same order. Empty: `[]`."""
+        ...
+
+    async def count_kept(self, part: Part) -> int:
+        """How many rows a part has."""
+        ...
+
+    async def swap_kept(self, part: Part, swaps: Sequence[tuple[Kept, Kept]]) -> int:
+        """Store the values of rows in another form, each row only while its values are as they were read.
+
+        Returns how many rows were; one that is gone, or was written since, does not hinder the others. A callback that
+        was read before is stored as a job when the call returns, or will be stored in its new form. Empty: 0.
+        """
+        ...
+
     async def expire(self, retention: Retention) -> Expired:
         """Remove up to `limit` finished jobs past their expiry (then those nearest to it, down to `finished`) with
         their events, and old events, points, presences, lapsed named locks, audit entries and operations that were not
@@ -375,11 +392,11 @@ class Steps(Protocol):
         """
         ...
 
-    async def get(self, ids: Sequence[JobId]) -> list[list[Step]]:
+    async def get(self, ids: Sequence[JobId], *, pages: bool = False) -> list[list[Step]]:
         """The rows of jobs, in the order of the ids; each list by `at`, of one instant by name. Nothing stored: `[]`.
 
         What a save, a suspension or a signal has stored before the call is there: a run may decide by it. Pages of
-        emitted values are not among them.
+        emitted values are among them only with `pages`.
         """
         ...
 

@@ -245,7 +245,7 @@ unpack_callbacks = msgspec.json.Decoder(Callbacks).decode
 """What `pack_callbacks` wrote."""
 
 
-def pack_callbacks(group: Group) -> bytes:
+def pack_callbacks(group: Group | Callbacks) -> bytes:
     """The callbacks of a group, its app's `keep` and what it wakes, as engines store them."""
     return _encode(Callbacks(group.then, group.on_failure, group.on_finish, group.keep, group.wakes))
 

@@ -7,13 +7,15 @@ import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from stoker.engines.redis import RedisClusterEngine, RedisEngine, groups
 from stoker.engines.redis.store import Store
 from stoker.model.errors import EngineRefused, EngineUnavailable
-from stoker.model.groups import Group, Swept, into_group, new_group
+from stoker.model.groups import Callbacks, Group, Swept, into_group, new_group, pack_callbacks
 from stoker.model.job import Demand, Draft, Job, Options, Status, Verdict, chain
+from stoker.model.kept import Part
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done
 from stoker.model.query import Move, Selection
@@ -94,6 +96,24 @@ async def test_a_process_killed_between_the_last_end_and_the_callbacks_costs_a_s
     assert await job(engine, then) is not None
     assert (await engine.groups.sweep()).closed == 0
     assert (await read(engine, group)).expires_at is not None
+
+
+@pytest.mark.engine("redis")
+@pytest.mark.spec("SEAL-16")
+async def test_callbacks_of_a_group_that_is_closing_are_stored_before_they_change_their_form(
+    engine: RedisEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow client that has read them finds that they are stored: none comes later in the old form."""
+    then = draft("then", payload=b'"old"')
+    await make(engine, draft(), then=then)
+    await lose_closings(monkeypatch, engine)
+    [kept] = await engine.operator.kept(Part.GROUPS)
+    new = kept._replace(body=pack_callbacks(Callbacks(then=msgspec.structs.replace(then, payload=b'"new"'))))
+    assert await engine.operator.swap_kept(Part.GROUPS, [(kept, new)]) == 1
+    stored = await job(engine, then)
+    assert stored is not None
+    assert stored.payload == b'"old"'
+    assert (await engine.groups.sweep()).closed == 0
 
 
 @pytest.mark.engine("redis")

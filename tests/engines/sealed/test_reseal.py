@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from stoker import PREVIOUS, Seal, Stoker, Unique, chain
+from stoker import PREVIOUS, RESULTS, Outbox, Seal, Stoker, Unique, chain
 from stoker.admin import Admin
 from stoker.admin.reseal import PAGE
+from stoker.engines.base import Feature
 from stoker.engines.sealed.engine import sealed
 from stoker.errors import InvalidInput
+from stoker.outbox import Message, Pace
 from tests.engines.sealed.conftest import KEY, OLDER, Sealable
 from tests.engines.sealed.test_secrets import SECRET, Answer, app_with_tasks
 from tests.harness.apps import drain, working
@@ -26,7 +28,7 @@ async def test_reseal_rotates_everything_under_a_running_worker(store: Sealable)
     await before.close()
     old = app_with_tasks(store, OLD)
     admin = Admin(old)
-    paid = await old.tasks["pay"].enqueue(f"{SECRET} quiet card")  # emitted values keep their key
+    paid = await old.tasks["pay"].enqueue(f"{SECRET} card")
     failed = await old.tasks["fail"].enqueue(f"{SECRET} argument")
     done = await old.tasks["echo"].enqueue(f"{SECRET} done")
     replacing = Unique("k", mode="replace")
@@ -38,7 +40,20 @@ async def test_reseal_rotates_everything_under_a_running_worker(store: Sealable)
     await old.schedule("nightly", old.tasks["echo"].draft(f"{SECRET} schedule"), every=3600)
     await drain(old)
     [copy] = (await admin.jobs.retry(failed.id)).created
+    callback, later = old.tasks["total"].draft(RESULTS), old.draft("echo", [f"{SECRET} member"], delay=3600)
+    failing = old.draft("echo", [f"{SECRET} on failure"], metadata={"who": f"{SECRET} who"})
+    open_ = await old.group([later], then=callback, on_failure=failing)
+    await old.group([old.tasks["echo"].draft("x")], then=old.tasks["echo"].draft(f"{SECRET} callback"))
     await drain(old)
+    streams = Feature.OUTBOX in old.root().features
+    if streams:
+        former, listened = mails(old)
+        for body in ("first", "second", "x" * 3_000):
+            await former.append("key", f"{SECRET} {body}", headers={"trace": f"{SECRET} header"})
+        await drain(old)
+        await former.append("key", f"{SECRET} last", headers={"trace": f"{SECRET} header"})
+        assert len(listened) == 6
+    assert store.holds("~seal1~old~", rows=True)
     await old.close()
 
     both = app_with_tasks(store, BOTH)
@@ -46,15 +61,26 @@ async def test_reseal_rotates_everything_under_a_running_worker(store: Sealable)
     async with working(both):
         ended = await operations.finish((await operations.start_reseal()).id)
     assert (ended.state, ended.blocked) == ("done", 0)
+    assert ended.total is not None and ended.total <= ended.seen
     await both.close()
+    assert not store.holds("~seal1~old~", rows=True)
+    assert not store.holds(SECRET, rows=True)
 
     new = app_with_tasks(store, NEW)
     assert await new.handle(paid.id).signal("approval", Answer(f"{SECRET} answer"))
-    for job in (plain, chained, replaced):
-        await Admin(new).jobs.run_now(job.id)
+    for job in (plain.id, chained.id, replaced.id, later.id):
+        await Admin(new).jobs.run_now(job)
+    mail, heard = mails(new) if streams else (None, [])
     await new.schedule_handle("nightly").run_now()
     await drain(new)
-    assert (await new.handle(paid.id).result()).startswith(f"{SECRET} token of {SECRET} quiet card")
+    assert (await new.handle(paid.id).result()).startswith(f"{SECRET} token of {SECRET} card")
+    assert f"{SECRET} emitted" in repr([event async for event in new.handle(paid.id).watch()])
+    assert await new.handle(callback.id).result() == f"{SECRET} member"
+    assert await new.group_handle(open_.id).results() == [f"{SECRET} member"]
+    if mail is not None:
+        assert heard == [f"{SECRET} last", f"{SECRET} header"]
+        found = [letter.payload for letter in (await mail.letters(status=None)).letters]
+        assert [one[8:13] for one in sorted(found)] == [b"first", b"last\x22", b"secon", b"xxxxx"]
     assert await new.handle(plain.id).result() == f"{SECRET} plain"
     assert (await new.handle(plain.id).refresh()).metadata["who"] == f"{SECRET} who"
     assert await new.handle(done.id).result() == f"{SECRET} done"
@@ -63,11 +89,28 @@ async def test_reseal_rotates_everything_under_a_running_worker(store: Sealable)
     for one in (failed.id, copy):
         assert f"{SECRET} failed with {SECRET} argument" in (await new.handle(one).refresh()).history[0].error
     assert [one.verdict for one in await Admin(new).health.check() if one.name == "seal"] == ["ok"]
-    await new.tasks["fail"].enqueue("again")  # the last error of a kind keeps its key until there is another
-    await drain(new)
+    assert f"{SECRET} failed" in ((await Admin(new).kinds.get("fail")).last_error or "")
     await new.close()
-    assert not store.holds("~seal1~old~", rows=True)
-    assert not store.holds(SECRET, rows=True)
+
+
+def mails(jobs: Stoker) -> tuple[Outbox[str], list[str]]:
+    """A stream with a consumer that listens, and one that sets its key aside."""
+    stream: Outbox[str] = Outbox(jobs, stream="mail")
+    heard: list[str] = []
+
+    @stream.deliver
+    async def listen(message: Message[str]) -> None:
+        heard.extend([message.body, message.headers["trace"]])
+
+    @stream.deliver(attempts=1, then="park")
+    async def park(message: Message[str]) -> None:
+        raise ValueError(f"{SECRET} reason")
+
+    @stream.deliver(attempts=3, pace=Pace(retry_base=3_600, retry_max=3_600))
+    async def hold(message: Message[str]) -> None:
+        raise ValueError(f"{SECRET} held up")
+
+    return stream, heard
 
 
 @pytest.mark.spec("SEAL-14")

@@ -19,6 +19,7 @@ from stoker.engines.memory.events import Timeline
 from stoker.engines.memory.find import Finder
 from stoker.engines.memory.groups import Groups
 from stoker.engines.memory.insert import Inserter, WhenFull
+from stoker.engines.memory.kept import KeptValues
 from stoker.engines.memory.leases import Leases
 from stoker.engines.memory.outbox import Outbox
 from stoker.engines.memory.schedules import Schedules
@@ -69,6 +70,8 @@ class Operator:
         self.alter = alterer.alter
         self.put = alterer.put
         self.expire = alterer.expire
+        kept = KeptValues(access)
+        self.kept, self.count_kept, self.swap_kept = kept.kept, kept.count_kept, kept.swap_kept
 
 
 class MemoryEngine:

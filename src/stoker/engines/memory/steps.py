@@ -28,9 +28,10 @@ class Steps(Facet):
             self._access.ends.saved(saves, verdicts)
         return verdicts
 
-    async def get(self, ids: Sequence[JobId]) -> list[list[Step]]:
+    async def get(self, ids: Sequence[JobId], *, pages: bool = False) -> list[list[Step]]:
         with self._read as store:
-            found = [[row for row in store.steps.get(job, {}).values() if not is_page(row.name)] for job in ids]
+            stored = [store.steps.get(job, {}).values() for job in ids]
+            found = [[row for row in rows if pages or not is_page(row.name)] for rows in stored]
         return [sorted(rows, key=_in_order) for rows in found]
 
     async def emitted(self, job: JobId, after: int = 0) -> list[Step]:

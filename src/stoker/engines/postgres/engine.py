@@ -28,6 +28,7 @@ from stoker.engines.postgres.expire import Sweeper
 from stoker.engines.postgres.find import Finder
 from stoker.engines.postgres.groups import Groups
 from stoker.engines.postgres.insert import Inserter
+from stoker.engines.postgres.kept import KeptValues
 from stoker.engines.postgres.leases import Leases
 from stoker.engines.postgres.letters import LetterBox
 from stoker.engines.postgres.notes import NoteWriter
@@ -79,6 +80,8 @@ class Operator:
         self.alter = alterer.alter
         self.put = alterer.put
         self.expire = Sweeper(store).expire
+        kept = KeptValues(store)
+        self.kept, self.count_kept, self.swap_kept = kept.kept, kept.count_kept, kept.swap_kept
 
 
 class Outbox:

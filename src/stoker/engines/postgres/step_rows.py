@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stoker.engines.postgres.unit_of_work import Unit
 
 _LOCK, _NAMED, _SIGNALED, _PUT = sql("lock_jobs"), sql("steps_named"), sql("steps_signaled"), sql("step_put")
-_LOCK_FREE, _GROUPS = sql("lock_free_jobs"), sql("groups_known")
+_LOCK_FREE, _GROUPS, _LOCKED = sql("lock_free_jobs"), sql("groups_known"), sql("steps_named_locked")
 
 
 def read(row: Row) -> tuple[JobId, Step]:
@@ -38,11 +38,12 @@ def lock(jobs: Iterable[JobId], *, skip: bool = False) -> Exchange[set[JobId]]:
 
 
 def load(unit: Unit, wanted: Wanted) -> Exchange[None]:
-    """Read the wanted rows of locked jobs."""
+    """Read the wanted rows of locked jobs; with jobs that may be finished (`Reseal`) the rows are locked as well."""
     found: list[tuple[JobId, Step]] = []
     if wanted.steps:
         ids, names = zip(*sorted(wanted.steps), strict=True)
-        found += [read(row) for row in (yield _NAMED, (list(ids), list(names)))]
+        named = _LOCKED if wanted.revives else _NAMED
+        found += [read(row) for row in (yield named, (list(ids), list(names)))]
     if wanted.signals:
         ids, names = zip(*sorted(wanted.signals), strict=True)
         lows, highs = zip(*map(span_of, names), strict=True)

@@ -11,6 +11,14 @@ SELECT s.id, s.name, s.state, s.until, s.token, s.at, s.value
 FROM unnest($1::uuid[], $2::text[]) AS u (id, name)
 JOIN stoker.step AS s ON s.id = u.id AND s.name = u.name
 
+-- name: steps_named_locked
+-- Rows that are swapped: a save, which does not lock their job, waits.
+SELECT s.id, s.name, s.state, s.until, s.token, s.at, s.value
+FROM unnest($1::uuid[], $2::text[]) AS u (id, name)
+JOIN stoker.step AS s ON s.id = u.id AND s.name = u.name
+ORDER BY s.id, s.name
+FOR UPDATE OF s
+
 -- name: steps_signaled
 -- The rows that signals have to know: of each job all that are open or early, and all of the name; values of open ones.
 SELECT u.id, s.name, s.state, s.until, s.token, s.at, s.question

@@ -71,8 +71,8 @@ class Steps(Facet):
         return verdicts
 
     @timed(write=False, name="get_steps")
-    async def get(self, ids: Sequence[JobId]) -> list[list[Step]]:
-        rows: list[Row] = await self._store.once("admin", _OF_JOBS, (list(ids),)) if ids else []
+    async def get(self, ids: Sequence[JobId], *, pages: bool = False) -> list[list[Step]]:
+        rows: list[Row] = await self._store.once("admin", _OF_JOBS, (list(ids), "" if pages else '"')) if ids else []
         found: dict[JobId, list[Step]] = {job: [] for job in ids}
         for job, step in map(step_rows.read, rows):
             found[job].append(step)

@@ -1,6 +1,7 @@
 -- name: steps_of_jobs
+-- Rows whose names are behind $2.
 SELECT id, name, state, until, token, at, value FROM stoker.step
-WHERE id = ANY($1::uuid[]) AND name > '"'
+WHERE id = ANY($1::uuid[]) AND name > $2::text
 ORDER BY id, at, name
 
 -- name: pages_of_job

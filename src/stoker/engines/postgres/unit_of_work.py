@@ -184,7 +184,7 @@ class Unit(SqlUnit):
             yield from self._load_revived(places)
         yield from self.load_queues(wanted.queues)
         if wanted.steps:
-            yield from step_rows.load(self, self.missing(Wanted(steps=wanted.steps)))
+            yield from step_rows.load(self, self.missing(Wanted(steps=wanted.steps, revives=wanted.revives)))
 
     def _load_signaled(self, wanted: Wanted) -> Exchange[None]:
         """Lock the jobs that are signaled, and read those that wait, with their rows; others are only looked at.

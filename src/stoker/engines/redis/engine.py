@@ -28,6 +28,7 @@ from stoker.engines.redis.expire import Sweeper
 from stoker.engines.redis.find import Finder, unread
 from stoker.engines.redis.groups import Groups
 from stoker.engines.redis.insert import Inserter
+from stoker.engines.redis.kept import KeptValues
 from stoker.engines.redis.leases import Leases
 from stoker.engines.redis.lost_writes import WriteCounter
 from stoker.engines.redis.notes import NoteWriter
@@ -76,6 +77,8 @@ class Operator:
         self.alter = alterer.alter
         self.put = alterer.put
         self.expire = Sweeper(store).expire
+        kept = KeptValues(store)
+        self.kept, self.count_kept, self.swap_kept = kept.kept, kept.count_kept, kept.swap_kept
 
 
 class RedisEngine:

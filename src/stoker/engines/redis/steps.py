@@ -58,11 +58,11 @@ class Steps(Facet[Store]):
         return verdicts
 
     @timed(write=False, name="get_steps")
-    async def get(self, ids: Sequence[JobId]) -> list[list[Step]]:
+    async def get(self, ids: Sequence[JobId], *, pages: bool = False) -> list[list[Step]]:
         self._store.connection.inside()
         shards = await self._store.shards() if ids else []
         found: dict[JobId, dict[str, Step]] = {job: {} for job in ids}
-        for rows in await spread(shards, lambda shard: _get(self._store, shard, list(found))):
+        for rows in await spread(shards, lambda shard: _get(self._store, shard, list(found), pages=pages)):
             for job, row in rows:
                 found[job][row.name] = row
         return [sorted(found[job].values(), key=_in_order) for job in ids]
@@ -167,9 +167,9 @@ async def _save_in(saves: Sequence[Save], unit: Unit) -> list[Verdict]:
 # --- reading ----------------------------------------------------------------------------------------------------
 
 
-async def _get(store: Store, shard: Shard, ids: Sequence[JobId]) -> list[tuple[JobId, Step]]:
+async def _get(store: Store, shard: Shard, ids: Sequence[JobId], *, pages: bool) -> list[tuple[JobId, Step]]:
     """The rows of those of the jobs that are in a shard."""
-    rows = await of_jobs(store, shard, ids, pages=False)
+    rows = await of_jobs(store, shard, ids, pages=pages)
     return [(name[:16], record_format.read_step(name[16:].decode(), row)) for name, row in rows]
 
 

@@ -24,6 +24,7 @@ from stoker.model.filter import InvalidFilter
 from stoker.model.groups import Closing, Group
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
+from stoker.model.kept import Kept, Part
 from stoker.model.outbox.cursor import Lease, LeaseRequest, NothingDue
 from stoker.model.outbox.delivery import Advance, Advanced
 from stoker.model.outbox.letters import GiveBack, LetterAction, LetterFilter, Letters
@@ -115,17 +116,20 @@ class SealedOperator(Facet):
     async def reseal(self, query: Query) -> tuple[Tally, bytes | None]:
         """Seal the values of a page of jobs with the current key; returns where the next page begins.
 
-        `changed` are sealed with it now, or were already; `blocked` have arguments that cannot be opened.
+        `changed` are sealed with it now, or were already; `blocked` have a value that cannot be opened.
         """
         page: Page = await self._inner.find(query)
-        rows = await self._engine.inner.steps.get([job.id for job in page.jobs])
+        rows = await self._engine.inner.steps.get([job.id for job in page.jobs], pages=True)
         old: list[Job] = []
         new: list[Job] = []
         steps: list[tuple[tuple[Step, Step], ...]] = []
+        closed = 0
         for job, own in zip(await self._inner.get([one.id for one in page.jobs]), rows, strict=True):
             if job is None:
                 continue
+            before = self._values.left
             after, changed = self._values.resealed(job), self._values.resealed_rows(job, own)
+            closed += self._values.left > before
             if after is not None or changed:
                 old.append(job)
                 new.append(after or job)
@@ -134,9 +138,23 @@ class SealedOperator(Facet):
         if old:
             change = Reseal(tuple(old), tuple(new), tuple(steps))
             tally = await self._inner.alter(Selection(tuple(job.id for job in old)), change)
-        closed = sum(why_closed(self._values.open_job(job).payload) is not None for job in page.jobs)
         now = len(page.jobs) - closed - tally.missing
         return Tally(changed=now, blocked=closed, missing=tally.missing), page.cursor
+
+    async def reseal_kept(self, part: Part, after: str | None, limit: int) -> tuple[Tally, str | None]:
+        """Seal the values of a page of a part with the current key; returns where the next page begins."""
+        page: list[Kept] = await self._inner.kept(part, after, limit)
+        swaps: list[tuple[Kept, Kept]] = []
+        closed = 0
+        for kept in page:
+            before = self._values.left
+            sealed = self._values.resealed_kept(part, kept)
+            closed += self._values.left > before
+            if sealed != kept:
+                swaps.append((kept, sealed))
+        gone = len(swaps) - await self._inner.swap_kept(part, swaps)
+        tally = Tally(changed=len(page) - closed - gone, blocked=closed, missing=gone)
+        return tally, page[-1].at if len(page) == limit else None
 
     async def _closed(self, selection: Selection, change: Change) -> Change:
         """The change with what it stores sealed; a copy is told whose values it carries."""
@@ -203,8 +221,8 @@ class SealedSteps(Facet):
         verdicts: list[Verdict] = await self._inner.save([self._values.close_save(one) for one in saves], tx=tx)
         return verdicts
 
-    async def get(self, ids: Sequence[JobId]) -> list[list[Step]]:
-        found: list[list[Step]] = await self._inner.get(ids)
+    async def get(self, ids: Sequence[JobId], *, pages: bool = False) -> list[list[Step]]:
+        found: list[list[Step]] = await self._inner.get(ids, pages=pages)
         opened = [self._values.open_rows(rows, [job]) for job, rows in zip(ids, found, strict=True)]
         closed = [at for at, rows in enumerate(opened) if any(why_closed(row.value) for row in rows)]
         if closed:  # copies carry rows of the jobs that they were made from
@@ -258,16 +276,19 @@ class SealedSchedules(Facet):
         put: Schedule | None = await self._inner.put(sealed, keep_edited=keep_edited, by=by)
         return None if put is None else self._values.open_schedule(put)
 
-    async def reseal(self) -> int:
-        """Seal the arguments of schedules with the current key; returns how many had another.
-
-        Those that code declares are sealed anew when a worker starts.
-        """
-        stale = [one for one in await self._inner.read() if not self._values.is_current(one.template)]
-        edits = [one for one in stale if one.edited or one.source == "api"]
-        for one in edits:
-            await self.put(ScheduleEdit(name=one.name, template=self._values.open_schedule(one).template))
-        return len(edits)
+    async def reseal(self) -> Tally:
+        """Seal the arguments of schedules with the current key; only an edited one stays edited."""
+        closed = changed = 0
+        for one in await self._inner.read():
+            opened = self._values.open_schedule(one)
+            if why_closed(opened.template.payload) is not None:
+                closed += 1
+                continue
+            changed += 1
+            if not self._values.is_current(one.template):
+                edit = ScheduleEdit(name=one.name, template=opened.template)
+                await self.put(edit if one.edited or one.source == "api" else opened)
+        return Tally(changed=changed, blocked=closed)
 
     async def fire(self, tick: Tick, drafts: Sequence[Draft] = ()) -> Fired:
         fired: Fired = await self._inner.fire(tick, [self._values.close_draft(draft) for draft in drafts])
@@ -316,7 +337,9 @@ class SealedOutbox(Facet):
         self, chosen: LetterFilter, action: LetterAction | None = None, *, by: By | None = None
     ) -> Letters:
         if isinstance(action, GiveBack):
-            action = replace(action, reason=self._values.close_error(action.reason, turn_place(chosen)))
+            action = replace(
+                action, reason=self._values.close_error(action.reason, turn_place(chosen.stream, chosen.consumer))
+            )
         found: Letters = await self._inner.letters(chosen, action, by=by)
         return Letters(found.n, tuple(map(self._values.open_letter, found.letters)))
 

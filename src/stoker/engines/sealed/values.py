@@ -11,18 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
+import msgspec
 from msgspec.structs import replace
 
 from stoker.engines.sealed.seal import Closed, Seal
 from stoker.model.archive import Archived
 from stoker.model.errors import InvalidInput, PayloadTooLarge
-from stoker.model.groups import Group
+from stoker.model.groups import Group, pack_callbacks, unpack_callbacks
 from stoker.model.ids import JobId
 from stoker.model.job import LARGEST_PAYLOAD, LINEAGE, ORIGINAL, Claim, Draft, Job, Note, Options, Settlement
+from stoker.model.kept import Kept, Part
 from stoker.model.outbox.consumers import StreamState
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.delivery import Advance, Park, Rejection
-from stoker.model.outbox.letters import Letter, LetterFilter
+from stoker.model.outbox.letters import Letter
 from stoker.model.outbox.stream import LARGEST_MESSAGE, Entry, Message
 from stoker.model.same_error import readable_part, signature
 from stoker.model.schedule import Schedule
@@ -49,6 +51,8 @@ class Values:
 
     def __init__(self, seal: Seal) -> None:
         self.seal = seal
+        self.left = 0
+        """How many values reseals have met that these keys do not open, and left as they were."""
         self.signature = lru_cache(maxsize=1_000)(self._signature)
 
     # --- JSON and texts -----------------------------------------------------------------------------------------
@@ -313,23 +317,15 @@ class Values:
 
         def error(text: str) -> str:
             if text not in errors:
-                sealed, opened = _sealed_error(text), self.open_error(text, places)
-                kept = sealed is not None and (self._is_current(sealed) or opened == text)
-                errors[text] = text if kept else self.close_error(opened, job.id, job.id)
+                errors[text] = self._again_error(text, places, job.id, job.id)
             return errors[text]
-
-        def texts(stored: Mapping[str, str], field: str) -> dict[str, str]:
-            return {
-                name: text if name.startswith(OWN) else self._again(text, f"{field}\0{name}", job.id, places)
-                for name, text in stored.items()
-            }
 
         after = replace(
             job,
             payload=self._again_json(job.payload, opened.payload, _payload_field(job.kind, job.tenant), job.id),
             result=None if job.result is None else self._again_json(job.result, opened.result or b"", "result", job.id),
             options=self._again_options(job, opened.options, places),
-            metadata=texts(job.metadata, "meta"),
+            metadata=self._again_map(job.metadata, "meta", job.id, places),
             last_error=None if job.last_error is None else error(job.last_error),
             history=tuple(replace(one, error=error(one.error)) for one in job.history),
             log=tuple(self._again(line, "log", job.id, places) for line in job.log),
@@ -340,19 +336,43 @@ class Values:
         return sealed is not None and sealed.key == self.seal.current
 
     def _again_json(self, stored: bytes, opened: bytes, field: str, place: bytes) -> bytes:
-        if self._is_current(read_json(stored)) or why_closed(opened) is not None:
+        if self._is_current(read_json(stored)):
+            return stored
+        if why_closed(opened) is not None:
+            self.left += 1
             return stored
         return self.close_json(opened, field, place, LARGEST_RESULT)
 
     def _again(self, text: str, field: str, place: bytes, places: Sequence[bytes]) -> str:
         sealed, opened = read(text), self.open_text(text, field, places)
-        kept = sealed is not None and (self._is_current(sealed) or opened == text)
-        return text if kept else self.close_text(opened, field, place)
+        return text if self._stays(sealed, text, opened) else self.close_text(opened, field, place)
+
+    def _again_error(self, text: str, places: Sequence[bytes], place: bytes, job: JobId | None = None) -> str:
+        sealed, opened = _sealed_error(text), self.open_error(text, places)
+        return text if self._stays(sealed, text, opened) else self.close_error(opened, place, job)
+
+    def _stays(self, sealed: Envelope | None, text: str, opened: str) -> bool:
+        """Is a text under the current key, or one that these keys do not open?"""
+        if sealed is None or self._is_current(sealed):
+            return sealed is not None
+        self.left += opened == text
+        return opened == text
+
+    def _again_map(
+        self, stored: Mapping[str, str], field: str, place: bytes, places: Sequence[bytes]
+    ) -> dict[str, str]:
+        return {
+            name: text if name.startswith(OWN) else self._again(text, f"{field}\0{name}", place, places)
+            for name, text in stored.items()
+        }
 
     def _again_options(self, job: Job, opened: Options, places: Sequence[bytes]) -> Options:
         """Options with all values under the current key, or as they are if they are, or cannot be opened."""
-        if all(map(self._is_current, _sealed_in(job.options))) or opened is job.options:
+        if all(map(self._is_current, _sealed_in(job.options))):
             return job.options
+        if opened is job.options:
+            self.left += 1
+            return opened
         draft = self.close_draft(Draft(job.id, job.kind, options=opened))
         if len(places) == 1 or draft.options.metadata is None:
             return draft.options
@@ -369,6 +389,39 @@ class Values:
             if value != row.value:
                 found.append((row, replace(row, value=value)))
         return tuple(found)
+
+    def resealed_kept(self, part: Part, kept: Kept) -> Kept:
+        """The values of a row beside the jobs under the current key; what cannot be opened stays as it is."""
+        if part is Part.GROUPS:
+            return kept._replace(body=self._again_callbacks(kept.body or b""))
+        place, turn = _message_place(kept.of, kept.id), turn_place(kept.of, kept.consumer)
+        body, headers, error = kept.values
+        if body:
+            body = self._again_json(body, self.try_json(body, "message", [place]), "message", place)
+        if headers:
+            stored = msgspec.json.decode(headers, type=dict[str, str])
+            after = self._again_map(stored, "header", place, [place])
+            headers = headers if after == stored else msgspec.json.encode(after).decode()
+        if error:
+            sealed = _sealed_error(error)
+            job = (None if sealed is None else sealed.job) or bytes(16)  # a plain one is of no job that is known
+            of_kind = part is Part.KINDS
+            error = self._again_error(
+                error, [job] if of_kind else [turn], job if of_kind else turn, job if of_kind else None
+            )
+        return kept._replace(body=body, headers=headers, error=error)
+
+    def _again_callbacks(self, stored: bytes) -> bytes:
+        callbacks = unpack_callbacks(stored)
+        drafts = {name: draft for name in ("then", "on_failure", "on_finish") if (draft := getattr(callbacks, name))}
+        again: dict[str, Draft] = {}
+        for name, draft in drafts.items():
+            if not self.is_current(draft):
+                try:
+                    again[name] = self.close_draft(self.open_draft(draft))
+                except Closed:
+                    self.left += 1
+        return pack_callbacks(replace(callbacks, **again)) if again else stored
 
     def is_current(self, draft: Draft) -> bool:
         """Is a stored draft sealed with the current key, and all behind it?"""
@@ -463,7 +516,7 @@ class Values:
             letter,
             payload=self.close_json(letter.payload, "message", place, LARGEST_MESSAGE) if letter.payload else b"",
             headers=self.close_map(letter.headers, place, "header"),
-            reason=self.close_error(letter.reason, turn_place(letter)),
+            reason=self.close_error(letter.reason, turn_place(letter.stream, letter.consumer)),
         )
 
     def open_letter(self, letter: Letter) -> Letter:
@@ -473,12 +526,12 @@ class Values:
             letter,
             payload=self.try_json(letter.payload, "message", places) if letter.payload else b"",
             headers=self.open_map(letter.headers, places, "header"),
-            reason=self.open_error(letter.reason, [turn_place(letter)]),
+            reason=self.open_error(letter.reason, [turn_place(letter.stream, letter.consumer)]),
         )
 
     def close_advance(self, advance: Advance) -> Advance:
         """The result of a delivery, for the store."""
-        place = turn_place(advance)
+        place = turn_place(advance.stream, advance.consumer)
         return replace(
             advance,
             last_error=None if advance.last_error is None else self.close_error(advance.last_error, place),
@@ -492,7 +545,9 @@ class Values:
         """A cursor from the store."""
         if cursor.last_error is None:
             return cursor
-        return replace(cursor, last_error=self.open_error(cursor.last_error, [turn_place(cursor)]))
+        return replace(
+            cursor, last_error=self.open_error(cursor.last_error, [turn_place(cursor.stream, cursor.consumer)])
+        )
 
     def open_stream(self, state: StreamState) -> StreamState:
         """A stream from the store, with its cursors."""
@@ -542,6 +597,6 @@ def _message_place(stream: str, message: bytes) -> bytes:
     return f"stream\0{stream}\0".encode() + message
 
 
-def turn_place(turn: Advance | Letter | Cursor | LetterFilter) -> bytes:
+def turn_place(stream: str | None, consumer: str | None) -> bytes:
     """What the reason of a failed delivery is bound to: a store takes it from one turn to several letters."""
-    return f"turn\0{turn.stream}\0{turn.consumer}".encode()
+    return f"turn\0{stream}\0{consumer}".encode()

@@ -34,6 +34,7 @@ from stoker.engines.sqlite.expire import Sweeper
 from stoker.engines.sqlite.find import Finder
 from stoker.engines.sqlite.groups import Groups
 from stoker.engines.sqlite.insert import Inserter
+from stoker.engines.sqlite.kept import KeptValues
 from stoker.engines.sqlite.leases import Leases
 from stoker.engines.sqlite.letters import LetterBox
 from stoker.engines.sqlite.outbox import Streams
@@ -81,6 +82,8 @@ class Operator:
         alterer = Alterer(store)
         self.alter, self.put = alterer.alter, alterer.put
         self.expire = Sweeper(store).expire
+        kept = KeptValues(store)
+        self.kept, self.count_kept, self.swap_kept = kept.kept, kept.count_kept, kept.swap_kept
 
 
 class Outbox:

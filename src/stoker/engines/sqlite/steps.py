@@ -48,8 +48,8 @@ class Steps(Facet):
         return verdicts
 
     @timed(write=False, name="get_steps")
-    async def get(self, ids: Sequence[JobId]) -> list[list[Step]]:
-        return await self._store.read(lambda _: get(ids))
+    async def get(self, ids: Sequence[JobId], *, pages: bool = False) -> list[list[Step]]:
+        return await self._store.read(lambda _: get(ids, pages=pages))
 
     @timed(write=False)
     async def emitted(self, job: JobId, after: int = 0) -> list[Step]:
@@ -106,10 +106,10 @@ def _emitted(job: JobId, after: int) -> Exchange[list[Step]]:
     return [read(row) for row in rows]
 
 
-def get(ids: Sequence[JobId]) -> Exchange[list[list[Step]]]:
+def get(ids: Sequence[JobId], *, pages: bool = False) -> Exchange[list[list[Step]]]:
     """Read the rows of jobs, in the order of the ids."""
     found: list[list[Step]] = []
     for job in ids:
-        rows: list[Row] = yield _OF_JOB, (job,)
+        rows: list[Row] = yield _OF_JOB, (job, "" if pages else '"')
         found.append([read(row) for row in rows])
     return found

@@ -11,10 +11,11 @@ ON CONFLICT (seq, name) DO UPDATE SET
 SELECT seq FROM stoker_body WHERE id = ?1
 
 -- name: steps_of_job
+-- Rows whose names are behind ?2.
 SELECT s.name, s.state, s.until, s.token, s.at, s.value
 FROM stoker_body AS b
 CROSS JOIN stoker_steps AS s ON s.seq = b.seq
-WHERE b.id = ?1 AND s.name > '"'
+WHERE b.id = ?1 AND s.name > ?2
 ORDER BY s.at, s.name
 
 -- name: pages_of_job
