@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import random
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -343,9 +343,12 @@ class Fetcher:
     def measure(self, claims: list[Claim]) -> None:
         """Let lanes learn how fast they are from what was finished."""
         now = time.monotonic()
+        if len(self.lanes) == 1:
+            self.lanes[0].measure(len(claims), now)
+            return
+        finished = Counter(claim.queue for claim in claims)
         for lane in self.lanes:
-            mine = len(claims) if len(self.lanes) == 1 else sum(claim.queue in lane.queues for claim in claims)
-            lane.measure(mine, now)
+            lane.measure(sum(map(finished.__getitem__, lane.queues)), now)
 
     @property
     def batch(self) -> int:
