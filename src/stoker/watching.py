@@ -21,7 +21,8 @@ from stoker.model.emitted import Entry, Place, What, entries_of, lines_behind
 from stoker.model.errors import InvalidArgument
 from stoker.model.job import FINISHED, Job, Status
 from stoker.model.redact import EVERYTHING_SHOWN, Redaction
-from stoker.model.time import moment
+from stoker.model.steps import Step
+from stoker.model.time import SECOND, Instant, moment
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE, LAST_PAUSE = 0.1, 1.0
 """Seconds between two readings without news; each pause is twice the one before."""
+
+RECALLED, WRITTEN_WITHIN = 100, 3 * SECOND
+"""Of so many values a watcher that comes back recalls the progress; after so long the record has it, too."""
 
 QUIET = 15.0
 """Seconds after which a stream without news says that it lives."""
@@ -110,20 +114,17 @@ class _Watcher:
         self._state: tuple[Status, int] | None = None
         self._noted: float | None = None  # the record's progress
         self._fraction: float | None = None  # the progress that was told last
-        self._ahead: list[float] = []  # progress told with a text, which the record has not reached yet
+        self._ahead: list[float | None] = []  # progress told with a text, which the record has not reached yet
 
     async def look(self, engine: Engine) -> list[News]:
         """Read the job and return what is new. The record comes first: its last run has emitted before its end."""
         [found] = await engine.operator.get([self._job])
         if found is None:
             raise await not_found(engine, self._job)
-        n = self.place.n
-        # The last page stays for ever: if there is none, the number was never told.
-        rows = await engine.steps.emitted(self._job, n - 1 if self._first and n else n)
-        if self._first and n and not rows:
-            raise InvalidArgument(
-                "after", self._after, f"must be a number that job {ids.text(self._job)} has told; without it, all comes"
-            )
+        n, back = self.place.n, self._first and self.place.n > 0
+        rows = await engine.steps.emitted(self._job, max(n - RECALLED, 0) if back else n)
+        if back:
+            self._recall(rows, found, await engine.now())
         self._first = False
         runs = found.status is Status.RUNNING
         before = self._changed(found) if runs else []
@@ -131,6 +132,20 @@ class _Watcher:
         values += self._unread(max((row.until or 0 for row in rows), default=0))
         rest = [*self._logged(found), *self._progressed(found, values)]
         return [*before, *values, *rest, *(() if runs else self._changed(found))]
+
+    def _recall(self, rows: list[Step], found: Job, now: Instant) -> None:
+        """Take note of the progress that a watcher which comes back was told just now: the record may be behind it."""
+        n = self.place.n
+        if all((row.until or 0) < n for row in rows):  # the last page stays for ever, so the number was never told
+            raise InvalidArgument(
+                "after", self._after, f"must be a number that job {ids.text(self._job)} has told; without it, all comes"
+            )
+        for entry in entries_of(rows, 0):
+            late = entry.attempt == found.attempts and entry.at > now - WRITTEN_WITHIN
+            if entry.n <= n and late and entry.what is What.PROGRESS:
+                self._fraction, *_ = msgspec.json.decode(entry.body)
+                self._ahead.append(self._fraction)
+                self._noted = found.progress
 
     def _value(self, entry: Entry) -> list[News]:
         missed, self.place = entry.n - self.place.n - 1, self.place.at(entry.n)

@@ -44,6 +44,7 @@ def url(tmp_path: Path) -> str:
     @app.task
     async def pay(n: int) -> None:
         await current().step("charge", charge, n)
+        current().emit({"token": "one"})
         raise ValueError("declined")
 
     async def fill() -> None:
@@ -102,10 +103,18 @@ def test_an_export_has_a_filter_and_is_only_for_its_owner(url: str, tmp_path: Pa
     assert "\n" in found[0]["history"][0]["error"]
     assert out.stderr == f"exported {JOBS // 5} jobs\n"
     [paid] = [json.loads(line) for line in run("export", "--url", url, "kind:pay").stdout.splitlines()]
-    assert [(step["name"], step["value"]) for step in paid["steps"]] == [("charge", {"id": 7})]
+    [page, step] = sorted(paid["steps"], key=lambda one: one["name"])
+    assert (step["name"], step["value"]) == ("charge", {"id": 7})
+    assert page["value"][-1][0][-1] == {"token": "one"}
     file = tmp_path / "jobs.jsonl"
     run("export", "--url", url, "-o", str(file))
     assert file.stat().st_mode & 0o777 == 0o600
+    whole = file.read_bytes()
+    refused = run("export", "--url", url, "kind:pay", "-o", str(file))
+    assert (refused.exit_code, file.read_bytes()) == (1, whole)
+    assert "--force overwrites it" in refused.output
+    assert run("export", "--url", url, "kind:pay", "-o", str(file), "--force").exit_code == 0
+    assert len(file.read_bytes().splitlines()) == 1
     assert run("export", "--url", url, "-o", str(tmp_path / "none" / "x")).exit_code == 1
     assert run("export", "--url", url, "kind:sned").exit_code == 2
 

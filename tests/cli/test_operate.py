@@ -169,6 +169,8 @@ def test_an_action_over_a_filter_counts_first(url: str) -> None:
         (["jobs", "show", UNKNOWN], 3, "is not in the store"),
         (["jobs", "show", "seven"], 2, "a UUID, or its first eight digits or more; got 'seven'."),
         (["jobs", "list", "is:daed"], 2, "Did you mean dead?"),
+        (["jobs", "list", "same_error:err_000"], 2, "the name of an error, as in same_error:err_9f1a02c3d4e5"),
+        (["jobs", "list", "same_error:err_000000000000"], 0, "No job that is kept has failed with error err_0000"),
         (["jobs", "list", "is:dead -kind:sned"], 2, "Did you mean send?; got '-kind:sned'. Nothing was done."),
         (["jobs", "delete", "kind:sned", "--yes"], 2, "Did you mean send?; got 'kind:sned'. Nothing was done."),
         (["jobs", "delete", "kind:sned", "--dry-run"], 2, "Did you mean send?"),
@@ -178,6 +180,7 @@ def test_an_action_over_a_filter_counts_first(url: str) -> None:
         (["queues", "show", "maill"], 3, "Did you mean mail?"),
         (["queues", "tune", "mail"], 2, "name at least one setting"),
         (["queues", "tune", "mail", "--rate", "fast"], 2, "as in 100/1m"),
+        (["queues", "tune", "mail", "--rate", "9/fortnight"], 2, "one of the units"),
         (["queues", "tune", "mail", "--keep-done", "soon"], 2, "one of the units"),
         (["queues", "tune", "mail", "--curve", "5s"], 2, "as in 5s..10m"),
         (["queues", "tune", "mail", "--curve", "5..1"], 2, "must not begin with a longer wait than it ends with"),
@@ -527,7 +530,7 @@ async def _metered(app: Stoker) -> None:
 
 @pytest.mark.spec("CLI-23", "BUDGET-25")
 def test_limits_kinds_and_operations_are_shown_and_changed(url: str) -> None:
-    call("limits", "tune", "mailer", "--rate", "60/1m", "--create")
+    call("limits", "tune", "mailer", "--rate", "60/min", "--create")
     [budget] = rows("limits", "list")
     assert (budget["name"], budget["capacity"]) == ("mailer", 60)
     assert call("limits", "drain", "mailer").stdout == "budget mailer is drained\n"
@@ -545,6 +548,7 @@ def test_limits_kinds_and_operations_are_shown_and_changed(url: str) -> None:
     assert requests["measure"] == "requests"
     assert call("limits", "buckets", "llm").stdout.splitlines()[2].startswith("acme\\x1b[2J\ttokens\t60.")
     assert rows("limits", "buckets", "llm", "--key", "none")[1]["tokens"] == 100
+    assert "budget mailer: it has no keys" in call("limits", "buckets", "mailer").stderr
     tuned = call("limits", "tune", "llm", "--measure", "tokens", "--rate", "50/1h").stdout
     assert tuned == "tokens of budget llm is tuned to 50/1h\n"
     assert "requests or tokens" in call("limits", "tune", "llm", "--rate", "50/1h", code=2).output

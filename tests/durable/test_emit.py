@@ -122,6 +122,40 @@ async def test_progress_never_falls_back_to_what_the_record_still_has(jobs: Stok
     assert isinstance(seen[-1], Changed) and seen[-1].status is Status.DONE
 
 
+@IN_MEMORY
+@pytest.mark.spec("WATCH-16")
+async def test_a_watcher_that_comes_back_is_not_told_an_older_fraction(jobs: Stoker) -> None:
+    told, back = asyncio.Event(), asyncio.Event()
+
+    @jobs.task
+    async def climb() -> None:
+        run = current()
+        run.progress(0.1)
+        while (await jobs.handle(run.id).refresh()).progress != 0.1:
+            await asyncio.sleep(0.01)
+        run.progress(0.6, "most")
+        run.emit("a value behind it")
+        await told.wait()
+        run.emit("the watcher is back")
+        await back.wait()
+        run.progress(0.8)
+
+    async with Worker(jobs, poll=0.02):
+        job = await climb.enqueue()
+        async for event in following(job):
+            if isinstance(event, Emitted):
+                break
+        assert isinstance(event, Emitted)
+        told.set()
+        seen = []
+        async with asyncio.timeout(PATIENCE):
+            async for news in job.watch(event.cursor):
+                seen.append(news)
+                if isinstance(news, Emitted):
+                    back.set()
+    assert [one.fraction for one in seen if isinstance(one, Progressed)] in ([0.8], [0.6, 0.8])
+
+
 @pytest.mark.spec("WATCH-02")
 async def test_a_watcher_that_comes_back_misses_nothing(timed_jobs: Stoker) -> None:
     """By the cursor of any event, or by the number of a value, everything behind it comes, once; log lines too."""

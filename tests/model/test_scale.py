@@ -59,7 +59,6 @@ def paused(**settings: Any) -> Queue:
         # without a measured run
         (Work(queue=OPEN, due=110), 110, 10, ()),
         (Work(queue=OPEN, due=100, running=1, oldest=90 * SECOND), 100, 91, ()),
-        (Work(queue=OPEN, due=100, running=1, oldest=90 * SECOND, run_time=SECOND), 100, 10, ()),
         # what the queue holds
         (Work(queue=paused(pause=Pause()), due=100, running=2), 0, 2, ("pause",)),
         (Work(queue=paused(pause=Pause())), 0, 0, ()),
@@ -98,6 +97,22 @@ def test_a_queue_needs_slots_for_what_can_start(
     assert found.held == work.due - claimable
     assert found.processes == -(-slots // 10)
     assert found.run_time == (work.run_time or max(UNMEASURED, work.oldest))
+
+
+@pytest.mark.spec("SCALE-04")
+@pytest.mark.parametrize(
+    ("measured", "running", "run_time", "slots"),
+    [
+        (2, 10, 3_000_166_666, 100),  # two quick runs have ended, ten slow ones go on
+        (50, 10, 71_568_627, 88),
+        (9_999, 1, 1_359_900, 11),  # one slow run among thousands
+        (0, 0, SECOND, 9),
+    ],
+)
+def test_what_runs_now_counts_beside_what_was_measured(measured: int, running: int, run_time: int, slots: int) -> None:
+    oldest = HOUR if running else 0
+    found = need(Work(queue=OPEN, due=90, running=running, oldest=oldest, run_time=SECOND, measured=measured), NOW)
+    assert (found.run_time, found.slots_needed) == (run_time, slots)
 
 
 @pytest.mark.spec("SCALE-01")
@@ -182,9 +197,9 @@ def test_run_times_are_those_of_the_kinds_that_wait() -> None:
         Point("never", "kind_processing", 0, 0),
     ]
     known = run_times(points)
-    assert known == {"mail": 10 * SECOND, "report": HOUR}
-    assert expected_run({"mail": 9, "new": 90}, known) == 10 * SECOND
-    assert expected_run({"mail": 1, "report": 1, "idle": 0}, known) == (HOUR + 10 * SECOND) // 2
+    assert known == {"mail": (10 * SECOND, 4), "report": (HOUR, 2)}
+    assert expected_run({"mail": 9, "new": 90}, known) == known["mail"]
+    assert expected_run({"mail": 1, "report": 1, "idle": 0}, known) == ((HOUR + 10 * SECOND) // 2, 6)
     assert expected_run({"new": 5, "mail": 0}, known) is None
 
 

@@ -50,7 +50,7 @@ async def exported(context: OperatorContext, filter_: Filter) -> AsyncIterator[l
     query = msgspec.structs.replace(as_of(query, now), ended_by=query.ended_by, order="oldest")
     while True:
         page = await engine.operator.find(query)
-        rows = await engine.steps.get([job.id for job in page.jobs])
+        rows = await engine.steps.get([job.id for job in page.jobs], pages=True)
         yield [written(job, steps) for job, steps in zip(page.jobs, rows, strict=True)]
         if page.cursor is None:
             return

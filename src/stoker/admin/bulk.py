@@ -15,9 +15,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from stoker.admin import documents
 from stoker.admin.context import OperatorContext
 from stoker.admin.search import noted
 from stoker.engines.base import Engine
+from stoker.engines.sealed.engine import check_search as check_sealed_search
 from stoker.model import ids
 from stoker.model.access import check_masked_search, check_search, check_search_to_change
 from stoker.model.actions import Given, Making, action_of, allows
@@ -126,6 +128,8 @@ async def question_of(
     if at is None and filter_.has_times:
         at = await engine.now()
     query = filter_.query(at or 0, names, limit=limit, cursor=after, sample=sample)
+    if query is not None and (query.has_texts or query.meta is not None) and await documents.seals(engine):
+        check_sealed_search(query)  # also where this app has no key, and the engine finds nothing
     return Question(query, " ".join(filter_.unknown(names)))
 
 

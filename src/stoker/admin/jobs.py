@@ -171,6 +171,8 @@ class JobsAdmin(Noun):
         page = await search(self._context, query)
         after = None if page.cursor is None else write_cursor(page.cursor)
         jobs = [self._context.listed(one) for one in page.jobs]
+        if filter_.same_error is not None and not (jobs or after or cursor or hint):
+            hint = f"No job that is kept has failed with error {filter_.same_error}. `stoker jobs errors` lists them."
         if not total:
             return JobPage(jobs, after, page.scanned, hint=hint)
         if cursor is None and after is None:

@@ -19,7 +19,7 @@ from stoker.model.job import Status
 from stoker.model.kind_stats import PROCESSING
 from stoker.model.operator_metrics import deliveries
 from stoker.model.query import LARGEST_PAGE, LAST_ID, WAITING, Census, Query, cursor_at
-from stoker.model.scale import TARGET_WAIT, Need, Work, expected_run, need, processes, run_times
+from stoker.model.scale import TARGET_WAIT, Measured, Need, Work, expected_run, need, processes, run_times
 from stoker.model.schedule import Schedule
 from stoker.model.steps import NEVER
 from stoker.model.subqueues import SubqueueView
@@ -118,11 +118,11 @@ class RunTimes:
     """The mean run times of kinds, read again when a minute has closed."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Span] = {}
+        self._known: dict[str, Measured] = {}
         self._asked: set[str] = set()
         self._good_until: Instant = 0
 
-    async def read(self, engine: Engine, now: Instant, kinds: set[str]) -> Mapping[str, Span]:
+    async def read(self, engine: Engine, now: Instant, kinds: set[str]) -> Mapping[str, Measured]:
         """The mean run times of these kinds, as far as they ran lately."""
         if kinds and (now >= self._good_until or not kinds <= self._asked):
             self._asked, self._good_until = kinds, (now // MINUTE + 1) * MINUTE
@@ -193,11 +193,13 @@ async def read_scale(
     needs: list[Need] = []
     for name in chosen:
         due = census.ready(name) + retries[name]
+        expected = expected_run(waiting.get(name, {}), times)
         work = Work(
             queue=settings.get(name) or Queue(name=name),
             due=due,
             running=census.by_status(name)[Status.RUNNING],
-            run_time=expected_run(waiting.get(name, {}), times),
+            run_time=None if expected is None else expected.mean,
+            measured=0 if expected is None else expected.runs,
             oldest=at - census.oldest_running.get(name, at),
             subqueues=await _subqueues(engine, name) if due else (),
             slots=_slots(name, slots, present) * chunks.get(name, 1),

@@ -27,9 +27,12 @@ SHOWN = 10
 @click.command(cls=FilterCommand, epilog=EXIT_CODES)
 @terms_argument("[FILTER]...")
 @click.option("--output", "-o", metavar="FILE", help="Write there, for its owner only, instead of to stdout.")
+@click.option("--force", is_flag=True, help="Overwrite the FILE of -o if it is there already.")
 @on_store
-def export(terms: tuple[str, ...], output: str | None, path: str | None, url: str | None) -> None:
-    """Write jobs as lines of JSON, oldest first, with history, log, metadata, result and steps. Nothing is masked.
+def export(terms: tuple[str, ...], output: str | None, force: bool, path: str | None, url: str | None) -> None:
+    """Write jobs as lines of JSON, oldest first, with history, log, metadata, result, steps and emitted values.
+
+    Nothing is masked.
 
     A running job is written as pending. Groups, events, schedules and settings are not in it. The filter is that of
     `stoker jobs list`.
@@ -44,6 +47,8 @@ def export(terms: tuple[str, ...], output: str | None, path: str | None, url: st
         file.flush()
         return written
 
+    if output is not None and not force and os.path.lexists(output):
+        raise click.ClickException(safe(f"{output} is there already, and stays as it is; --force overwrites it"))
     with _progress("exported") as progress, _file(output) as file:
         written = ask(path, url, lambda admin: call(admin, file, progress))
     say(f"exported {count(written, 'job')}{'' if output is None else f' to {safe(output)}'}", err=True)

@@ -16,7 +16,7 @@ from stoker.model.errors import NotFound
 from stoker.model.filter import WORDS, InvalidFilter
 from stoker.model.humanize import in_words
 from stoker.model.ids import LEAST_DIGITS, parse, shortened
-from stoker.model.same_error import is_fingerprint
+from stoker.model.same_error import PREFIX
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -97,6 +97,6 @@ async def whole(admin: Operators, terms: tuple[str, ...]) -> str:
         term: f"{word}:{await whole_id(admin, term.removeprefix(f'{word}:'))}"
         for term in terms
         for word in ("id", "same_error")
-        if term.startswith(f"{word}:") and not is_fingerprint(term.removeprefix(f"{word}:"))
+        if term.startswith(f"{word}:") and not term.startswith(f"same_error:{PREFIX}")
     }
     return " ".join(ends.get(term, term) for term in terms)

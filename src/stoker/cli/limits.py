@@ -117,7 +117,16 @@ act_on(limits, "clear", _CLEARS, _CLEARED, on=["queue", "limit"], cleared=True)
 @on_store
 def buckets(budget: str, key: str | None, limit: int, as_json: bool, path: str | None, url: str | None) -> None:
     """List the keys of a budget with the tokens that are left, the emptiest first."""
-    found = ask(path, url, lambda admin: admin.limits.buckets(budget, key=key, limit=limit))
+
+    async def call(admin: Operators) -> Sequence[BudgetView]:
+        found = await admin.limits.buckets(budget, key=key, limit=limit)
+        if not found:
+            keyed = any(one.keyed for one in await admin.limits.list() if one.name == budget)
+            none = "no key lacks tokens" if keyed else "it has no keys, and `stoker limits` shows its tokens"
+            hinted(f"budget {safe(budget)}: {none}")
+        return found
+
+    found = ask(path, url, call)
     table(found, {"key": lambda one: safe(one.key or ""), "measure": lambda one: one.measure or "", **TOKENS}, as_json)
 
 

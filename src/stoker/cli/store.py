@@ -327,9 +327,13 @@ def read_moment(option: str, text: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
+_UNITS = {"second": "s", "sec": "s", "minute": "m", "min": "m", "hour": "h", "day": "d"}
+
+
 def read_rate(option: str, text: str) -> Rate:
-    """Read a rate as it is typed, such as 100/1m."""
+    """Read a rate as it is typed, such as 100/1m or 2000/min."""
     number, slash, per = text.partition("/")
+    per = _UNITS.get(per.lower(), per)
     try:
         n = float(number)
         if not slash:

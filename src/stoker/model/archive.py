@@ -1,8 +1,9 @@
 """Jobs as lines of an archive: written by `stoker export`, put into another store by `stoker import`.
 
-A line is one JSON object with everything the store knows of a job: its history, log, metadata and steps too. Instants
-are whole microseconds since 1970, as in the store, so that nothing is rounded. Payload, result and step values stand in
-the line as the JSON they are; what is no JSON in one line stands there as base64, so that it comes back byte by byte.
+A line is one JSON object with everything the store knows of a job: its history, log, metadata, steps and emitted values
+too. Instants are whole microseconds since 1970, as in the store, so that nothing is rounded. Payload, result and step
+values stand in the line as the JSON they are; what is no JSON in one line stands there as base64, so that it comes back
+byte by byte.
 
 What is not carried: events of the timeline, settings of queues, schedules, streams, and groups. A member comes back
 without its group. A job that runs is written as pending, as if its worker had handed it back.

@@ -7,6 +7,9 @@ pause, a cool-down, a rate or a limit holds for longer, need no process: it woul
 jobs of run time `d`. A queue with `c` such jobs, of which `r` more run, needs `(r + c) * d / (w + d)` slots, and never
 fewer than run now. Jobs that take long need a slot each; quick ones share.
 
+*Run times* are measured when runs end, so a few quick ones are known long before the first slow one. What runs now
+counts, too: the longest run as one more measurement, and as one for each that runs while fewer have ended.
+
 *Following.* A supervisor grows to a larger number at once. It shrinks to the largest number of the last while, so that
 a queue which empties and fills again keeps its processes.
 """
@@ -41,15 +44,16 @@ Holder: TypeAlias = Literal["pause", "cooldown", "workers", "rate", "limit"]
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """The work of a queue at one instant.
 
-    `due` are the waiting jobs whose time has come, retries included. `run_time` is the mean of those that wait; None:
-    none was measured. `oldest` is how long the longest run has lasted. `subqueues` are those of the queue, counted.
-    `slots` is how many jobs of the queue one process runs at once.
+    `due` are the waiting jobs whose time has come, retries included. `run_time` is the mean of `measured` runs of the
+    kinds that wait; None: there was none. `oldest` is how long the longest run has lasted. `subqueues` are those of the
+    queue, counted. `slots` is how many jobs of the queue one process runs at once.
     """
 
     queue: Queue
     due: int = 0
     running: int = 0
     run_time: Span | None = None
+    measured: int = 0
     oldest: Span = 0
     subqueues: Sequence[SubqueueView] = ()
     slots: int = 10
@@ -75,7 +79,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 def need(work: Work, now: Instant, wait: Span = TARGET_WAIT) -> Need:
     """What a queue needs so that its jobs start within `wait`. 0 only if none is claimable or runs."""
-    run = max(work.run_time or max(UNMEASURED, work.oldest), 1)
+    run = _run(work)
     claimable, held_by = _starts(work, now, run, 0, wait)
     starts, _ = _starts(work, now, run, wait, wait)
     slots_needed = max(work.running, -(-(work.running + starts) * run // (wait + run)))
@@ -90,6 +94,15 @@ def need(work: Work, now: Instant, wait: Span = TARGET_WAIT) -> Need:
         run_time=run,
         held_by=held_by,
     )
+
+
+def _run(work: Work) -> Span:
+    """How long a run of the queue is expected to take: what was measured, and what runs now."""
+    if work.run_time is None:
+        return max(UNMEASURED, work.oldest)
+    weight = 1 if work.measured >= work.running else work.running
+    mixed = (work.run_time * work.measured + work.oldest * weight) // (work.measured + weight)
+    return max(work.run_time, mixed, 1)
 
 
 def _starts(work: Work, now: Instant, run: Span, places: Span, tokens: Span) -> tuple[int, tuple[Holder, ...]]:
@@ -145,20 +158,30 @@ def processes(needs: Iterable[Need], *, shared: int | None = None, awaited: bool
     return max(found, int(awaited))
 
 
-def run_times(points: Iterable[Point]) -> dict[str, Span]:
+class Measured(NamedTuple):
+    """A mean run time, and of how many runs it is."""
+
+    mean: Span
+    runs: int
+
+
+def run_times(points: Iterable[Point]) -> dict[str, Measured]:
     """The mean of some measured times, by what the points are of."""
     sums: dict[str, tuple[float, int]] = {}
     for one in points:
         total, n = sums.get(one.queue, (0.0, 0))
         sums[one.queue] = total + one.sum, n + one.count
-    return {name: round(total / n) for name, (total, n) in sums.items() if n}
+    return {name: Measured(round(total / n), n) for name, (total, n) in sums.items() if n}
 
 
-def expected_run(jobs: Mapping[str, int], known: Mapping[str, Span]) -> Span | None:
+def expected_run(jobs: Mapping[str, int], known: Mapping[str, Measured]) -> Measured | None:
     """The mean run time of so many jobs of each kind; kinds that were never measured do not count. None: none was."""
     measured = {kind: n for kind, n in jobs.items() if kind in known and n > 0}
     total = sum(measured.values())
-    return round(sum(known[kind] * n for kind, n in measured.items()) / total) if total else None
+    if not total:
+        return None
+    mean = round(sum(known[kind].mean * n for kind, n in measured.items()) / total)
+    return Measured(mean, sum(known[kind].runs for kind in measured))
 
 
 # --- following ------------------------------------------------------------------------------------------------------

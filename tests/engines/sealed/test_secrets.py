@@ -339,11 +339,13 @@ async def test_what_was_stored_before_is_still_read(store: Sealable) -> None:
 async def test_a_search_inside_is_refused_by_name(store: Sealable) -> None:
     jobs = app_with_tasks(store)
     await jobs.enqueue(jobs.draft("echo", ["x"]))
-    admin = Admin(jobs)
+    admin, plain = Admin(jobs), store.plain_app()
     for word in ("payload:x", "error:x", "meta:who=me", "x"):
         name = word.partition(":")[0] if ":" in word else "text"
-        with pytest.raises(InvalidFilter, match=f"^{name}: looks into what is sealed"):
-            await admin.jobs.find(word)
+        for asking in (admin, Admin(plain)):  # also where the app has no key
+            with pytest.raises(InvalidFilter, match=f"^{name}: looks into what is sealed"):
+                await asking.jobs.find(word)
+    await plain.close()
     with pytest.raises(InvalidFilter):
         await admin.operations.start("cancel", "payload:x")
     assert len((await admin.jobs.find("kind:echo")).jobs) == 1
