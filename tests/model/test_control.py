@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -280,7 +281,7 @@ def test_shares_add_up_and_differ_by_one_at_most(total: int, hosts: list[str]) -
         assert shares(total, hosts[::-1]) == split
 
 
-@pytest.mark.spec("WORKER-27")
+@pytest.mark.spec("WORKER-27", "ORDER-09")
 def test_a_limited_queue_is_shared_by_those_who_serve_it_and_show_themselves() -> None:
     def shown(worker: str, **more: object) -> Presence:
         fields: dict[str, object] = {"host": "h", "pid": 1, "queues": {"mail": 5}, "seen_at": 100 * SECOND, **more}
@@ -297,6 +298,9 @@ def test_a_limited_queue_is_shared_by_those_who_serve_it_and_show_themselves() -
     ]
     assert share_of("a", limited, [shown("a"), *others]) == 5
     assert share_of("a", limited, [shown("a"), shown("late", seen_at=100 * SECOND - SHOWN_WITHIN)]) == 3
+    quiet = shown("b", state="quiet")
+    assert [share_of(worker, limited, [shown("a"), quiet]) for worker in "ab"] == [5, 0]
+    assert share_of("a", limited, [shown("a"), msgspec.structs.replace(quiet, running=1)]) == 3
     assert share_of("a", limited, []) == 0
     assert share_of("a", Queue(name="mail", workers=0), [shown("a")]) == 0
 

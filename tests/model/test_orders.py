@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from stoker.model import orders
 from stoker.model.control import STOPPED, Presence
 from stoker.model.errors import InvalidArgument, NotFound, WrongState
-from stoker.model.orders import LARGEST_REPORT, Orders, StackReport, Stand, encode, ordered, read
+from stoker.model.orders import LAPSES, LARGEST_REPORT, Orders, StackReport, Stand, encode, ordered, read
 from stoker.model.time import SECOND
 
 NOW = 1_800_000_000_000_000
@@ -19,14 +19,26 @@ def presence(worker: str, **given: object) -> Presence:
 @pytest.mark.spec("ORDER-06")
 def test_each_order_is_taken_once_and_all_between_two_renewals_are() -> None:
     first = ordered(None, "w", "quiet", NOW)
-    assert (orders.new_work(first, None), orders.new_stack(first, None)) == ("quiet", None)
-    assert orders.new_work(first, first) is None
+    assert (orders.new_work(first, None, NOW), orders.new_stack(first, None, NOW)) == ("quiet", None)
+    assert orders.new_work(first, first, NOW) is None
     both = ordered(first, "w", "stack", NOW + 5)
-    assert (orders.new_work(both, None), orders.new_stack(both, None)) == ("quiet", NOW + 5)
-    assert (orders.new_work(both, first), orders.new_stack(both, first)) == (None, NOW + 5)
-    assert orders.new_stack(both, both) is None
+    assert (orders.new_work(both, None, NOW), orders.new_stack(both, None, NOW)) == ("quiet", NOW + 5)
+    assert (orders.new_work(both, first, NOW), orders.new_stack(both, first, NOW)) == (None, NOW + 5)
+    assert orders.new_stack(both, both, NOW) is None
     again = ordered(ordered(both, "w", "resume", NOW), "w", "stack", NOW)
-    assert (orders.new_work(again, both), orders.new_stack(again, both)) == ("resume", NOW + 6), "at the same instant"
+    assert (orders.new_work(again, both, NOW), orders.new_stack(again, both, NOW)) == ("resume", NOW + 6), (
+        "at the same instant"
+    )
+
+
+@pytest.mark.spec("ORDER-09")
+def test_an_order_that_is_not_taken_in_time_lapses() -> None:
+    both = ordered(ordered(None, "w", "stop", NOW), "w", "stack", NOW)
+    for later, taken in ((LAPSES, ("stop", NOW)), (LAPSES + 1, (None, None))):
+        assert (orders.new_work(both, None, NOW + later), orders.new_stack(both, None, NOW + later)) == taken
+    assert ordered(both, "w", "quiet", NOW + LAPSES + 1).work == "quiet"
+    with pytest.raises(WrongState):
+        ordered(both, "w", "quiet", NOW + LAPSES)
 
 
 @pytest.mark.spec("ORDER-06")

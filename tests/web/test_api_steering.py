@@ -144,7 +144,8 @@ async def test_a_worker_is_told_by_calls(app: Stoker, client: Client) -> None:
     await beat(app)
     engine = await app.engine()
     told = await send(client, "POST", "/workers/w/quiet", {"reason": "bad disk"})
-    assert (told.status_code, told.json()) == (200, {"worker": "w", "order": "quiet", "note": ""})
+    answer = {"worker": "w", "order": "quiet", "lapses_at": "2030-01-01T00:10:00Z", "note": ""}
+    assert (told.status_code, told.json()) == (200, answer)
     assert (await send(client, "POST", "/workers/w/resume")).json()["order"] == "resume"
     assert (await client.get("/api/v1/workers/w/stack")).status_code == 404
     assert (await send(client, "POST", "/workers/w/stack")).status_code == 200

@@ -24,6 +24,7 @@ from stoker.model.findings import Acknowledgement
 from stoker.model.operations import Operation
 from stoker.model.orders import Orders, StackReport
 from stoker.model.releases import Release
+from stoker.model.seal import MARK
 from stoker.model.tokens import AccessToken, Session
 
 T = TypeVar("T", AccessToken, Session, Operation, ErrorRecord, Acknowledgement, Release, Orders, StackReport)
@@ -128,8 +129,11 @@ async def put_orders(
 
 
 async def stacks(engine: Engine) -> list[StackReport]:
-    """Where the handlers of workers stood that were asked lately, by worker."""
-    return sorted(await _read(engine, STACKS, StackReport), key=lambda one: one.worker)
+    """Where the handlers of workers stood that were asked lately, by worker, as far as this app can open it."""
+    stored = await engine.documents.read(STACKS)
+    found = [one if isinstance(one, str) else bytes(one).decode() for one in stored]
+    readable = [msgspec.json.decode(one, type=StackReport) for one in found if MARK not in one[:10]]
+    return sorted(readable, key=lambda one: one.worker)
 
 
 async def drop(engine: Engine, old: Orders | StackReport) -> None:

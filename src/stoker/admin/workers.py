@@ -91,10 +91,14 @@ class WorkerDetail(WorkerView, frozen=True, kw_only=True):
 
 
 class OrderView(msgspec.Struct, frozen=True, kw_only=True):
-    """An order that a worker takes with its next renewal; `note` says so if it has not shown itself lately."""
+    """An order that a worker takes with its next renewal, if that comes before `lapses_at`.
+
+    `note` says what becomes of it if the worker has not shown itself lately.
+    """
 
     worker: str
     order: Verb
+    lapses_at: datetime
     note: str = ""
 
 
@@ -179,8 +183,9 @@ class WorkersAdmin(Noun):
         its running jobs within its grace and hands the rest back. `worker` may be shortened. Raises `NotFound`, and
         `WrongState` if the worker has stopped or was told to.
         """
-        found, _, now = await self._order(worker, order, reason)
-        return OrderView(worker=found.worker, order=order, note=orders.outlook(found, now))
+        found, given, now = await self._order(worker, order, reason)
+        lapses = moment((given.stack_at if order == "stack" else given.work_at) + orders.LAPSES)
+        return OrderView(worker=found.worker, order=order, lapses_at=lapses, note=orders.outlook(found, now))
 
     async def stack(
         self, worker: str, *, reason: str | None = None, within: float = ANSWERS_WITHIN

@@ -326,11 +326,13 @@ def shares(total: int, hosts: list[str]) -> dict[str, int]:
 def share_of(worker: str, queue: Queue, presences: Sequence[Presence]) -> int | None:
     """How many slots of a queue are this worker's by `Tuning.workers`; None: the queue is not limited.
 
-    A worker that serves the queue reports itself every few seconds; one that no longer does has no share.
+    A worker that serves the queue reports itself every few seconds; one that no longer does has no share. Nor has a
+    quiet one, once nothing runs there any more.
     """
     if queue.workers is None:
         return None
-    serving = [one.worker for one in live(presences) if queue.name in one.queues]
+    present = [one for one in live(presences) if queue.name in one.queues]
+    serving = [one.worker for one in present if one.state != QUIET or one.running]
     return shares(queue.workers, serving).get(worker, 0)
 
 

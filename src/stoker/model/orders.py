@@ -3,7 +3,8 @@
 The store keeps what a worker was told as one document under its id, and each renewal of the worker's lease returns it:
 an order needs no connection to the worker, and one whose reply was lost comes again with the next renewal. The worker
 tells a new order from one that it has taken by its instant. A worker that is taken for dead gets another id, so its
-orders are dropped with it.
+orders are dropped with it. An order that a frozen worker does not take in time lapses: who gave it has long since acted
+in another way.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ LARGEST_REPORT: Final = 128 * 1024
 
 KEPT: Final[Span] = 10 * MINUTE
 """How long a report stays in the store."""
+
+LAPSES: Final[Span] = 10 * MINUTE
+"""How long after it was given a worker takes an order."""
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,20 +82,26 @@ def ordered(before: Orders | None, worker: str, verb: Verb, now: Instant) -> Ord
     before = before or Orders(worker=worker)
     if verb == "stack":
         return replace(before, stack_at=max(now, before.stack_at + 1))
-    if before.work == "stop":
+    if before.work == "stop" and not lapsed(before.work_at, now):
         raise WrongState(f"worker {worker}", "stopping", verb)
     return replace(before, work=verb, work_at=max(now, before.work_at + 1))
 
 
-def new_work(orders: Orders, taken: Orders | None) -> Work | None:
+def lapsed(given: Instant, now: Instant) -> bool:
+    """Whether an order that was not taken yet is taken no more."""
+    return now - given > LAPSES
+
+
+def new_work(orders: Orders, taken: Orders | None, now: Instant) -> Work | None:
     """Return what a worker has to do that has taken some orders already; None: nothing new."""
-    return orders.work if taken is None or orders.work_at != taken.work_at else None
+    new = taken is None or orders.work_at != taken.work_at
+    return orders.work if new and not lapsed(orders.work_at, now) else None
 
 
-def new_stack(orders: Orders, taken: Orders | None) -> Instant | None:
+def new_stack(orders: Orders, taken: Orders | None, now: Instant) -> Instant | None:
     """Return the instant of a question for stacks that was not answered yet."""
     before = 0 if taken is None else taken.stack_at
-    return orders.stack_at if orders.stack_at != before else None
+    return orders.stack_at if orders.stack_at != before and not lapsed(orders.stack_at, now) else None
 
 
 def report(worker: str, asked: Instant, at: Instant, stands: Sequence[Stand]) -> StackReport:
@@ -145,6 +155,7 @@ def outlook(one: Presence, now: Instant) -> str:
     ago = span((now - one.seen_at) // SECOND * SECOND)
     return (
         f"Worker {one.worker} has not shown itself for {ago}: it is frozen, dead or cut off from the store, or a "
-        "handler blocks its event loop. It takes the order when it renews its lease. If another worker takes over its "
+        f"handler blocks its event loop. It takes the order when it renews its lease within {span(LAPSES)}, and not "
+        "later. If another worker takes over its "
         f"jobs before, which it may after the lease of {span(one.lease)}, the order is dropped."
     )

@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -188,7 +189,8 @@ class LeaseKeeper:
             if asked == self._state.id:  # else the worker has yet to drop the claims that other workers have
                 self._claims.safe_until = self._end_of(asked_at)
             self._call_worker(self._reports.renewed, renewal, reasons)
-            self._orders.take(asked, renewal.orders)
+            with suppress(StokerError):  # the next renewal brings them again
+                await self._orders.take(asked, renewal.orders)
         else:
             self._call_worker(self._reports.lease_lost, asked, fresh, self._end_of(asked_at))
         return True

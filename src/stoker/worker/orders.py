@@ -51,13 +51,14 @@ class OrderTaker:
         self._told: dict[str, bytes] = {}
         self._answers: set[asyncio.Task[None]] = set()
 
-    def take(self, worker: str, stored: bytes | str | None) -> None:
-        """Do what is new in the orders that a renewal of this worker returned."""
+    async def take(self, worker: str, stored: bytes | str | None) -> None:
+        """Do what is new in the orders that a renewal of this worker returned; raises if the store is away."""
         orders = read(stored)
         if orders is None or orders == self._taken:
             return
+        now = await self._engine.now()
         before = self._taken if self._taken is not None and self._taken.worker == worker else None
-        work, asked = new_work(orders, before), new_stack(orders, before)
+        work, asked = new_work(orders, before, now), new_stack(orders, before, now)
         self._taken = orders
         if work is not None:
             with suppress(RuntimeError):  # the worker's loop is closed

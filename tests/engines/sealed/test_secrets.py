@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 import pytest
 
-from stoker import PREVIOUS, RESULTS, JobFailed, Outbox, Reject, Seal, Status, Stoker, Unique, chain, current
+from stoker import PREVIOUS, RESULTS, JobFailed, JobHandle, Outbox, Reject, Seal, Status, Stoker, Unique, chain, current
 from stoker.admin import Admin
 from stoker.engines.base import Feature
 from stoker.engines.sealed.values import Values
@@ -20,7 +21,7 @@ from stoker.model.seal import CLOSED, MARK, why_closed, written
 from stoker.outbox import Message
 from stoker.watching import Changed, Missed
 from tests.engines.sealed.conftest import FEW, KEY, OLDER, Sealable
-from tests.harness.apps import drain
+from tests.harness.apps import PATIENCE, drain, working
 
 SECRET = "S3CRET"
 """In everything that must not be found in a store."""
@@ -332,6 +333,38 @@ async def test_what_was_stored_before_is_still_read(store: Sealable) -> None:
         await job.result()
     await before.close()
     await jobs.close()
+
+
+@pytest.mark.spec("SEAL-17")
+@pytest.mark.parametrize("store", FEW, indirect=True)
+async def test_stacks_are_sealed_and_gone_after_a_rotation(store: Sealable) -> None:
+    """A line of code may hold what only the app knows; without the key there is no report."""
+    jobs, plain, go = store.app(), store.plain_app(), asyncio.Event()
+
+    @jobs.task
+    async def hang() -> None:
+        await asyncio.wait_for(go.wait(), 47_11_08_15)
+
+    async with working(jobs) as worker:
+        job = await hang.enqueue()
+        await until_running(job)
+        reports = [await Admin(jobs).workers.stack(worker.id) for _ in range(2)]
+        assert all(report is not None and "47_11_08_15" in report.stands[0].stack for report in reports)
+        assert await Admin(jobs).workers.last_stack(worker.id) == reports[1], "it replaces the first"
+        assert await Admin(plain).workers.last_stack(worker.id) is None
+        assert not store.holds("47_11_08_15")
+        operations = Admin(jobs).operations
+        await operations.finish((await operations.start_reseal()).id)
+        assert await Admin(jobs).workers.last_stack(worker.id) is None
+        go.set()
+    await plain.close()
+    await jobs.close()
+
+
+async def until_running(job: JobHandle[Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while (await job.refresh()).status is not Status.RUNNING:
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.spec("SEAL-06")

@@ -13,11 +13,11 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from stoker.engines.base import SEALS, Engine, Transaction
+from stoker.engines.base import SEALS, STACKS, Engine, Transaction
 from stoker.engines.sealed.seal import Seal
 from stoker.engines.sealed.values import Values, schedule_place, turn_place
 from stoker.model.archive import Archived, Put
-from stoker.model.audit import By
+from stoker.model.audit import By, Deed
 from stoker.model.errors import EngineBusy, EngineReadOnly, EngineRefused, InvalidInput
 from stoker.model.events import Event, Point
 from stoker.model.filter import InvalidFilter
@@ -306,6 +306,32 @@ class SealedTimeline(Facet):
         return recorded
 
 
+class SealedDocuments(Facet):
+    """Documents, of which the stacks of handlers are sealed: they show lines of the app's code."""
+
+    async def read(self, kind: str) -> Sequence[bytes | str]:
+        found: Sequence[bytes | str] = await self._inner.read(kind)
+        if kind != STACKS:
+            return found
+        return [opened for one in found if (opened := self._values.open_stack(one)) is not None]
+
+    async def swap(
+        self, kind: str, name: str, before: bytes | None, after: bytes | None, *, by: tuple[By, Deed] | None = None
+    ) -> bool:
+        if kind == STACKS:
+            if before is not None:  # what is stored is another text each time
+                stored: Sequence[bytes | str] = await self._inner.read(kind)
+                before = next((as_bytes(one) for one in stored if self._values.open_stack(one) == before), before)
+            after = None if after is None else self._values.close_stack(after)
+        swapped: bool = await self._inner.swap(kind, name, before, after, by=by)
+        return swapped
+
+
+def as_bytes(document: bytes | str) -> bytes:
+    """A document as it is swapped."""
+    return document.encode() if isinstance(document, str) else bytes(document)
+
+
 class SealedOutbox(Facet):
     """Streams, inboxes and held claims."""
 
@@ -364,6 +390,7 @@ class SealedEngine:
         self.steps = SealedSteps(self, inner.steps)
         self.schedules = SealedSchedules(self, inner.schedules)
         self.timeline = SealedTimeline(self, inner.timeline)
+        self.documents = SealedDocuments(self, inner.documents)
         self.outbox = None if inner.outbox is None else SealedOutbox(self, inner.outbox)
 
     def __getattr__(self, name: str) -> Any:
@@ -381,7 +408,9 @@ class SealedEngine:
                 await self.inner.documents.swap(SEALS, key, None, msgspec.json.encode(key))
 
     async def forget_keys(self) -> None:
-        """Let the store name the current key alone: no job and no schedule in it needs another."""
+        """Let the store name the current key alone: no record needs another. Stacks, which are short-lived, go."""
+        for stack in await self.documents.read(STACKS):
+            await self.documents.swap(STACKS, msgspec.json.decode(stack)["worker"], as_bytes(stack), None)
         for key in map(msgspec.json.decode, await self.inner.documents.read(SEALS)):
             if key != self.values.seal.current:
                 await self.inner.documents.swap(SEALS, key, msgspec.json.encode(key), None)

@@ -490,6 +490,19 @@ class Values:
             template = replace(schedule.template, payload=as_json(f"{CLOSED}{error}"))
         return replace(schedule, template=template)
 
+    # --- stacks ---------------------------------------------------------------------------------------------------
+
+    def close_stack(self, report: bytes) -> bytes:
+        """Where handlers stand, for the store; the report names its worker itself."""
+        return as_json(self.seal.close(report, "stacks", b""))
+
+    def open_stack(self, stored: bytes | str) -> bytes | None:
+        """What `close_stack` wrote, or a plain report; None: it cannot be opened."""
+        raw = stored.encode() if isinstance(stored, str) else bytes(stored)
+        with suppress(Closed):
+            return self.open_json(raw, "stacks", [b""])
+        return None
+
     # --- messages -----------------------------------------------------------------------------------------------
 
     def close_entry(self, stream: str, entry: Entry) -> Entry:
