@@ -34,6 +34,8 @@ SHELVES = {
     "Reference": "docs/reference",
     "Explanation": "docs/explanation",
 }
+CONTRIBUTORS = "For contributors"
+"""A group of any shelf whose pages are not in its tab but under *Project*."""
 ENTRY = re.compile(r"^(?:## (.+)|(?:-|\d+\.) \[([^\]]+)\]\(([^)#]+)\)(?::\s*((?:.|\n(?=  ))*))?)$", re.MULTILINE)
 
 
@@ -41,6 +43,26 @@ FILE = re.compile(r"^(```\w+ )file=(\S+)$", re.MULTILINE)
 """The name of a file above its text; the generator shows it as a title."""
 OUTPUT = re.compile(r"^```text output$", re.MULTILINE)
 """What the program above it prints."""
+
+
+GIVEN = {
+    "Context",
+    "Draft",
+    "FailedRun",
+    "Job",
+    "JobHandle",
+    "Receipt",
+    "Schedule",
+    "Status",
+    "Step",
+    "Task",
+    "Transition",
+}
+"""Classes that Stoker makes and users are given: how they are made is not for them."""
+MODULES = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])")
+"""Modules in front of the names of types."""
+CODE = re.compile(r"^```python.*?^```|`[^`]+`", re.DOTALL | re.MULTILINE)
+WIDTH = 92
 
 
 class Entry(NamedTuple):
@@ -102,7 +124,8 @@ def shelf(folder: str) -> Iterator[Entry]:
 def configuration() -> str:
     """What the generator is to do: the navigation is that of the shelves."""
     about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    nav: list[object] = [{"Stoker": "README.md"}]
+    nav: list[object] = [{"Home": "README.md"}]
+    inside: list[object] = [{"How to contribute": "CONTRIBUTING.md"}, {"Recipes": "RECIPES.md"}]
     for name, folder in SHELVES.items():
         groups: dict[str, list[object]] = {"": [f"{folder}/README.md"]}
         for entry in shelf(folder):
@@ -110,8 +133,10 @@ def configuration() -> str:
         if name == "Reference":
             groups["In code"].append({"Every public name": "docs/reference/python.md"})
         plain = groups.pop("")
+        inside += groups.pop(CONTRIBUTORS, [])
         nav.append({name: [*plain, *({group: pages} for group, pages in groups.items())]})
-    nav.append({"Project": [{path.removesuffix(".md"): path} for path in BESIDE[1:]]})
+    beside = {"Changelog": "CHANGELOG.md", "Security": "SECURITY.md", "Benchmarks": "benchmarks/README.md"}
+    nav.append({"Project": [*({title: file} for title, file in beside.items()), {CONTRIBUTORS: inside}]})
     return f"""[project]
 site_name = "Stoker"
 site_description = {json.dumps(about["description"])}
@@ -123,6 +148,7 @@ nav = {toml(nav)}
 font = false
 language = "en"
 features = ["navigation.tabs", "navigation.sections", "navigation.top", "content.code.copy", "search.highlight"]
+icon.logo = "lucide/flame"
 
 [[project.theme.palette]]
 media = "(prefers-color-scheme: light)"
@@ -149,35 +175,101 @@ def toml(value: object) -> str:
 
 def names_page() -> str:
     """Every name that `stoker` exports, with its signature and docstring."""
-    parts = [
-        "# Every public name\n\nImported from `stoker`. Made from the code: other pages of the reference explain it."
-    ]
+    about = "This page is generated from the code; each name links to the page that explains it."
+    parts = [f"# Every public name\n\nImport these names from `stoker`. {about}"]
     parts += [name_part(name) for name in sorted({*stoker.__all__, *stoker.ON_USE}, key=str.lower)]
     return "\n\n".join(parts) + "\n"
 
 
 def name_part(name: str) -> str:
     found = getattr(stoker, name)
-    lines = [f"## {name}", signature(name, found), document(found)]
-    if inspect.isclass(found):
-        for method, value in inspect.getmembers(found, callable):
-            text = document(value) if not method.startswith("_") and method in vars(found) else ""
-            if text:
-                lines.append(f"### {name}.{method}\n\n{signature(method, value)}\n\n{text}")
+    there = [one for one in sections() if name in one.heading.split(", ")]
+    page = there[0].page if len(there[0].heading) < WIDTH else "[errors](errors.md)"
+    lines = [f"## {name}", "" if name in GIVEN else signature(name, found), document(found), f"Explained in {page}."]
+    if inspect.isclass(found) and not issubclass(found, BaseException):
+        known = {word for one in there for code in CODE.findall(one.text) for word in re.findall(r"\w+", code)}
+        members = {
+            member: value
+            for member, value in inspect.getmembers(found)
+            if member in known and not member.startswith("_") and document(value)
+        }
+        read = [f"| `{member}` | {cell(value)} |" for member, value in members.items() if is_attribute(value)]
+        if read:
+            lines.append("\n".join(["| Attribute | |", "|---|---|", *read]))
+        for member, value in members.items():
+            if not is_attribute(value):
+                lines.append(f"### {name}.{member}\n\n{signature(member, value)}\n\n{document(value)}")
     return "\n\n".join(line for line in lines if line)
 
 
+class Section(NamedTuple):
+    """A section of the reference: a link to it, its heading and its text. What it does not mention is internal."""
+
+    page: str
+    heading: str
+    text: str
+
+
+@functools.cache
+def sections() -> list[Section]:
+    found = []
+    for file in ("api.md", "tasks.md", "jobs.md", "outbox.md"):
+        title, *parts = re.split(
+            r"^## ", (ROOT / "docs/reference" / file).read_text(encoding="utf-8"), flags=re.MULTILINE
+        )
+        for part in parts:
+            heading, _, text = part.partition("\n")
+            anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+            name = title.partition("\n")[0].removeprefix("# ")
+            found.append(Section(f"[{name}]({file}#{anchor})", heading, text))
+    return found
+
+
+def is_attribute(value: object) -> bool:
+    return isinstance(value, property | functools.cached_property)
+
+
+def cell(value: object) -> str:
+    """The first paragraph of a docstring, for a table."""
+    return " ".join(document(value).partition("\n\n")[0].split()).replace("|", "\\|")
+
+
 def signature(name: str, value: object) -> str:
+    """How it is called: without self, quotes and modules of types, a long one on several lines."""
     if not callable(value):
         return ""
     try:
-        return f"```text\n{name}{inspect.signature(value)}\n```"
+        found = inspect.signature(value)
     except ValueError:  # written in C
         return ""
+    given = [one for one in found.parameters.values() if one.name != "self"]
+    parts, kinds = [parameter(one) for one in given], [one.kind for one in given]
+    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        parts.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    back = hint(" -> ", found.return_annotation)
+    line = f"{name}({', '.join(parts)}){back}"
+    if len(line) > WIDTH:
+        line = f"{name}(\n" + "".join(f"    {one},\n" for one in parts) + f"){back}"
+    return f"```python\n{line}\n```"
+
+
+def parameter(one: inspect.Parameter) -> str:
+    stars = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
+    shown = one.default if isinstance(one.default, str) else MODULES.sub("", repr(one.default))
+    text = repr(shown) if isinstance(one.default, str) else "..." if callable(one.default) else shown
+    default = "" if one.default is one.empty else f" = {text}"
+    return f"{stars}{one.name}{hint(': ', one.annotation)}{default}"
+
+
+def hint(before: str, annotation: object) -> str:
+    if annotation is inspect.Signature.empty:
+        return ""
+    return before + MODULES.sub("", annotation if isinstance(annotation, str) else inspect.formatannotation(annotation))
 
 
 def document(value: object) -> str:
-    found = inspect.getdoc(value) if callable(value) else None
+    ours = is_attribute(value) or (callable(value) and str(getattr(value, "__module__", "")).startswith("stoker"))
+    found = inspect.getdoc(value) if ours else None
     return (found or "").replace("\n#", "\n\\#")
 
 
