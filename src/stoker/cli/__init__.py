@@ -13,14 +13,14 @@ from typing import Final
 
 COMMANDS: Final = {
     "work": ("stoker.cli.work:work", "Run the jobs of an app: stoker work app:jobs"),
-    "status": ("stoker.cli.status:status", "Show what needs attention, queues, workers and what goes wrong"),
+    "status": ("stoker.cli.status:status", "Show problems, queues, workers and errors on one screen"),
     "top": ("stoker.cli.top:top", "Watch queues, workers and failures live, and steer them by keys"),
     "jobs": ("stoker.cli.jobs:jobs", "List jobs, read one, ask why it does not run, requeue, cancel"),
     "groups": ("stoker.cli.groups:groups", "List groups of jobs, read one; cancel or retry all members"),
     "queues": ("stoker.cli.queues:queues", "Show queues; pause, resume and tune them"),
     "schedules": ("stoker.cli.schedules:schedules", "List schedules; pause, resume, run, edit or drop one"),
     "limits": ("stoker.cli.limits:limits", "Show rate budgets and limits by key; change them"),
-    "kinds": ("stoker.cli.status:kinds", "List kinds: their jobs now, and what became of those before"),
+    "kinds": ("stoker.cli.status:kinds", "List kinds: their jobs, run times and failures"),
     "workers": ("stoker.cli.workers:workers", "List workers; quiet, resume and stop one, see its stacks"),
     "stats": ("stoker.cli.stats:stats", "Show what went through over a time"),
     "scale": ("stoker.cli.scale:scale", "Show how many worker processes the claimable work needs"),
@@ -35,9 +35,9 @@ COMMANDS: Final = {
     "reseal": ("stoker.cli.reseal:reseal", "Seal what is stored with the current key of a sealed app"),
     "serve": ("stoker.cli.serve:serve", "Serve the dashboard and the REST API: stoker serve app:jobs"),
     "tokens": ("stoker.cli.tokens:tokens", "Make, list and revoke tokens for the dashboard and the REST API"),
-    "doctor": ("stoker.cli.doctor:doctor", "Examine a store: what is wrong, and what mends it"),
+    "doctor": ("stoker.cli.doctor:doctor", "Check a store: what is wrong, and how to fix it"),
     "completion": ("stoker.cli.completion:completion", "Print what bash, zsh or fish need to complete commands"),
-    "demo": ("stoker.cli.demo:demo", "Run 10,000 jobs of several kinds and show what became of them"),
+    "demo": ("stoker.cli.demo:demo", "Run 10,000 jobs of several kinds and show how they ended"),
 }
 """Commands by name: where the code is, and the line that `stoker --help` shows without importing it."""
 

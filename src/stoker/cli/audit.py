@@ -20,7 +20,7 @@ from stoker.model.time import SECOND
 @as_lines_option
 @on_target
 def audit(since: str, limit: int, as_json: bool, path: str | None, url: str | None, **chosen: str | None) -> None:
-    """List who changed what, when, through what and why, the latest first."""
+    """List who changed what, when, how and why, the latest first."""
     window = read_time("--since", since) / SECOND
     table(
         ask(path, url, lambda admin: admin.audit.list(window, limit=limit, **chosen)),

@@ -38,7 +38,7 @@ def list_(as_json: bool, path: str | None, url: str | None) -> None:
 @findings.command(epilog=EXIT_CODES)
 @click.argument("finding", shell_complete=complete_findings)
 @click.option("--reason", required=True, help="Why it may stay as it is, for everyone who looks.")
-@click.option("--for", "lasts", default="24h", show_default=True, metavar="TIME", help="So long, at most 24h.")
+@click.option("--for", "lasts", default="24h", show_default=True, metavar="TIME", help="How long, at most 24h.")
 @as_json_option
 @on_store
 def acknowledge(finding: str, reason: str, lasts: str, as_json: bool, path: str | None, url: str | None) -> None:

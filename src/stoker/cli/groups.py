@@ -40,7 +40,7 @@ def groups() -> None:
 @as_lines_option
 @on_store
 def list_(state: State | None, limit: int, as_json: bool, path: str | None, url: str | None) -> None:
-    """List groups, the one that was made last first; open ones before closed ones."""
+    """List groups, newest first; open ones before closed ones."""
 
     async def read(admin: Operators) -> list[GroupView]:
         page = await admin.groups.list(state=state, limit=min(limit, LARGEST_PAGE))

@@ -41,7 +41,7 @@ def operations() -> None:
 @as_lines_option
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
-    """List operations, the one that was started last first."""
+    """List operations, the latest first."""
     table(ask(path, url, lambda admin: admin.operations.list()), COLUMNS, as_json, goes_first=GOES_FIRST)
 
 
@@ -59,9 +59,9 @@ def show_(operation: str, as_json: bool, path: str | None, url: str | None) -> N
 @click.option("--json", "as_json", is_flag=True, help="One object per line, whenever it has come further.")
 @on_store
 def watch(operation: str | None, as_json: bool, path: str | None, url: str | None) -> None:
-    """Watch an operation of any process until it ends: how far it is, how fast, and what became of the jobs.
+    """Watch an operation of any process until it ends: how far it is, how fast, and what it did to the jobs.
 
-    Without an id the one that was started last. Ctrl-C ends the watching, not the operation.
+    Without an id it watches the latest one. Ctrl-C ends the watching, not the operation.
     """
 
     async def look(admin: Operators) -> OperationView:

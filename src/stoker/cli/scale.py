@@ -35,7 +35,7 @@ GOES_FIRST = ("slots each", "slots needed", "run time")
 def scale(
     queues: tuple[str, ...], slots: int | None, target_wait: str, as_json: bool, path: str | None, url: str | None
 ) -> None:
-    """Show how many worker processes the work that can be claimed needs.
+    """Show how many worker processes the claimable jobs need.
 
     Jobs that are not due, or that a pause, a cool-down, a rate or a limit holds, need none. Without --slots those of
     the live workers count.

@@ -43,7 +43,7 @@ def schedules() -> None:
 @as_lines_option
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
-    """List schedules: when they fire next, and what became of the last time.
+    """List schedules: when they fire next, and what happened last time.
 
     Named by its app, a list marks what no code of that app declares.
     """
@@ -130,10 +130,10 @@ def run_(schedule: str, as_json: bool, path: str | None, url: str | None) -> Non
 @click.option("--cron", metavar="EXPRESSION", help='When it fires, as in "0 9 * * mon-fri".')
 @click.option("--every", metavar="TIME", help="Or how often, as in 90s.")
 @click.option("--tz", metavar="ZONE", help="The zone of --cron, as in Europe/Paris.")
-@click.option("--misfire", type=click.Choice(["once", "skip", "all"]), help="What becomes of missed occurrences.")
+@click.option("--misfire", type=click.Choice(["once", "skip", "all"]), help="What to do about missed occurrences.")
 @click.option("--overlap", type=click.Choice(["allow", "skip"]), help="While its last job is active.")
 @click.option("--grace", metavar="TIME", help="How late --misfire skip still fires.")
-@click.option("--jitter", metavar="TIME", help="Delay jobs by up to so much.")
+@click.option("--jitter", metavar="TIME", help="Delay each job by up to this time.")
 @as_json_option
 @on_store
 def edit(schedule: str, as_json: bool, path: str | None, url: str | None, **given: str | None) -> None:

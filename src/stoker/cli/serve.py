@@ -30,12 +30,15 @@ WHO = {"open": "everybody on this machine", "tokens": "every holder of a token",
 @click.option(
     "--key",
     metavar="KEY",
-    help="The key, instead of a fresh one. Better $STOKER_DASHBOARD_KEY, which other users cannot see.",
+    help="The key, instead of a new one. Prefer $STOKER_DASHBOARD_KEY, which other users cannot see.",
 )
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name it answers under; repeatable.")
 @click.option("--env", metavar="NAME", help="Name of the environment, shown on every page.")
 @click.option(
-    "--color", type=click.Choice(["red", "amber", "green", "blue", "grey"]), default="grey", help="Its colour."
+    "--color",
+    type=click.Choice(["red", "amber", "green", "blue", "grey"]),
+    default="grey",
+    help="Color of the environment.",
 )
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
 @click.option("--root-path", default="", metavar="PATH", help="The path below which a proxy serves it.")
@@ -56,9 +59,9 @@ def serve(
     path: str | None,
     url: str | None,
 ) -> None:
-    """Serve the dashboard and the REST API: `stoker serve app:jobs`. A store that the app does not have yet is made.
+    """Serve the dashboard and the REST API: `stoker serve app:jobs`. It creates the app's store if there is none.
 
-    On this machine it asks for a key: it prints an address with a fresh one, which is good until it ends. Elsewhere it
+    On this machine it asks for a key: it prints an address with a new key, valid until it ends. Elsewhere it
     asks for a token (`stoker tokens create`) and answers only under the names that --allow-host gives.
     """
     try:

@@ -61,7 +61,7 @@ COLUMNS: Columns[Course] = {
 def stats(last: str, queue: str | None, as_json: bool, path: str | None, url: str | None) -> None:
     """Show how many jobs came, ended, failed and died over a time, how long they took, and the course of each.
 
-    Only closed minutes count. Of p95 the worst part of the time counts, as in the charts of the dashboard.
+    Only whole minutes count. The p95 is that of the worst part of the time, as in the charts of the dashboard.
     """
     window = read_time("--last", last)
     width = max(-(-window // (BARS * MINUTE)), 1) * MINUTE

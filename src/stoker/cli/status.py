@@ -47,7 +47,7 @@ KINDS_GO_FIRST = ("wait p95", "p99", "completed", "deaths", "runs 1h", "worker",
 @wide_option
 @on_target
 def status(as_json: bool, check: bool, quiet: bool, path: str | None, url: str | None) -> None:
-    """Show what needs attention, queues, workers and what goes wrong, on one screen."""
+    """Show problems, queues, workers and errors on one screen."""
 
     async def look(admin: Operators) -> tuple[Overview, ErrorPage, Description]:
         return await admin.overview(RECENT * 60), await admin.jobs.errors(past=False), await admin.describe()
@@ -92,7 +92,7 @@ def _wrong(errors: ErrorPage) -> None:
 @as_lines_option
 @on_target
 def kinds(sort: str, as_json: bool, path: str | None, url: str | None) -> None:
-    """List kinds: their jobs now, how long runs of the last hour took and which part failed, and what became of all."""
+    """List kinds: their jobs now, run times and failures of the last hour, and totals."""
     table(
         ask(path, url, lambda admin: admin.kinds.list(sort=sort)),
         KINDS,

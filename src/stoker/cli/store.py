@@ -241,7 +241,7 @@ def as_json_option(command: Callable[P, T]) -> Callable[P, T]:
 
 def create_option(command: Callable[P, T]) -> Callable[P, T]:
     """Give a command the option `--create`."""
-    text = "Take a name that is not known yet."
+    text = "Accept a name that is not known yet."
     return click.option("--create", is_flag=True, help=text)(command)
 
 

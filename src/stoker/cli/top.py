@@ -11,7 +11,9 @@ from stoker.cli.store import ask, on_target
 
 
 @click.command()
-@click.option("--every", type=click.FloatRange(0.5, 60), default=2.0, show_default=True, help="Seconds between looks.")
+@click.option(
+    "--every", type=click.FloatRange(0.5, 60), default=2.0, show_default=True, help="Seconds between updates."
+)
 @on_target
 def top(every: float, path: str | None, url: str | None) -> None:
     """Watch queues, jobs, failures and workers live; `?` shows the keys."""

@@ -48,7 +48,7 @@ class WorkersGroup(NearestGroup):
 
 @click.group(cls=WorkersGroup)
 def workers() -> None:
-    """List workers, read one, quiet, resume and stop it, and see where its handlers stand.
+    """List workers, read one, quiet, resume and stop it, and see the stacks of its handlers.
 
     Alone it lists them; `stoker workers WORKER` shows one. An id may be shortened as long as it fits one worker.
     """
@@ -134,7 +134,7 @@ _order("resume", "Let a quiet worker claim jobs again.", "Worker {} was told to 
 _order(
     "stop",
     "Let a worker finish its running jobs within its grace, hand the rest back and end. Its supervisor puts no other "
-    "process in its place until it gets HUP or starts anew.",
+    "process in its place until it gets HUP or restarts.",
     "Worker {} was told to stop.",
     "Stop worker {}?",
 )
@@ -147,7 +147,7 @@ _order(
 @as_json_option
 @on_store
 def stack(worker: str, reason: str | None, wait: float, as_json: bool, path: str | None, url: str | None) -> None:
-    """Show where every running handler of a worker stands: on the event loop, in its thread or its process.
+    """Show the stack of every running handler of a worker: on the event loop, in its thread or its process.
 
     Nothing is interrupted. Variables are not shown, and what looks like a secret is masked.
     """

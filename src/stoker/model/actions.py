@@ -418,7 +418,7 @@ _ALL: Final = (
         statuses=WAITING,
         parameters=(
             Parameter(name="queue", type=Name, required=True, option="to", metavar="QUEUE", help="The other queue."),
-            Parameter(name="create", type=bool, help="Take a name that is not known yet."),
+            Parameter(name="create", type=bool, help="Accept a name that is not known yet."),
         ),
         label="Move",
         summary="Put a job into another queue.",
