@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import inspect
 import re
+import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,10 @@ from stoker.model.lifecycle import TRANSITIONS
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from lab import page  # noqa: E402 - the lab is no package that is installed
+
 DEFAULTS = {"postgres": POSTGRES, "redis": REDIS, "redis+cluster": REDIS}
 """Of engines on servers, whose options may stand in the URL: a constructor tells only that they were not given."""
 
@@ -221,6 +226,7 @@ def api_types() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    **page.PARTS,
     "rest calls": api_table,
     "rest types": api_types,
     "engines": engine_table,

@@ -93,6 +93,6 @@ def _plain(name: str) -> str:
 
 if __name__ == "__main__":
     complaints = check(ROOT / "src" / "stoker")
-    complaints += undeclared(ROOT, ("src", "tests", "scripts", "benchmarks", "examples"))
+    complaints += undeclared(ROOT, ("src", "tests", "scripts", "benchmarks", "lab", "examples"))
     print("\n".join(complaints), end="\n" if complaints else "")
     sys.exit(1 if complaints else 0)

@@ -21,7 +21,7 @@ from stoker.engines.sqlite.file_checks import version_warning
 from stoker.model.health import sqlite
 from stoker.model.health.check import Check, Grade
 from stoker.model.job import Draft
-from tests.faults.sqlite.test_disk import mounting
+from tests.faults.sqlite.failing_disk import mounting
 
 pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.spec("HEALTH-03")]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -101,3 +103,12 @@ async def _use_failing_disk(
     await use(engine, after, 2, mint)
     await asyncio.wait_for(engine.close(), PATIENCE)
     return {"struck": struck, "calls": saboteur.count, "during": log.report(), "after": after.report()}
+
+
+def mounting() -> list[str] | None:
+    """Return a command whose mounts vanish with the process; None where that is not allowed."""
+    if not shutil.which("unshare"):
+        return None
+    way = ["unshare", "--mount", "--fork"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    tried = subprocess.run([*way, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False)
+    return way if tried.returncode == 0 else None

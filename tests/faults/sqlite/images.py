@@ -11,9 +11,11 @@ from __future__ import annotations
 import random
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -214,3 +216,35 @@ def images(run: list[Step], n: int, chance: random.Random) -> Iterator[tuple[dic
             disk.take(run[place])
             place += 1
         yield disk.left(chance if number % 3 else None), disk.acknowledged
+
+
+# --- what is in an image ----------------------------------------------------------------------------------------
+
+
+def lost(path: Path, acknowledged: bytes) -> tuple[int, int]:
+    """Return how many acknowledged inserts and settlements are not in an image."""
+    lines = [line.split(" ") for line in acknowledged.decode().splitlines()]
+    with closing(sqlite3.connect(path)) as connection:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'stoker_done'").fetchone():
+            return sum(word == "insert" for word, _ in lines), sum(word == "done" for word, _ in lines)
+        stored = {job.hex() for (job,) in connection.execute("SELECT id FROM stoker_body")}
+        done = {job.hex() for (job,) in connection.execute("SELECT id FROM stoker_done WHERE status = 3")}
+    return (
+        sum(word == "insert" and job not in stored for word, job in lines),
+        sum(word == "done" and job not in done for word, job in lines),
+    )
+
+
+def lay(folder: Path, files: dict[str, bytes]) -> Path:
+    """Put an image into a folder; returns where its store is."""
+    for old in folder.glob("jobs.db*"):
+        old.unlink()
+    for name, content in files.items():
+        if name.startswith("jobs.db") and not name.endswith("-shm"):
+            (folder / name).write_bytes(content)
+    return folder / "jobs.db"
+
+
+def has_tables(path: Path) -> bool:
+    with closing(sqlite3.connect(path)) as connection:
+        return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'stoker_body'").fetchone())

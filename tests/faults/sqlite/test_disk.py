@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 from stoker.engines.sqlite import SqliteEngine
 from tests.faults.fork_server import ROOT
 from tests.faults.sqlite.audit import audit, stored_ids
+from tests.faults.sqlite.failing_disk import mounting
 from tests.faults.sqlite.images import have_strace
 
 pytestmark = pytest.mark.engine("sqlite")
@@ -104,15 +103,6 @@ folder = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)
 asyncio.run(main(folder, sys.argv[2]))
 """
-
-
-def mounting() -> list[str] | None:
-    """Return a command whose mounts vanish with the process; None where that is not allowed."""
-    if not shutil.which("unshare"):
-        return None
-    way = ["unshare", "--mount", "--fork"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
-    tried = subprocess.run([*way, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False)
-    return way if tried.returncode == 0 else None
 
 
 @pytest.mark.spec("FAULT-20", "FAULT-21")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 import secrets
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.faults.sqlite.audit import audit
-from tests.faults.sqlite.images import ACKNOWLEDGED, Step, have_strace, images, steps, traced
+from tests.faults.sqlite.images import ACKNOWLEDGED, Step, has_tables, have_strace, images, lay, lost, steps, traced
 
 pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(600)]
 
@@ -23,29 +21,6 @@ SYNCS = ("fsync", "fdatasync")
 def strace() -> None:
     if missing := have_strace():
         pytest.skip(f"durability across a power loss cannot be shown here: {missing}")
-
-
-def lost(path: Path, acknowledged: bytes) -> tuple[int, int]:
-    """Return how many acknowledged inserts and settlements are not in an image."""
-    lines = [line.split(" ") for line in acknowledged.decode().splitlines()]
-    with closing(sqlite3.connect(path)) as connection:
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'stoker_done'").fetchone():
-            return sum(word == "insert" for word, _ in lines), sum(word == "done" for word, _ in lines)
-        stored = {job.hex() for (job,) in connection.execute("SELECT id FROM stoker_body")}
-        done = {job.hex() for (job,) in connection.execute("SELECT id FROM stoker_done WHERE status = 3")}
-    return (
-        sum(word == "insert" and job not in stored for word, job in lines),
-        sum(word == "done" and job not in done for word, job in lines),
-    )
-
-
-def lay(folder: Path, files: dict[str, bytes]) -> Path:
-    for old in folder.glob("jobs.db*"):
-        old.unlink()
-    for name, content in files.items():
-        if name.startswith("jobs.db") and not name.endswith("-shm"):
-            (folder / name).write_bytes(content)
-    return folder / "jobs.db"
 
 
 @pytest.mark.spec("FAULT-10", "FAULT-11")
@@ -115,8 +90,3 @@ def alone(folder: Path, failing: str | None) -> tuple[str, list[Step]]:
     traced("tests.faults.sqlite.acknowledged_work", folder, 14, "power", "wal", "alone", trace=trace, failing=failing)
     with trace.open() as lines:
         return (folder / "acknowledged").read_text(), list(steps(lines, folder))
-
-
-def has_tables(path: Path) -> bool:
-    with closing(sqlite3.connect(path)) as connection:
-        return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'stoker_body'").fetchone())

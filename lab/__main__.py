@@ -1,0 +1,108 @@
+"""Run storms and add up what they found: `scripts/lab`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lab import results
+from lab.faults import FAULTS
+from lab.judge import quantile
+from lab.nursery import ROOT
+from lab.stores import ENGINES
+from lab.workloads import WORKLOADS
+from scripts import doc_tables
+from tests.faults.sqlite.failing_disk import mounting
+
+WRONG = 2
+
+
+def listing() -> str:
+    """The tables of workloads and faults."""
+    lines = ["Workloads"]
+    lines += [f"  {one.name:22}{one.what}{' (not on Redis)' * one.transactional}" for one in WORKLOADS]
+    lines.append("Faults")
+    for fault in FAULTS:
+        lines.append(f"  {fault.name:22}{fault.what}")
+        lines += [f"  {'':22}not on {engine}: {why}" for engine, why in fault.cannot.items()]
+    return "\n".join(lines)
+
+
+def stormed(engine: str, minutes: float, seed: int, keep: str | None, bug: str) -> dict[str, Any]:
+    """One storm in a process of its own, whose mounts and children vanish with it."""
+    order = json.dumps({"engine": engine, "minutes": minutes, "seed": seed, "keep": keep, "bug": bug})
+    command = [*(mounting() or ()), sys.executable, "-m", "lab.storm", order]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return results.signed(json.loads(done.stdout.splitlines()[-1]))
+
+
+def shown(line: dict[str, Any]) -> str:
+    """What one storm found, for people."""
+    work = line["work"]
+    text = [
+        f"{line['engine']}, {line['server']}, stoker {line['stoker']} ({line['revision']}), seed {line['seed']}",
+        "  " + ", ".join(f"{n} {name}" for name, n in line["faults"].items()),
+        "  " + ", ".join(f"{work.get(name, 0):,} {name}" for name in ("acked", "runs", "steps", "messages", "effects")),
+        "  " + ", ".join(f"{n} {name}" for name, n in line["wrong"].items()),
+    ]
+    for after, times in line["recovery"].items():
+        found = {int(number): n for number, n in times.items()}
+        p50, p99, most = (quantile(found, share) for share in (0.5, 0.99, 1.0))
+        text.append(f"  after {after}: p50 {p50:.2f} s, p99 {p99:.2f} s, at most {most:.2f} s")
+    for word, complaints in line["complaints"].items():
+        text += [f"  {word}: {complaint}" for complaint in complaints]
+    return "\n".join(text)
+
+
+@click.command()
+@click.option("--engine", "engines", multiple=True, type=click.Choice(ENGINES), help="Only this one; repeatable.")
+@click.option("--minutes", default=1.0, show_default=True, help="How long the faults go on, on each engine.")
+@click.option("--seed", type=int, help="The seed of the faults; without it one is made and printed.")
+@click.option(
+    "--results",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=results.FILE,
+    help="Append to this file.",
+)
+@click.option("--keep", type=click.Path(file_okay=False), help="Leave ledger and log in this folder.")
+@click.option("--bug", default="", help="Plant a bug first, to see the judge find it; nothing is appended.")
+@click.option("--list", "lists", is_flag=True, help="Name workloads and faults, and end.")
+@click.option("--report", is_flag=True, help="Write the tables of the documentation from the results, and end.")
+def main(
+    engines: tuple[str, ...],
+    minutes: float,
+    seed: int | None,
+    file: Path,
+    keep: str | None,
+    bug: str,
+    *,
+    lists: bool,
+    report: bool,
+) -> None:
+    """Storm each engine: kill, freeze and cut off what works on it, then judge what is left."""
+    if lists:
+        click.echo(listing())
+        return
+    if report:
+        doc_tables.main()
+        return
+    wrong = False
+    for engine in engines or ENGINES:
+        line = stormed(engine, minutes, secrets.randbits(32) if seed is None else seed, keep, bug)
+        click.echo(shown(line))
+        wrong = wrong or any(line["wrong"].values())
+        if not bug:
+            results.append(line, file)
+    if wrong:
+        sys.exit(WRONG)
+
+
+if __name__ == "__main__":
+    main(prog_name="scripts/lab")

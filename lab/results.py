@@ -1,0 +1,109 @@
+"""Results that add up: a line for every storm, and the tables of the documentation made from the lines.
+
+Only lines of the code as it is now are counted: a line carries a digest of `src/`, and `current` leaves out others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from lab.judge import WORDS, quantile
+from lab.nursery import ROOT
+from lab.stores import ENGINES
+
+VERSION: Final = version("stoker")
+FILE: Final = ROOT / "lab" / "results.jsonl"
+NAMES: Final = {"sqlite": "SQLite", "postgres": "Postgres", "redis": "Redis", "redis-cluster": "Redis Cluster"}
+
+
+def digest() -> str:
+    """What `src/` holds, as a number: equal for equal code."""
+    found = hashlib.sha256()
+    for path in sorted((ROOT / "src").rglob("*")):
+        if path.suffix in (".py", ".sql", ".lua"):
+            found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
+
+
+def revision() -> str:
+    """The git revision, with a mark if the code differs from it."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "src") else "")
+
+
+def signed(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of results with what made it."""
+    made = {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "stoker": VERSION,
+        "revision": revision(),
+        "src": digest(),
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+    }
+    return {**made, **line}
+
+
+def append(line: dict[str, Any], path: Path = FILE) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+def read(path: Path = FILE) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
+
+
+def current(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines of the present release."""
+    return [line for line in lines if line["stoker"] == VERSION]
+
+
+class Sum:
+    """The lines of one engine, added up."""
+
+    def __init__(self, lines: Iterable[dict[str, Any]]) -> None:
+        self.faults: Counter[str] = Counter()
+        self.work: Counter[str] = Counter()
+        self.wrong: Counter[str] = Counter(dict.fromkeys(WORDS, 0))
+        self.thawed: Counter[str] = Counter()
+        self.recovery: dict[str, Counter[int]] = defaultdict(Counter)
+        self.minutes = 0.0
+        self.runs = 0
+        self.servers: set[str] = set()
+        self.pythons: set[str] = set()
+        for line in lines:
+            self.runs += 1
+            self.minutes += line["seconds"]["storm"] / 60
+            for name in ("faults", "work", "wrong", "thawed"):
+                getattr(self, name).update(line[name])
+            for after, times in line["recovery"].items():
+                self.recovery[after].update({int(number): n for number, n in times.items()})
+            self.servers.add(line["server"])
+            self.pythons.add(line["python"])
+
+    def recovered(self, after: str) -> str:
+        """Median, 99th percentile and maximum, in seconds."""
+        times = self.recovery[after]
+        return " / ".join(f"{quantile(times, share):.2g}" for share in (0.5, 0.99, 1.0)) if times else "–"
+
+
+def sums(lines: Iterable[dict[str, Any]]) -> dict[str, Sum]:
+    found = current(lines)
+    return {engine: Sum(line for line in found if line["engine"] == engine) for engine in ENGINES}

@@ -1,0 +1,337 @@
+"""The stores of the lab: real servers of its own and what can be done to each; for SQLite, a small disk of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import psycopg
+import redis
+
+from lab.place import FileClock
+from tests import services
+from tests.harness.proxy import Proxy
+from tests.services.binaries import other_user, postgres_binaries
+from tests.services.clusters import Cluster, Node
+
+ENGINES: Final = ("sqlite", "postgres", "redis", "redis-cluster")
+DISK: Final = 1_000
+"""MiB of the disk that can be filled up."""
+
+NODE_TIMEOUT: Final = 4_000
+"""Milliseconds of silence after which a cluster promotes a replica: a restart takes less."""
+
+
+class Store(Protocol):
+    """`url` is how members reach it, `direct` how the judge does; `clock` is the one that it goes by, if it can jump.
+
+    What else can be done to a store are methods of its class; `faults.py` names the engines that cannot have a fault.
+    """
+
+    settings: dict[str, Any]
+    clock: services.WrongClock | FileClock | None
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def direct(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+
+class Disk:
+    """A small file system that can be filled up, where the machine allows one to be mounted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={DISK}m,mode=0777", "tmpfs", str(folder)],
+            capture_output=True,
+            check=False,
+        )
+        self.mounted = done.returncode == 0
+
+    def fill(self) -> None:
+        """Leave no room."""
+        with (self.folder / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+            while True:
+                ballast.write(bytes(65_536))
+
+    def free(self) -> None:
+        (self.folder / "ballast").unlink()
+
+    def close(self) -> None:
+        if self.mounted:
+            subprocess.run(["umount", "-l", str(self.folder)], check=False, capture_output=True)
+
+
+class Sqlite(Store):
+    def __init__(self, disk: Disk, clock: FileClock) -> None:
+        self.clock = clock
+        self.disk = disk
+        self.path = disk.folder / "jobs.db"
+        self.settings = {"durability": "power", "journal": "wal"}
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    direct = url
+
+    @property
+    def version(self) -> str:
+        return f"SQLite {sqlite3.sqlite_version}"
+
+
+class Postgres(Store):
+    """A primary and a standby that confirms every commit; members reach the primary through a proxy."""
+
+    def __init__(
+        self,
+        primary: services.PostgresServer,
+        standby: services.PostgresServer,
+        proxy: Proxy,
+        clock: services.WrongClock | None,
+    ) -> None:
+        self.primary, self.standby, self.proxy, self.clock = primary, standby, proxy, clock
+        self.settings = {"fsync": "on", "synchronous_commit": "on", "standby": "synchronous"}
+        self.follow()
+        self.primary.sql("create schema lab")
+
+    @property
+    def url(self) -> str:
+        return f"{self.proxy.url}?schema=lab"
+
+    @property
+    def direct(self) -> str:
+        return f"{self.primary.url}?schema=lab"
+
+    @property
+    def version(self) -> str:
+        return "PostgreSQL " + str(self.primary.sql("show server_version")[0][0]).split(" ")[0]
+
+    def follow(self) -> None:
+        """Make the standby a copy of the primary, and the primary wait for it from then on."""
+        self.primary.sql("alter system set synchronous_standby_names = ''")
+        self.primary.sql("select pg_reload_conf()")
+        if self.standby.pid is not None:
+            self.standby.stop("immediate")
+        target = self.standby.data / "cluster"
+        shutil.rmtree(target)
+        command = [
+            str(postgres_binaries(self.standby.data.parent) / "pg_basebackup"),
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+        ]
+        command += ["--no-sync", "-D", str(target), "-d", self.primary.url]
+        user, group = other_user() or (None, None)
+        subprocess.run(command, check=True, capture_output=True, cwd="/", timeout=120, user=user, group=group)
+        self.standby.start()
+        wait(lambda: self.primary.sql("select 1 from pg_stat_replication where state = 'streaming'"))
+        self.primary.sql("alter system set synchronous_standby_names = '*'")
+        self.primary.sql("select pg_reload_conf()")
+
+    def restart(self) -> None:
+        """Crash and come back."""
+        self.primary.stop("immediate")
+        self.primary.start()
+        wait(lambda: self.primary.sql("select 1 from pg_stat_replication where state = 'streaming'"))
+
+    def failover(self) -> None:
+        """Crash, and the standby takes over; then the old primary follows it as a copy."""
+        self.primary.stop("immediate")
+        self.standby.promote()
+        self.primary, self.standby = self.standby, self.primary
+        self.primary.sql("alter system set synchronous_standby_names = ''")
+        self.primary.sql("select pg_reload_conf()")
+        self.proxy.redirect(self.primary.url)
+        self.follow()
+
+    def cut(self, chance: Any) -> None:
+        """Lose or truncate the answer to one of the next orders."""
+        lose(self.proxy, chance)
+
+    def disconnect(self) -> None:
+        self.proxy.reset()
+
+
+class Redis(Store):
+    """A master that syncs before it answers, and a replica; members reach the master through a proxy."""
+
+    def __init__(
+        self,
+        master: services.RedisServer,
+        replica: services.RedisServer,
+        proxy: Proxy,
+        clock: services.WrongClock | None,
+    ) -> None:
+        self.master, self.replica, self.proxy, self.clock = master, replica, proxy, clock
+        self.settings = {"appendonly": "yes", "appendfsync": "always"}
+        self.follow()
+
+    @property
+    def url(self) -> str:
+        return f"{self.proxy.url}?prefix=lab"
+
+    @property
+    def direct(self) -> str:
+        return f"{self.master.url}?prefix=lab"
+
+    @property
+    def version(self) -> str:
+        return f"Redis {self._ask(self.master, 'INFO', 'server')['redis_version']}"
+
+    def _ask(self, server: services.RedisServer, *words: Any) -> Any:
+        with redis.Redis.from_url(server.url, socket_timeout=60) as client:
+            return client.execute_command(*words)
+
+    def follow(self) -> None:
+        self._ask(self.replica, "REPLICAOF", "127.0.0.1", self.master.port)
+        wait(lambda: self._ask(self.replica, "INFO", "replication")["master_link_status"] == "up")
+
+    def restart(self) -> None:
+        self.master.kill()
+        self.master.start()
+
+    def failover(self) -> None:
+        """The master accepts no more writes, its replica has all that it acknowledged; it is killed and replaced."""
+        replicated(lambda *words: self._ask(self.master, *words))
+        self.master.kill()
+        self._ask(self.replica, "REPLICAOF", "NO", "ONE")
+        self.master, self.replica = self.replica, self.master
+        self.proxy.redirect(self.master.url)
+        self.replica.start()
+        self.follow()
+
+    def cut(self, chance: Any) -> None:
+        lose(self.proxy, chance)
+
+    def disconnect(self) -> None:
+        self.proxy.reset()
+
+    def use_up_memory(self) -> None:
+        self._ask(self.master, "CONFIG", "SET", "maxmemory", 1)
+
+    def free_memory(self) -> None:
+        self._ask(self.master, "CONFIG", "SET", "maxmemory", 0)
+
+
+class RedisCluster(Store):
+    """Three masters with a replica each. Members speak to the nodes themselves: there is no proxy in between."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.clock = cluster, None
+        self.settings = {"appendonly": "yes", "appendfsync": "always", "masters": 3, "replicas": 3}
+
+    @property
+    def version(self) -> str:
+        return f"Redis {self.cluster.nodes[0].facts('INFO', 'server')['redis_version']}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.cluster.url}?prefix=lab"
+
+    direct = url
+
+    def _busiest(self) -> Node:
+        """The master of the queue that has most of the work."""
+        return self.cluster.owner(self.cluster.slot("{lab:default}:jobs"))
+
+    def restart(self) -> None:
+        master = self._busiest()
+        master.server.kill()
+        master.server.start()
+        self.cluster.wait_whole()
+
+    def failover(self) -> None:
+        master = self._busiest()
+        replicated(master.ask)
+        heir = self.cluster.kill(master)
+        self.cluster.promoted(heir)
+        self.cluster.revive(master)
+
+    def disconnect(self) -> None:
+        for node in self.cluster.masters:
+            node.ask("CLIENT KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    def use_up_memory(self) -> None:
+        for node in self.cluster.masters:
+            node.ask("CONFIG SET", "maxmemory", 1)
+
+    def free_memory(self) -> None:
+        for node in self.cluster.nodes:
+            node.ask("CONFIG SET", "maxmemory", 0)
+
+
+def replicated(ask: Callable[..., Any]) -> None:
+    """Stop the writes of a master, and wait until its replica has confirmed all of them."""
+    ask("CLIENT", "PAUSE", 60_000, "WRITE")
+    assert int(ask("WAIT", 1, 60_000)) == 1
+
+
+def lose(proxy: Proxy, chance: Any) -> None:
+    if chance.random() < 0.5:
+        proxy.lose_reply(skip=chance.randrange(20))
+    else:
+        proxy.truncate_reply(keep=chance.choice((1, 4, 5, 6, 17, 40)), skip=chance.randrange(20))
+
+
+def wait(condition: Callable[[], Any], within: float = 90.0) -> None:
+    give_up = time.monotonic() + within
+    while True:
+        with contextlib.suppress(psycopg.Error, redis.RedisError):
+            if condition():
+                return
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"not within {within:g} s")
+        time.sleep(0.02)
+
+
+@contextmanager
+def opened(engine: str, folder: Path) -> Iterator[Any]:
+    """A store of the lab's own, gone afterwards."""
+    with contextlib.ExitStack() as stack:
+        if engine == "sqlite":
+            disk = Disk(folder / "disk")
+            stack.callback(disk.close)
+            yield Sqlite(disk, FileClock(folder / "ledger.clock"))
+            return
+        clock = jumping(stack, engine, folder)
+        environ: dict[str, Any] = clock.environ if clock else {}
+        if engine == "postgres":
+            servers = [
+                stack.enter_context(services.postgres_server(shared_buffers="64MB", **environ)) for _ in range(2)
+            ]
+            yield Postgres(servers[0], servers[1], stack.enter_context(Proxy(servers[0].url)), clock)
+        elif engine == "redis":
+            pair = [stack.enter_context(services.redis_server(appendfsync="always", **environ)) for _ in range(2)]
+            yield Redis(pair[0], pair[1], stack.enter_context(Proxy(pair[0].url)), clock)
+        else:
+            found = services.cluster(node_timeout=NODE_TIMEOUT, appendfsync="always")
+            yield RedisCluster(stack.enter_context(found))
+
+
+def jumping(stack: contextlib.ExitStack, engine: str, folder: Path) -> services.WrongClock | None:
+    """A clock that can jump; None where the machine has no libfaketime, or the server does not run with it."""
+    if engine == "redis-cluster":
+        return None
+    try:
+        clock = stack.enter_context(services.WrongClock(0))
+        if engine == "redis":
+            services.redis_binary(folder, clock.environ)
+    except services.Unavailable:
+        return None
+    return clock
