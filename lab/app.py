@@ -48,7 +48,7 @@ jobs = Stoker(PLACE.url, attempts=1_000, backoff=Fixed(0.05), **PLACE.options)
 
 async def noted(call: Any, context: Context) -> Any:
     runs = [one.id for one in context.items]
-    LEDGER.write("start", context.kind, runs, context.items[0].token)
+    LEDGER.write("start", context.kind, runs, [one.token for one in context.items])
     try:
         return await call(context)
     finally:

@@ -86,6 +86,7 @@ class Evidence:
         self.acked: list[list[Any]] = []
         self.runs: list[Run] = []
         self.starts: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        self.claims: Counter[tuple[str, int]] = Counter()
         self.ends: dict[str, list[int]] = defaultdict(list)
         self.settled: dict[str, list[tuple[int, str]]] = defaultdict(list)
         self.suspect: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -115,8 +116,8 @@ class Evidence:
             case "acked":
                 self.acked.append(rest)
             case "start":
-                kind, jobs, token = rest
-                for job in jobs:
+                kind, jobs, tokens = rest
+                for job, token in zip(jobs, tokens, strict=True):
                     self._start(Run(kind, job, who, token, at, at))
             case "end":
                 for job in rest[1]:
@@ -162,6 +163,7 @@ class Evidence:
 
     def _start(self, run: Run) -> None:
         self.starts[run.job].append((run.began, run.who))
+        self.claims[run.job, run.token] += 1
         awaited = self._awaited.pop(run.job, None)
         if awaited and awaited[2] != run.who:
             self.verdict.recovered(awaited[0], run.began - awaited[1])
@@ -258,8 +260,10 @@ def of_kind(stored: dict[str, Job], *kinds: str) -> Iterator[Job]:
 
 
 def judge_ends(evidence: Evidence, stored: dict[str, Job]) -> None:
-    """What was acknowledged is there and done; each job ended once, and none began after its end."""
+    """What was acknowledged is there and done; a claim ran once, a job ended once and did not begin after its end."""
     verdict = evidence.verdict
+    twice = [claim for claim, runs in evidence.claims.items() if runs > 1]
+    verdict.complain("doubled", *(f"job {job} began twice under token {token}" for job, token in twice))
     for workload, acked, *_ in evidence.acked:
         verdict.work["acked"] += len(acked)
         verdict.work[f"{workload} acked"] += len(acked)

@@ -92,6 +92,15 @@ class Sqlite(Store):
     def version(self) -> str:
         return f"SQLite {sqlite3.sqlite_version}"
 
+    def fill(self) -> bool:
+        """Leave no room; False where no small disk could be mounted."""
+        if self.disk.mounted:
+            self.disk.fill()
+        return self.disk.mounted
+
+    def free(self) -> None:
+        self.disk.free()
+
 
 class Postgres(Store):
     """A primary and a standby that confirms every commit; members reach the primary through a proxy."""
@@ -166,6 +175,16 @@ class Postgres(Store):
 
     def disconnect(self) -> None:
         self.proxy.reset()
+
+    def fill(self) -> bool:
+        """Refuse writes, as managed servers do that have no room left."""
+        self.primary.sql("alter system set default_transaction_read_only = on")
+        self.primary.sql("select pg_reload_conf()")
+        return True
+
+    def free(self) -> None:
+        self.primary.sql("alter system set default_transaction_read_only = off")
+        self.primary.sql("select pg_reload_conf()")
 
 
 class Redis(Store):

@@ -38,7 +38,7 @@ from tests.worker.shell import alive
 EMBEDDED, CREWS, PROCESSES, PRODUCERS = 3, 1, 2, 2
 """Programs with a worker inside, `stoker work` commands, worker processes of each, and producers."""
 
-LULL: Final = 0.25
+LULL: Final = 0.12
 """Seconds between two faults, on average."""
 
 CALM: Final = 180.0

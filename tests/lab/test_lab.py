@@ -49,10 +49,12 @@ class Book:
         self._lines: list[Line] = []
 
     def says(self, who: str, what: str, *rest: Any) -> None:
+        if what == "start":
+            rest = (*rest, [len(self._lines)])  # a token of its own
         self._lines.append(Line((len(self._lines) + 1) * NS, who, what, list(rest)))
 
     def ran(self, who: str, job: str, kind: str = "plain") -> None:
-        self.says(who, "start", kind, [job], 1)
+        self.says(who, "start", kind, [job])
         self.says(who, "end", kind, [job])
 
     def job(self, kind: str = "plain", status: Status = Status.DONE, **more: Any) -> str:
@@ -113,6 +115,14 @@ def test_a_second_end_and_a_start_after_the_end_are_doubled(book: Book) -> None:
     assert book.wrong == {"doubled": 2}
 
 
+@pytest.mark.spec("LAB-01")
+def test_a_claim_that_runs_twice_is_doubled(book: Book) -> None:
+    job = book.job()
+    lines = [Line(n, who, "start", ["plain", [job], [7]]) for n, who in enumerate("vw")]
+    judge_ends(Evidence(lines, book.verdict), book.stored)
+    assert book.wrong == {"doubled": 1}
+
+
 @pytest.mark.spec("LAB-02")
 def test_a_start_after_the_end_by_a_frozen_process_is_counted_apart(book: Book) -> None:
     job = book.job()
@@ -136,8 +146,8 @@ def test_a_result_of_other_arguments_is_wrong(book: Book) -> None:
 @pytest.mark.spec("LAB-01")
 def test_runs_of_a_key_side_by_side_are_over_its_limit(book: Book) -> None:
     one, other = book.job("limited_1"), book.job("limited_1")
-    book.says("w", "start", "limited_1", [one], 1)
-    book.says("v", "start", "limited_1", [other], 1)
+    book.says("w", "start", "limited_1", [one])
+    book.says("v", "start", "limited_1", [other])
     book.says("w", "end", "limited_1", [one])
     book.says("v", "end", "limited_1", [other])
     judge_limits(book.evidence, book.stored)
@@ -147,7 +157,7 @@ def test_runs_of_a_key_side_by_side_are_over_its_limit(book: Book) -> None:
 @pytest.mark.spec("LAB-02")
 def test_the_run_of_a_killed_process_ends_with_it(book: Book) -> None:
     one, other = book.job("limited_1"), book.job("limited_1")
-    book.says("w", "start", "limited_1", [one], 1)
+    book.says("w", "start", "limited_1", [one])
     book.says("lab", "kill", "w", "embedded")
     book.ran("v", other, "limited_1")
     book.ran("v", one, "limited_1")
@@ -169,8 +179,8 @@ def test_more_starts_than_the_rate_allows_are_over_limit(book: Book) -> None:
 def test_a_link_that_begins_before_the_one_before_it_ended_is_wrong(book: Book) -> None:
     links = [book.job("link", result=result) for result in (b"1", b"3", b"6")]
     book.says("p", "acked", "chains", links)
-    book.says("w", "start", "link", [links[0]], 1)
-    book.says("v", "start", "link", [links[1]], 1)
+    book.says("w", "start", "link", [links[0]])
+    book.says("v", "start", "link", [links[1]])
     book.says("w", "end", "link", [links[0]])
     judge_chains(book.evidence, book.stored)
     assert book.wrong == {"wrong": 1}
