@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from lab.ledger import Ledger
-from lab.place import LEASE, Place
+from lab.place import LEASE, LIMITS, RATE, Place
 from stoker import Chunk, Context, Inbox, Limit, Outbox, Rate, Stoker, Transition, current
 from stoker.errors import StepFailed
 from stoker.model.job import FINISHED
@@ -24,10 +24,6 @@ from stoker.outbox import Batch, Message, Pace
 
 PLACE: Final = Place.given()
 LEDGER: Final = Ledger(PLACE.ledger)
-
-RATE: Final = Rate(20, per=1, burst=20)
-NUMBERS: Final = (1, 2, 3)
-"""Limits: key k of `limited` has the one at its place."""
 
 PARTS: Final = 12
 """Steps that a durable job runs side by side."""
@@ -133,11 +129,11 @@ async def _limited(key: str, n: int) -> int:  # noqa: ARG001 - its limit's
 
 
 limited = [
-    jobs.task(name=f"limited_{number}", limit=Limit(number, key="key"), queue="limited", crashes=None)(_limited)
-    for number in NUMBERS
+    jobs.task(name=kind, limit=Limit(number, key="key"), queue="limited", crashes=None)(_limited)
+    for kind, number in LIMITS.items()
 ]
 
-jobs.queue("rated", rate=RATE)
+jobs.queue("rated", rate=Rate(RATE, per=1, burst=RATE))
 
 
 @jobs.task(queue="rated", crashes=None)

@@ -28,7 +28,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from lab.ledger import Line, lines_of
-from lab.place import LEASE, Place
+from lab.place import LEASE, LIMITS, RATE, Place
 from stoker import Stoker
 from stoker.engines.base import Engine
 from stoker.model import ids
@@ -41,11 +41,12 @@ NS: Final = 1_000_000_000
 STEP: Final = 1.1
 """Ratio of two neighbouring bounds of the times of recovery."""
 
-RATE, BURST = 20, 20
-LIMITS: Final = {"limited_1": 1, "limited_2": 2, "limited_3": 3, "once_at_a_time": 1}
+MOST: Final = {**LIMITS, "once_at_a_time": 1}
+"""Jobs of a key that may run at once, by kind."""
+
 TRIPLED: Final = {
     **dict.fromkeys(("plain", "threaded", "hungry", "stored_with_a_row", "rated", "member", "closing"), "n"),
-    **dict.fromkeys(("charged", "charged_in_thread", "after_charge", "after_receipt", *list(LIMITS)[:3]), "n"),
+    **dict.fromkeys(("charged", "charged_in_thread", "after_charge", "after_receipt", *LIMITS), "n"),
     "piece": "numbers",
 }
 """Kinds whose result is three times this argument."""
@@ -188,7 +189,7 @@ class Evidence:
 
     def suspected(self, who: str, at: int) -> bool:
         """May this process have been wrong about its claims then?"""
-        return any(since <= at for since, _ in self.suspect.get(who, ()))
+        return any(since <= at <= until + LEASE * NS for since, until in self.suspect.get(who, ()))
 
     def sure(self, run: Run) -> Run | None:
         """The part of a run in which its process surely held the claim."""
@@ -300,11 +301,11 @@ def judge_limits(evidence: Evidence, stored: dict[str, Job]) -> None:
     """At no instant ran more jobs of a key than its limit."""
     by_key: dict[str, list[Run]] = defaultdict(list)
     for run in evidence.runs:
-        if run.kind in LIMITS and run.job in stored:
+        if run.kind in MOST and run.job in stored:
             by_key[arguments(stored[run.job])["key"]].append(run)
             evidence.verdict.work["limited runs"] += 1
     for key, runs in by_key.items():
-        most = LIMITS[runs[0].kind]
+        most = MOST[runs[0].kind]
         sure = [part for run in runs if (part := evidence.sure(run))]
         over = crowded(sure, most)
         real = crowded([part for run in runs for part in evidence.awake(run)], most)
@@ -325,9 +326,9 @@ def crowded(runs: list[Run], most: int) -> list[int]:
 
 def judge_rate(verdict: Verdict, stored: dict[str, Job]) -> None:
     """The starts that the store noted fit into the bucket of tokens; one more is allowed for rounding."""
-    tokens, before = float(BURST), 0
+    tokens, before = float(RATE), 0
     for at in sorted(job.started_at for job in of_kind(stored, "rated") if job.started_at is not None):
-        tokens = min(BURST, tokens + RATE * (at - before) / 1e6) - 1
+        tokens = min(RATE, tokens + RATE * (at - before) / 1e6) - 1
         before = at
         verdict.work["rated starts"] += 1
         if tokens < -1:

@@ -16,6 +16,12 @@ import psycopg
 LEASE: Final = 3.0
 """Seconds without a renewal after which a worker's jobs are taken over."""
 
+RATE: Final = 20
+"""Starts a second of the queue `rated`, and its burst."""
+
+LIMITS: Final = {"limited_1": 1, "limited_2": 2, "limited_3": 3}
+"""Kinds with a limit by key."""
+
 CHILD_MEMORY: Final = 512
 """MiB of a handler's own process."""
 
