@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from lab.place import CHILD_MEMORY, LEASE
+from lab.place import BACKLOG, CHILD_MEMORY, LEASE
 from lab.workloads import WORKLOADS, Producer
 from stoker import Worker
 from stoker.errors import EngineError
@@ -19,9 +19,6 @@ from stoker.model.job import Status
 
 AWAY: Final = 75
 """How a process ends that could not begin because its store was away."""
-
-MOST_WAITING: Final = 600
-"""Jobs that may wait before producers pause."""
 
 TASKS: Final = 4
 """Calls that a producer makes at the same time."""
@@ -56,7 +53,7 @@ async def pause(engine: Any) -> None:
             counts = (await engine.operator.census()).by_status()
         except EngineError:
             return
-        if counts[Status.PENDING] < MOST_WAITING:
+        if counts[Status.PENDING] < BACKLOG:
             return
         await asyncio.sleep(0.2)
 

@@ -16,6 +16,9 @@ import psycopg
 LEASE: Final = 3.0
 """Seconds without a renewal after which a worker's jobs are taken over."""
 
+BACKLOG: Final = 50
+"""Jobs that may wait before producers pause: behind many, the time until a job runs again tells only of the queue."""
+
 RATE: Final = 20
 """Starts a second of the queue `rated`, and its burst."""
 

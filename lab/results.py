@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from lab.judge import WORDS, quantile
 from lab.nursery import ROOT
+from lab.place import BACKLOG
 from lab.stores import ENGINES
 
 VERSION: Final = version("stoker")
@@ -93,7 +94,8 @@ class Sum:
             self.minutes += line["seconds"]["storm"] / 60
             for name in ("faults", "work", "wrong", "thawed"):
                 getattr(self, name).update(line[name])
-            for after, times in line["recovery"].items():
+            # Behind a longer backlog a job that was put back waits for its turn, however soon that was.
+            for after, times in line["recovery"].items() if line["settings"].get("backlog") == BACKLOG else ():
                 self.recovery[after].update({int(number): n for number, n in times.items()})
             self.servers.add(line["server"])
             self.pythons.add(line["python"])

@@ -27,7 +27,7 @@ from lab import faults, stores
 from lab.judge import Verdict, examined
 from lab.ledger import Ledger, identity
 from lab.nursery import ROOT, Nursery
-from lab.place import CHILD_MEMORY, LEASE, Place
+from lab.place import BACKLOG, CHILD_MEMORY, LEASE, Place
 from lab.power import fail_power
 from stoker import Stoker
 from stoker.engines.base import Engine, outbox_of
@@ -308,7 +308,7 @@ def line(
         "seed": seed,
         "minutes": minutes,
         "server": storm.store.version,
-        "settings": {**storm.store.settings, "lease": LEASE},
+        "settings": {**storm.store.settings, "lease": LEASE, "backlog": BACKLOG},
         "faults": dict(sorted(storm.tally.items())),
         "work": dict(sorted(found.work.items())),
         "wrong": {name: len(texts) for name, texts in found.complaints.items()},
