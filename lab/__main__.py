@@ -95,7 +95,12 @@ def main(
         return
     wrong = False
     for engine in engines or ENGINES:
-        line = stormed(engine, minutes, secrets.randbits(32) if seed is None else seed, keep, bug)
+        try:
+            line = stormed(engine, minutes, secrets.randbits(32) if seed is None else seed, keep, bug)
+        except subprocess.CalledProcessError as error:
+            click.echo(f"{engine}: the storm broke off, and the reason stands above: {error}", err=True)
+            wrong = True
+            continue
         click.echo(shown(line))
         wrong = wrong or any(line["wrong"].values())
         if not bug:

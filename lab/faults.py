@@ -56,8 +56,8 @@ def reboot(storm: Storm) -> bool:
 
 def failover(storm: Storm) -> bool:
     with storm.away():
-        storm.store.failover()
-    return True
+        done: bool = storm.store.failover()
+    return done
 
 
 def cut_reply(storm: Storm) -> bool:

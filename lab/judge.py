@@ -1,14 +1,5 @@
 """The judge: compares the ledger with the store when all is over. Everything that it finds wrong is a bug.
 
-| Word | Meaning |
-|---|---|
-| lost | a call returned, or a transaction was committed, and its job, row, signal or message is not there |
-| doubled | what happens once happened twice: an end, a stored step, an effect in a transaction, an occurrence |
-| over limit | more ran at once, or started per second, than a limit or rate allows |
-| stuck | it is there and had not ended when the calm was over |
-| wrong | another value, another order, or only a part of what belongs together |
-| stopped | a process ended by itself |
-
 A process that was frozen beyond its lease does not know that its jobs have passed on: until it learns, it may go on
 with a handler or begin one more. That is promised to no one, so such runs are counted apart (`thawed`), and what they
 try to store must be refused. A process that got no CPU for a third of its lease, whose store was away for longer than
@@ -36,7 +27,16 @@ from stoker.model.job import FINISHED, Job, Status
 from stoker.model.query import Query
 from stoker.model.schedule import OCCURRENCE
 
-WORDS: Final = ("lost", "doubled", "over limit", "stuck", "wrong", "stopped")
+WORDS: Final = {
+    "lost": "a call returned, or a transaction committed, and its job, row, signal or message is not there",
+    "doubled": "what happens once happened twice: an end, a stored step, an effect in a transaction, an occurrence",
+    "over limit": "more ran at once, or started per second, than a limit or rate allows",
+    "stuck": "it is there, and had not ended three minutes after the last fault",
+    "wrong": "another value, another order, or only a part of what belongs together",
+    "stopped": "a process ended by itself",
+}
+"""What the judge may say, and what it means."""
+
 NS: Final = 1_000_000_000
 STEP: Final = 1.1
 """Ratio of two neighbouring bounds of the times of recovery."""

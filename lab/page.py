@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from typing import Final
 
@@ -47,7 +48,7 @@ def work() -> str:
         "writes of blocks and steps in a transaction": _number("work", "effects"),
         "occurrences of a schedule": _number("work", "occurrences"),
     }
-    wrong = {f"**{word}**": _number("wrong", word) for word in WORDS}
+    wrong = {f"**{word}**: {meaning}": _number("wrong", word) for word, meaning in WORDS.items()}
     return _by_engine({**rows, **wrong}, "")
 
 
@@ -86,9 +87,9 @@ def faults() -> str:
 
 
 def workloads() -> str:
-    """The table of workloads."""
-    rows = [[one.name, one.what, "SQLite, Postgres" if one.transactional else "all"] for one in WORKLOADS]
-    return _table(["Workload", "", "Engines"], rows)
+    """The table of workloads, as a paragraph."""
+    listed = [f"**{one.name}** ({one.what}{'; not on Redis' * one.transactional})" for one in WORKLOADS]
+    return textwrap.fill(", ".join(listed) + ".", 118, break_long_words=False, break_on_hyphens=False)
 
 
 def made_with() -> str:

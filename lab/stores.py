@@ -159,7 +159,7 @@ class Postgres(Store):
         self.primary.start()
         wait(lambda: self.primary.sql("select 1 from pg_stat_replication where state = 'streaming'"))
 
-    def failover(self) -> None:
+    def failover(self) -> bool:
         """Crash, and the standby takes over; then the old primary follows it as a copy."""
         self.primary.stop("immediate")
         self.standby.promote()
@@ -168,6 +168,7 @@ class Postgres(Store):
         self.primary.sql("select pg_reload_conf()")
         self.proxy.redirect(self.primary.url)
         self.follow()
+        return True
 
     def cut(self, chance: Any) -> None:
         """Lose or truncate the answer to one of the next orders."""
@@ -225,15 +226,18 @@ class Redis(Store):
         self.master.kill()
         self.master.start()
 
-    def failover(self) -> None:
+    def failover(self) -> bool:
         """The master accepts no more writes, its replica has all that it acknowledged; it is killed and replaced."""
-        replicated(lambda *words: self._ask(self.master, *words))
+        if not replicated(lambda *words: self._ask(self.master, *words)):
+            self.restart()
+            return False
         self.master.kill()
         self._ask(self.replica, "REPLICAOF", "NO", "ONE")
         self.master, self.replica = self.replica, self.master
         self.proxy.redirect(self.master.url)
         self.replica.start()
         self.follow()
+        return True
 
     def cut(self, chance: Any) -> None:
         lose(self.proxy, chance)
@@ -275,12 +279,15 @@ class RedisCluster(Store):
         master.server.start()
         self.cluster.wait_whole()
 
-    def failover(self) -> None:
+    def failover(self) -> bool:
         master = self._busiest()
-        replicated(master.ask)
+        if not replicated(master.ask):
+            self.restart()
+            return False
         heir = self.cluster.kill(master)
         self.cluster.promoted(heir)
         self.cluster.revive(master)
+        return True
 
     def disconnect(self) -> None:
         for node in self.cluster.masters:
@@ -295,10 +302,13 @@ class RedisCluster(Store):
             node.ask("CONFIG SET", "maxmemory", 0)
 
 
-def replicated(ask: Callable[..., Any]) -> None:
-    """Stop the writes of a master, and wait until its replica has confirmed all of them."""
-    ask("CLIENT", "PAUSE", 60_000, "WRITE")
-    assert int(ask("WAIT", 1, 60_000)) == 1
+def replicated(ask: Callable[..., Any]) -> bool:
+    """Stop the writes of a master, and wait until its replica has confirmed all of them; False if that failed."""
+    try:
+        ask("CLIENT", "PAUSE", 60_000, "WRITE")
+        return int(ask("WAIT", 1, 30_000)) == 1
+    except redis.RedisError:
+        return False
 
 
 def lose(proxy: Proxy, chance: Any) -> None:
