@@ -9,10 +9,12 @@ import pytest
 
 from stoker.engines.postgres import PostgresEngine
 from stoker.engines.postgres.connection import Connection
+from stoker.model.budgets import Rates, Spend
 from stoker.model.groups import Group
 from stoker.model.ids import JobId
 from stoker.model.job import Demand, Draft, Options, Settlement, Status, Verdict
 from stoker.model.query import Cancel, Move, Prioritize, Requeue, Selection
+from stoker.model.throttle import Rate
 from stoker.model.unique import Unique
 from tests.engines.postgres.test_alter import mint
 
@@ -80,6 +82,20 @@ async def test_a_renewal_is_one_statement_with_orders_and_without(engine: Postgr
         assert renewal.orders == (None if told is None else told.decode())
         [texts] = [texts for texts in sent.texts.values() if any("UPDATE" in one for one in texts)]
         assert len(texts) == 1
+
+
+@pytest.mark.spec("BUDGET-26")
+async def test_a_spend_of_a_key_is_two_statements(engine: PostgresEngine, sent: Sent) -> None:
+    """One that reads budget and key, one that writes the key; as many as without keys."""
+    await engine.control.tune("plain", Rate(100, 1))
+    await engine.control.tune("keyed", Rates({"tokens": Rate(100, 1)}, True))
+    asked: list[tuple[str, int | Spend]] = [("plain", 1), *[("keyed", Spend({"tokens": 1}, "acme"))] * 2]
+    for name, spend in asked:
+        sent.clear()
+        assert (await engine.control.spend(name, spend)).granted
+        begin, *texts, commit = sent.transaction
+        assert [begin[:5], commit] == ["BEGIN", "COMMIT"]
+        assert len([text for text in texts if "budget" in text]) == 2, texts
 
 
 @pytest.mark.spec("PGOP-20")

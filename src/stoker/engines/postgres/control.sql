@@ -68,7 +68,11 @@ RETURNING name
 UPDATE stoker.budget SET budget = $2 WHERE name = $1
 
 -- name: budget_key
-SELECT buckets FROM stoker.budget_key WHERE name = $1 AND key = $2 FOR UPDATE
+-- A budget, and the buckets of one of its keys: only these are locked.
+WITH k AS MATERIALIZED (
+    SELECT buckets FROM stoker.budget_key WHERE name = $1 AND key = $2 FOR UPDATE
+)
+SELECT b.name, b.budget, (SELECT k.buckets FROM k) FROM stoker.budget AS b WHERE b.name = $1
 
 -- name: budget_key_make
 -- No row in the answer: another transaction was faster.
@@ -90,15 +94,20 @@ WITH found AS MATERIALIZED (
 SELECT key, buckets FROM found ORDER BY full_at DESC, key DESC LIMIT $2
 
 -- name: budget_keys_forget
--- A key that is spent from at this moment is skipped; afterwards it is not full.
+-- A key that is spent from at this moment is skipped; afterwards it is not full. The rows are found along the index and
+-- deleted where they stand: a join reads the whole table for each batch.
 DELETE FROM stoker.budget_key AS d
-USING (
-    SELECT name, key FROM stoker.budget_key
-    WHERE name = ANY($1::text[]) AND full_at <= $2
+WHERE d.ctid = ANY(ARRAY(
+    SELECT k.ctid
+    FROM unnest($1::text[]) AS n (name)
+    CROSS JOIN LATERAL (
+        SELECT f.ctid FROM stoker.budget_key AS f
+        WHERE f.name = n.name AND f.full_at <= $2
+        ORDER BY f.full_at LIMIT $3
+        FOR UPDATE SKIP LOCKED
+    ) AS k
     LIMIT $3
-    FOR UPDATE SKIP LOCKED
-) AS k
-WHERE d.name = k.name AND d.key = k.key
+))
 RETURNING 1
 
 -- name: lock

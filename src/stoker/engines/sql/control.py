@@ -185,11 +185,10 @@ class Control(SqlFacet[U], ABC):
     def _take(self, now: Instant, name: str, key: str | None, decide: Take[T]) -> Exchange[T]:
         """Change the buckets of a budget, or of one of its keys: only these are locked."""
         while True:
-            budget = yield from self._budget(self.sql.budget if key is None else self.sql.budget_seen, name)
-            rows: list[Row] = []
-            if budget is not None and key is not None:
-                rows = yield self.sql.key, (name, key)
-            after, result = decide(budget, read_buckets(rows[0][0]) if rows else None, now)
+            rows: list[Row] = yield (self.sql.budget, (name,)) if key is None else (self.sql.key, (name, key))
+            budget = read_budget(name, rows[0][1]) if rows else None
+            kept = None if key is None or not rows else rows[0][2]
+            after, result = decide(budget, None if kept is None else read_buckets(kept), now)
             if budget is None or after is None:
                 return result
             if key is None:
@@ -197,8 +196,8 @@ class Control(SqlFacet[U], ABC):
                 yield self.sql.budget_write, (name, pack_budget(changed).decode())
                 return result
             row = name, key, pack_buckets(after).decode(), full_at(after)
-            made = yield self.sql.key_write if rows else self.sql.key_make, row
-            if rows or made:
+            made = yield self.sql.key_make if kept is None else self.sql.key_write, row
+            if made or kept is not None:
                 return result
 
     def _budget(self, statement: str, name: str) -> Exchange[Budget | None]:

@@ -21,7 +21,8 @@ INSERT INTO stoker_budgets (name, budget) VALUES (?1, ?2) RETURNING name
 UPDATE stoker_budgets SET budget = ?2 WHERE name = ?1
 
 -- name: budget_key
-SELECT buckets FROM stoker_budget_keys WHERE name = ?1 AND key = ?2
+SELECT b.name, b.budget, (SELECT k.buckets FROM stoker_budget_keys AS k WHERE k.name = ?1 AND k.key = ?2)
+FROM stoker_budgets AS b WHERE b.name = ?1
 
 -- name: budget_key_make
 INSERT INTO stoker_budget_keys (name, key, buckets, full_at) VALUES (?1, ?2, ?3, ?4) RETURNING key
