@@ -30,6 +30,7 @@ from stoker.model.lifecycle import conclude
 from stoker.model.limit import Slot
 from stoker.model.outcome import Done, Failed
 from stoker.model.query import Delete, Selection
+from stoker.model.steps import Save, Step
 from stoker.model.time import HOUR, MILLISECOND, MINUTE
 from stoker.testing.clock import VirtualClock
 
@@ -552,6 +553,33 @@ async def test_a_queue_without_keys_runs_the_same_statements_beside_queues_with_
     await life()
     assert rows
     assert {text for text, _ in rows} <= alone
+
+
+@pytest.mark.spec("EMIT-15")
+@on("sqlite", "postgres")
+async def test_a_plain_job_runs_the_same_statements_beside_jobs_that_emit(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Insert, claim and settle: counted alone, and beside a run that has emitted and is watched."""
+
+    async def life() -> None:
+        await engine.jobs.insert([Draft(_mint(), "work", queue="plain")])
+        await end(engine, *await engine.jobs.claim(Demand("w1", (("plain", 1),))))
+
+    talker = Draft(_mint(), "talk", queue="talk")
+    await engine.jobs.insert([talker])
+    [talking] = await engine.jobs.claim(Demand("w1", (("talk", 1),)))
+    for _ in range(2):  # until the engine knows the queue
+        await life()
+    rows = watched(engine, monkeypatch)
+    await life()
+    alone = list(rows)
+    page = Step("!00", value=b'[1,0,1,[[1,0,"x"]]]', until=1)
+    await engine.jobs.news(talker.job_id, 0, 0)
+    assert await engine.steps.save([Save(talking.id, "w1", talking.token, (page,), ref=talking.ref)]) == ["applied"]
+    rows.clear()
+    await life()
+    assert rows == alone
 
 
 @pytest.mark.spec("PASS-13")
