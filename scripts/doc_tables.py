@@ -32,7 +32,8 @@ from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from lab import page  # noqa: E402 - the lab is no package that is installed
+from benchmarks.peers import report as peers  # noqa: E402 - neither is a package that is installed
+from lab import page  # noqa: E402
 
 DEFAULTS = {"postgres": POSTGRES, "redis": REDIS, "redis+cluster": REDIS}
 """Of engines on servers, whose options may stand in the URL: a constructor tells only that they were not given."""
@@ -236,6 +237,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "RetentionSettings": lambda: settings_table("RetentionSettings"),
     "state diagram": state_diagram,
     "state table": state_table,
+    **peers.PARTS,
 }
 
 
