@@ -124,7 +124,7 @@ class RetentionSettings:
     """The timeline's events."""
 
     keep_points: Span = duration(30 * DAY)
-    """The timeline's points, one per minute; those of kinds for seven days at most."""
+    """The timeline's points, one per minute; those of kinds for a day at most, then by the hour for seven."""
 
     keep_audit: Span = duration(90 * DAY)
     """The audit log's entries."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from stoker.admin.documents import error_records
+from stoker.admin.documents import error_records, kind_hours
 from stoker.app import Stoker
 from stoker.engines.memory import MemoryEngine
 from stoker.model.errors import EngineError, EngineUnavailable
@@ -16,10 +17,11 @@ from stoker.model.events import Event, EventCount, EventType, Latency, Point, Wi
 from stoker.model.job import Draft
 from stoker.model.query import Census, Retention
 from stoker.model.stats import METRICS, MOST_LATE
-from stoker.model.time import MINUTE, SECOND, Instant
+from stoker.model.time import HOUR, MINUTE, SECOND, Instant
 from stoker.registry import mint
 from stoker.services import ServiceContext
 from stoker.worker import Worker, rollup
+from tests.harness.apps import drain
 from tests.harness.doubles import Double
 
 START: Instant = 30_000_000 * MINUTE
@@ -219,6 +221,63 @@ async def test_only_the_holder_of_the_lock_rolls_up(jobs: Stoker, monkeypatch: p
 async def test_every_worker_has_a_roll_up(jobs: Stoker) -> None:
     async with Worker(jobs):
         assert "stoker-service-rollup" in {task.get_name() for task in asyncio.all_tasks()}
+
+
+@pytest.mark.spec("STATS-15")
+async def test_a_worker_that_stops_counts_the_running_minute(tmp_path: Path) -> None:
+    """Else the last minutes before the last worker stopped would be in no figure."""
+    app = Stoker(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    @app.task(attempts=1)
+    async def send(to: str) -> None:
+        if not to:
+            raise ValueError("no address")
+
+    async with app:
+        began = (await (await app.engine()).now()) // MINUTE * MINUTE
+        await send.enqueue("ada")
+        await send.enqueue("")
+        await drain(app)
+        engine = await app.engine()
+        found = await engine.timeline.points(began, await engine.now(), ["all_completed", "kind_failed", "counted"])
+        assert {one.metric: one.count for one in found} == {"all_completed": 1, "kind_failed": 1, "counted": 1}
+        assert [record.error for record in await error_records(engine)] == ["ValueError: no address"]
+        assert await engine.control.lock(rollup.LOCK, "another", MINUTE), "the next one that stops has it"
+        await send.enqueue("bob")
+        await drain(app)
+        [done] = await engine.timeline.points(began, await engine.now(), ["all_completed"], width=HOUR)
+        assert done.count == 1, "another worker rolls up, and counts it"
+
+
+@pytest.mark.spec("STATS-15", "STATS-14")
+async def test_the_first_round_computes_what_was_not_counted() -> None:
+    """While no worker lived jobs were enqueued, and the last one may have been killed."""
+    clock = Clock()
+    engine = MemoryEngine(clock=clock)
+    await store(clock, engine)
+    await rollup.close(engine, "w1")
+    assert (await points(engine))["mail", "completed", 4].count == 1
+    later = [Event(START + n * MINUTE + 50 * SECOND, EventType.ENQUEUED, mint(), "mail", "send") for n in (4, 30)]
+    await engine.timeline.record(later, now=clock())
+    clock.now = START + HOUR + 10 * MINUTE
+    service = rollup.RollUp()
+    await service._round(engine)
+    found = await points(engine)
+    assert [found["mail", "enqueued", minute].count for minute in (4, 30)] == [1, 1]
+    assert found["mail", "completed", 0].count == 1
+    assert ("mail", "enqueued", 5) not in found
+    hours = START // HOUR * HOUR, START // HOUR * HOUR - HOUR
+    [record] = await kind_hours(engine)
+    assert (record.at, record.points("send")[0].count) == (hours[0], 5)
+    await service._round(engine)
+    assert service._hours is not None
+    assert service._hours >= set(hours)
+    late = [Event(at, EventType.COMPLETED, mint(), "mail", "send", 1, 7, 70) for at in (clock(), START + 20 * MINUTE)]
+    await engine.timeline.record(late, now=clock())
+    await service._round(engine)
+    [record] = await kind_hours(engine)
+    assert record.points("send")[0].count == 6, "an hour that gains events is recorded anew"
+    await engine.close()
 
 
 @pytest.mark.spec("ERRORS-05")

@@ -9,6 +9,7 @@ import msgspec
 from stoker.engines.base import (
     ACKNOWLEDGED,
     ERRORS,
+    KIND_HOURS,
     OPERATIONS,
     ORDERS,
     RELEASES,
@@ -21,13 +22,14 @@ from stoker.engines.base import (
 from stoker.model.audit import By, Deed, of_acknowledgement, of_operation, of_token
 from stoker.model.error_records import ErrorRecord
 from stoker.model.findings import Acknowledgement
+from stoker.model.kind_hours import KindHour
 from stoker.model.operations import Operation
 from stoker.model.orders import Orders, StackReport
 from stoker.model.releases import Release
 from stoker.model.seal import MARK
 from stoker.model.tokens import AccessToken, Session
 
-T = TypeVar("T", AccessToken, Session, Operation, ErrorRecord, Acknowledgement, Release, Orders, StackReport)
+T = TypeVar("T", AccessToken, Session, Operation, ErrorRecord, Acknowledgement, Release, Orders, StackReport, KindHour)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -94,6 +96,11 @@ async def put_operation(
 async def releases(engine: Engine) -> list[Release]:
     """Every release that workers showed, the latest first."""
     return sorted(await _read(engine, RELEASES, Release), key=lambda one: one.first, reverse=True)
+
+
+async def kind_hours(engine: Engine) -> list[KindHour]:
+    """What the busiest kinds did in each hour of the last days, in any order."""
+    return await _read(engine, KIND_HOURS, KindHour)
 
 
 async def error_records(engine: Engine) -> list[ErrorRecord]:

@@ -10,19 +10,25 @@ from typing import Any, Final
 import msgspec
 
 from stoker.admin.context import Noun
+from stoker.admin.documents import kind_hours
 from stoker.admin.history import closed
 from stoker.engines.base import Engine
 from stoker.model.control import Presence, live
 from stoker.model.errors import InvalidArgument, NotFound
+from stoker.model.events import Point
 from stoker.model.job import Status
+from stoker.model.kind_hours import filled
 from stoker.model.kind_stats import KindStats, kind_stats
 from stoker.model.query import Census, Totals
 from stoker.model.redact import Redaction
-from stoker.model.stats import BY_KIND
-from stoker.model.time import Instant
+from stoker.model.stats import BUCKET, BY_KIND, OF_ALL
+from stoker.model.time import HOUR, Instant, Span
 
 LAST = 60
 """Closed minutes over which runs are measured."""
+
+RECENT_HOURS: Span = 2 * HOUR
+"""Every store has the minutes of so long ago."""
 
 
 class KindView(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +120,28 @@ async def read_stats(engine: Engine, now: Instant) -> dict[str, KindStats]:
     """What each kind did in the last hour."""
     since, until = closed(now, LAST)
     return kind_stats(await engine.timeline.points(since, until, BY_KIND), since, LAST)
+
+
+async def read_points(
+    engine: Engine,
+    kind: str,
+    metrics: Sequence[str],
+    since: Instant,
+    until: Instant,
+    width: Span | None,
+    *,
+    now: Instant,
+) -> list[Point]:
+    """The points of a kind in [since, until), and which minutes were counted, merged into buckets of `width`.
+
+    Of hours whose minutes are gone the records of the roll-up are read, for seven days.
+    """
+    names = OF_ALL | {kind}
+    if since >= now - RECENT_HOURS:
+        return await engine.timeline.points(since, until - 1, metrics, names, width=width)
+    minutes = await engine.timeline.points(since, until - 1, metrics, names)
+    found = filled(minutes, await kind_hours(engine), kind, since, until, width or BUCKET)
+    return [one for one in found if one.metric in metrics]
 
 
 def kind_views(

@@ -66,6 +66,7 @@ CONTROL = "@control"
 
 TOKENS, SESSIONS, OPERATIONS = "tokens", "sessions", "operations"
 ERRORS, ACKNOWLEDGED, RELEASES, ORIGINS = "error_records", "acknowledgements", "releases", "origins"
+KIND_HOURS = "kind_hours"
 ORDERS, STACKS, SEALS = "orders", "stacks", "seals"
 """Kinds of documents."""
 

@@ -660,7 +660,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 1_000
     events: Span = 30 * DAY
     points: Span = 30 * DAY
-    kind_points: Span = 7 * DAY
+    kind_points: Span = DAY
     presences: Span = MINUTE
     audit: Span = 90 * DAY
     operations: Span = 30 * DAY

@@ -100,6 +100,16 @@ def closed_buckets(now: Instant, count: int = LOOK_BACK) -> list[Instant]:
     return [current - BUCKET * ago for ago in range(count, 0, -1)]
 
 
+def uncounted(minutes: Sequence[Instant], stored: Iterable[Point]) -> list[Instant]:
+    """Those of the minutes that were not counted, each with the one before: a worker that stopped counted a part of it.
+
+    Where none was counted, all of them.
+    """
+    counted = {one.bucket for one in stored if one.metric == COUNTED}
+    gaps = {minute for minute in minutes if minute not in counted}
+    return [minute for minute in minutes if minute in gaps or minute + BUCKET in gaps]
+
+
 def roll_up(start: Instant, counts: Iterable[EventCount], latencies: Iterable[Latency]) -> list[Point]:
     """The points of the minute that begins at `start`, from what happened in it; what would be zero is left out.
 

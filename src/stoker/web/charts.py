@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup
 
+from stoker.admin.kinds import read_points
+from stoker.engines.base import Engine
 from stoker.model.errors import InvalidArgument
 from stoker.model.events import Point
 from stoker.model.humanize import span
@@ -151,11 +153,15 @@ class Series(NamedTuple):
         )
 
 
-def asked(queue: str | None, kind: str | None = None) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The metrics and names whose points the charts of a queue, a kind, or all queues together are drawn from."""
+async def read(
+    engine: Engine, drawn: Range, now: Instant, queue: str | None = None, kind: str | None = None
+) -> list[Point]:
+    """The points that the charts of a queue, a kind, or all queues together are drawn from."""
     if kind:
-        return (*OF_KIND, COUNTED), OF_ALL | {kind}
-    return ((*METRICS, COUNTED), OF_ALL | {queue}) if queue else ((*TOGETHER, COUNTED), OF_ALL)
+        metrics = (*OF_KIND, COUNTED)
+        return await read_points(engine, kind, metrics, drawn.since, drawn.until, drawn.merging, now=now)
+    metrics, names = ((*METRICS, COUNTED), OF_ALL | {queue}) if queue else ((*TOGETHER, COUNTED), OF_ALL)
+    return await engine.timeline.points(drawn.since, drawn.until - 1, metrics, names, width=drawn.merging)
 
 
 def times_of(visit: RequestContext, kind: str | None = None) -> str:

@@ -1,8 +1,10 @@
-"""The roll-up: a service that turns what happened into points, one set per queue and minute, and records of errors.
+"""The roll-up: turns what happened into points by queue, kind and minute, and records of errors and of hours.
 
 One worker of a store does it, the one that holds the lock `stoker.rollup`; when it is gone, another one follows within
 two minutes, and no minute is missed because each round computes the last three again, and older ones into which
-something was written since: events of jobs enqueued with `tx=` are recorded at their first claim.
+something was written since: events of jobs enqueued with `tx=` are recorded at their first claim. Where there was no
+worker for a while, the first round of the next one computes what was not counted, and a worker that stops computes what
+it knows of the running minute: after it there may be none.
 """
 
 from __future__ import annotations
@@ -16,22 +18,27 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from stoker.engines.base import ERRORS, Engine
+from stoker.engines.base import ERRORS, KIND_HOURS, Engine
 from stoker.model.error_records import ErrorRecord, add_failures
 from stoker.model.errors import AWAY
 from stoker.model.events import EventCount, Point, Window
+from stoker.model.kind_hours import KEPT, KindHour, missing, summed_up
 from stoker.model.stats import (
     BUCKET,
+    BY_KIND,
+    COUNTED,
     HAPPENED,
     MOST_LATE,
     MOST_RUNS,
+    OF_ALL,
     closed_buckets,
     depths,
     news,
     roll_up,
     store_points,
+    uncounted,
 )
-from stoker.model.time import SECOND, Instant
+from stoker.model.time import HOUR, SECOND, Instant
 from stoker.services import ServiceContext
 
 T = TypeVar("T")
@@ -46,6 +53,9 @@ SPREAD = 5.0
 """Workers wait up to so many seconds after a full minute, at random, also so that buffered events have arrived."""
 
 
+PARTS = 6
+"""In so many parts the points of an hour are read, so that no single answer is large."""
+
 Counted: TypeAlias = dict[Instant, list[EventCount]]
 """The events of closed minutes, by queue and type."""
 
@@ -57,6 +67,7 @@ class RollUp:
 
     def __init__(self) -> None:
         self._counted: Counted = {}
+        self._hours: set[Instant] | None = None
 
     async def run(self, context: ServiceContext) -> None:
         """Roll up again and again."""
@@ -65,16 +76,62 @@ class RollUp:
                 now = await context.engine.now()
                 await asyncio.sleep((BUCKET - now % BUCKET) / SECOND + 1 + SPREAD * random())
                 if await context.engine.control.lock(LOCK, context.worker_id(), LEASE):
-                    await write_points(context.engine, self._counted)
+                    await self._round(context.engine)
             except AWAY:  # the store loop logs that once; the next round computes the minutes that were missed
                 await asyncio.sleep(SPREAD)
 
+    async def _round(self, engine: Engine) -> None:
+        if self._hours is None:
+            self._hours = {one.at for _, one in await _stored_hours(engine)}
+            await catch_up(engine)
+        await write_points(engine, self._counted, self._hours)
+        for hour in missing(self._hours, await engine.now())[:1]:  # one a round: an hour has many points
+            await write_hour(engine, hour)
+            self._hours.add(hour)
 
-async def write_points(engine: Engine, counted: Counted | None = None) -> int:
+
+async def close(engine: Engine, worker: str) -> None:
+    """Compute the last minutes, and what happened in the running one so far, for a worker that stops.
+
+    Where another worker rolls up, it does so. A minute without events is left to the next one.
+    """
+    if not await engine.control.lock(LOCK, worker, LEASE):
+        return
+    try:
+        now = await engine.now()
+        await _compute(engine, [*closed_buckets(now), now // BUCKET * BUCKET], now)
+    finally:
+        await engine.control.unlock(LOCK, worker)
+
+
+async def catch_up(engine: Engine) -> None:
+    """Compute the minutes of the last two hours that were not counted, where anything happened in them."""
+    now = await engine.now()
+    minutes = closed_buckets(now, MOST_LATE)
+    stored = await engine.timeline.points(minutes[0], now, [COUNTED], OF_ALL)
+    await _compute(engine, uncounted(minutes, stored), now)
+
+
+async def _compute(engine: Engine, minutes: list[Instant], now: Instant) -> None:
+    """Compute minutes in which something happened, and the errors of these."""
+    if not minutes or not await engine.timeline.event_counts(minutes[0], minutes[-1] + BUCKET):
+        return
+    points: list[Point] = []
+    found: Counted = {}
+    for start in minutes:
+        points += await _answer(partial(_minute, engine, start, {start: []}, found))
+    if points:
+        await engine.timeline.record([], points, now=now)
+    if failed := {start: counts for start, counts in found.items() if _failures(counts)}:
+        await _answer(partial(_errors, engine, failed, now))
+
+
+async def write_points(engine: Engine, counted: Counted | None = None, hours: set[Instant] | None = None) -> int:
     """Compute the minutes that have just closed, and older ones that gained events; store what is new, return how much.
 
     A question that the store cannot answer is left out quietly: charts have a gap there, and the rest is stored.
     `counted` holds what the last call counted in each minute: one in which nothing came in since is not computed again.
+    `hours` are those whose records are stored: one that gained points is taken out, so that its record is made anew.
     """
     now = await engine.now()
     buckets = closed_buckets(now)
@@ -90,6 +147,8 @@ async def write_points(engine: Engine, counted: Counted | None = None) -> int:
         points += await _answer(question)
     if points:
         await engine.timeline.record([], points, now=now)
+        if hours is not None:
+            hours.difference_update(one.bucket // HOUR * HOUR for one in points)
     failed = {start: counts for start, counts in found.items() if counts != before.get(start) and _failures(counts)}
     if failed:
         stored = await _answer(partial(_errors, engine, failed, now))
@@ -149,6 +208,25 @@ async def _errors(engine: Engine, failed: Counted, now: Instant) -> list[Instant
         if before != after and not await engine.documents.swap(ERRORS, name, before, after):
             return []
     return list(failed)
+
+
+async def write_hour(engine: Engine, hour: Instant) -> None:
+    """Store what kinds did in an hour, and remove the records of hours long ago."""
+    points: list[Point] = []
+    for start in range(hour, hour + HOUR, HOUR // PARTS):
+        points += await engine.timeline.points(start, start + HOUR // PARTS - 1, BY_KIND)
+    made, stored = summed_up(hour, points), await _stored_hours(engine)
+    before = next((raw for raw, one in stored if one.at == hour), None)
+    if made is not None:
+        await engine.documents.swap(KIND_HOURS, made.name, before, msgspec.json.encode(made))
+    for raw, one in stored:
+        if one.at < hour - KEPT:
+            await engine.documents.swap(KIND_HOURS, one.name, raw, None)
+
+
+async def _stored_hours(engine: Engine) -> list[tuple[bytes, KindHour]]:
+    found = [one.encode() if isinstance(one, str) else one for one in await engine.documents.read(KIND_HOURS)]
+    return [(raw, msgspec.json.decode(raw, type=KindHour)) for raw in found]
 
 
 async def _depths(engine: Engine, bucket: Instant) -> list[Point]:

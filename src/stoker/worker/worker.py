@@ -51,6 +51,7 @@ from stoker.worker.maintenance import Maintenance, keep_running
 from stoker.worker.orders import OrderTaker
 from stoker.worker.progress_buffer import ProgressBuffer
 from stoker.worker.rollup import RollUp
+from stoker.worker.rollup import close as close_minutes
 from stoker.worker.running import Ended, RunningJobs
 from stoker.worker.schedules import Ticker
 from stoker.worker.state import HeldClaims, UnwrittenOutcomes, WorkerContext, WorkerState, version
@@ -499,6 +500,7 @@ class Worker:
         await self.engine.control.beat(msgspec.structs.replace(self._context.presence(), state="stopped"))
         with suppress(StokerError):  # the app keeps what cannot be written, tries again, and warns when it closes
             await self._context.publisher.flush()
+            await close_minutes(self.engine, self.id)
 
     async def __aenter__(self) -> Self:
         await self.start()

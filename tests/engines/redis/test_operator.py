@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 
+from stoker.admin.kinds import read_points
 from stoker.engines.base import LEASE
 from stoker.engines.redis import events as event_log
 from stoker.engines.redis import find
@@ -34,8 +35,9 @@ from stoker.model.query import (
     Selection,
 )
 from stoker.model.throttle import Rate
-from stoker.model.time import HOUR, MINUTE, SECOND
+from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 from stoker.model.unique import Unique
+from stoker.worker.rollup import write_hour
 from tests import services
 from tests.engines.redis.stand import Stand
 
@@ -168,6 +170,24 @@ async def test_events_and_points_are_bounded(bench: Bench, monkeypatch: pytest.M
     points = await bench.engine.timeline.points(at, at + 1_000, ["m"])
     assert 0 < len(points) <= 50
     assert points[-1].bucket == at + 299
+
+
+@pytest.mark.spec("STATS-14")
+async def test_what_kinds_did_outlives_their_points(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A week of a busy kind, of which the bound keeps the minutes of two hours."""
+    monkeypatch.setattr(event_log, "MOST_POINTS", 130)
+    start, hours = bench.clock() // HOUR * HOUR, 7 * 24
+    for hour in range(hours):
+        at = start + hour * HOUR
+        points = [Point("send", "kind_completed", at + n * MINUTE, 1) for n in range(60)]
+        await bench.engine.timeline.record([], points, now=at)
+        await write_hour(bench.engine, at)
+    left = await bench.engine.timeline.points(start, start + 7 * DAY, ["kind_completed"])
+    assert 60 < len(left) <= 130
+    asked = ["kind_completed"], start, start + 7 * DAY, 112 * MINUTE
+    found = await read_points(bench.engine, "send", *asked, now=start + 7 * DAY)
+    assert {one.count for one in found} == {112}
+    assert len(found) == 7 * 24 * 60 // 112
 
 
 @pytest.mark.spec("TIMELINE-18")

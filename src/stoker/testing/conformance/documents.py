@@ -8,18 +8,19 @@ import msgspec
 import pytest
 
 from stoker.admin import documents
+from stoker.admin.kinds import read_points
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.audit import AuditQuery, By
-from stoker.model.events import Event, EventCount, EventType
+from stoker.model.events import Event, EventCount, EventType, Point
 from stoker.model.job import Status
 from stoker.model.operations import Operation
 from stoker.model.query import Retention, Sweep
 from stoker.model.same_error import fingerprint
-from stoker.model.time import DAY, MINUTE, SECOND
+from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 from stoker.model.tokens import AccessToken, Session, digest
 from stoker.testing.conformance.harness import Store, at_once
-from stoker.worker.rollup import write_points
+from stoker.worker.rollup import write_hour, write_points
 
 
 def _operation(store: Store, name: str = "0", **changes: object) -> Operation:
@@ -58,6 +59,36 @@ async def test_the_roll_up_adds_the_failures_of_a_closed_minute_to_their_errors(
     await write_points(store.engine, mine)
     [later] = await documents.error_records(store.engine)
     assert sum(later.died.counts) == 3
+
+
+@pytest.mark.core
+@pytest.mark.spec("STATS-14")
+async def test_what_kinds_did_is_known_for_seven_days(store: Store) -> None:
+    """By the minute for a day, then by the hour; records that are older go."""
+    start = store.now() // HOUR * HOUR
+    for hour in range(2):
+        points = [Point("send", "kind_completed", start + hour * HOUR + n * MINUTE, 1) for n in range(60)]
+        await store.engine.timeline.record([], points, now=store.now())
+        await write_hour(store.engine, start + hour * HOUR)
+
+    async def known(days: int) -> list[int]:
+        store.clock.set(start + days * DAY)
+        await store.engine.operator.expire(Retention(limit=10_000))
+        asked = ["kind_completed"], start, start + 2 * HOUR, 30 * MINUTE
+        return [one.count for one in await read_points(store.engine, "send", *asked, now=store.now())]
+
+    minutes = await store.engine.timeline.points(start, start + 2 * HOUR, ["kind_completed"])
+    assert len(minutes) == 120
+    assert await known(1) == [30] * 4
+    store.clock.set(start + DAY + 14 * MINUTE)
+    await store.engine.operator.expire(Retention(limit=10_000))
+    assert await known(7) == [30] * 4
+    await write_hour(store.engine, start + 7 * DAY + HOUR)
+    assert [one.at for one in await documents.kind_hours(store.engine)] == [start + HOUR]
+    await store.engine.timeline.record([], [Point("send", "kind_completed", start + HOUR, 99)], now=store.now())
+    await write_hour(store.engine, start + HOUR)
+    [record] = await documents.kind_hours(store.engine)
+    assert record.points("send")[0].count >= 99, "a record is made anew when its minutes gain points"
 
 
 @pytest.mark.core

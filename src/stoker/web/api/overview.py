@@ -154,7 +154,7 @@ async def points(visit: RequestContext, given: SeriesQuery) -> PointsRecord:
     reading = await visit.board.hub.reading()
     drawn = charts.range_of(visit, reading.census.at)
     engine = await visit.board.store.engine()
-    read = await engine.timeline.points(drawn.since, drawn.until - 1, *charts.asked(given.queue), width=drawn.merging)
+    read = await charts.read(engine, drawn, reading.census.at, given.queue)
     found = charts.series(read, drawn)
     values = {name: getattr(found, name) for name in PointsRecord.__struct_fields__ if name not in {"at", "hint"}}
     hint = "" if read else await shared.hint_of(visit, given.queue)

@@ -158,7 +158,7 @@ async def one(visit: RequestContext) -> Response:
     drawn = charts.range_of(visit, reading.census.at)
     engine = await visit.board.store.engine()
     context = one_context(visit, reading, *found)
-    points = await engine.timeline.points(drawn.since, drawn.until - 1, *charts.asked(None, name), width=drawn.merging)
+    points = await charts.read(engine, drawn, reading.census.at, kind=name)
     times = charts.times_of(visit, name)
     query = Query(kinds=frozenset({name}), statuses=FINISHED, order="finished", limit=RUNS)
     page = await engine.operator.find(query)

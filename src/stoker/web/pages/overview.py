@@ -94,8 +94,7 @@ async def points_json(visit: RequestContext) -> Response:
     drawn = charts.range_of(visit, reading.census.at)
     engine = await visit.board.store.engine()
     kind = visit.parameter("kind")
-    asked = charts.asked(visit.parameter("queue"), kind)
-    points = await engine.timeline.points(drawn.since, drawn.until - 1, *asked, width=drawn.merging)
+    points = await charts.read(engine, drawn, reading.census.at, visit.parameter("queue"), kind)
     found = charts.series(points, drawn, charts.times_of(visit, kind))
     if not kind:
         found = found.going_on(drawn, visit.board.hub.flow(visit.parameter("queue") or None))

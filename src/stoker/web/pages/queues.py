@@ -124,7 +124,7 @@ async def one(visit: RequestContext) -> Response:
     context = one_context(visit, reading) | ({} if known else {"live_url": ""})
     drawn = charts.range_of(visit, reading.census.at)
     engine = await visit.board.store.engine()
-    points = await engine.timeline.points(drawn.since, drawn.until - 1, *charts.asked(name), width=drawn.merging)
+    points = await charts.read(engine, drawn, reading.census.at, name)
     times = "processing" if visit.parameter("times") == "processing" else "total"
     groups, looked = await trouble(visit, name)
     plain = Queue(name=name, keep_done=engine.keep_done)
