@@ -1,25 +1,28 @@
 """A bad night in the terminal: each of thirteen questions is answered, or done, with at most two commands.
 
-The store of `tests/harness/night.py` is made once per engine. `stoker top` answers what it has a view for.
+The store of `tests/harness/night.py` is made once per engine. In `stoker top` each takes a few keys.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.cli.command import stoker
-from stoker.cli.terminal import Page, Question, Top
+from stoker.cli.terminal import Entry, Page, Question, Top
 from stoker.model.job import Status
 from tests.cli.test_top import cells, heads, shows, text
 from tests.harness import night
+from tests.harness.letters import letters
 
 ENGINES = [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("sqlite", "postgres", "redis")]
 VAT = "KeyError: 'vat_id'"
@@ -118,23 +121,33 @@ def test_the_night_by_commands(store: Night) -> None:
 
 
 @pytest.mark.spec("NIGHT-01")
-async def test_the_night_in_top(store: Night) -> None:
+async def test_the_night_in_top(store: Night, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worst first, at 80 columns: what is wrong, which kind is slow, who is stuck, why it waits; and how to act."""
     await asyncio.to_thread(store.alive)
     app = Stoker(store.url)
     async with app:
-        top = Top(Admin(app, by="ann"))
+        admin = Admin(app, by="ann")
+        [dead] = (await admin.jobs.find("is:dead kind:geo.sync", limit=1)).jobs
+        top = Top(admin)
         async with top.run_test(size=(80, 24)) as pilot:
+
+            def said(words: str) -> Callable[[], object]:
+                return lambda: words in text(top, "#said")
+
+            def column(name: str) -> list[str]:
+                return [row[heads(top).index(name)] for row in cells(top)] if name in heads(top) else []
+
             await shows(pilot, lambda: cells(top))
             assert "need you" in text(top, "#head")
-            await pilot.press("3")  # why did they die
+            await pilot.press("3")  # why did they die, and which deploy brought it
             await shows(pilot, lambda: any("OperationalError" in " ".join(row) for row in cells(top)))
+            assert night.NEW in column("new since")
             await pilot.press("5")  # the slow kind
             await shows(pilot, lambda: "p95" in heads(top) and cells(top))
-            assert cells(top)[0][heads(top).index("kind")] == night.SLOW
+            assert column("kind")[0] == night.SLOW
             await pilot.press("4")  # the stuck worker
-            await shows(pilot, lambda: "state" in heads(top) and cells(top))
-            assert cells(top)[0][heads(top).index("state")] == "silent"
+            await shows(pilot, lambda: "silent" in column("state"))
+            assert column("state")[0] == "silent"
             top.show_jobs("queue:payouts is:ready")  # as typed behind /
             await shows(pilot, lambda: "status" in heads(top) and len(cells(top)) == 4)
             await pilot.press("enter")  # why does it not run
@@ -146,11 +159,65 @@ async def test_the_night_in_top(store: Night) -> None:
             await pilot.press("c")  # cancel one that runs
             await shows(pilot, lambda: isinstance(top.screen, Question))
             await pilot.press("y")
-            await shows(pilot, lambda: "is asked to stop" in text(top, "#said"))
+            await shows(pilot, said("is asked to stop"))
+
+            top.show_jobs(f"id:{dead.id}")
+            await shows(pilot, lambda: len(cells(top)) == 1)
+            editor = tmp_path / "editor"  # edit and retry; the pilot has no terminal that could be given to an editor
+            editor.write_text(f"#!/bin/sh\nsed -i s/acme/globex/ $1\ncp $1 {tmp_path}/seen\n")
+            editor.chmod(0o700)
+            monkeypatch.setenv("EDITOR", str(editor))
+            monkeypatch.delenv("VISUAL", raising=False)
+            monkeypatch.setattr(top, "suspend", nullcontext)
+            await pilot.press("e")
+            await shows(pilot, lambda: isinstance(top.screen, Question))
+            await pilot.press("y")
+            await shows(pilot, said("is edited and requeued"))
+
+            top.show_jobs("is:dead kind:reviews.sync")  # requeue one error, and watch it
+            await shows(pilot, lambda: len(cells(top)) == 30)
+            await pilot.press("A")
+            await shows(pilot, lambda: isinstance(top.screen, Question))
+            await pilot.press("y")
+            await shows(pilot, said("requeued 30 jobs"))
+            await pilot.press("6")
+            await shows(pilot, lambda: "30 of 30 jobs" in column("so far"))
+            assert column("state")[0] == "done"
+
+            await pilot.press("7")  # change a schedule
+            await shows(pilot, lambda: "hourly-stock" in column("schedule"))
+            await pilot.press("e")
+            await shows(pilot, lambda: isinstance(top.screen, Entry) and top.screen.query(Input))
+            top.screen.query_one(Input).value = "15 * * * *"
+            await pilot.press("enter")
+            await shows(pilot, said("schedule hourly-stock is edited: 15 * * * * UTC"))
+
+            await pilot.press("8")  # replay letters; Redis has no streams
+            if store.engine == "redis":
+                await shows(pilot, lambda: "No letter waits" in text(top, "#empty"))
+            else:
+                await letters(await app.engine(), 3, type_="shop.OrderPlaced.v3", at=9)
+                await shows(pilot, lambda: len(column("reason")) == 6)
+                await pilot.press("R")
+                await shows(pilot, said("is delivered again"))
+                await pilot.press("A")
+                await shows(pilot, lambda: isinstance(top.screen, Question))
+                await pilot.press("y")
+                await shows(pilot, said("replayed "))
+                await shows(pilot, lambda: set(column("status")) == {"pending, due"})
+
+            await pilot.press("9")  # the throughput of a day
+            await shows(pilot, lambda: "bars" in heads(top) and "completed" in column("figure"))
+            assert int(column("total")[column("figure").index("completed")].replace(",", "")) > 70_000
+
             await pilot.press("1")
-            await shows(pilot, lambda: "queue" in heads(top) and cells(top))
+            await shows(pilot, lambda: "ready" in heads(top) and cells(top))
             queue = top.selected
             await pilot.press("p")  # pause
-            await shows(pilot, lambda: "is paused" in text(top, "#said"))
+            await shows(pilot, said("is paused"))
         assert queue is not None
-        assert (await Admin(app).queues.get(queue)).paused
+        assert (await admin.queues.get(queue)).paused
+        edited = (await admin.jobs.reveal(dead.id)).job
+        assert (edited.status, b'"globex"' in edited.payload, b"\n" in edited.payload) == (Status.PENDING, True, False)
+        assert "acme" not in (tmp_path / "seen").read_text()
+        assert (await admin.schedules.get("hourly-stock")).cron == "15 * * * *"

@@ -157,7 +157,7 @@ ERRORS: Columns[ErrorGroup] = {
     "kinds": lambda one: listed(one.kinds),
     "id": "id",
 }
-ERRORS_GO_FIRST = ("releases", "new since", "died 7d", "kinds")
+ERRORS_GO_FIRST = ("releases", "died 7d", "kinds", "new since")
 """What a narrow terminal does without."""
 
 

@@ -65,14 +65,15 @@ def stats(last: str, queue: str | None, as_json: bool, path: str | None, url: st
     """
     window = read_time("--last", last)
     width = max(-(-window // (BARS * MINUTE)), 1) * MINUTE
-    found = ask(path, url, lambda admin: _courses(admin, queue, max(window, MINUTE), width))
+    found = ask(path, url, lambda admin: courses(admin, queue, max(window, MINUTE), width))
     table(found, COLUMNS, as_json, lambda one: plain(one._asdict()), goes_first=("p50",))
     if not as_json:
         where = "all queues" if queue is None else f"queue {queue}"
         say(f"{where}, the last {span(window)}, {span(width)} a bar", err=True)
 
 
-async def _courses(admin: Operators, queue: str | None, window: Span, width: Span) -> list[Course]:
+async def courses(admin: Operators, queue: str | None, window: Span, width: Span) -> list[Course]:
+    """The course of each figure over a window that ends now, of all queues or of one, in bars of `width`."""
     if queue is not None:
         await admin.queues.get(queue)  # a name that is not known is refused
     now = await (await admin.app.engine()).now()

@@ -1,4 +1,4 @@
-"""The live terminal view of `stoker top`: queues, jobs, failures and workers, steered by keys.
+"""The live terminal view of `stoker top`: a table for each thing an operator looks at, steered by keys.
 
 It reads the store every two seconds through an admin. When the store does not answer, the last figures stay, with
 their time, and the view goes on trying.
@@ -6,15 +6,17 @@ their time, and the view goes on trying.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
+import click
+import msgspec
 from msgspec.structs import replace
 from rich.markup import escape
 from rich.text import Text
 from textual import work
-from textual.app import App, ComposeResult
+from textual.app import App, ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
@@ -31,24 +33,36 @@ from stoker.admin.workers import WorkerView
 from stoker.cli.jobs import COLUMNS as JOBS
 from stoker.cli.jobs import ERRORS_GO_FIRST, error_columns, labeled, place
 from stoker.cli.jobs import GOES_FIRST as JOBS_GO_FIRST
+from stoker.cli.operations import COLUMNS as OPERATIONS
+from stoker.cli.operations import how_far, tally
+from stoker.cli.outbox import LETTERS
 from stoker.cli.queues import COLUMNS, FLOW, GOES_FIRST
+from stoker.cli.schedules import COLUMNS as SCHEDULES
+from stoker.cli.schedules import GOES_FIRST as SCHEDULES_GO_FIRST
+from stoker.cli.stats import BARS, Course, courses
+from stoker.cli.stats import COLUMNS as COURSES
 from stoker.cli.status import KINDS, KINDS_GO_FIRST
 from stoker.cli.tables import Columns, Layout, cells, cut, mark, squeezed
 from stoker.cli.tables import columns as table_columns
 from stoker.cli.text import one_line, safe
 from stoker.cli.workers import WORKERS
+from stoker.engines.base import Feature
 from stoker.model import humanize
 from stoker.model.actions import ACTIONS
 from stoker.model.errors import StokerError
 from stoker.model.filter import as_value
 from stoker.model.findings import Finding, Tone
 from stoker.model.humanize import count
-from stoker.model.time import instant
-from stoker.views import Job
+from stoker.model.time import DAY, instant
+from stoker.outbox.letters import Letter
+from stoker.views import Job, Schedule
 
 T = TypeVar("T")
-View: TypeAlias = Literal["queues", "jobs", "failures", "workers", "kinds"]
-VIEWS: tuple[View, ...] = ("queues", "jobs", "failures", "workers", "kinds")
+View: TypeAlias = Literal["queues", "jobs", "failures", "workers", "kinds", "operations", "schedules", "letters", "day"]
+VIEWS: tuple[View, ...] = (
+    *("queues", "jobs", "failures", "workers", "kinds"),
+    *("operations", "schedules", "letters", "day"),
+)
 EVERY = 2.0
 """Seconds between two looks at the store."""
 
@@ -70,16 +84,34 @@ SHOWN_KINDS: Columns[KindView] = {
     name: KINDS[name] for name in ("kind", "p50", "p95", "p99", "wait p95", "failed", "runs 1h", "running", "dead")
 }
 
+SHOWN_OPERATIONS: Columns[OperationView] = {
+    **{name: OPERATIONS[name] for name in ("operation", "state", "done")},
+    "so far": how_far,
+    **{name: column for name, column in OPERATIONS.items() if name not in {"operation", "state", "done"}},
+}
+SHOWN_LETTERS: Columns[Letter] = {
+    "stream": "stream",
+    **{
+        name: LETTERS[name]
+        for name in ("consumer", "key", "type", "status", "attempts", "failed", "reason", "body", "id")
+    },
+}
+
 HELP = """\
 1 2 3 4   queues, jobs, failures, workers
-5         kinds, the slowest first
+5 6       kinds, the slowest first; operations, the latest first
+7 8       schedules; letters of streams
+9         the throughput of a day
 enter     open: the jobs of a queue, a kind or an error, everything about a job
 escape    back
 /         filter jobs: is:dead queue:mail kind:send* since:2h "text"
-p         pause the selected queue
-r         resume the selected queue
+p         pause the selected queue or schedule
+r         resume the selected queue or schedule
 R         requeue: the selected job, the dead jobs of the selected queue,
-          or the jobs of the selected error
+          or the jobs of the selected error; replay the selected letter
+A         all: requeue the jobs of the filter, replay the letters of a stream
+e         edit: the payload of a job in your editor ($EDITOR), and requeue it;
+          when a schedule fires
 c         cancel the selected job; one that runs is asked to stop
 .         hold the picture, and go on
 ?         this help
@@ -154,6 +186,32 @@ class Question(ModalScreen[bool]):
         self.dismiss(yes)
 
 
+class Entry(ModalScreen[str | None]):
+    """A line to change; escape leaves it as it was."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
+    CSS = """
+    Entry { align: center middle; }
+    Entry > Vertical { width: 90%; height: auto; border: round $primary; padding: 0 1; }
+    """
+
+    def __init__(self, title: str, text: str) -> None:
+        super().__init__()
+        self._title = title
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """A box with the line."""
+        with Vertical() as box:
+            box.border_title = escape(one_line(self._title))
+            yield Input(value=self._text)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Close with what was written."""
+        event.stop()
+        self.dismiss(event.value)
+
+
 class Top(App[None]):
     """The live view of one store."""
 
@@ -170,10 +228,12 @@ class Top(App[None]):
     #filter.open { display: block; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(str(n), f"look('{view}')", view.capitalize()) for n, view in enumerate(VIEWS, 1)),
+        *(Binding(str(n), f"look('{view}')", view.capitalize(), show=n < 6) for n, view in enumerate(VIEWS, 1)),
         Binding("p", "pause", "Pause"),
         Binding("r", "resume", "Resume"),
         Binding("R,shift+r", "requeue", REQUEUE.label),
+        Binding("A,shift+a", "all", "All", show=False),
+        Binding("e", "edit", "Edit", show=False),
         Binding("c", "cancel", CANCEL.label),
         Binding("slash", "filter", "Filter"),
         Binding("full_stop", "hold", "Hold", show=False),
@@ -190,6 +250,10 @@ class Top(App[None]):
         self._errors: ErrorPage | None = None
         self._jobs: list[Job] = []
         self._kinds: list[KindView] | None = None
+        self._operations: list[OperationView] | None = None
+        self._schedules: list[Schedule] | None = None
+        self._letters: Sequence[Letter] | None = None
+        self._day: list[Course] | None = None
         self.looking_at: View = "queues"
         self.filter_text = ""
         self.held = False
@@ -227,17 +291,34 @@ class Top(App[None]):
         """Read the store and draw; keep the last picture if the store does not answer."""
         try:
             self._overview = await self._admin.overview(RECENT * 60)
-            if self.looking_at == "failures":
-                self._errors = await self._admin.jobs.errors()
-            if self.looking_at == "kinds":
-                self._kinds = await self._admin.kinds.list(sort="p95")
-            if self.looking_at == "jobs":
-                self._jobs = (await self._admin.jobs.find(self.filter_text, limit=LISTED)).jobs
+            await self._read()
         except StokerError as error:
             self._away(error)
             return
         self._read_at = self._overview.at
         self._draw()
+
+    async def _read(self) -> None:
+        """Read what the present table shows beside the overview."""
+        admin = self._admin
+        match self.looking_at:
+            case "jobs":
+                self._jobs = (await admin.jobs.find(self.filter_text, limit=LISTED)).jobs
+            case "failures":
+                self._errors = await admin.jobs.errors()
+            case "kinds":
+                self._kinds = await admin.kinds.list(sort="p95")
+            case "operations":
+                self._operations = await admin.operations.list()
+            case "schedules":
+                self._schedules = await admin.schedules.list()
+            case "letters":
+                streams = Feature.OUTBOX in (await admin.app.engine()).features
+                self._letters = (await admin.outbox.letters(status="pending", limit=LISTED)).letters if streams else ()
+            case "day":
+                self._day = await courses(admin, None, DAY, DAY // BARS)
+            case _:
+                pass
 
     def _away(self, error: StokerError) -> None:
         since = "" if self._read_at is None else f" What you see is from {self._read_at:%H:%M:%S}."
@@ -303,7 +384,7 @@ class Top(App[None]):
 
     @property
     def selected(self) -> str | None:
-        """The key of the selected row: a queue, a job's id, the name of an error, a worker."""
+        """The key of the selected row: the name of a queue, an error, a worker or a schedule, or an id."""
         table = self.query_one(DataTable)
         if not table.row_count:
             return None
@@ -348,6 +429,26 @@ class Top(App[None]):
             "queues": WORKERS["queues"],
         }
         return Table.of(columns, workers, [one.worker for one in workers], ("release",), "No worker has shown itself.")
+
+    def _operations_table(self, _: Overview) -> Table:
+        found = self._operations or []
+        empty = LOOKING if self._operations is None else "No action on many jobs was started yet."
+        return Table.of(SHOWN_OPERATIONS, found, [one.id for one in found], ("operation", "by", "left"), empty)
+
+    def _schedules_table(self, _: Overview) -> Table:
+        found = self._schedules or []
+        empty = LOOKING if self._schedules is None else "No schedule is in the store."
+        return Table.of(SCHEDULES, found, [one.name for one in found], SCHEDULES_GO_FIRST, empty)
+
+    def _letters_table(self, _: Overview) -> Table:
+        found = self._letters or ()
+        empty = LOOKING if self._letters is None else "No letter waits for a decision."
+        keys = [f"{one.stream} {one.consumer} {one.id}" for one in found]
+        return Table.of(SHOWN_LETTERS, found, keys, ("id", "attempts", "consumer", "failed", "body"), empty)
+
+    def _day_table(self, _: Overview) -> Table:
+        found = self._day or []
+        return Table.of(COURSES, found, [one.name for one in found], ("p50",), LOOKING)
 
     # --- keys ---------------------------------------------------------------------------------------------------
 
@@ -401,16 +502,34 @@ class Top(App[None]):
         selected = self.selected
         if selected is None:
             return
-        if self.looking_at == "queues":
-            self.show_jobs(f"queue:{selected}")
-        elif self.looking_at == "failures":
-            self.show_jobs(f"same_error:{selected}")
-        elif self.looking_at == "kinds":
-            self.show_jobs(f"kind:{as_value(selected)}")
-        elif self.looking_at == "jobs":
-            self.open_job(selected)
-        else:
-            self.open_worker(selected)
+        match self.looking_at:
+            case "queues":
+                self.show_jobs(f"queue:{selected}")
+            case "failures":
+                self.show_jobs(f"same_error:{selected}")
+            case "kinds":
+                self.show_jobs(f"kind:{as_value(selected)}")
+            case "jobs":
+                self.open_job(selected)
+            case "workers":
+                self.open_worker(selected)
+            case "operations":
+                self._open(selected, [tally(one) for one in self._operations or () if one.id == selected])
+            case "schedules":
+                self.edit_schedule(selected)
+            case "letters":
+                one = self._letter
+                self._open(selected, [] if one is None else [one.reason, "", one.preview])
+            case "day":
+                pass
+
+    def _open(self, title: str, lines: Sequence[str]) -> None:
+        self.push_screen(Page(title, Text(safe("\n".join(lines)))))
+
+    @property
+    def _letter(self) -> Letter | None:
+        selected = self.selected if self.looking_at == "letters" else None
+        return next((one for one in self._letters or () if selected == f"{one.stream} {one.consumer} {one.id}"), None)
 
     def show_jobs(self, filter_text: str) -> None:
         """List the jobs of a filter."""
@@ -455,32 +574,116 @@ class Top(App[None]):
     # --- acting -------------------------------------------------------------------------------------------------
 
     def action_pause(self) -> None:
-        """Pause the selected queue."""
+        """Pause the selected queue or schedule."""
         self._steer("pause")
 
     def action_resume(self) -> None:
-        """Resume the selected queue."""
+        """Resume the selected queue or schedule."""
         self._steer("resume")
 
     def _steer(self, verb: Literal["pause", "resume"]) -> None:
-        queue = self.selected
-        if self.looking_at != "queues" or queue is None:
-            self.say(f"select a queue to {verb} it")
+        selected = self.selected
+        if self.looking_at not in {"queues", "schedules"} or selected is None:
+            self.say(f"select a queue to {verb} it, or a schedule")
             return
-        queues = self._admin.queues
-        call: Callable[[str], Coroutine[Any, Any, None]] = queues.pause if verb == "pause" else queues.resume
-        self._change(call(queue), f"queue {queue} is {verb}d")
+        noun = self._admin.queues if self.looking_at == "queues" else self._admin.schedules
+        self._change(getattr(noun, verb)(selected), f"{self.looking_at[:-1]} {selected} is {verb}d")
 
     def action_requeue(self) -> None:
         """Requeue the selected job, the dead jobs of a queue or the jobs of an error; more than one is asked for."""
-        selected = self.selected
-        if selected is None or self.looking_at in {"workers", "kinds"}:
-            self.say(f"select a queue, an error or a job to {REQUEUE.name}")
+        selected, letter = self.selected, self._letter
+        if letter is not None:
+            replayed = self._admin.outbox.stream(letter.stream).replay([letter.id], consumer=letter.consumer)
+            self._change(replayed, f"letter {letter.id} is delivered again in the next turn")
+        elif selected is None or self.looking_at not in {"queues", "failures", "jobs"}:
+            self.say(f"select a queue, an error, a job or a letter to {REQUEUE.name}")
         elif self.looking_at == "jobs":
             self._change(self._admin.jobs.requeue(selected), f"job {selected} is {REQUEUE.past.lower()}")
         else:
             dead = f"is:dead queue:{selected}" if self.looking_at == "queues" else f"same_error:{selected}"
             self.requeue_many(dead)
+
+    def action_all(self) -> None:
+        """Requeue the jobs of the filter, or replay the letters of the selected one's stream, after a question."""
+        letter = self._letter
+        if letter is not None:
+            self.replay_all(letter.stream)
+        elif self.looking_at == "jobs" and self.filter_text:
+            self.requeue_many(self.filter_text)
+        else:
+            self.say("filter jobs, or select a letter")
+
+    def action_edit(self) -> None:
+        """Edit the selected job or schedule."""
+        selected = self.selected
+        if selected is None or self.looking_at not in {"jobs", "schedules"}:
+            self.say("select a job or a schedule to edit it")
+        elif self.looking_at == "jobs":
+            self.edit_job(selected)
+        else:
+            self.edit_schedule(selected)
+
+    @work(group="act")
+    async def edit_schedule(self, name: str) -> None:
+        """Ask for another cron expression, and store it."""
+        await self._tried(self._edited_schedule(name))
+
+    async def _edited_schedule(self, name: str) -> None:
+        found = await self._admin.schedules.get(name)
+        cron = await self.push_screen_wait(Entry(f"schedule {name}: when it fires, in {found.tz}", found.cron))
+        if cron is None or cron == found.cron:
+            self.say("nothing was changed")
+            return
+        edited = await self._admin.schedules.edit(name, cron=cron)
+        self.say(f"schedule {name} is edited: {edited.cron} {edited.tz}")
+        self.look()
+
+    @work(group="act")
+    async def edit_job(self, job: str) -> None:
+        """Open the payload of a job in the user's editor, store what comes back, and requeue a dead one."""
+        await self._tried(self._edited_job(job))
+
+    async def _edited_job(self, job: str) -> None:
+        found = (await self._admin.jobs.reveal(job)).job
+        before = msgspec.json.format(found.payload, indent=2).decode() + "\n"
+        try:
+            with self.suspend():
+                after = click.edit(before, extension=".json")
+        except SuspendNotSupported:
+            self.say(f"this terminal cannot show an editor: use `stoker jobs edit {job} --payload …`")
+            return
+        except click.ClickException as error:
+            self.say(f"the editor failed: {error.message}")
+            return
+        if after is None or after == before:
+            self.say("nothing was changed")
+            return
+        requeues = found.status in REQUEUE.statuses
+        then = " and requeue it" if requeues else ""
+        if not await self.push_screen_wait(Question(f"Save the payload of {found.kind} {job}{then}?")):
+            self.say("nothing was changed")
+            return
+        await self._admin.jobs.edit(job, payload=_compact(after))
+        if requeues:
+            await self._admin.jobs.requeue(job)
+        self.say(f"job {job} is edited{' and requeued' if requeues else ''}")
+        self.look()
+
+    @work(group="act")
+    async def replay_all(self, stream: str) -> None:
+        """Count, ask, and replay the letters of a stream as an operation."""
+        await self._tried(self._replayed(stream))
+
+    async def _replayed(self, stream: str) -> None:
+        found = await self._admin.outbox.preview("replay", stream=stream)
+        if not await self.push_screen_wait(Question(f"Replay {count(found.count, 'letter')} of stream {stream}?")):
+            self.say("nothing was changed")
+            return
+        start = self._admin.operations.start_on_letters
+        started = await start("replay", stream=stream, counted_at=found.counted_at, total=found.count)
+        ended = await self._admin.operations.finish(started.id)
+        self.say(f"replayed {count(ended.changed, 'letter')}")
+        self.look()
 
     def action_cancel(self) -> None:
         """Cancel the selected job, after a question."""
@@ -544,6 +747,14 @@ class Top(App[None]):
     def say(self, text: str) -> None:
         """Say something below the table."""
         self.query_one("#said", Static).update(Text(one_line(text, 400)))
+
+
+def _compact(text: str) -> bytes:
+    """JSON without the room that was made for the eye; what is no JSON is left for the admin to refuse."""
+    try:
+        return msgspec.json.format(text.encode(), indent=-1)
+    except msgspec.DecodeError:
+        return text.encode()
 
 
 def _label(job: Job) -> str:
