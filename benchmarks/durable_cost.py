@@ -34,7 +34,7 @@ from stoker.model.lifecycle import conclude
 from stoker.model.markers import RESULTS
 from stoker.model.outcome import Done, Snoozed, Suspended
 from stoker.model.query import RunNow, Selection
-from stoker.model.steps import Save, Signal, Step, StepState
+from stoker.model.steps import Save, Signal, Step, StepState, told
 from stoker.model.time import HOUR, SECOND
 from stoker.registry import mint
 from stoker.worker import Worker
@@ -54,6 +54,9 @@ TAKEN = 10
 
 CENSUS = 100.0
 """Milliseconds that a census may take."""
+
+ASKED, QUESTIONS = 20, 20.0
+"""Jobs that ask a person, and milliseconds in which they are found."""
 
 SHORTEST, LONGEST = 0.3, 2.0
 """Seconds that a job sleeps: more than what it would sleep in its slot."""
@@ -263,24 +266,26 @@ def beside_talkers(session: Session, name: str, stores: Stores) -> Iterator[Row]
 
 
 class _Beside(NamedTuple):
-    """Milliseconds of claims and censuses beside suspended jobs, and beside none."""
+    """Milliseconds of claims, censuses and lists of questions beside suspended jobs, and of claims beside none."""
 
     claims: list[Pair[float]]
     censuses: list[float]
+    questions: list[float]
 
 
-async def _suspended(engine: Engine, n: int) -> None:
+async def _suspended(engine: Engine, n: int, row: Step = GO) -> None:
     for start in range(0, n, 1_000):
         claims = await _new(engine, min(1_000, n - start))
-        await engine.jobs.settle([conclude(one, Suspended((GO,))) for one in claims])
+        await engine.jobs.settle([conclude(one, Suspended((row,))) for one in claims])
 
 
 async def _beside(full: str, none: str, n: int, rounds: int, vacuum: Callable[[], Awaitable[None]]) -> _Beside:
     """Claims of both stores in turns; a round is the median of ten."""
     async with _opened(full) as crowded, _opened(none) as lonely:
+        await _suspended(crowded, ASKED, Step("approval", StepState.WAITING, told(ask="May we?")))
         await _suspended(crowded, n)
         await vacuum()
-        found = _Beside([], [])
+        found = _Beside([], [], [])
         for _ in range(rounds + 1):
             took: dict[Engine, list[float]] = {crowded: [], lonely: []}
             for number in range(10):
@@ -294,6 +299,10 @@ async def _beside(full: str, none: str, n: int, rounds: int, vacuum: Callable[[]
             began = time.perf_counter()
             await crowded.operator.census()
             found.censuses.append((time.perf_counter() - began) * 1e3)
+            began = time.perf_counter()
+            asking = await crowded.steps.asking()
+            assert len(await crowded.operator.get(asking)) == len(await crowded.steps.get(asking)) == ASKED
+            found.questions.append((time.perf_counter() - began) * 1e3)
     return found
 
 
@@ -322,6 +331,8 @@ def beside(session: Session, name: str, stores: Stores) -> Iterator[Row]:
     yield _times(f"durable.{name}.claim", "ms/claim", found.claims[1:], at_most(1.1, "ratio"), note)
     note = f"beside {n:,} suspended jobs; first {found.censuses[0]:.1f} ms"
     yield absolute(f"durable.{name}.census", "ms p50", median(found.censuses[1:]), at_most(CENSUS), note)
+    note = f"{ASKED} jobs that ask, with their rows, beside {n:,} that sleep; first {found.questions[0]:.1f} ms"
+    yield absolute(f"durable.{name}.questions", "ms p50", median(found.questions[1:]), at_most(QUESTIONS), note)
 
 
 # --- how late waits end -----------------------------------------------------------------------------------------

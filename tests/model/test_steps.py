@@ -25,6 +25,7 @@ from stoker.model.steps import (
     Wakes,
     about,
     answered,
+    asks,
     called_job,
     check_box,
     check_fork,
@@ -161,6 +162,24 @@ def test_a_failure_does_not_overwrite_an_answer(before: StepState) -> None:
 def test_a_failure_ends_a_wait(before: StepState) -> None:
     after = stored(Step("a", before, b"0", 3, 2, 1), Step("a", FAILED, b"1"), 7, NOW)
     assert after == Step("a", FAILED, b"1", None, 7, NOW)
+
+
+@pytest.mark.spec("STEP-46")
+def test_rows_that_may_wait_for_a_signal() -> None:
+    """Sleeps, steps that are tried again, called jobs and what has ended do not; a value that is sealed may."""
+    found = {
+        name: asks(Step(name, state, value))
+        for name, state, value in (
+            ("ask", StepState.WAITING, told(ask="May we?")),
+            ("any", StepState.WAITING, told()),
+            ("sealed", StepState.WAITING, b'"sealed"'),
+            ("sleep", StepState.WAITING, None),
+            ("try", StepState.WAITING, told(kind="OSError", error="no", tries=2)),
+            ("calls:1", StepState.WAITING, told()),
+            ("done", StepState.DONE, told(ask="May we?")),
+        )
+    }
+    assert [name for name, one in found.items() if one] == ["ask", "any", "sealed"]
 
 
 @pytest.mark.spec("STEP-05")

@@ -8,9 +8,11 @@ import re
 import msgspec
 import pytest
 
+from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.context import current
 from stoker.errors import StepFailed
+from stoker.model.errors import InvalidArgument
 from stoker.web import Dashboard, Limits, Open, dashboard
 from tests.harness.apps import drain
 from tests.web.conftest import Client, text
@@ -49,6 +51,43 @@ async def waiting(app: Stoker) -> str:
     job = await order.enqueue()
     await drain(app)
     return job.id
+
+
+@pytest.mark.spec("STEP-46")
+@pytest.mark.parametrize("engine_name", ENGINES)
+async def test_questions_are_found_among_sleepers(app: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those that may ask are looked at; a filter leaves some of them out, and pages go on behind the last."""
+
+    @app.task
+    async def nap() -> None:
+        await current().sleep(3_600)
+
+    @app.task
+    async def ask(n: int) -> None:
+        await current().wait("approval", bool, ask=f"May we buy {n}?")
+
+    for n in range(5):
+        await ask.enqueue(n)
+    for _ in range(40):
+        await nap.enqueue()
+    await drain(app)
+    admin = Admin(app)
+    monkeypatch.setattr("stoker.admin.jobs.ASKED_AT_ONCE", 3)
+    found = await admin.jobs.waits()
+    assert ([one.ask for one in found.waits], found.cursor) == ([f"May we buy {n}?" for n in range(4, -1, -1)], None)
+    assert found.scanned == 5
+    page = await admin.jobs.waits(limit=2)
+    rest = await admin.jobs.waits(limit=9, cursor=page.cursor)
+    assert [*page.waits, *rest.waits] == found.waits
+    assert (await admin.jobs.waits("kind:nap")).waits == []
+    assert [one.ask for one in (await admin.jobs.waits("payload:2")).waits] == ["May we buy 2?"]
+    assert (await admin.jobs.waits("kind:nobody")).hint
+    with pytest.raises(InvalidArgument, match="newest jobs come first"):
+        await admin.jobs.waits("order:oldest")
+    monkeypatch.setattr("stoker.admin.jobs.LONGEST_WALK", 3)
+    part = await admin.jobs.waits("payload:0")
+    assert (part.waits, part.scanned) == ([], 3)
+    assert [one.ask for one in (await admin.jobs.waits("payload:0", cursor=part.cursor)).waits] == ["May we buy 0?"]
 
 
 @pytest.mark.spec("DURABLE-23", "DURABLE-24")

@@ -34,7 +34,7 @@ from stoker.admin.history import closed, flows
 from stoker.admin.preview import MOST as MOST_COUNTED
 from stoker.admin.preview import Preview, count_for
 from stoker.admin.queues import QueuesAdmin
-from stoker.admin.search import search
+from stoker.admin.search import meets, search
 from stoker.app_path import named
 from stoker.codec.signature import encode_payload
 from stoker.controls import holding
@@ -77,6 +77,9 @@ from stoker.model.time import SECOND, Instant, Seconds, instant, moment, span
 from stoker.options import CallOptions
 from stoker.origins import origins_of
 from stoker.watching import News, watch
+
+ASKED_AT_ONCE = 100
+"""Jobs that may ask something are read so many at a time."""
 
 PREVIEW_WALK = 100 * LONGEST_WALK
 """Records that a preview reads at most; a list reads no more than one page may."""
@@ -258,21 +261,36 @@ class JobsAdmin(Noun):
         return watch(context.app, ids.parse(job), after, context.redact)
 
     async def waits(self, filter_: Filter | str = "", *, limit: int = 25, cursor: str | None = None) -> WaitPage:
-        """The signals that jobs wait for, of the jobs that a filter means; what has no view means `is:waiting`."""
+        """The signals that jobs wait for, of the jobs that a filter means; what has no view means `is:waiting`.
+
+        Only jobs that may ask are looked at, however many others sleep.
+        """
         filter_ = Filter.parse(filter_) if isinstance(filter_, str) else filter_
         if not filter_.views:
             filter_ = msgspec.structs.replace(filter_, views=("waiting",))
+        query, hint = await question_of(self._context, filter_, limit, cursor)
+        if query is None:
+            return WaitPage([], None, 0, hint)
+        if query.order != "newest":
+            raise InvalidArgument("order", query.order, "is none of this list: the newest jobs come first")
         engine = await self._context.engine()
         waits: list[WaitView] = []
-        scanned = 0
+        scanned, before, now = 0, query.cursor, await engine.now()
         while True:
-            page = await self.find(filter_, limit=limit, cursor=cursor)
-            scanned, cursor = scanned + page.scanned, page.cursor
-            rows = await engine.steps.get([ids.parse(one.id) for one in page.jobs])
-            for job, steps in zip(page.jobs, rows, strict=True):
-                waits += [self._wait(job, row) for row in shown(steps) if waits_for(row) == "signal"]
-            if len(waits) >= limit or cursor is None or scanned >= LONGEST_WALK:
-                return WaitPage(waits, cursor, scanned, page.hint)
+            asking = await engine.steps.asking(before=before, limit=ASKED_AT_ONCE)
+            found = zip(await engine.operator.get(asking), await engine.steps.get(asking), strict=True)
+            for job, rows in found:
+                scanned += 1
+                if job is not None and meets(self._context, job, query, now):
+                    seen = self._context.listed(job)
+                    waits += [self._wait(seen, row) for row in shown(rows) if waits_for(row) == "signal"]
+                    if len(waits) >= limit:
+                        return WaitPage(waits, write_cursor(job.id), scanned, hint)
+            if len(asking) < ASKED_AT_ONCE:
+                return WaitPage(waits, None, scanned, hint)
+            before = asking[-1]
+            if scanned >= LONGEST_WALK:
+                return WaitPage(waits, write_cursor(before), scanned, hint)
 
     def _step(self, row: Step) -> views.Step:
         """A row, its value and its error masked."""

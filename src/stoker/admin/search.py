@@ -18,9 +18,9 @@ from stoker.model import ids
 from stoker.model.errors import EngineBusy, EngineReadOnly, EngineRefused
 from stoker.model.filter import Filter
 from stoker.model.job import Job
-from stoker.model.query import LARGEST_PAGE, LONGEST_WALK, Page, Query, cursor_behind, has_texts
+from stoker.model.query import LARGEST_PAGE, LONGEST_WALK, Page, Query, cursor_behind, has_texts, matches
 from stoker.model.redact import MASK
-from stoker.model.time import MINUTE
+from stoker.model.time import MINUTE, Instant
 
 PATIENCE = 0.5
 """Seconds that a search waits for its entry in the audit log: another process may write for long."""
@@ -59,6 +59,13 @@ async def search(context: OperatorContext, query: Query) -> Page:
         if page.cursor is None or walked >= LONGEST_WALK:
             return Page(found, page.cursor, walked)
         plain = replace(plain, cursor=page.cursor)
+
+
+def meets(context: OperatorContext, job: Job, query: Query, now: Instant) -> bool:
+    """Does a job match a query, and may the operator find it by its texts?"""
+    if not query.has_texts or context.searches_as == "admin":
+        return matches(job, query, now)
+    return matches(job, replace(query, text=None, payload=None, error=None), now) and _shows(context, job, query)
 
 
 def _shows(context: OperatorContext, job: Job, query: Query) -> bool:

@@ -401,6 +401,14 @@ class Steps(Protocol):
         """
         ...
 
+    async def asking(self, *, before: JobId | None = None, limit: int = 100) -> list[JobId]:
+        """The jobs that have a row which may wait for a signal (`steps.asks`), the largest id first, at most `limit`.
+
+        Only those with smaller ids than `before`. It reads such rows and no others, however many jobs sleep. Jobs that
+        run or have ended may be among them. Empty: `[]`.
+        """
+        ...
+
     async def emitted(self, job: JobId, after: int = 0) -> list[Step]:
         """The pages of a job (`model.emitted`) whose last number is larger than `after`, by that number.
 

@@ -426,6 +426,17 @@ def waits_for(row: Step) -> str | None:
     return "signal" if about(row).kind is None else "try"
 
 
+def asks(row: Step) -> bool:
+    """May a row be a wait for a signal? Engines repeat this rule in the index of such rows.
+
+    A sleep has no value, and that of a step that is tried again begins with its `kind`. Where values are sealed, an
+    engine takes every row with one.
+    """
+    if row.state is not StepState.WAITING or row.name.startswith(GROUP_WAIT):
+        return False
+    return row.value is not None and not row.value.startswith(b'{"kind":')
+
+
 def shown(rows: Iterable[Step]) -> list[Step]:
     """The rows that people see, by time; what is open comes behind what was stored at the same moment."""
     seen = [row for row in rows if not row.name.startswith(GROUP_WAIT)]

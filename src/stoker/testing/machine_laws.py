@@ -126,6 +126,7 @@ class Laws(RuleBasedStateMachine):
                 "budgets": await engine.control.budgets(),
                 "groups": await engine.groups.get(self.group_ids),
                 "steps": dict(zip(sorted(self.ids), await engine.steps.get(sorted(self.ids)), strict=True)),
+                "asking": await engine.steps.asking(limit=1_000),
                 "emitted": {job: await engine.steps.emitted(job) for job in self.emitting},
                 "schedules": await engine.schedules.read() if self.scheduled else [],
                 "in flight": in_flight(await engine.timeline.events(Window(0, self.clock() + 1))),

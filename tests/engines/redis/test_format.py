@@ -31,7 +31,7 @@ KEYS = {name.partition(":")[0] for row in ROWS for name in re.findall(r"`([^`]+)
 
 def test_every_key_is_on_the_page() -> None:
     per_queue = {*keys.PLAIN_KEYS, *keys.SUBQUEUE_KEYS, keys.HELD}
-    assert {*keys.FIXED, *events.KEYS, *per_queue, keys.SCHEDULES, keys.STEPS, keys.STEP_NAMES} <= KEYS
+    assert {*keys.FIXED, *events.KEYS, *per_queue, keys.SCHEDULES, keys.STEPS, keys.STEP_NAMES, keys.ASKING} <= KEYS
 
 
 def test_the_fields_of_a_state_are_those_on_the_page() -> None:

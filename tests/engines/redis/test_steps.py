@@ -20,7 +20,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Suspended
-from stoker.model.query import Cancel, Move, Retention, Selection
+from stoker.model.query import Cancel, Delete, Move, Retention, Selection
 from stoker.model.steps import Save, Signal, Signaled, Step, StepState, Wakes, group_wait
 from stoker.model.time import HOUR
 from stoker.testing.clock import VirtualClock
@@ -169,6 +169,26 @@ async def test_nothing_is_left_of_the_rows_of_a_removed_job(engine: RedisEngine,
     members = await store.connection.call("ZRANGE", store.home.key("stepnames"), 0, -1)
     assert {field[:16] for field in fields} == {member[:16] for member in members} == {second.id}
     assert len(fields) == len(members) == 3
+
+
+@pytest.mark.engine("redis")
+@pytest.mark.spec("STEP-46")
+async def test_questions_of_an_older_version_are_found(
+    engine: RedisEngine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stored them without the set that they are found by now; nothing of a removed job stays there."""
+    first, second, sleeper = sorted(await claims(engine, 3), key=lambda claim: claim.id)
+    question = Step("go", StepState.WAITING, b'{"ask":"May we?"}')
+    for claim, row in ((first, question), (second, question), (sleeper, GO)):
+        await engine.jobs.settle([conclude(claim, Suspended((row,)))])
+    store = engine._store
+    key = store.home.key("asking")
+    await store.connection.call("DEL", key)
+    monkeypatch.setattr("stoker.engines.redis.step_rows.READ_AT_ONCE", 1)
+    assert await engine.steps.asking() == [second.id, first.id]
+    assert await engine.steps.asking(before=second.id) == [first.id]
+    await engine.operator.alter(Selection((first.id,)), Delete())
+    assert set(await store.connection.call("ZRANGE", key, 0, -1)) == {second.id + b"go", b"complete"}
 
 
 @pytest.mark.engine("redis")

@@ -34,6 +34,11 @@ class Steps(Facet):
             found = [[row for row in rows if pages or not is_page(row.name)] for rows in stored]
         return [sorted(rows, key=_in_order) for rows in found]
 
+    async def asking(self, *, before: JobId | None = None, limit: int = 100) -> list[JobId]:
+        with self._read as store:
+            found = [job for job in store.asking if before is None or job < before]
+        return sorted(found, reverse=True)[:limit]
+
     async def emitted(self, job: JobId, after: int = 0) -> list[Step]:
         with self._read as store:
             pages = [row for row in store.steps.get(job, {}).values() if is_page(row.name) and (row.until or 0) > after]

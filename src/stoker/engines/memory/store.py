@@ -13,7 +13,7 @@ import threading
 import time
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -37,7 +37,7 @@ from stoker.model.job import FINISHED
 from stoker.model.lifecycle import KEEP_DONE
 from stoker.model.record import WAITING, Record, Total
 from stoker.model.schedule import Schedule
-from stoker.model.steps import Step, kept_by_copy
+from stoker.model.steps import Step, asks, kept_by_copy
 from stoker.model.subqueues import freed, line_of, renumbers
 from stoker.model.time import MINUTE, Instant, Span
 from stoker.model.unique import Kept
@@ -79,6 +79,7 @@ class Store:
         self.rows: dict[str, Queue] = {}
         self.groups: dict[JobId, Group] = {}
         self.steps: dict[JobId, dict[str, Step]] = {}
+        self.asking: dict[JobId, set[str]] = {}
         """Rows of jobs, in the order in which they were stored first."""
         self.closed_groups: deque[JobId] = deque()
         self.budgets: dict[str, Budget] = {}
@@ -188,14 +189,14 @@ class Store:
             if after is not None:
                 self._place(after, unit.now, anew=renumbers(before, after))
             elif before is not None:
-                self.steps.pop(before.id, None)
+                self._drop_steps(before.id)
         for copy, (job, last) in unit.copied_steps.items():
             if kept := kept_by_copy(self.steps.get(job, {}), last):
-                self.steps[copy] = kept
+                self._put_steps(copy, kept)
         for job in unit.begun_anew:
-            self.steps.pop(job, None)
+            self._drop_steps(job)
         for job, rows in unit.changed_steps.items():
-            self.steps.setdefault(job, {}).update(rows)
+            self._put_steps(job, rows)
         for slot, _, holder in unit.key_changes():
             if holder is None:
                 self.holders.pop(slot, None)
@@ -270,11 +271,21 @@ class Store:
         """Wake waiters when the call is over."""
         self._woken.add(topic)
 
+    def _put_steps(self, job: JobId, rows: Mapping[str, Step]) -> None:
+        self.steps.setdefault(job, {}).update(rows)
+        names = self.asking.pop(job, set()) - rows.keys() | {name for name, row in rows.items() if asks(row)}
+        if names:
+            self.asking[job] = names
+
+    def _drop_steps(self, job: JobId) -> None:
+        self.steps.pop(job, None)
+        self.asking.pop(job, None)
+
     def _prune(self) -> None:
         """Remove the finished job that is nearest to its expiry."""
         _, job = self.finished.pop(0)
         del self.jobs[job]
-        self.steps.pop(job, None)
+        self._drop_steps(job)
         self.event_log.hide(job)
 
     def _prune_groups(self, n: int) -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from stoker.engines.postgres.user_transaction import Transactions
 
 _OF_JOBS, _PAGES, _SAVE = sql("steps_of_jobs"), sql("pages_of_job"), sql("step_save")
+_ASKING = sql("jobs_asking")
 
 
 class Steps(Facet):
@@ -77,6 +78,11 @@ class Steps(Facet):
         for job, step in map(step_rows.read, rows):
             found[job].append(step)
         return [found[job] for job in ids]
+
+    @timed(write=False)
+    async def asking(self, *, before: JobId | None = None, limit: int = 100) -> list[JobId]:
+        rows: list[Row] = await self._store.once("admin", _ASKING, (before, limit))
+        return [job for (job,) in rows]
 
     @timed(write=False)
     async def emitted(self, job: JobId, after: int = 0) -> list[Step]:

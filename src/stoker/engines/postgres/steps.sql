@@ -10,6 +10,15 @@ SELECT id, name, state, until, token, at, value FROM stoker.step
 WHERE id = $1::uuid AND name < '"' AND until > $2::bigint
 ORDER BY until
 
+-- name: jobs_asking
+-- Those with a row of the index of questions (`steps.asks`).
+SELECT DISTINCT id FROM stoker.step
+WHERE
+    state = 2 AND value IS NOT NULL AND substr(name, 1, 6) <> 'calls:' AND substr(value, 1, 8) <> '{"kind":'
+    AND ($1::uuid IS NULL OR id < $1::uuid)
+ORDER BY id DESC
+LIMIT $2::int
+
 -- name: step_save
 -- Finished steps, each only while its job's bit is open under exactly its worker and token (`steps.stored`: they
 -- overwrite). Returns which of them were.

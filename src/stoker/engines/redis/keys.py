@@ -50,7 +50,7 @@ HELD = "held"
 
 
 SCHEDULES = "schedules"
-STEPS, STEP_NAMES = "steps", "stepnames"
+STEPS, STEP_NAMES, ASKING = "steps", "stepnames", "asking"
 """Rows of jobs, and their names in the order of the jobs."""
 KEPT = "kept"
 """Unique keys that a success keeps for a time, scored by when they lapse."""

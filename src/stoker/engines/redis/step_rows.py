@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from stoker.engines.redis.keys import STEP_NAMES, STEPS
+from stoker.engines.redis.keys import ASKING, STEP_NAMES, STEPS
 from stoker.engines.redis.record_format import eight, read_step
 from stoker.engines.redis.scripts import script
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.model.emitted import SLOTS
 from stoker.model.ids import JobId
-from stoker.model.steps import Step
+from stoker.model.steps import Step, asks
 from stoker.model.time import Instant
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 READ_AT_ONCE = 500
 """Rows that one command reads; while it runs, the server does nothing else."""
+
+COMPLETE = b"complete"
+"""In the set of rows that ask: those that an older version has stored were entered."""
 
 _READ, _EMITTED = script("read_steps"), script("emitted")
 _SIGNALED = script("signaled")
@@ -67,6 +70,41 @@ async def of_jobs(store: Store, shard: Shard, ids: Iterable[JobId], *, pages: bo
         stored = await store.connection.call("HMGET", shard.key(STEPS), *part)
         rows += [(name, row) for name, row in zip(part, stored, strict=True) if row is not None]
     return rows
+
+
+async def asking(store: Store, shard: Shard, before: JobId | None, limit: int) -> list[JobId]:
+    """The jobs of a shard that have a row which may wait for a signal, the largest id first."""
+    key, found = shard.key(ASKING), list[JobId]()
+    if await store.connection.call("ZSCORE", key, COMPLETE) is None:
+        await _complete(store, shard)
+    end = b"+" if before is None else b"(" + before
+    while len(found) < limit:
+        names = await store.connection.call("ZREVRANGEBYLEX", key, end, b"-", "LIMIT", 0, READ_AT_ONCE)
+        found += [*dict.fromkeys(name[:16] for name in names if name != COMPLETE)]
+        if len(names) < READ_AT_ONCE:
+            break
+        end = b"(" + names[-1][:16]
+    return found[:limit]
+
+
+async def _complete(store: Store, shard: Shard) -> None:
+    """Enter the rows that a version without this set has stored. One that is answered meanwhile does no harm there."""
+    key, start = shard.key(ASKING), b"-"
+    while True:
+        members = await store.connection.call(
+            "ZRANGEBYLEX", shard.key(STEP_NAMES), start, b"+", "LIMIT", 0, READ_AT_ONCE
+        )
+        names = [one[:16] + one[17:] for one in members if one[16:17] == b"\1"]
+        rows = await store.connection.call("HMGET", shard.key(STEPS), *names) if names else []
+        found = [
+            name for name, row in zip(names, rows, strict=True) if row and asks(read_step(name[16:].decode(), row))
+        ]
+        done = [] if len(members) == READ_AT_ONCE else [COMPLETE]
+        if found or done:
+            await store.connection.call("ZADD", key, *(part for name in (*found, *done) for part in (0, name)))
+        if done:
+            return
+        start = b"(" + members[-1]
 
 
 async def pages_of(store: Store, shard: Shard, job: JobId, after: int) -> list[Step]:

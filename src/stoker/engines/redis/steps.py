@@ -23,7 +23,7 @@ from stoker.engines.redis.connection import LARGEST_CALL
 from stoker.engines.redis.keys import Shard
 from stoker.engines.redis.scripts import script
 from stoker.engines.redis.settle import read_refs
-from stoker.engines.redis.step_rows import of_jobs, pages_of, weight
+from stoker.engines.redis.step_rows import asking, of_jobs, pages_of, weight
 from stoker.engines.redis.store import Store, refuse
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import one_by_one
@@ -66,6 +66,12 @@ class Steps(Facet[Store]):
             for job, row in rows:
                 found[job][row.name] = row
         return [sorted(found[job].values(), key=_in_order) for job in ids]
+
+    @timed(write=False)
+    async def asking(self, *, before: JobId | None = None, limit: int = 100) -> list[JobId]:
+        self._store.connection.inside()
+        found = await spread(await self._store.shards(), lambda shard: asking(self._store, shard, before, limit))
+        return sorted({job for jobs in found for job in jobs}, reverse=True)[:limit]
 
     @timed(write=False)
     async def emitted(self, job: JobId, after: int = 0) -> list[Step]:

@@ -33,7 +33,7 @@ from stoker.model.query import Census, Change, Clone, Edit, Fork, Page, Place, Q
 from stoker.model.schedule import Edit as ScheduleEdit
 from stoker.model.schedule import Fired, Schedule, Tick
 from stoker.model.seal import OWN, why_closed
-from stoker.model.steps import Save, Signal, Signaled, Step, misfit, target
+from stoker.model.steps import Save, Signal, Signaled, Step, asks, misfit, target
 from stoker.model.time import Instant
 
 _REFUSED = "looks into what is sealed, and the store cannot read it; filter by kind, queue, key, tenant, group or time"
@@ -231,6 +231,17 @@ class SealedSteps(Facet):
                 if job is not None:
                     opened[at] = self._values.open_rows(found[at], self._values.places(job))
         return opened
+
+    async def asking(self, *, before: JobId | None = None, limit: int = 100) -> list[JobId]:
+        """A step that is tried again looks like a question until its value is opened."""
+        found: list[JobId] = []
+        while len(found) < limit:
+            page: list[JobId] = await self._inner.asking(before=before, limit=limit)
+            found += [job for job, rows in zip(page, await self.get(page), strict=True) if any(map(asks, rows))]
+            if len(page) < limit:
+                break
+            before = page[-1]
+        return found[:limit]
 
     async def emitted(self, job: JobId, after: int = 0) -> list[Step]:
         return self._values.open_rows(await self._inner.emitted(job, after), [job])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SAVE = sql("step_save")
 _SAVE_ONE = f"{_SAVE} RETURNING 1"
 _SEQ = sql("step_seq")
-_OF_JOB, _PAGES = sql("steps_of_job"), sql("pages_of_job")
+_OF_JOB, _PAGES, _ASKING = sql("steps_of_job"), sql("pages_of_job"), sql("jobs_asking")
 
 _NOWHERE = -1
 """The number of no job."""
@@ -50,6 +50,10 @@ class Steps(Facet):
     @timed(write=False, name="get_steps")
     async def get(self, ids: Sequence[JobId], *, pages: bool = False) -> list[list[Step]]:
         return await self._store.read(lambda _: get(ids, pages=pages))
+
+    @timed(write=False)
+    async def asking(self, *, before: JobId | None = None, limit: int = 100) -> list[JobId]:
+        return await self._store.read(lambda _: _asking(before, limit))
 
     @timed(write=False)
     async def emitted(self, job: JobId, after: int = 0) -> list[Step]:
@@ -99,6 +103,11 @@ def _seq(save: Save) -> Exchange[int]:
         return int(save.ref[1])
     rows: list[Row] = yield _SEQ, (save.id,)
     return rows[0][0] if rows else _NOWHERE
+
+
+def _asking(before: JobId | None, limit: int) -> Exchange[list[JobId]]:
+    rows: list[Row] = yield _ASKING, (before, limit)
+    return [job for (job,) in rows]
 
 
 def _emitted(job: JobId, after: int) -> Exchange[list[Step]]:

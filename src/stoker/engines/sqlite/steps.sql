@@ -25,3 +25,13 @@ FROM stoker_body AS b
 CROSS JOIN stoker_steps AS s ON s.seq = b.seq
 WHERE b.id = ?1 AND s.name < '"' AND s.until > ?2
 ORDER BY s.until
+
+-- name: jobs_asking
+-- Those with a row of the index of questions (`steps.asks`).
+SELECT DISTINCT b.id
+FROM stoker_steps AS s INDEXED BY stoker_steps_asks
+CROSS JOIN stoker_body AS b ON b.seq = s.seq
+WHERE s.state = 2 AND s.value IS NOT NULL AND substr(s.name, 1, 6) <> 'calls:' AND substr(s.value, 1, 8) <> x'7b226b696e64223a'
+    AND (?1 IS NULL OR b.id < ?1)
+ORDER BY b.id DESC
+LIMIT ?2

@@ -14,8 +14,8 @@ from stoker.model.lifecycle import conclude
 from stoker.model.limit import Slot
 from stoker.model.next_due import NextDue
 from stoker.model.outcome import Crashed, Done, Failed, Snoozed, Suspended
-from stoker.model.query import Cancel, Due, Move, Order, Query, Requeue, Restore, RunNow, Selection
-from stoker.model.steps import NEVER, Step, StepState, Wakes
+from stoker.model.query import Cancel, Delete, Due, Move, Order, Query, Requeue, Restore, RunNow, Selection
+from stoker.model.steps import NEVER, Step, StepState, Wakes, told
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.conformance.harness import QUEUE, Store, needs
@@ -47,6 +47,32 @@ async def test_waiting_jobs_are_found(store: Store, order: Order) -> None:
     assert await found("waiting") == {waits}
     assert await signal(store, waits) == "taken"
     assert await found("waiting") == set()
+
+
+@pytest.mark.core
+@pytest.mark.spec("STEP-46")
+async def test_jobs_that_ask_are_found_by_their_rows(store: Store) -> None:
+    """Largest id first, page by page; sleeps and answered waits are none, and rows go with their job."""
+    question, failure = told(ask="May we?"), told(kind="OSError", error="no", tries=1)
+    jobs = sorted([await store.add() for _ in range(8)])
+    claims = {claim.id: claim for claim in [await store.take() for _ in jobs]}
+    for place, job in enumerate(jobs):
+        waits = [wait("go", None, question), wait("also", None, question)][: place % 3]
+        rows = waits or [wait("nap", store.now() + HOUR), wait("deliver", store.now() + HOUR, failure)]
+        assert await suspend(store, claims[job], Step("reserve", value=b"1"), *rows) is Verdict.APPLIED
+    asking = [job for place, job in enumerate(jobs) if place % 3][::-1]
+    assert await store.engine.steps.asking() == asking
+    assert await store.engine.steps.asking(limit=2) == asking[:2]
+    assert await store.engine.steps.asking(before=asking[1], limit=2) == asking[2:4]
+    assert await store.engine.steps.asking(before=asking[-1]) == []
+    one, both = asking[-1], asking[-2]
+    assert await signal(store, one) == "taken"
+    assert await signal(store, both) == "taken"
+    assert await store.engine.steps.asking() == asking[:-1], "one of two questions is open"
+    await store.engine.operator.alter(Selection((asking[0],)), Cancel())
+    assert await store.engine.steps.asking() == asking[:-1], "whether a job goes on is for others to ask"
+    await store.engine.operator.alter(Selection((asking[0],)), Delete())
+    assert await store.engine.steps.asking() == asking[1:-1]
 
 
 @pytest.mark.core

@@ -1,6 +1,12 @@
 -- Steps of jobs (FORMAT.md): `steps` holds the rows, `stepnames` id16 · flag · name of each. The flag is '\1' for a row
 -- that is open or early, which signals look for, and '\0' for every other one.
-local steps = {rows = sub(STATE, 1, -6) .. 'steps', names = sub(STATE, 1, -6) .. 'stepnames'}
+-- `asking` holds id16 · name of the rows that may wait for a signal.
+local steps = {rows = sub(STATE, 1, -6) .. 'steps', names = sub(STATE, 1, -6) .. 'stepnames', asking = sub(STATE, 1, -6) .. 'asking'}
+
+-- model.steps.asks.
+function steps.asks(name, row)
+  return sub(row, 1, 1) == '2' and sub(row, 26, 26) == '=' and sub(row, 27, 34) ~= '{"kind":' and sub(name, 1, 6) ~= 'calls:'
+end
 
 -- Suspended jobs of a queue, by their due time: the key beside that of its waiting set.
 function steps.suspended(wait) return (string.gsub(wait, '}:wait:', '}:suspended:', 1)) end
@@ -13,6 +19,11 @@ function steps.put(field, row)
   local new = call('HSET', steps.rows, field, row) == 1
   call('ZADD', steps.names, '0', id .. (open and '\1' or '\0') .. name)
   if not new then call('ZREM', steps.names, id .. (open and '\0' or '\1') .. name) end
+  if steps.asks(name, row) then
+    call('ZADD', steps.asking, '0', field)
+  elseif not new then
+    call('ZREM', steps.asking, field)
+  end
 end
 
 function steps.members(id) return call('ZRANGEBYLEX', steps.names, '[' .. id, '(' .. id .. '\2') end
@@ -26,7 +37,10 @@ function steps.drop(id)
     for i = first, math.min(first + 999, #found) do fields[#fields + 1] = id .. sub(found[i], 18) end
     call('HDEL', steps.rows, unpack(fields))
   end
-  if #found > 0 then call('ZREMRANGEBYLEX', steps.names, '[' .. id, '(' .. id .. '\2') end
+  if #found > 0 then
+    call('ZREMRANGEBYLEX', steps.names, '[' .. id, '(' .. id .. '\2')
+    call('ZREMRANGEBYLEX', steps.asking, '[' .. id, '(' .. id .. '\255')
+  end
 end
 
 -- Give a job the rows of another one (model.steps.kept_by_copy).

@@ -29,7 +29,10 @@ for first = 1, #names, 1000 do
   end
   local new = call('HSET', steps.rows, unpack(rows, 2 * first - 1, 2 * last))
   call('ZADD', steps.names, unpack(finished))
-  if new < #opened then call('ZREM', steps.names, unpack(opened)) end
+  if new < #opened then
+    call('ZREM', steps.names, unpack(opened))
+    call('ZREM', steps.asking, unpack(names, first, last))
+  end
 end
 tick()
 return {counted_now(), table.concat(verdicts)}
