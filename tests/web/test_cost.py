@@ -256,3 +256,32 @@ async def test_minutes_that_do_not_change_any_more_are_read_once(app: Stoker, cl
         since, until = at - HOUR, at
         assert kept.points(since, until) == await engine.timeline.points(since, until - 1, ["completed"])
     assert asked == [60, *[5] * 7, 27, 5, 60, 60]
+
+
+MOST_CALLS, SHARED = 6, 5
+"""Calls of a page, and of what all viewers share: three for the reading of the store, two for tables of kinds."""
+
+
+@pytest.mark.spec("WEB-83")
+@pytest.mark.parametrize("engine_name", DURABLE)
+async def test_no_page_takes_more_than_six_store_calls(
+    app: Stoker, viewed: Dashboard, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a young reading of the store, as one of many viewers has it; without one, with the calls of the reading."""
+    monkeypatch.setattr(hub_module, "RARELY", 3_600.0)  # however busy the machine is
+    found = await lively(app, clock)
+    client = Client(viewed)
+    pages = [*PAGES, "/?range=24h", "/jobs?q=is:dead", "/jobs?q=is:dead&group=error", "/jobs?q=payload:x", "/waits"]
+    pages += ["/queues/default", "/kinds/send", "/kinds/send?range=7d", "/schedules/nightly"]
+    pages += [f"/jobs/{id_}" for id_ in found.values()]
+    pages += ["/operations/new?do=requeue&q=is:dead"]
+    for page in pages:
+        assert (await client.get(page)).status_code == 200, page
+    calls = counted(await viewed.store.engine(), monkeypatch)
+    for young, most in ((3_600.0, MOST_CALLS), (-1.0, MOST_CALLS + SHARED)):
+        monkeypatch.setattr(hub_module, "YOUNG", young)
+        for page in pages:
+            calls.clear()
+            assert (await client.get(page)).status_code == 200
+            assert calls.total() <= most, (page, calls)
+    await client.close()

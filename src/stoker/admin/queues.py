@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -132,12 +132,7 @@ class QueuesAdmin(Noun):
 
         None where that is not known: none of them completed a job in the last 15 closed minutes, or all are paused.
         """
-        found = [
-            Lasts(one.name, timedelta(microseconds=time))
-            for one in await self.list()
-            if one.name in more and not one.paused and (time := one.flow.clear_in(one.ready + more[one.name]))
-        ]
-        return max(found, key=lambda one: one.time, default=None)
+        return slowest(await self.list(), more)
 
     async def pause(
         self,
@@ -207,6 +202,16 @@ def purged(name: str | None, status: str, older_than: Span, now: Instant) -> Fil
         check_name("queue", name)
     ended = f"{moment(0).isoformat()}..{moment(max(now - older_than, 1)).isoformat()}"
     return Filter(views=(status,), queues=() if name is None else (name,), finished=ended)
+
+
+def slowest(listed: Iterable[QueueView], more: Mapping[str, int]) -> Lasts | None:
+    """Which of the listed queues takes longest for what waits in it and for so many more jobs; None: not known."""
+    found = [
+        Lasts(one.name, timedelta(microseconds=time))
+        for one in listed
+        if one.name in more and not one.paused and (time := one.flow.clear_in(one.ready + more[one.name]))
+    ]
+    return max(found, key=lambda one: one.time, default=None)
 
 
 def views(

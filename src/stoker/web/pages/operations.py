@@ -11,8 +11,10 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from stoker.admin import Bulk, Filter
+from stoker.admin.history import RECENT, closed
 from stoker.admin.operations import OperationView
-from stoker.admin.preview import PAGE, Counted, count_for, counted_jobs, with_keys
+from stoker.admin.preview import PAGE, Counted, Lasts, count_for, counted_jobs, with_keys
+from stoker.admin.queues import MEASURED, slowest, views
 from stoker.engines.base import Engine
 from stoker.model import ids
 from stoker.model.actions import MANY, Action, on_many
@@ -21,7 +23,7 @@ from stoker.model.explain import Reason, notes
 from stoker.model.humanize import count, iso, pace, span
 from stoker.model.operations import RESEAL, bound_of
 from stoker.model.query import as_of
-from stoker.model.time import instant, moment
+from stoker.model.time import MINUTE, instant, moment
 from stoker.web import view
 from stoker.web.actions.result import act
 from stoker.web.forms import Form, given_in, moment_of, whole
@@ -106,7 +108,7 @@ async def _preview(
         "verb_names": LABELS,
         "queue_names": shared.queue_names(reading),
         "notes": _notes(reading, counted.queues) if action.readies else [],
-        "lasts": await visit.admin.queues.lasts(counted.queues) if action.readies and counted.queues else None,
+        "lasts": await _lasts(visit, reading, counted.queues) if action.readies and counted.queues else None,
         "running": [one for one in await visit.admin.operations.list() if not one.ended][:5],
         "back": visit.url("jobs", q=text),
         "may": visit.may("operate"),
@@ -127,6 +129,14 @@ async def _count(visit: RequestContext, reading: Reading, text: str, chosen: lis
         return await with_keys(engine, counted_jobs(there, True, action), there, True, action)
     query = await visit.admin.jobs.question(Filter.parse(text), PAGE)
     return Counted(Counter(), True) if query is None else await count_for(engine, query, action, reading.census)
+
+
+async def _lasts(visit: RequestContext, reading: Reading, more: Mapping[str, int]) -> Lasts | None:
+    """How long the slowest of the queues takes for what it gets."""
+    engine = await visit.board.store.engine()
+    since, until = closed(reading.census.at)
+    points = await engine.timeline.points(since, until, MEASURED, width=RECENT * MINUTE)
+    return slowest(views(reading.census, reading.queues, reading.presences, points), more)
 
 
 def _notes(reading: Reading, queues: Collection[str]) -> list[tuple[str, str]]:
