@@ -48,7 +48,14 @@ PAGES = {
     "queues": "/queues",
     "queue": "/queues/billing",
     "kinds": "/kinds",
+    "kind": "/kinds/webhooks.deliver",
+    "kind-week": "/kinds/webhooks.deliver?range=7d",
     "workers": "/workers",
+    "worker": "{worker}",
+    "questions": "/waits",
+    "job-waiting": "{waiting}",
+    "groups": "/groups",
+    "group": "{group}",
     "schedules": "/schedules",
     "schedule": "/schedules/daily-digest",
     "new-schedule": "/new-schedule",
@@ -60,6 +67,8 @@ PAGES = {
     "health": "/health",
     "audit": "/audit",
     "nowhere": "/nowhere",
+    "letter": "{letter}",
+    "operations": "/operations",
     "operation": "/operations/new?do=requeue&q=is:dead+queue:imports",
 }
 
@@ -83,7 +92,7 @@ def read(arguments: list[str]) -> tuple[Path, list[str]]:
     """The folder, and the pages that were chosen."""
     parser = argparse.ArgumentParser("scripts/screenshots", description="Take pictures of a demo shop's dashboard.")
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "docs" / "images", help="where to write them")
-    pages = "pages to take at four widths, light and dark; without any, only those that the documentation shows"
+    pages = "pages to take at five widths, light and dark; without any, only those that the documentation shows"
     parser.add_argument("page", nargs="*", help=f"{pages}. One of: all, {', '.join(PAGES)}")
     read = parser.parse_args(arguments)
     if unknown := set(read.page) - {"all", *PAGES}:
@@ -123,7 +132,7 @@ def main(arguments: list[str]) -> None:
                 keeper.join()
 
 
-TALLEST = {1440: 1700, 1024: 2000, 768: 2200, 390: 2600}
+TALLEST = {1440: 1700, 1024: 2000, 768: 2200, 390: 2600, 360: 2600}
 """Pictures of a whole page end here, by width: a list of fifty jobs is the same all the way down."""
 
 
@@ -133,12 +142,22 @@ def first(site: str, query: str) -> str:
         return "/jobs/" + str(re.findall(r'name="id" value="([^"]+)"', answer.read().decode())[0])
 
 
+def link(site: str, path: str, wanted: str) -> str:
+    """The first link of a page that is as wanted."""
+    with urllib.request.urlopen(site + path) as answer:  # noqa: S310 - our own server
+        return str(re.findall(f'href="({wanted})"', answer.read().decode())[0])
+
+
 def take(browser: Browser, site: str, folder: Path, chosen: list[str]) -> None:
     """Take the pictures."""
     found = {
         "job": first(site, "key:sub:48213"),
         "dead": first(site, "is:dead+queue:imports"),
         "running": first(site, "is:running+kind:media*"),
+        "waiting": first(site, "is:waiting"),
+        "worker": link(site, "/workers", '/workers/[^"?]+'),
+        "group": link(site, "/groups", '/groups/[^"?]+'),
+        "letter": link(site, "/outbox/letters?stream=orders", '/outbox/letters/[^"?]+'),
     }
     wanted = [(name, path, width, height, theme, False) for name, (path, width, height, theme) in SHOWN.items()]
     if chosen:

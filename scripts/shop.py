@@ -34,15 +34,18 @@ from stoker.model.events import Event, EventCount, EventType, Point
 from stoker.model.groups import Group, into_group, new_group
 from stoker.model.ids import Mint
 from stoker.model.job import Claim, Demand, Draft, Note, Settlement, Status
+from stoker.model.lifecycle import conclude
 from stoker.model.outbox.batch_size import Ending
 from stoker.model.outbox.cursor import Consumer, Lease, LeaseRequest
 from stoker.model.outbox.delivery import Advance
 from stoker.model.outbox.letters import Letter
 from stoker.model.outbox.stream import Entry, Message, Stream
+from stoker.model.outcome import Suspended
 from stoker.model.query import Prioritize, Query, Selection
 from stoker.model.releases import Release
 from stoker.model.same_error import signature
 from stoker.model.stats import COUNTED, merge, of_all, of_kind
+from stoker.model.steps import Step, StepState, told
 from stoker.model.throttle import Cool
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant
 from stoker.registry import mint
@@ -75,7 +78,11 @@ KINDS = {
     "reports.monthly_revenue": "reports",
     "warehouse.inventory.reconcile_supplier_stock_levels_against_purchase_orders_v2": "default",
 }
+REFUND = "orders.refund_customer"
+"""The durable kind: it looks the order up, asks a person, and pays back in two parts with a night between them."""
+
 LABELS = {
+    REFUND: "{amount} {currency} to {user_id}",
     "billing.charge_subscription": "{amount} {currency} of {user_id}",
     "users.export_archive": "archive of {user_id}",
     "media.transcode_video": "upload of {user_id}",
@@ -124,6 +131,7 @@ async def fill(path: Path) -> None:
         await _errors(engine, now)
         await _settings(engine, clock, now)
         clock.set(now)
+        await _refunds(app, engine, clock, now)
         await _schedules(app, engine, clock, now)
         await _presences(engine)
 
@@ -135,7 +143,7 @@ def declared(path: Path) -> Stoker:
 
 def _app(store: Engine | str, mint: Callable[[], bytes] = mint) -> Stoker:
     app = Stoker(store, timeline=isinstance(store, str), mint=mint)
-    for kind, queue in KINDS.items():
+    for kind, queue in (*KINDS.items(), (REFUND, "refunds")):
         app.declare(kind, queue=queue, label=LABELS.get(kind))
     return app
 
@@ -338,6 +346,27 @@ async def _jobs(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) 
     await _enqueue(app, "mail.send_digest", 40, delay=16 * 3600)
     await _enqueue(app, "users.export_archive", 12, archive, delay=1200)
     await engine.groups.seal(archive.id)
+
+
+async def _refunds(app: Stoker, engine: Engine, clock: VirtualClock, now: Instant) -> None:
+    """Durable jobs: some ask a person, one of them called a job, others sleep until the morning."""
+    looked_up = Step("look_up", value=b'{"order":48213,"amount":"49.00"}')
+    for n, minutes in enumerate((140, 95, 31, 12, 4, 2)):
+        clock.set(now - minutes * MINUTE)
+        await _enqueue(app, REFUND, queue="refunds")
+        [claim] = await _claimed(engine, "fra-1.0", "refunds", 1)
+        ask = told(ask=f"May we pay {20 + 9 * n}.00 EUR back?", schema={"type": "boolean"})
+        failed = Step("tell_bank", StepState.FAILED, told(kind="ConnectionError", error="the bank hung up"))
+        rows = {
+            0: (
+                looked_up,
+                Step("approval", value=b"true"),
+                Step("until-morning", StepState.WAITING, None, now + 9 * HOUR),
+            ),
+            1: (looked_up, failed, Step("approval", StepState.WAITING, ask, now + 20 * HOUR)),
+        }.get(n, (looked_up, Step("approval", StepState.WAITING, ask, now + 22 * HOUR)))
+        await engine.jobs.settle([conclude(claim, Suspended(rows, now + 20 * HOUR - clock.now()))])
+    clock.set(now)
 
 
 async def _errors(engine: Engine, now: Instant) -> None:
@@ -554,9 +583,10 @@ async def working(path: Path, pace: float = 1.0) -> AsyncIterator[Stoker]:
     jobs = Stoker(f"sqlite:///{path}")
     for kind, queue in KINDS.items():
         _task(jobs, kind, queue, WORK[kind], pace)
+    _durable(jobs, pace)
     async with jobs:
         await _handed_over(jobs)
-        slots = {queue: max(slots // 4, 4) for queue, (_, _, slots) in QUEUES.items()}
+        slots = {queue: max(slots // 4, 4) for queue, (_, _, slots) in QUEUES.items()} | {"refunds": 2}
         halves = [dict(list(slots.items())[part::2]) for part in range(2)]
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -582,6 +612,19 @@ def _task(jobs: Stoker, kind: str, queue: str, work: Work, pace: float) -> None:
 
     run.__name__ = kind.rpartition(".")[2]
     jobs.task(name=kind, queue=queue, attempts=3, label=LABELS.get(kind))(run)
+
+
+def _durable(jobs: Stoker, pace: float) -> None:
+    @jobs.task(name=REFUND, queue="refunds", label=LABELS[REFUND])
+    async def refund_customer(amount: str, **_: Any) -> str:
+        run = current()
+        await run.step("look_up", lambda: {"order": 48_213, "amount": amount})
+        if not await run.wait("approval", bool, ask=f"May we pay {amount} EUR back?", timeout=86_400):
+            return "refused"
+        await run.step("pay_first_part", lambda: "paid")
+        await run.sleep(60 * pace)
+        await run.step("pay_the_rest", lambda: "paid")
+        return "paid back"
 
 
 class Failed(Exception):

@@ -74,6 +74,8 @@ def span(value: timedelta | Span | None) -> str:
     if value is None:
         return UNKNOWN
     length = max(micros(value), 0)
+    if 0 < length < SECOND // 100:
+        return f"{length / 1_000:.2g} ms"
     if length < SECOND:
         return f"{length / SECOND:.2f} s"
     if length < MINUTE:

@@ -203,9 +203,13 @@ def histogram(spans: Sequence[Span]) -> list[tuple[str, int]]:
     if not spans:
         return []
     counts = histogram_of([taken / SECOND for taken in spans]).counts
-    labels = [*(f"up to {span(round(bound * SECOND))}" for bound in BOUNDS), f"over {span(round(BOUNDS[-1] * SECOND))}"]
+    labels = [*(f"up to {_bound(bound)}" for bound in BOUNDS), f"over {_bound(BOUNDS[-1])}"]
     filled = [place for place, n in enumerate(counts) if n]
     return list(zip(labels, counts, strict=True))[filled[0] : filled[-1] + 1]
+
+
+def _bound(seconds: float) -> str:
+    return f"{seconds * 1e3:g} ms" if seconds < 0.1 else span(round(seconds * SECOND))
 
 
 def _run(visit: RequestContext, job: Job, took: Span, now: Instant) -> dict[str, Any]:
@@ -216,6 +220,6 @@ def _run(visit: RequestContext, job: Job, took: Span, now: Instant) -> dict[str,
         "url": visit.url(f"jobs/{id_}"),
         "status": job.view(now),
         "took": took,
-        "at": job.finished_at,
+        "at": min(job.finished_at or now, now),
         "queue": job.queue,
     }
