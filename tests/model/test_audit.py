@@ -92,7 +92,10 @@ def test_a_change_of_jobs_says_what_was_asked(change: Change, action: str, after
     assert deed == Deed(action=action, target="2 jobs", after=after, former=former)
     asked = of_alter(Selection((A,)), change, Tally(cancel_requested=1))
     assert asked is not None
-    assert asked.target == "job 61616161-6161-6161-6161-616161616161"
+    assert (asked.target, asked.count) == ("job 61616161-6161-6161-6161-616161616161", 1)
+    both = of_alter(Selection((A, B)), change, Tally(changed=1, cancel_requested=1))
+    assert both is not None
+    assert both.count == 2, "one was canceled, and one was asked to stop"
     assert of_alter(Selection((A,)), change, Tally(missing=1)) is None
     entry = AuditEntry(5, By("maria"), deed)
     assert unpack(pack(entry)) == entry
@@ -203,6 +206,8 @@ def test_tokens_and_operations_are_told_by_what_was_done() -> None:
     assert letters.shown_filter == "stream:orders"
     assert of_operation(None, running).after == {"action": "move", "filter": "is:dead", "queue": "b"}
     steps = [(running, stopping), (running, stopped), (stopped, running)]
+    assert of_operation(running, stopped).before == {"state": "running"}
+    assert of_operation(running, stopped).after == {"state": "stopped"}
     told = [of_operation(before, after).action for before, after in steps]
     assert told == ["operations.stop", "operations.stop", "operations.resume"]
 

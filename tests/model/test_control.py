@@ -143,10 +143,15 @@ def test_a_claim_starts_no_more_than_gates_and_tokens_allow() -> None:
 def test_without_a_token_one_job_that_was_put_first_may_start() -> None:
     empty = take(full(Rate(2, burst=3), NOW), 3, NOW)
     assert [Queue(name="q", bucket=empty).starts(9, NOW + at) for at in (0, SECOND // 2 - 1)] == [(1, True)] * 2
-    assert Queue(name="q", bucket=empty).starts(0, NOW) == (0, False)
+    assert [Queue(name="q", bucket=empty).starts(n, NOW) for n in (0, 1)] == [(0, False), (1, True)]
     owed = Queue(name="q", bucket=take(empty, 1, NOW))
     assert [owed.starts(9, NOW + at).n > 0 for at in (0, SECOND // 2 - 1, SECOND // 2)] == [False, False, True]
     assert owed.starts(9, NOW + SECOND // 2) == (1, True)
+
+
+@pytest.mark.spec("QUEUE-16")
+def test_a_reason_has_one_letter_at_least() -> None:
+    assert Tuning(paused=True, reason="x").reason == "x"
 
 
 @pytest.mark.spec("QUEUE-16", "INPUT-05")

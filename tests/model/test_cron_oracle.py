@@ -45,6 +45,7 @@ EXPRESSIONS = (
     "20 1 1-7 * *",
     "10-50/20 0,1,2 * 3,4,9-11 *",
 )
+MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 NAMES = {name: n for n, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))}
 EPOCH = datetime(1970, 1, 1)
 MINUTE = timedelta(minutes=1)
@@ -220,6 +221,8 @@ def test_leap_days_agree_with_a_walk_over_every_day(zone: str, expression: str) 
         ("0 0 1 3-mar/2 *", "0 0 1 3 *"),
         ("0-00/7 * * * *", "0 * * * *"),
         ("7-7/5 1-2/1 * * *", "7 1-2/1 * * *"),
+        *((f"0 0 1 {name}-{n}/2 *", f"0 0 1 {name} *") for n, name in enumerate(MONTHS, 1)),
+        *((f"0 0 * * {name}-{n}/2", f"0 0 * * {name}") for name, n in NAMES.items()),
     ],
 )
 def test_a_range_of_one_value_is_that_value_whatever_its_step(expression: str, same: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import calendar
+
 import pytest
 
 from stoker.model.cron_words import in_words
@@ -17,6 +19,7 @@ from stoker.model.cron_words import in_words
         ("0 * * * *", "Hourly"),
         ("15 * * * *", "Hourly at minute 15"),
         ("15,45 * * * *", "At minute 15 and 45"),
+        ("5,15,25,45 * * * *", "At minute 5, 15, 25 and 45"),
         ("1,2,3,4,5 * * * *", "custom"),
         ("1-5 * * * *", "custom"),
         ("0 */6 * * *", "Every 6 hours"),
@@ -35,6 +38,7 @@ from stoker.model.cron_words import in_words
         ("0 3 1-7 * *", "custom"),
         ("0 3 1 * mon", "custom"),
         ("0 3 * * sat,sun", "At 3:00 at weekends"),
+        *((f"0 3 * * {days}", "At 3:00 at weekends") for days in ("sun,sat", "6,0", "0,6", "6,7", "6-7")),
         ("0 3 * * mon,3", "At 3:00 on Monday and Wednesday"),
         ("0 3 * * 7", "At 3:00 on Sunday"),
         ("0 3 * * mon#1", "custom"),
@@ -47,3 +51,11 @@ from stoker.model.cron_words import in_words
 )
 def test_words(expression: str, words: str) -> None:
     assert in_words(expression) == words
+
+
+@pytest.mark.spec("CRONWORDS-01")
+def test_every_month_and_every_day_of_the_week_has_its_name() -> None:
+    for n, name in enumerate(calendar.month_name[1:], 1):
+        assert in_words(f"0 3 * {n} *") == in_words(f"0 3 * {name[:3].lower()} *") == f"At 3:00 in {name}"
+    for n, name in enumerate(calendar.day_name, 1):
+        assert in_words(f"0 3 * * {n}") == in_words(f"0 3 * * {name[:3].lower()}") == f"At 3:00 on {name}"

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model import error_records, ids
-from stoker.model.error_records import HOURS, OTHER, ErrorRecord, Hourly, add_failures, commonest, error_groups
+from stoker.model.error_records import (
+    HOURS,
+    KEPT,
+    OTHER,
+    RECENT,
+    ErrorRecord,
+    Hourly,
+    add_failures,
+    commonest,
+    error_groups,
+)
 from stoker.model.events import EventCount, EventType
 from stoker.model.job import Failure, Job, Status
 from stoker.model.same_error import fingerprint, fingerprint_of
@@ -104,6 +114,8 @@ def test_counting_a_minute_again_adds_only_what_is_new() -> None:
     assert found.add(MIN, failed(4), retried(1)) == {fingerprint(LINE)}
     assert (found.only().died.last(1, NOW), found.only().retried.last(1, NOW)) == ([4], [1])
     assert found.add(NOW - 3 * HOUR, failed(9)) == set(), "too late"
+    assert found.add(NOW - RECENT - MINUTE, failed(9)) == set(), "too late by a minute"
+    assert found.add(NOW - RECENT, failed(9)) == {fingerprint(LINE)}, "the last minute that counts"
 
 
 @pytest.mark.spec("ERRORS-02")
@@ -131,6 +143,10 @@ def test_a_record_remembers_a_week_and_is_small() -> None:
     assert len(record.died.minutes) <= 3
     assert len(record.kinds) == len(record.queues) == 20
     assert len(msgspec.json.encode(record)) < 2_500
+    last = found.only().last
+    found.add(last + KEPT - MINUTE, failed(1, "other"), now=last + KEPT)
+    assert len(found) == 2, "a week has not passed"
+    del found[fingerprint("other")]
     found.add(now + 8 * DAY, failed(1, "other"), now=now + 8 * DAY + MINUTE)
     assert set(found) == {fingerprint("other")}, "nothing was seen of it for a week"
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.model import errors
 from stoker.model.errors import (
+    LONGEST_PART,
     Duplicate,
     DuplicateSchedule,
     DuplicateTask,
@@ -30,6 +31,7 @@ from stoker.model.errors import (
     UnknownTask,
     WrongState,
     WrongStatus,
+    cut,
     sentence,
     shown,
 )
@@ -205,6 +207,8 @@ def test_a_culprit_that_cannot_be_shown_does_not_hide_the_error() -> None:
 def test_a_long_culprit_is_cut() -> None:
     assert shown("x" * 1_000) == "'" + "x" * 78 + "…"
     assert shown("short") == "'short'"
+    assert [shown("x" * n, 10) for n in (8, 9)] == ["'xxxxxxxx'", "'xxxxxxxx…"]
+    assert [cut("x" * n)[-1] for n in (LONGEST_PART, LONGEST_PART + 1)] == ["x", "…"]
 
 
 @pytest.mark.spec("ERROR-03")

@@ -187,6 +187,7 @@ def test_a_list_ends_with_the_minute_in_which_its_limit_is_reached() -> None:
     first = one(event(START + 2), event(START + 4), number=3)
     second = one(event(START), event(START + 2, job=2), number=5)
     later = one(event(START + MINUTE))
+    assert found.hides
     assert not found.suffices(first)
     found.add(first, {})
     assert not found.suffices(second)
@@ -194,6 +195,9 @@ def test_a_list_ends_with_the_minute_in_which_its_limit_is_reached() -> None:
     found.add(second, {})
     assert [(one.at - START, one.job[-1]) for one in found.events()] == [(0, 1), (2, 1)]
     assert EventList(Window(0, 1, limit=-1)).events() == []
+    short = EventList(Window(0, 1 << 60, limit=2))
+    short.add(one(event(START)), {})
+    assert not short.suffices(later), "one event of two"
 
 
 @pytest.mark.spec("TIMELINE-16")
@@ -213,6 +217,8 @@ def test_latencies_are_listed_latest_first() -> None:
         ),
         {},
     )
+    assert not found.hides
+    assert found.suffices(one(event(START - MINUTE))), "three runs of three"
     assert found.latencies() == [
         Latency("q", START + MINUTE, 5, 6, "work"),
         Latency("q", START - 1 + SECOND, 3, 4, "work", 900),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stoker.model.control import QUIET, SHOWN_WITHIN, STOPPED, Pause, Presence, Queue
-from stoker.model.explain import Line, Reason, comes_before, explain, limits_unserved, notes, served, unserved
+from stoker.model.explain import Line, Reason, comes_before, explain, held_by, limits_unserved, notes, served, unserved
 from stoker.model.groups import GROUP, Group
 from stoker.model.ids import text
 from stoker.model.job import PARENT, Draft, Failure, Job, Options, Status, chain
@@ -62,6 +62,7 @@ def test_a_finished_job_has_ended_in_one_way(status: Status, says: str, mends: b
     error = None if status is Status.DONE else "ValueError: no\nTraceback…\n"
     one = job(status=status, last_error=error, finished_at=NOW)
     assert why(one).startswith(says)
+    assert explain(msgspec.structs.replace(one, last_error=None), MAIL, [], census()).detail == says.split(": ")[1]
     found = explain(one, MAIL, [], census())
     assert ("requeue" in found.remedy) == mends
     assert found.first.since == NOW
@@ -200,6 +201,8 @@ def test_a_job_that_a_budget_refused_is_held_by_it() -> None:
     assert vain.remedy == "`stoker limits tune llm --measure words --rate 50/TIME` lets it run."
     one = job(metadata={HELD_BY: "llm", HELD_FOR: "many"}, scheduled_at=LATER)
     assert "refused it 1 token;" in why(one, MAIL, HERE)
+    for n, counted in (("9" * 19, int("9" * 19)), ("9" * 20, 1)):
+        assert held_by(job(metadata={HELD_BY: "llm", HELD_FOR: n}, scheduled_at=LATER), NOW) == ("llm", counted)
     for other in (
         job(metadata={HELD_BY: "", HELD_FOR: "50"}, scheduled_at=LATER),
         job(metadata=held["metadata"]),
@@ -396,7 +399,7 @@ def test_a_job_of_a_silent_worker_is_told_when_its_lease_ends() -> None:
 @pytest.mark.spec("EXPLAIN-09")
 def test_the_place_of_the_last_run_is_told() -> None:
     origins = {1: RunOrigin(1, "a", "web-3", 11, "r42"), 2: RunOrigin(2, "b", "web-4", 12)}
-    history = (Failure(NOW, 1, "x", 1), Failure(NOW, 2, "x", 2))
+    history = (Failure(NOW, 1, "x", 1), Failure(NOW, 2, "x", 1), Failure(NOW, 3, "x", 2))
 
     def beside(**changes: Any) -> tuple[str, ...]:
         return explain(job(**changes), MAIL, [HERE], census(), origins=origins).beside

@@ -340,6 +340,7 @@ def test_schedules_consumers_and_versions_have_their_sentences() -> None:
             "Finish the deployment."
         )
     ]
+    assert [one.tone for one in findings(Situation(census=census(0), presences=mixed))] == ["warn"]
     [merged] = told(presences=[*mixed, presence("d", version="0.4"), presence("e", version="0.3", host="fra-2")])
     assert merged.startswith("2 hosts run Stoker 0.3 beside 0.4 on the others.")
 

@@ -87,13 +87,17 @@ POSTGRES = PostgresFacts(
         ({"standby": True}, [("role of the server", "wrong")]),
         ({"sees_all_sessions": False}, [("held snapshots", "note")]),
         ({"pins": (Pin("session", "7", "psql", 5, 61.0),)}, [("held snapshots", "warning")]),
-        ({"pins": (Pin("session", "7", "psql", 5, 4_000.0),)}, [("held snapshots", "wrong")]),
+        ({"pins": (Pin("session", "7", "psql", 5, 60.0),)}, [("held snapshots", "warning")]),
+        ({"pins": (Pin("session", "7", "psql", 5, 3_599.0),)}, [("held snapshots", "warning")]),
+        ({"pins": (Pin("session", "7", "psql", 5, 3_600.0),)}, [("held snapshots", "wrong")]),
         ({"pins": (Pin("slot", "s", "", 2_000_000, None),)}, [("held snapshots", "warning")]),
-        ({"pins": (Pin("slot", "s", "", 20_000_000, None),)}, [("held snapshots", "wrong")]),
+        ({"pins": (Pin("slot", "s", "", 10_000_000, None),)}, [("held snapshots", "wrong")]),
         ({"pins": (Pin("slot", "s", "", 5, None),)}, []),
         ({"slots": (Slot("old", False, 5),)}, [("replication slots", "warning")]),
         ({"slots": (Slot("slow", True, 2 * GIB),)}, [("replication slots", "warning")]),
-        ({"slots": (Slot("old", False, 20 * GIB),)}, [("replication slots", "wrong")]),
+        ({"slots": (Slot("slow", True, GIB),)}, []),
+        ({"slots": (Slot("old", False, 10 * GIB),)}, [("replication slots", "warning")]),
+        ({"slots": (Slot("old", False, 10 * GIB + 1),)}, [("replication slots", "wrong")]),
         ({"autovacuum": False}, [("autovacuum", "wrong")]),
         ({"tables": (Table("stoker.job", 9, 0, 0, False, 50),)}, [("autovacuum", "wrong")]),
         ({"tables": (Table("stoker.job", 900, 501, 0, True, 50),)}, [("autovacuum", "warning")]),
@@ -137,14 +141,36 @@ SQLITE = SqliteFacts(
         ({"free_bytes": None}, [("disk space", "note")]),
         ({"free_bytes": 1 << 20}, [("disk space", "wrong")]),
         ({"free_bytes": 200 << 20}, [("disk space", "warning")]),
+        ({"synchronous": "extra"}, []),
+        ({"asked": "process", "synchronous": "full"}, []),
+        ({"asked": "process", "synchronous": "off"}, [("durability", "wrong")]),
         ({"mode": 0o644}, [("file rights", "note")]),
+        ({"mode": 0o640}, [("file rights", "note")]),
+        ({"mode": 0o604}, [("file rights", "note")]),
+        ({"mode": 0o633}, []),
         ({"owner": "ada"}, [("file rights", "note")]),
         ({"log_bytes": 100 << 20}, [("write-ahead log", "warning")]),
-        ({"log_bytes": 300 << 20}, [("write-ahead log", "wrong")]),
+        ({"log_bytes": sqlite.LONG_LOG}, []),
+        ({"log_bytes": sqlite.LARGEST_LOG}, [("write-ahead log", "warning")]),
+        ({"log_bytes": sqlite.LARGEST_LOG + 1}, [("write-ahead log", "wrong")]),
     ],
 )
 def test_facts_about_sqlite(changes: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     assert complaints(sqlite.judge(replace(SQLITE, **changes))) == expected
+
+
+@pytest.mark.spec("HEALTH-02", "HEALTH-03", "HEALTH-04")
+def test_a_sound_store_is_told_check_by_check() -> None:
+    cluster = RedisFacts(nodes=(replace(NODE, cluster_state="ok", slots_ok=16_384),))
+    told = postgres.judge(POSTGRES), sqlite.judge(SQLITE), redis.judge(cluster)
+    assert [", ".join(check.name for check in checks) for checks in told] == [
+        (
+            "version, durability, role of the server, held snapshots, replication slots, autovacuum, bloat, "
+            "indexes, sequences, pooler, connections"
+        ),
+        "version, durability, disk space, file rights, write-ahead log",
+        "version, eviction policy, memory, persistence, replicas, cluster, lost writes, unreadable records",
+    ]
 
 
 @pytest.mark.spec("SQLITE-55")
@@ -334,7 +360,7 @@ def test_the_way_to_a_server_on_another_machine_must_be_protected(
     host: str, encrypted: bool, verified: bool, grade: Grade
 ) -> None:
     check = transport.judge(Transport(host=host, encrypted=encrypted, verified=verified, remedy="do so"))
-    assert check.verdict is grade
+    assert (check.name, check.verdict) == ("transport", grade)
     assert (check.remedy == "do so") == (grade is Grade.WARNING)
 
 

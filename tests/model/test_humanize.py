@@ -36,19 +36,21 @@ def test_a_span_has_two_units_at_most(value: int, text: str) -> None:
 def test_numbers_are_exact_where_there_is_room() -> None:
     assert humanize.number(12_480) == "12,480"
     assert humanize.number(None) == "–"
-    assert [humanize.short(n) for n in (9_999, 18_911, 12_800_000, 2_000_000_000)] == [
+    assert [humanize.short(n) for n in (9_999, 18_911, 12_800_000, 1_000_000, 1_000_000_000)] == [
         "9,999",
         "18.9 k",
         "12.8 M",
-        "2.0 G",
+        "1.0 M",
+        "1.0 G",
     ]
     assert [humanize.count(n, "job") for n in (0, 1, 1_171)] == ["0 jobs", "1 job", "1,171 jobs"]
     assert humanize.count(2, "process", "processes") == "2 processes"
     assert [humanize.in_words(n) for n in (2, 9, 10)] == ["two", "nine", "10"]
     shares = [
-        humanize.share(part, whole) for part, whole in ((1, 0), (1, 10_000), (31, 1_000), (97, 100), (0, 3), (2, 100))
+        humanize.share(part, whole)
+        for part, whole in ((1, 0), (1, 10_000), (31, 1_000), (97, 100), (0, 3), (2, 100), (1, 200), (1, 1))
     ]
-    assert shares == ["–", "<0.1 %", "3.1 %", "97 %", "0 %", "2 %"]
+    assert shares == ["–", "<0.1 %", "3.1 %", "97 %", "0 %", "2 %", "0.5 %", "100 %"]
     paces = [humanize.pace(n) for n in (None, 0, 0.01, 0.4, 9.9, 9.99, 1_412.4)]
     assert paces == ["–", "0", "<0.1", "0.4", "9.9", "10", "1,412"]
     assert [humanize.milliseconds(n) for n in (300, 11_000)] == ["0.3 ms", "11 ms"]
@@ -63,6 +65,7 @@ def test_moments_are_relative_in_lists_and_exact_elsewhere() -> None:
     assert humanize.iso(NOW) == "2026-11-16T14:28:07.250Z"
     assert humanize.ago(NOW - SECOND, NOW) == "just now"
     assert humanize.ago(NOW - 4 * MINUTE, NOW) == "4 min ago"
+    assert [humanize.ago(NOW - n, NOW) for n in (MINUTE, HOUR - 1, HOUR)] == ["1 min ago", "59 min ago", "13:28:07"]
     assert humanize.ago(NOW - 5 * HOUR, NOW) == "09:28:07"
     assert humanize.ago(NOW + MINUTE, NOW) == "in 1 min"
     assert humanize.ago(NOW - 4 * DAY, NOW) == "12 Nov 14:28"

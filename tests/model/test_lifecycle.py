@@ -442,6 +442,8 @@ def test_a_death_that_cannot_be_blamed_costs_no_attempt(budget: int, backoff: Ba
         settlement = conclude(msgspec.structs.replace(claim, crashes=crashes), Crashed("signal 9", shared=True), rules)
         assert (settlement.status, settlement.refund, settlement.crash) == (Status.RETRYING, True, True)
         assert "keeps its attempt" in (settlement.error or "")
+    waits = claimed(crashes=1, budget=9, options=Options(backoff=Fixed(7)))
+    assert conclude(waits, Crashed("signal 9", shared=True), Rules(crash_limit=3)).after == 7 * SECOND
     last = conclude(msgspec.structs.replace(claim, crashes=2), Crashed("signal 9", shared=True), rules)
     assert (last.status, last.refund, last.crash) == (Status.DEAD, False, True)
 

@@ -93,3 +93,6 @@ def test_many_attempts_are_shortened_in_the_middle() -> None:
     [left_out] = [part for part in parts if part.phase == "left_out"]
     assert left_out.attempts == 82
     assert sum(part.length for part in parts) == 300 * SECOND
+    whole = life(job(Status.RETRYING, attempts=MOST_PARTS // 2), events[:MOST_PARTS], (MOST_PARTS + 1) * SECOND)
+    assert len(whole) == MOST_PARTS, "as many as there may be"
+    assert all(part.phase != "left_out" for part in whole)

@@ -7,12 +7,20 @@ import pytest
 from stoker.model.control import Presence, Queue
 from stoker.model.errors import nearest
 from stoker.model.job import Draft, Status
-from stoker.model.names import Names, hint, in_use, known, meant_queue
+from stoker.model.names import MOST_LISTED, Names, hint, in_use, known, listed, meant_queue
 from stoker.model.query import Census, Count, Totals
 from stoker.model.schedule import Schedule
 from stoker.model.time import HOUR, MINUTE
 
 CENSUS = Census(at=HOUR, counts=(Count("mail", "send", Status.DEAD, 1),), totals={"old": Totals(completed=3)})
+
+
+@pytest.mark.spec("FILTER-09")
+def test_long_lists_of_names_are_cut() -> None:
+    names = [f"q{n:03}" for n in range(MOST_LISTED + 2)]
+    assert listed(names[:MOST_LISTED]) == ", ".join(names[:MOST_LISTED])
+    assert listed(names[::-1]) == f"{', '.join(names[:MOST_LISTED])} and 2 more"
+    assert listed(names[:-1]).endswith(" and 1 more")
 
 
 @pytest.mark.spec("FILTER-09")

@@ -51,6 +51,7 @@ def test_the_nearest_of_several_queues_counts() -> None:
         Gate("c", Pause(), due=NOW),
     ]
     assert next_due_of(gates, NOW) == NextDue(frozenset({"a"}), MINUTE)
+    assert next_due_of(gates[::-1], NOW) == NextDue(frozenset({"a"}), MINUTE), "whichever is asked first"
     assert next_due_of([], NOW) == NextDue(frozenset(), None)
 
 

@@ -75,11 +75,12 @@ def test_a_consumer_waits_as_long_as_its_oldest_message() -> None:
         return CursorState(Cursor("orders", consumer, 0, **fields), waiting, NOW - waits)
 
     cursors = cursor("b", 5), cursor("a", 7, parked=1), cursor("a", 9), cursor("b", 99, paused=True, parked=2)
-    idle = cursor("c", 99, waiting=0), CursorState(Cursor("orders", "c", 1), 3, None)
+    idle = cursor("c", 99, waiting=0), CursorState(Cursor("orders", "c", 1), 3, None), cursor("d", -5)
     assert deliveries([StreamState(Stream("orders", 2), (9, 9), (*cursors, *idle))], NOW) == [
         Delivery("orders", "a", 9, 1, waiting=6),
         Delivery("orders", "b", 5, 2, waiting=6),
         Delivery("orders", "c", 0, waiting=3),
+        Delivery("orders", "d", 0, waiting=3),
     ]
 
 

@@ -29,6 +29,7 @@ def test_each_order_is_taken_once_and_all_between_two_renewals_are() -> None:
     assert (orders.new_work(again, both, NOW), orders.new_stack(again, both, NOW)) == ("resume", NOW + 6), (
         "at the same instant"
     )
+    assert ordered(again, "w", "quiet", NOW + 9).work_at == NOW + 9
 
 
 @pytest.mark.spec("ORDER-09")

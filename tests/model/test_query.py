@@ -60,6 +60,7 @@ from stoker.model.query import (
     write_cursor,
 )
 from stoker.model.same_error import fingerprint_of
+from stoker.model.steps import Wakes
 from stoker.model.time import DAY, MINUTE
 from stoker.model.unique import Unique
 
@@ -177,6 +178,19 @@ def test_due_splits_pending_jobs_only(status: Status, scheduled: int, now: bool,
     found = job(status=status, scheduled_at=scheduled)
     assert matches(found, Query(due="now"), NOW) is now
     assert matches(found, Query(due="later"), NOW) is later
+    waits = job(status=status, scheduled_at=scheduled, settled=Wakes.ANY)
+    assert matches(waits, Query(due="now"), NOW) is now
+    assert matches(waits, Query(due="waiting"), NOW) is later
+    assert not matches(waits, Query(due="later"), NOW)
+    assert not matches(found, Query(due="waiting"), NOW)
+
+
+@pytest.mark.spec("FIND-08")
+def test_a_worker_is_found_by_the_beginning_of_its_id() -> None:
+    ran = job(status=Status.RUNNING, worker="host.abc")
+    assert matches(ran, Query(worker="host."), NOW)
+    assert not matches(ran, Query(worker="abc"), NOW)
+    assert not matches(job(), Query(worker="host."), NOW)
 
 
 @pytest.mark.spec("FIND-10")

@@ -134,6 +134,7 @@ def test_a_reaped_claim_changes_hands_under_a_new_token() -> None:
     assert not reaped.runs_as("w1", claimed.token)
     assert not reaped.runs_as("w2", claimed.token)
     assert not record().runs_as("w2", 0)
+    assert claimed.reaped("w2", NOW).token == claimed.token + 1, "also while the clock stands still"
 
 
 @pytest.mark.spec("RECORD-04")

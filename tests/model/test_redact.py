@@ -17,6 +17,23 @@ from stoker.model.redact import EVERYTHING_SHOWN, MASK, Redaction, Secrecy, is_s
 REDACTION = Redaction()
 
 
+ALONE = (
+    "pass pwd pw pin otp totp auth oauth jwt bearer mnemonic signature card cvv cvc ccv iban bic ssn dsn csrf xsrf sid "
+    "sessionid password passwords passwd passphrase passcode kennwort passwort secret secrets token credential "
+    "credentials authorization cookie cookies apikey apikeys api_key access_key private_key secret_key encryption_key "
+    "signing_key ssh_key rsa_key aes_key hmac_key master_key stripe_key service_key license_key private_pem session_id "
+    "tax_id database_url db_url webhook_url connection_string conn_string connection_str conn_str account_number "
+    "routing_number security_number mfa_code recovery_code backup_code seed_phrase 2fa mot_de_passe"
+)
+
+
+@pytest.mark.spec("REDACT-01")
+@pytest.mark.parametrize("name", ALONE.split())
+def test_every_name_of_a_secret_hides_texts_and_numbers(name: str) -> None:
+    assert secrecy(name) is Secrecy.ALL
+    assert secrecy(f"my_{name}") is Secrecy.ALL
+
+
 @pytest.mark.spec("REDACT-01")
 @pytest.mark.parametrize(
     "name",

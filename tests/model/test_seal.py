@@ -85,6 +85,8 @@ def test_without_a_key_a_sealed_value_is_its_size() -> None:
     assert sized(f"a {text} b") == "a (sealed with key 2026-11, 5 bytes) b"
     assert sized_json(as_json(text)) == b'"(sealed with key 2026-11, 5 bytes)"'
     assert sized_json(b'{"a":1}') == b'{"a":1}'
+    assert sized_json(as_json(text)[:-1] + b'\xff"') == b'"(sealed with key 2026-11, 5 bytes)\xef\xbf\xbd"'
+    assert sized(written("k", b"x" * OVERHEAD)) == "(sealed with key k, 0 bytes)"
     assert sized_json(as_json(f"{CLOSED}there is no key")) == b'"(there is no key)"'
 
 
@@ -150,8 +152,9 @@ def test_what_the_rules_of_errors_would_change_is_left_out() -> None:
 @pytest.mark.spec("SEAL-07")
 def test_health_says_which_keys_are_missing() -> None:
     assert health.judge([], []) == []
-    assert [one.verdict for one in health.judge(["a"], ["a", "b"])] == ["ok"]
+    assert [(one.name, one.verdict) for one in health.judge(["a"], ["a", "b"])] == [("seal", "ok")]
     [found] = health.judge(["a", "b"], ["a"])
+    assert found.name == "seal"
     assert (found.verdict, found.read) == ("note", "the store is sealed with key a, b; key b is not here")
     [found] = health.judge(["a", "b"], ["b", "a"])
     assert (found.verdict, found.meaning) == ("note", "Records may still need key a: keep it.")

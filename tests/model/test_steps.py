@@ -115,6 +115,7 @@ def test_an_impossible_key_is_refused(key: Any) -> None:
 @pytest.mark.spec("STEP-03")
 def test_an_impossible_row_is_refused() -> None:
     assert Step("x" * LONGEST_ROW, DONE, b"1").value == b"1"
+    assert len(Step("a", DONE, b" " * LARGEST_VALUE).value or b"") == LARGEST_VALUE
     for name in ("", "x" * (LONGEST_ROW + 1), "a\0", None):
         with pytest.raises(InvalidName):
             Step(name)  # type: ignore[arg-type]

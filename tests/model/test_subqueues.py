@@ -213,7 +213,9 @@ def test_a_look_lets_a_subqueue_join_the_round_and_leave_it() -> None:
     again = looked(touched(joined, AT_ONCE), Look(head), NOW + 1, 9)
     assert (again.at, again.turn, again.next) == (NOW - 5, 3, None)
     left = looked(again, Look(None, NOW + 7), NOW + 1, 9)
-    assert (left.head, left.next, left.at) == (None, NOW + 7, None)
+    assert (left.head, left.next, left.at, left.turn) == (None, NOW + 7, None, 0)
+    first = looked(joined, Look((FIRST, NOW, b"x")), NOW, 9)
+    assert (first.at, first.turn) == (FRONT, 0), "what an operator put first is the next in the round"
     assert looked(touched(left, AT_ONCE), Look(head), NOW, 1).at == NOW
     assert looked(left, Look(), NOW, 1).gone(NOW)
     assert not left.gone(NOW)

@@ -31,6 +31,7 @@ from stoker.model.throttle import (
     spend,
     take,
     until_token,
+    until_tokens,
     wait_hint,
 )
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND
@@ -255,6 +256,10 @@ def test_the_next_token_is_at_most_a_minute_away() -> None:
     assert until_token(empty, NOW - SECOND) == SECOND + SECOND // 2
     assert until_token(drained(full(Rate(1, per=timedelta(days=1)), NOW), NOW), NOW) == LONGEST_SLEEP
     assert until_token(empty, NOW - DAY) == LONGEST_SLEEP
+    assert [until_tokens(empty, 2, NOW + at) for at in (0, -SECOND)] == [SECOND, 2 * SECOND], (
+        "the clock catches up first"
+    )
+    assert until_tokens(full(Rate(2), NOW), 2, NOW) == 0
 
 
 @pytest.mark.spec("RATE-05")

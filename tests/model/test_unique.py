@@ -72,6 +72,9 @@ def test_durations_of_a_key_are_refused_by_field() -> None:
         Unique("k", longest=60)
     with pytest.raises(InvalidInput, match="must be at least the delay, 61 s"):
         Draft(b"j" * 16, "send", delay=61 * SECOND, unique=Unique("k", mode="replace", longest=60))
+    assert (
+        Draft(b"j" * 16, "send", delay=60 * SECOND, unique=Unique("k", mode="replace", longest=60)).unique is not None
+    )
     assert Unique("k", for_=60) == Unique("k", for_=timedelta(minutes=1)) != Unique("k")
     with pytest.raises(InvalidInput, match=r"is left out for all arguments, as in Unique\(for_=3600\)"):
         Unique(True)  # type: ignore[arg-type]

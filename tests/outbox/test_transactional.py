@@ -18,8 +18,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from stoker.app import Stoker
 from stoker.engines.base import outbox_of
 from stoker.model.errors import EngineRefused, InvalidInput
+from stoker.model.outbox.delivery import RetryLater
 from stoker.model.outcome import Reject, Retry, Snooze
 from stoker.outbox import Batch, Message, Outbox
+from stoker.outbox.consumer_loop import Delivery
+from stoker.outbox.turn_participant import TurnParticipant
 from stoker.transaction_block import OwnTransaction
 from tests.harness.apps import PATIENCE, until, working
 from tests.outbox.test_consumer_loop import QUICK, cursor, delivered, fill, letters
@@ -291,6 +294,22 @@ async def test_a_turn_whose_commit_is_in_doubt_is_no_success(
     assert (await cursor(shop.outbox)).cursor.failures == 0
     [line] = [record.getMessage() for record in caplog.records if "The next lease shows" in record.getMessage()]
     assert "the outcome of its commit is not known: ConnectionResetError" in line
+
+
+@pytest.mark.spec("DELIVER-23")
+async def test_nothing_more_is_stored_for_a_turn_that_may_have_ended() -> None:
+    """An advance after a commit in doubt would give the messages back, or count a failure that was none."""
+    advance: Any = object()
+    part = TurnParticipant("a turn", lambda: advance, Batch[int]([], 0, 0, lambda: 1.0, None))
+    turn = Delivery.__new__(Delivery)
+    turn._part = part
+    ended = []
+    for written, doubt in ((None, False), (advance, False), (advance, True)):
+        part.written = written
+        if doubt:
+            part.in_doubt("the answer was lost")
+        ended.append(turn._ended_in_transaction(RetryLater("the answer was lost")))
+    assert ended == [False, False, True]
 
 
 @pytest.mark.spec("DELIVER-22")

@@ -19,6 +19,7 @@ from stoker.model.job import Status
 from stoker.testing.clock import VirtualClock
 from stoker.web import Dashboard, Limits, Open, Tokens, dashboard
 from stoker.web.board import HEADERS
+from stoker.web.csrf import masked, new_secret
 from tests.web.conftest import ENDED, Client, claim, end, enqueue, text, watched
 
 
@@ -273,6 +274,8 @@ async def test_another_sites_form_changes_nothing(app: Stoker, client: Client) -
     attempts: list[dict[str, Any]] = [
         {"csrf": False},
         {"csrf": False, "fields": {"csrf": "x" * 43}},
+        {"csrf": False, "fields": {"csrf": masked(new_secret())}},  # a token of another browser
+        {"csrf": False, "headers": {"x-csrf-token": masked(new_secret())}},
         {"headers": {"origin": "https://evil.example"}},
         {"headers": {"origin": "null"}},
         {"headers": {"sec-fetch-site": "cross-site"}},

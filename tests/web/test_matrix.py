@@ -21,6 +21,7 @@ from stoker.model.throttle import Rate
 from stoker.web import Limits, dashboard
 from stoker.web.actions.outbox import LETTER_VERBS
 from stoker.web.board import Route
+from stoker.web.routes import routes
 from tests.web.conftest import ENDED, Client, beat, claim, end, enqueue
 
 Limit = Literal["none", "own", "foreign"]
@@ -173,6 +174,42 @@ def _put(text: str, values: dict[str, str]) -> str:
     for name in ("job", "queue"):
         text = text.replace(f"{{{name}}}", values[name])
     return text
+
+
+UNUSUAL: dict[Role, list[str]] = {
+    "read": ["POST /health/check", "POST /api/v1/health/check"],
+    "operate": [
+        "GET /jobs/{id}/edit",
+        "GET /jobs/{id}/move",
+        "GET /enqueue",
+        "GET /operations/new",
+        "GET /operations/letters/new",
+        "GET /new-schedule",
+    ],
+    "admin": [
+        *(f"POST /workers/{{worker}}/{verb}" for verb in ("quiet", "resume", "stop", "stack")),
+        *(f"POST /api/v1/workers/{{worker}}/{verb}" for verb in ("quiet", "resume", "stop", "stack")),
+        "GET /api/v1/workers/{worker}/stack",
+        "DELETE /api/v1/streams/{stream}/consumers/{consumer}",
+        "GET /api/v1/tokens",
+        "POST /api/v1/tokens",
+        "DELETE /api/v1/tokens/{name}",
+    ],
+}
+"""Routes that do not follow the rule: reading needs the role read, and a change the role operate."""
+
+
+@pytest.mark.spec("WEBSEC-07")
+def test_reading_needs_read_and_changes_need_operate_but_for_these() -> None:
+    """The matrix asks the routes which role they need; this asks whether that is the right one."""
+    found: dict[Role, list[str]] = {role: [] for role in ROLES}
+    for way in routes():
+        usual = way.role == ("read" if way.method == "GET" else "operate")
+        if way.kind != "open" and not usual:
+            found[way.role].append(f"{way.method} {way.path}")
+    assert {role: sorted(ways) for role, ways in found.items()} == {
+        role: sorted(ways) for role, ways in UNUSUAL.items()
+    }
 
 
 @pytest.mark.spec("WEBSEC-07")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 from collections.abc import Callable, Coroutine
@@ -74,6 +75,25 @@ async def test_a_quiet_worker_claims_nothing_until_it_is_resumed(jobs: Stoker) -
         await admin.workers.order(worker.id, "quiet")
     with pytest.raises(NotFound, match="is not in the store"):
         await admin.workers.order("nobody", "stop")
+
+
+@pytest.mark.spec("ORDER-06")
+async def test_an_order_is_obeyed_once_however_often_the_worker_renews(
+    jobs: Stoker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its process may resume a worker that was told to be quiet; the old order does not quiet it again."""
+    caplog.set_level(logging.INFO)
+    admin, engine = Admin(jobs, by="ann"), await jobs.engine()
+    async with working(jobs) as worker:
+        await admin.workers.order(worker.id, "quiet")
+        await met(lambda: "quiet, as told from afar" in caplog.text)
+        worker.resume()
+        for _ in range(3):
+            before = worker.lease_keeper.renewed_at
+            await engine.jobs.wake([CONTROL])
+            await met(lambda before=before: worker.lease_keeper.renewed_at > before)  # type: ignore[misc]
+        await asyncio.sleep(0)  # what the last renewal but one has ordered was done before the last one
+        assert caplog.text.count("quiet, as told from afar") == 1
 
 
 @pytest.mark.spec("ORDER-02")

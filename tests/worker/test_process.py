@@ -226,6 +226,19 @@ async def test_a_cancel_reaches_the_child(task: Any) -> None:
 
 
 @pytest.mark.spec("PROCESS-11")
+async def test_after_a_canceled_job_its_child_runs_others_that_nothing_stops() -> None:
+    canceled = await risky.watch_token.enqueue()
+    child = int((await running(canceled)).log[0])
+    assert await canceled.cancel()
+    assert (await ended(canceled)).status is Status.CANCELED
+    seen: dict[int, bool] = {}
+    while child not in seen:  # the pool hands out the child that came back last
+        seen.update([await (await risky.told_to_stop.enqueue()).result(PATIENCE)])
+        assert len(seen) < 5, "the child of the canceled job is not used again"
+    assert not any(seen.values())
+
+
+@pytest.mark.spec("PROCESS-11")
 async def test_a_child_that_ignores_a_cancel_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "STOP_GRACE", 0.1)
     handle = await risky.deaf.enqueue()
@@ -255,6 +268,18 @@ async def test_a_child_that_was_killed_while_idle_is_replaced_unnoticed() -> Non
     handle = await risky.whoami.enqueue()
     assert await handle.result(PATIENCE) != idle
     assert (await handle.refresh()).crashes == 0
+
+
+async def test_a_child_that_dies_before_it_begins_costs_its_job_nothing(worker: Worker) -> None:
+    idle = await (await risky.whoami.enqueue()).result(PATIENCE)
+    os.kill(idle, signal.SIGSTOP)  # it is given the job and does not begin
+    handle = await risky.whoami.enqueue()
+    children = worker.executors.processes._alive
+    await until(lambda: any(child.process.pid == idle and child.job is not None for child in children))
+    os.kill(idle, signal.SIGKILL)
+    assert await handle.result(PATIENCE) != idle
+    job = await handle.refresh()
+    assert (job.attempts, job.crashes) == (1, 0)
 
 
 async def test_log_records_keep_their_level(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from stoker.app import Stoker
-from stoker.engines.base import Transaction
+from stoker.engines.base import CONTROL, Transaction
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Claim, Demand, Settled, Settlement, Status
 from stoker.worker import Worker
@@ -184,6 +184,43 @@ async def test_what_a_claim_brings_while_the_worker_stops_is_handed_back() -> No
         await stopping
         record = await handle.refresh()
     assert (record.status, record.attempts) == (Status.PENDING, 0)
+
+
+@pytest.mark.spec("KEEPER-02")
+@pytest.mark.parametrize("arrived", [False, True], ids=["under way", "in the buffer"])
+async def test_what_was_claimed_under_an_id_that_was_lost_is_not_run(arrived: bool) -> None:
+    """Another worker has the job: whether it is on its way to this one or waits in its buffer."""
+    engine, ended, ran = Slow(), asyncio.Event(), list[int]()
+    app = Stoker(engine)
+
+    @app.task
+    async def work(number: int) -> None:
+        ran.append(number)
+        if number:
+            await ended.wait()
+
+    async with app, Worker(app, {"default": 1}, poll=60.0) as worker:
+        await app.enqueue_many(work.draft(0) for _ in range(20))  # now it claims ahead
+        await until(lambda: worker.counts[Status.DONE] == 20 and not worker.outcomes.flying)
+        former, [lane] = worker.id, worker.lanes
+        if arrived:
+            await app.enqueue_many(work.draft(number) for number in (1, 2))
+            await until(lambda: lane.buffer and ran[-1] == 1)
+        else:
+            engine.through.clear()
+            await work.enqueue(2)
+            await until(lambda: worker.outcomes.flying)
+        await engine.real.jobs.renew("rival", [], first=True)
+        taken = await engine.real.jobs.reap("rival", 10, dead=[former])
+        assert len(taken) == len(lane.buffer) + worker.runs + (not arrived)
+        await engine.real.jobs.wake([CONTROL])
+        await until(lambda: worker.id != former)
+        engine.through.set()
+        await until(lambda: not worker.outcomes.flying)
+        ended.set()
+        await until(lambda: worker.runs == 0 and not lane.buffer)
+        assert {job.worker for job in await engine.real.operator.get([one.id for one in taken]) if job} == {"rival"}
+    assert 2 not in ran, "what has not begun does not begin"
 
 
 @pytest.mark.spec("WORKER-31")

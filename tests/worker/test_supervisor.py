@@ -18,10 +18,12 @@ import pytest
 from stoker.engines.sqlite.connection import VERSION_INFO
 from stoker.engines.sqlite.file_checks import version_warning
 from stoker.model.job import Status
+from stoker.subprocesses import ChildProcess
+from stoker.supervisor import messages
 from stoker.supervisor import supervisor as supervising
 from stoker.supervisor.child import EXIT_BROKEN
 from stoker.supervisor.supervisor import Supervisor
-from stoker.supervisor.worker_process import RestartDelay
+from stoker.supervisor.worker_process import RestartDelay, WorkerProcess
 from tests.worker.shell import APP, Deployment, alive, until
 
 LONG = ("--lease", "300")
@@ -267,6 +269,19 @@ def test_processes_that_die_at_once_are_started_again_with_a_growing_pause() -> 
     assert pauses[-1] == 30.0
     assert delay.pause(1) == 0.0, "each seat has its own"
     assert delay.pause(0, age=60) == 0.0, "one that lived is forgiven"
+
+
+@pytest.mark.spec("SUPERVISOR-02")
+async def test_a_process_is_known_by_every_id_it_has_had() -> None:
+    """After a lost lease it claims under another one; the claims of both are released when it dies."""
+    child = await ChildProcess.spawn("stoker.supervisor.child")
+    try:
+        process = WorkerProcess(0, child)
+        for worker in ("s.one", "s.two"):
+            process._apply(messages.Identity(worker))
+        assert process.identities == ["s.one", "s.two"]
+    finally:
+        await child.end()
 
 
 @pytest.mark.parallel_deployment

@@ -6,14 +6,14 @@ import asyncio
 import gc
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import psycopg
 import pytest
 
-from stoker.engines.postgres import PostgresEngine, claim_cursor, connection
+from stoker.engines.postgres import PostgresEngine, claim_cursor, connection, leases
 from stoker.engines.postgres.columns import listed
 from stoker.engines.sql.exchanges import Row
 from stoker.model.errors import EngineUnavailable, InvalidPayload
@@ -129,6 +129,39 @@ async def test_an_old_settlement_does_not_touch_the_jobs_next_claim(engine: Post
     assert (await engine.jobs.settle([old])).verdicts == [Verdict.LOST]
     assert (counted("ready"), counted("lease")) == (0, 1)
     assert (await engine.jobs.settle([conclude(second, Done())])).verdicts == [Verdict.APPLIED]
+
+
+@pytest.mark.spec("PGRACE-11")
+async def test_a_worker_that_renews_while_it_is_reaped_keeps_its_jobs(
+    engine: PostgresEngine,
+    postgres_url: str,
+    postgres_schema: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its lease had ended when the reap looked, and no longer when the reap takes hold of it."""
+    await engine.jobs.insert([draft()])
+    [mine] = await take(engine)
+    renews = f"update {postgres_schema}.worker set until = %s, lease = 0 where name = 'w1'".encode()
+    reap, held = leases._reap, []
+    with psycopg.connect(postgres_url, autocommit=True) as other:
+
+        def held_still(*given: Any) -> Generator[Any, Any, list[Claim]]:
+            exchange, answer = reap(*given), None
+            while True:
+                try:
+                    asked = exchange.send(answer)
+                except StopIteration as end:
+                    return list(end.value)
+                if asked[0] == leases._HOLD:
+                    held.append(asked[1])
+                    other.execute(renews, [time.time_ns() // 1000 + HOUR])
+                answer = yield asked
+
+        monkeypatch.setattr(leases, "_reap", held_still)
+        other.execute(renews, [0])
+        assert await engine.jobs.reap("w2", 10) == []
+    assert len(held) == 1
+    assert (await engine.jobs.settle([conclude(mine, Done())])).verdicts == [Verdict.APPLIED]
 
 
 @pytest.mark.spec("PGRACE-02")

@@ -10,8 +10,10 @@ import pytest
 from stoker.engines.redis.leases import OWNERS_AT_ONCE, RENEWED_AT_ONCE
 from stoker.engines.redis.record_format import ids_of
 from stoker.model.job import Claim, Demand, Draft, Status
-from stoker.model.query import Cancel, Query, Selection
-from stoker.model.time import HOUR, SECOND
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Done
+from stoker.model.query import Cancel, Query, Requeue, Selection
+from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 from tests import services
 from tests.engines.redis.stand import Stand
 
@@ -52,6 +54,39 @@ async def bench(redis_prefix: str) -> AsyncIterator[Bench]:
         async with Bench.on(server.url, redis_prefix) as found:
             await found.engine._server_checks.stop()  # it asks the server now and then
             yield found
+
+
+async def test_a_renewal_after_a_small_step_back_counts_from_the_clock_of_the_store(bench: Bench) -> None:
+    """The server's clock is half a minute behind, as after a failover: no lease is half a minute shorter for it."""
+    jobs, before = bench.engine.jobs, bench.clock()
+    await jobs.renew("w1", [], lease=MINUTE, first=True)
+    await jobs.insert([Draft(bench.mint(), "work", b"{}")])
+    [claim] = await jobs.claim(Demand("w1", (("default", 1),)))
+    bench.clock.set(before - 30 * SECOND)
+    assert (await jobs.renew("w1", [(claim.id, claim.token)], lease=MINUTE)).known
+    bench.clock.set(before + 45 * SECOND)
+    await jobs.renew("w2", [], lease=MINUTE, first=True)
+    assert await jobs.reap("w2", 10) == []
+    bench.clock.set(before + 61 * SECOND)
+    assert [one.id for one in await jobs.reap("w2", 10)] == [claim.id]
+
+
+@pytest.mark.spec("LEASE-19")
+async def test_a_reap_takes_only_what_its_owner_still_runs(bench: Bench) -> None:
+    """An entry may name a job that has ended or is another worker's, after a failover that lost a write."""
+    done, lost, mine = await bench.held(3, at_once=1)
+    key = bench.home.held("silent")
+    entries = await bench.call("ZRANGE", key, 0, -1)
+    await bench.engine.jobs.settle([conclude(done, Done())])
+    await bench.engine.jobs.renew("other", [], first=True, lease=DAY)
+    await bench.engine.operator.alter(Selection((lost.id,)), Cancel(force=True))
+    await bench.engine.operator.alter(Selection((lost.id,)), Requeue())
+    [again] = await bench.engine.jobs.claim(Demand("other", (("default", 1),)))
+    await bench.call("ZADD", key, *(part for entry in entries for part in (0, entry)))
+    await bench.fall_silent()
+    assert [claim.id for claim in await bench.engine.jobs.reap("heir", 10)] == [mine.id]
+    found = await bench.engine.operator.get([done.id, again.id])
+    assert [(job.status, job.worker) for job in found if job] == [(Status.DONE, None), (Status.RUNNING, "other")]
 
 
 @pytest.mark.spec("LOT-09")

@@ -193,6 +193,25 @@ async def _send(unit: Any, job: JobId) -> None:
     move.send(unit, unit.get(job), "to")
 
 
+@pytest.mark.spec("FENCE-01")
+async def test_a_lost_settlement_stores_no_follow_up_in_another_shard(bench: Bench) -> None:
+    """Follow-ups of other queues are stored before the end of their job: only while its claim is valid."""
+    for worker in ("w1", "w2"):
+        await bench.engine.jobs.renew(worker, [], first=True)
+    [job] = await bench.add("from")
+    [old] = await bench.engine.jobs.claim(Demand("w1", (("from", 1),)))
+    [new] = await bench.engine.jobs.reap("w2", 1, dead=["w1"])
+    follow_up = Draft(bench.mint(), "work", queue="to")
+    assert bench.store.shard("to") is not bench.store.shard("from")
+    verdicts = (await bench.engine.jobs.settle([conclude(old, Done(followups=(follow_up,)))])).verdicts
+    assert verdicts == [Verdict.LOST]
+    assert await bench.queue_of(follow_up.job_id) is None
+    verdicts = (await bench.engine.jobs.settle([conclude(new, Done(followups=(follow_up,)))])).verdicts
+    assert verdicts == [Verdict.APPLIED]
+    assert await bench.queue_of(follow_up.job_id) == "to"
+    assert await bench.queue_of(job) == "from"
+
+
 @pytest.mark.spec("REDISOPS-34")
 async def test_a_keyed_job_stays_in_its_queue(bench: Bench) -> None:
     [job] = await bench.add("from", unique=Unique("k"))

@@ -51,6 +51,24 @@ def ending(claim: Claim, status: Status = Status.DONE, **options: Any) -> Settle
 
 
 @pytest.mark.spec("FAULT-60")
+async def test_a_renewal_after_a_small_step_back_counts_from_the_clock_of_the_store(
+    engine: SqliteEngine, clock: VirtualClock
+) -> None:
+    """The host's clock is half a minute behind that of the store: the lease is not half a minute shorter for it."""
+    await engine.jobs.renew("w1", [], lease=MINUTE, first=True)
+    await insert(engine, 1)
+    [claim] = await engine.jobs.claim(demand("w1"))
+    before = clock()
+    clock.set(before - 30 * SECOND)
+    assert (await engine.jobs.renew("w1", [(claim.id, claim.token)], lease=MINUTE)).known
+    clock.set(before + 45 * SECOND)
+    await engine.jobs.renew("w2", [], lease=MINUTE, first=True)
+    assert await engine.jobs.reap("w2", 10) == []
+    clock.set(before + 61 * SECOND)
+    assert [one.id for one in await engine.jobs.reap("w2", 10)] == [claim.id]
+
+
+@pytest.mark.spec("FAULT-60")
 @pytest.mark.parametrize("jump", [-DAY, -HOUR, -SECOND, SECOND, HOUR, DAY])
 async def test_a_jumping_clock_costs_no_safety(engine: SqliteEngine, clock: VirtualClock, jump: int) -> None:
     lines: list[bytes] = []

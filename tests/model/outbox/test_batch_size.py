@@ -125,6 +125,7 @@ def test_the_rest_follows_the_ending() -> None:
 def test_a_pace_that_cannot_work_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidOption):
         Pace(**wrong)
+    assert Pace(retry_base=MINUTE, retry_max=MINUTE).retry_base == MINUTE
 
 
 @pytest.mark.spec("OUTBOX-35")

@@ -85,6 +85,7 @@ def test_a_slow_acquisition_costs_the_handler_not_the_margin() -> None:
 def test_the_margin_is_smaller_than_the_lease(lease: int, headroom: int) -> None:
     with pytest.raises(InvalidOption):
         Terms(lease, headroom)
+    assert Terms(5, 0).headroom == 0
 
 
 @pytest.mark.spec("OUTBOX-37")
@@ -92,6 +93,12 @@ def test_the_handler_sees_earlier_deliveries_only() -> None:
     assert attempts_seen(leased(FREE, "w1", NOW, TERMS)) == 0
     assert attempts_seen(leased(replace(FREE, attempts=2), "w1", NOW, TERMS)) == 2
     assert attempts_seen(FREE) == 0
+
+
+@pytest.mark.spec("OUTBOX-48")
+def test_a_lease_has_a_token_that_only_grows() -> None:
+    assert leased(FREE, "w1", NOW, TERMS).token == NOW
+    assert leased(replace(FREE, token=NOW + 5), "w1", NOW, TERMS).token == NOW + 6, "the clock was set back"
 
 
 @pytest.mark.spec("OUTBOX-48")
@@ -109,7 +116,10 @@ def test_a_rest_ends_when_the_next_partition_is_free() -> None:
     assert choose([held], NOW, alive) == NothingDue(30 * SECOND)
     assert choose([held, replace(FREE, due=NOW + 7)], NOW, alive) == NothingDue(7)
     assert choose([replace(held, due=NOW + 31 * SECOND)], NOW, alive) == NothingDue(31 * SECOND)
-    assert choose([replace(FREE, paused=True)], NOW, alive) == NothingDue()
+    paused = replace(FREE, paused=True)
+    assert choose([paused], NOW, alive) == NothingDue()
+    assert choose([paused, replace(FREE, partition=1)], NOW, alive) == replace(FREE, partition=1)
+    assert choose([paused, held], NOW, alive) == NothingDue(30 * SECOND)
     assert choose([replace(held, holder="dead")], NOW, alive) == replace(held, holder="dead")
 
 

@@ -272,6 +272,11 @@ def test_the_next_size_and_the_rest_are_stored_with_the_cursor() -> None:
 def test_a_handlers_own_delay_beats_the_pace() -> None:
     advance = conclude_batch(taken(5), RetryLater("busy", after=7 * SECOND), NOW, LEASED)
     assert (advance.after, advance.failures, advance.attempts) == (7 * SECOND, 1, 1)
+    given_up = conclude_batch(
+        taken(1, attempts=9), RetryLater("busy", after=7 * SECOND), NOW, Rules(attempts=3, pace=PACE)
+    )
+    assert given_up.ending is Ending.REJECTED
+    assert given_up.after != 7 * SECOND, "what is given up is not waited for"
 
 
 # --- giving up ------------------------------------------------------------------------------------------------------

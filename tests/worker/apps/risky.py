@@ -225,10 +225,15 @@ async def wait_for_cancel() -> None:
 
 @jobs.task(isolation="process")
 def watch_token() -> str:
-    current().log("watching")
+    current().log(str(os.getpid()))
     while not current().cancel:
         time.sleep(0.005)
     raise RuntimeError(f"stopped: {current().cancel.reason}")
+
+
+@jobs.task(isolation="process")
+def told_to_stop() -> tuple[int, bool]:
+    return os.getpid(), bool(current().cancel)
 
 
 @jobs.task(isolation="process")

@@ -148,12 +148,14 @@ async def test_a_claim_that_was_lost_before_stores_nothing(store: Store) -> None
     """Another worker took the job over while the handler worked: the block is refused before anything is written."""
     shop = await _shop(store)
     blocks: list[asyncio.Task[None]] = []
+    entered: list[str] = []
 
     async def block() -> None:
         await store.enlist("thief")
         [taken] = await store.engine.jobs.reap("thief", 10, dead=[current().worker])
         assert taken.id == current().claim.id
         async with current().transaction():
+            entered.append(current().worker)
             await shop.effect.enqueue()
 
     async def handler() -> None:
@@ -164,6 +166,7 @@ async def test_a_claim_that_was_lost_before_stores_nothing(store: Store) -> None
     worker = await shop.drain()
     with pytest.raises(LostClaim):
         await blocks[0]
+    assert entered == []
     job = await shop.record(handle)
     assert (job.status, job.worker, await shop.effects()) == (Status.RUNNING, "thief", 0)
     assert (worker.lost, sum(worker.counts.values())) == (1, 0)
@@ -348,6 +351,23 @@ async def test_a_block_stores_the_result_and_the_follow_ups(store: Store) -> Non
 
     job = await shop.run(handler)
     assert (job.status, job.result, await shop.effects()) == (Status.DONE, b'{"charged":12}', 3)
+
+
+@pytest.mark.spec("BLOCK-06")
+async def test_follow_ups_of_a_block_that_was_rolled_back_are_not_stored(store: Store) -> None:
+    """The handler may go on and open another block: only what belongs to that one is stored."""
+    shop = await _shop(store)
+
+    async def handler() -> None:
+        with suppress(ValueError):
+            async with current().transaction():
+                current().follow_up(shop.effect.draft())
+                raise ValueError("not so")
+        async with current().transaction():
+            current().follow_up(shop.effect.draft())
+
+    job = await shop.run(handler)
+    assert (job.status, await shop.effects()) == (Status.DONE, 1)
 
 
 @pytest.mark.spec("BLOCK-06")

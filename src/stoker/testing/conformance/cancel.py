@@ -132,6 +132,7 @@ async def test_success_wins_over_a_cancel(store: Store, *, informed: bool) -> No
     assert await store.finish(_told(claim) if informed else claim, Done(b"1")) is Verdict.APPLIED
     record = await store.job(job)
     assert (record.status, record.result) == (Status.DONE, b"1")
+    assert record.cancel_requested, "the record tells that it was asked to stop"
 
 
 @pytest.mark.spec("CANCEL-05")
