@@ -32,8 +32,9 @@ from stoker.model.time import DAY, HOUR, MINUTE, SECOND
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.peers import report as peers  # noqa: E402 - neither is a package that is installed
+from benchmarks.peers import report as peers  # noqa: E402 - none of these is a package that is installed
 from lab import page  # noqa: E402
+from tests.mutants import results as mutants  # noqa: E402
 
 DEFAULTS = {"postgres": POSTGRES, "redis": REDIS, "redis+cluster": REDIS}
 """Of engines on servers, whose options may stand in the URL: a constructor tells only that they were not given."""
@@ -238,6 +239,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "state diagram": state_diagram,
     "state table": state_table,
     **peers.PARTS,
+    **mutants.PARTS,
 }
 
 
