@@ -97,6 +97,7 @@ BY_ID = (
         "lock_ready",
         "lock_done",
         "lock_leases",
+        "begin_signal",
         "known",
         "get",
         "ended",
@@ -121,6 +122,7 @@ TOGETHER = (
         "remove_events",
     ),
     ("lease_ask", "trim", "trouble", "delta", "group_change", "subqueue_append", "keep_keys"),
+    ("put_past", "move_ready", "step_put"),
 )
 """What a unit of work sends as one statement."""
 

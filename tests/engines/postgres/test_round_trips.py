@@ -13,7 +13,10 @@ from stoker.model.budgets import Rates, Spend
 from stoker.model.groups import Group
 from stoker.model.ids import JobId
 from stoker.model.job import Demand, Draft, Options, Settlement, Status, Verdict
+from stoker.model.lifecycle import conclude
+from stoker.model.outcome import Suspended
 from stoker.model.query import Cancel, Move, Prioritize, Requeue, Selection
+from stoker.model.steps import Signal, Signaled, Step, StepState
 from stoker.model.throttle import Rate
 from stoker.model.unique import Unique
 from tests.engines.postgres.test_alter import mint
@@ -122,6 +125,17 @@ async def test_a_failed_run_is_written_by_one_statement(engine: PostgresEngine, 
     assert [begin[:5], commit] == ["BEGIN", "COMMIT"]
     assert [text.split()[0] for text in loads] == ["SELECT"] * 3
     assert write.startswith("WITH part0")
+
+
+@pytest.mark.spec("PGOP-20")
+async def test_a_signal_sends_eight_statements(engine: PostgresEngine, sent: Sent) -> None:
+    """It begins by locking the job, and changes the row of the waiting job where it is."""
+    [receipt] = await engine.jobs.insert([Draft(mint(), "work")])
+    [claim] = await engine.jobs.claim(Demand("w", (("default", 1),)))
+    await engine.jobs.settle([conclude(claim, Suspended((Step("go", StepState.WAITING),)))])
+    sent.clear()
+    assert await engine.steps.signal([Signal(receipt.id, "go", b"1")]) == [Signaled.TAKEN]
+    assert len(sent.transaction) == 8, sent.transaction
 
 
 async def waiting(engine: PostgresEngine) -> tuple[JobId, ...]:

@@ -31,8 +31,9 @@ from stoker.model.errors import (
 from stoker.model.ids import JobId, Mint
 from stoker.model.job import Claim, Demand, Draft, Options, Receipt, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import conclude
-from stoker.model.outcome import Done, Failed
+from stoker.model.outcome import Done, Failed, Suspended
 from stoker.model.query import Cancel, Query, Retention, Selection
+from stoker.model.steps import Signal, Signaled, Step, StepState
 from stoker.model.throttle import Rate
 from stoker.model.time import HOUR, MINUTE
 from stoker.model.unique import Unique
@@ -164,6 +165,22 @@ async def test_only_a_commit_that_waits_for_the_disk_leaves_the_loop(engine: Sql
     assert {mode: after[mode] - before[mode] for mode in after} == {"inline": 2, "split": 2, "thread": 0}
 
 
+@pytest.mark.spec("SQLITE-88")
+async def test_the_loop_commits_lone_inserts_and_leaves_checkpoints_to_the_thread(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "WAL_PAGES", 1)  # every commit that may make a checkpoint makes one
+    engine = SqliteEngine(path)
+    await engine.open()
+    checkpoints = []
+    for _ in range(2 * write_queue.CHECKPOINT_EVERY):
+        before = path.stat().st_mtime_ns
+        await engine.jobs.insert([draft()])
+        checkpoints.append(path.stat().st_mtime_ns > before)
+    await engine.close()
+    assert checkpoints == ([False] * (write_queue.CHECKPOINT_EVERY - 1) + [True]) * 2
+
+
 @pytest.mark.spec("SQLITE-07")
 async def test_relaxed_durability_never_leaves_the_loop(path: Path) -> None:
     engine = SqliteEngine(path, durability="process")
@@ -217,6 +234,26 @@ async def test_a_job_may_start_before_its_enqueue_is_answered(
         assert not inserting.done()
         disk.set()
     assert len(inserting.result()) == n
+    await worker.close()
+
+
+@pytest.mark.spec("SQLITE-81")
+async def test_a_job_may_go_on_before_its_signal_is_answered(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [claim] = await claimed(engine)
+    await engine.jobs.settle([conclude(claim, Suspended((Step("go", StepState.WAITING),)))])
+    worker = engine.for_loop()
+    await worker.open()
+    disk = threading.Event()
+    monkeypatch.setattr(connection, "_sync", lambda file: disk.wait(60))
+    async with asyncio.TaskGroup() as group:
+        signaling = group.create_task(engine.steps.signal([Signal(claim.id, "go", b"1")]))
+        assert await worker.jobs.wait(["default"], 30.0) == {"default"}
+        assert [one.id for one in await worker.jobs.claim(Demand("w", (("default", 5),)))] == [claim.id]
+        assert not signaling.done()
+        disk.set()
+    assert signaling.result() == [Signaled.TAKEN]
     await worker.close()
 
 

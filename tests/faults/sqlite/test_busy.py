@@ -166,7 +166,7 @@ async def test_a_rollback_that_fails_too_leaves_no_caller_waiting(
     connection = engine._store.resources().connection
     roll_back = connection.rollback
 
-    def broken_commit() -> None:
+    def broken_commit(*, checkpoint: bool) -> None:
         raise EngineUnavailable("no disk")
 
     def broken_rollback() -> None:

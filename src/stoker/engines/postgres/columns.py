@@ -174,6 +174,12 @@ REWRITE = (
     + f", payload = coalesce(u.payload, j.payload) FROM {_arrays(_REWRITTEN)} WHERE j.id = u.id"
 )
 
+MOVE_READY = (
+    "UPDATE stoker.ready AS r SET "
+    + ", ".join(f"{column} = u.{column}" for column in READY if column != "id")
+    + f" FROM {_arrays(READY)} WHERE r.id = u.id"
+)
+
 PUT_PAST = f"{_put('past', PAST)} ON CONFLICT (id) DO UPDATE SET " + ", ".join(
     f"{column} = excluded.{column}" for column in PAST if column != "id"
 )
@@ -390,6 +396,7 @@ GENERATED = {
     "create": CREATE,
     "rewrite_job": REWRITE,
     "put_ready": _put("ready", READY),
+    "move_ready": MOVE_READY,
     "put_done": _put("done", FINISHED),
     "put_past": PUT_PAST,
     "put_failure": _put("failure", FAILURE),

@@ -65,6 +65,12 @@ commit leads to another claim.
 STATEMENTS["lock_free_jobs"] = STATEMENTS["lock_jobs"] + " SKIP LOCKED"
 """The same, but for those that another transaction has locked."""
 
+STATEMENTS["begin_signal"] = f"""
+WITH l AS MATERIALIZED ({STATEMENTS["lock_jobs"]})
+SELECT stoker.clock(), s.ids FROM (SELECT array_agg(l.id) AS ids FROM l) AS s
+"""
+"""Locks jobs as `lock_jobs`, then reads the clock: what a transaction begins with that signals these jobs."""
+
 STATEMENTS["letters_lock"] = STATEMENTS["letters"].replace("LIMIT $13::int\n)", "LIMIT $13::int FOR UPDATE\n)")
 """Locks the letters that a user changes."""
 

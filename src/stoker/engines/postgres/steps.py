@@ -34,12 +34,14 @@ from stoker.model.time import Instant
 
 if TYPE_CHECKING:
     from stoker.engines.postgres.claim import Claimer
+    from stoker.engines.postgres.connection import Connection
     from stoker.engines.postgres.store import Store
     from stoker.engines.postgres.unit_of_work import Unit
     from stoker.engines.postgres.user_transaction import Transactions
 
 _OF_JOBS, _PAGES, _SAVE = sql("steps_of_jobs"), sql("pages_of_job"), sql("step_save")
 _ASKING = sql("jobs_asking")
+_BEGIN_SIGNAL = sql("begin_signal")
 
 
 class Steps(Facet):
@@ -98,7 +100,14 @@ class Steps(Facet):
                 tx, lambda unit: steps.signal(unit, signals, audit.write), moves_jobs=True
             )
         self._store.inside()
-        return await self._store.write(lambda unit: steps.signal(unit, signals, audit.write, by)) if signals else []
+        if not signals:
+            return []
+
+        async def work(connection: Connection, unit: Unit, row: Row) -> list[Signaled]:
+            unit.signaled = set(row[1] or ())
+            return await self._store.play(connection, steps.signal(unit, signals, audit.write, by))
+
+        return await self._store.transact(work, first=(_BEGIN_SIGNAL, (sorted({one.id for one in signals}),)))
 
 
 def _are_plain(saves: Sequence[Save]) -> bool:

@@ -63,6 +63,7 @@ _CREATE, _REWRITE, _BRING = sql("create"), sql("rewrite_job"), sql("bring")
 _READY_DROP, _DONE_DROP = sql("ready_drop"), sql("done_drop")
 _LEASE_CLOSE, _LEASE_DROP, _LEASE_ASK = sql("lease_close"), sql("lease_drop"), sql("lease_ask")
 _PUT_READY, _PUT_DONE, _PUT_PAST = sql("put_ready"), sql("put_done"), sql("put_past")
+_MOVE_READY = sql("move_ready")
 _PUT_FAILURE, _TRIM, _TROUBLE = sql("put_failure"), sql("trim"), sql("trouble")
 _SWAP_FAILURE = sql("swap_failure")
 _ERASE = sql("erase_job"), sql("erase_past"), sql("erase_failure"), sql("erase_step")
@@ -124,6 +125,8 @@ class Unit(SqlUnit):
         self._stored: dict[JobId, Stored] = {}
         self._places: dict[JobId, Place] = {}
         self._taken: dict[str, Hold] = {}
+        self.signaled: set[JobId] | None = None
+        """Those of the signaled jobs that have not ended, where the transaction began by locking them."""
         self.touched_groups: set[JobId] = set()
         """Groups that may be complete after the commit."""
 
@@ -192,7 +195,7 @@ class Unit(SqlUnit):
         A signal changes nothing about a job that runs, so it locks no lease, and about one that has ended nothing.
         """
         ids = {job for job, _ in wanted.signals}
-        active = yield from step_rows.lock(ids)
+        active = self.signaled if self.signaled is not None else (yield from step_rows.lock(ids))
         waiting = [job for (job,) in (yield _LOCK_READY, (sorted(active),))] if active else []
         yield from self.load_places(dict.fromkeys(waiting))
         ended = sorted(ids - active)
@@ -501,7 +504,8 @@ class Unit(SqlUnit):
         asked: list[Place] = []
         for before, after in changed:
             if before.status in WAITING:
-                ready.append(before.id)
+                if not self._goes_on_waiting(before.id, after):
+                    ready.append(before.id)
             elif before.status is not Status.RUNNING:
                 done.append(before.id)
             elif after is None or after.status is not Status.RUNNING:
@@ -518,11 +522,16 @@ class Unit(SqlUnit):
         if asked:
             difference.add((_LEASE_ASK, masks(asked)))
 
+    def _goes_on_waiting(self, job: JobId, after: Record | None) -> bool:
+        """Return whether a job has a row of `ready` and keeps one, which is changed where it is."""
+        return after is not None and after.status in WAITING and self.stored(job).values["line"] is not None
+
     def _enter(self, difference: Difference, changed: list[tuple[Record, Record]]) -> None:
         """Write what a changed job is now."""
         bodies: list[Row] = []
         pasts: list[Row] = []
         ready: list[Row] = []
+        moved: list[Row] = []
         done: list[Row] = []
         failures: list[Row] = []
         swaps: list[Row] = []
@@ -537,7 +546,8 @@ class Unit(SqlUnit):
             if past:
                 pasts.append(columns.past_row(after, stored))
             if after.status in WAITING:
-                ready.append(columns.ready_row(after, self._line(after), past=past))
+                rows = moved if self._goes_on_waiting(after.id, after) else ready
+                rows.append(columns.ready_row(after, self._line(after), past=past))
             elif after.status is not Status.RUNNING:
                 done.append(columns.done_row(after))
             if after.id in self.resealed:
@@ -554,6 +564,7 @@ class Unit(SqlUnit):
         for statement, rows in (
             (_REWRITE, bodies),
             (_PUT_PAST, pasts),
+            (_MOVE_READY, moved),
             (_PUT_READY, ready),
             (_PUT_DONE, done),
             (_PUT_FAILURE, failures),

@@ -25,7 +25,7 @@ COMPLETE = b"complete"
 """In the set of rows that ask: those that an older version has stored were entered."""
 
 _READ, _EMITTED = script("read_steps"), script("emitted")
-_SIGNALED = script("signaled")
+_SIGNALED, _OF_JOBS = script("signaled"), script("steps_of")
 
 
 def weight(steps: Iterable[Step]) -> int:
@@ -62,14 +62,10 @@ async def read(store: Store, shard: Shard, wanted: Wanted) -> Found:
 async def of_jobs(store: Store, shard: Shard, ids: Iterable[JobId], *, pages: bool = True) -> list[tuple[bytes, bytes]]:
     """All rows of those of the jobs that are in a shard: id16 · name of each, and the row. `pages`: with these."""
     first = b"" if pages else b'\0"'  # names of pages begin with '!', before those of all steps
-    ranges = [("ZRANGEBYLEX", shard.key(STEP_NAMES), b"[" + job + first, b"(" + job + b"\2") for job in ids]
-    names = [one[:16] + one[17:] for found in await store.connection.pipeline(ranges) for one in found]
-    rows: list[tuple[bytes, bytes]] = []
-    for start in range(0, len(names), READ_AT_ONCE):
-        part = names[start : start + READ_AT_ONCE]
-        stored = await store.connection.call("HMGET", shard.key(STEPS), *part)
-        rows += [(name, row) for name, row in zip(part, stored, strict=True) if row is not None]
-    return rows
+    names, stored = await store.run(_OF_JOBS, shard, (first, READ_AT_ONCE, *ids))
+    for start in range(READ_AT_ONCE, len(names), READ_AT_ONCE):
+        stored += await store.connection.call("HMGET", shard.key(STEPS), *names[start : start + READ_AT_ONCE])
+    return [(name, row) for name, row in zip(names, stored, strict=True) if row is not None]
 
 
 async def asking(store: Store, shard: Shard, before: JobId | None, limit: int) -> list[JobId]:

@@ -7,6 +7,7 @@ unit belongs to one shard: all keys of one call are on one server.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,8 @@ class Unit(UnitOfWork):
 
     async def load(self, wanted: Wanted) -> None:
         """Read what is not read yet, with the holders of keys and the settings of queues, in few round trips."""
+        if wanted.signals:  # the commit checks the rows and the jobs, so either may be read first
+            await asyncio.gather(self._load_jobs(wanted.ids), self._load_steps(wanted))
         await self._load_jobs(wanted.ids)
         slots = set(wanted.slots)
         records = [record for job in wanted.ids if (record := self.get(job)) is not None and record.slot is not None]

@@ -66,6 +66,7 @@ class Connection:
         self.path = path
         self.journal = ""
         self._level = -1
+        self._pages = WAL_PAGES
         self._limit = limit
         self._stop_at = math.inf
         self._entered = False
@@ -267,8 +268,13 @@ class Connection:
             )
         self.wal.unsynced = False
 
-    def commit(self) -> None:
+    def commit(self, *, checkpoint: bool = True) -> None:
+        """Commit. With `checkpoint` SQLite copies a log of `WAL_PAGES` into the database, and waits for the disk."""
+        pages = WAL_PAGES if checkpoint else 0
         try:
+            if pages != self._pages:
+                self._execute(f"PRAGMA wal_autocheckpoint = {pages}").fetchall()
+                self._pages = pages
             self._execute("COMMIT")
         except sqlite3.Error as error:
             raise self._failure(error) from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stoker.engines.base import Description
 from stoker.engines.sql.exchanges import Exchange
 from stoker.engines.sqlite import file_checks
-from stoker.engines.sqlite.connection import LEVELS, VERSION
+from stoker.engines.sqlite.connection import LEVELS, VERSION, WAL_PAGES
 
 if TYPE_CHECKING:
     from stoker.engines.sqlite.store import OpenResources, Options
@@ -49,7 +49,7 @@ def described(resources: OpenResources, path: str, options: Options, pragmas: di
             "path": path,
             "journal": pragmas["journal_mode"],
             "synchronous": level,
-            "wal_autocheckpoint": pragmas["wal_autocheckpoint"],
+            "wal_autocheckpoint": str(WAL_PAGES),
             "secure_delete": pragmas["secure_delete"],
             "database_bytes": str(size),
             "wal_bytes": str(log),
@@ -68,7 +68,7 @@ def described(resources: OpenResources, path: str, options: Options, pragmas: di
 def pragmas() -> Exchange[dict[str, str]]:
     """Read pragmas back."""
     found = {}
-    for name in ("journal_mode", "synchronous", "wal_autocheckpoint", "page_size", "page_count", "secure_delete"):
+    for name in ("journal_mode", "synchronous", "page_size", "page_count", "secure_delete"):
         found[name] = str((yield f"PRAGMA {name}", ())[0][0])
     return found
 

@@ -65,7 +65,11 @@ class Steps(Facet):
     ) -> list[Signaled]:
         if tx is not None:
             return await self._store.join(tx, lambda unit: steps.signal(unit, signals, audit.write))
-        return await self._store.change(lambda unit: steps.signal(unit, signals, audit.write, by)) if signals else []
+        if not signals:
+            return []
+        return await self._store.write(
+            lambda unit: steps.signal(unit, signals, audit.write, by), strict=True, early=True
+        )
 
 
 def save(unit: Unit, saves: Sequence[Save]) -> Exchange[list[Verdict]]:

@@ -131,9 +131,11 @@ class Store:
         """Run a request with the next group."""
         return self.resources().write_queue.add(strict=strict, **what)
 
-    def write(self, make: Callable[[Unit], Exchange[T]], *, strict: bool = False, bare: bool = False) -> Awaitable[T]:
+    def write(
+        self, make: Callable[[Unit], Exchange[T]], *, strict: bool = False, early: bool = False, bare: bool = False
+    ) -> Awaitable[T]:
         """Run an exchange with the next group."""
-        return self.resources().write_queue.add(strict=strict, make=make, bare=bare)
+        return self.resources().write_queue.add(strict=strict, early=early, make=make, bare=bare)
 
     def change(self, make: Callable[[Unit], Exchange[T]]) -> Awaitable[T]:
         """Run an operator's change with the next group; it is fsynced when the call returns."""

@@ -4,14 +4,15 @@ The queue chooses for each group where it runs:
 
 - *inline*: statements and commit on the loop, when nothing blocks. A hand-over to a thread costs more than such a
   commit.
-- *split*: statements on the loop, only the commit in the writer thread, when the commit is fsynced. In a thread every
-  statement would give up the GIL, and other writers would wait for the write lock meanwhile.
+- *split*: statements on the loop, and in the writer thread only what waits for the disk: a commit that is fsynced, or
+  the fsync after the commit of new jobs or signals. In a thread every statement would give up the GIL, and other
+  writers would wait for the write lock meanwhile.
 - *thread*: everything in the writer thread, when another writer holds the write lock or the database: the loop never
   blocks.
 
-Workers see new jobs as soon as they are committed; the insert returns when the log is fsynced. A power loss cannot show
-the difference: the log reaches the disk in its order, so a result of such a job is safe only after the job itself. A
-settlement is fsynced before any reader sees it, because users act on results.
+Workers see new jobs and signals as soon as they are committed; the call returns when the log is fsynced. A power loss
+cannot show the difference: the log reaches the disk in its order, so a result of such a job is safe only after the job
+itself. A settlement is fsynced before any reader sees it, because users act on results.
 
 Requests that arrive while a group runs become the next group. When a group fails, each of its requests runs again
 alone, so that no request fails because of another.
@@ -35,6 +36,12 @@ from stoker.model.groups import Closing
 
 LARGEST_GROUP = 2_000
 """Drafts and settlements in one transaction, at most: other writers wait for the write lock meanwhile."""
+
+SMALL_GROUP = 20
+"""Drafts that are committed on the loop: about as many pages go to the log, and the loop waits for no disk."""
+
+CHECKPOINT_EVERY = 16
+"""One in so many such groups is committed in the writer thread, where SQLite may copy the log into the database."""
 
 
 class WriteQueue:
@@ -65,6 +72,7 @@ class WriteQueue:
         self._writer = WriterThread(self._loop)
         self._waiting: deque[Request] = deque()
         self._armed = self._busy = self._closed = False
+        self._since_checkpoint = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self.modes = {"inline": 0, "split": 0, "thread": 0}
@@ -130,7 +138,11 @@ class WriteQueue:
             else:
                 self._finish(GroupResult().failed(group, error))
             return
-        if level == FULL or sync:
+        if sync and self._stays_small(group):
+            committed = runner.commit(group, result, checkpoint=False)
+            self._send("split", lambda: runner.sync(committed))
+            self._notified(committed)
+        elif level == FULL or sync:
             runner.hand_over()
             self._send("split", lambda: runner.commit(group, result), sync=sync)
         else:
@@ -140,9 +152,17 @@ class WriteQueue:
     def _level(self, group: list[Request]) -> tuple[int, bool]:
         """Return `PRAGMA synchronous` for a group, and whether to fsync the log after the commit is visible."""
         strict = [request for request in group if request.strict]
-        if strict and self._syncs and all(request.drafts is not None for request in strict):
+        if strict and self._syncs and all(request.early for request in strict):
             return self._lax, True
         return self._strict if strict else self._lax, False
+
+    def _stays_small(self, group: list[Request]) -> bool:
+        """Return whether the loop may commit a group: of a few jobs, unless the log may be due for a checkpoint."""
+        self._since_checkpoint += 1
+        if self._since_checkpoint >= CHECKPOINT_EVERY or sum(request.weight for request in group) > SMALL_GROUP:
+            self._since_checkpoint = 0
+            return False
+        return True
 
     def _send(self, mode: str, work: Callable[[], GroupResult], *, sync: bool = False) -> None:
         self.modes[mode] += 1

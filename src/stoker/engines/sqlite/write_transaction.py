@@ -31,17 +31,18 @@ SHORTEST_NAP, LONGEST_NAP = 0.001, 0.05
 class Request:
     """One caller's part of a transaction.
 
-    `strict`: acknowledged only when it is fsynced. `bare`: its only write is its first statement, so that it needs no
-    transaction when it is alone.
+    `strict`: acknowledged only when it is fsynced. `early`: workers may see it before that, as they see new jobs.
+    `bare`: its only write is its first statement, so that it needs no transaction when it is alone.
     """
 
-    __slots__ = ("bare", "demand", "drafts", "future", "group", "make", "settlements", "strict", "weight")
+    __slots__ = ("bare", "demand", "drafts", "early", "future", "group", "make", "settlements", "strict", "weight")
 
     def __init__(
         self,
         future: asyncio.Future[Any],
         *,
         strict: bool,
+        early: bool = False,
         bare: bool = False,
         make: Callable[[Unit], Exchange[Any]] | None = None,
         drafts: Sequence[Draft] | None = None,
@@ -51,6 +52,7 @@ class Request:
     ) -> None:
         self.future = future
         self.strict = strict
+        self.early = early or drafts is not None
         self.bare = bare
         self.make = make
         self.drafts = drafts
@@ -154,10 +156,10 @@ class TransactionRunner:
         result.take(unit, group, values)
         return result
 
-    def commit(self, group: Sequence[Request], result: GroupResult) -> GroupResult:
+    def commit(self, group: Sequence[Request], result: GroupResult, *, checkpoint: bool = True) -> GroupResult:
         """Commit a group; if that fails, every request of it fails."""
         try:
-            commit(self._connection, self._patience)
+            commit(self._connection, self._patience, checkpoint=checkpoint)
         except Exception as error:  # noqa: BLE001 - raised in the callers
             with suppress(EngineError):  # the callers get the first error
                 self._roll_back()
@@ -292,12 +294,12 @@ def _settles(unit: Unit, requests: list[Request], results: dict[Request, Any]) -
 # --- begin and commit, with patience ----------------------------------------------------------------------------
 
 
-def commit(connection: Connection, patience: float) -> None:
+def commit(connection: Connection, patience: float, *, checkpoint: bool = True) -> None:
     """Commit, with patience: a rollback journal waits for readers to finish; a log does not."""
     deadline = time.monotonic() + patience
     while True:
         try:
-            connection.commit()
+            connection.commit(checkpoint=checkpoint)
         except EngineBusy:
             if time.monotonic() >= deadline:
                 raise
