@@ -13,6 +13,8 @@ from stoker.worker.fetcher import DEEPEST_ALONE, HORIZON, LARGEST, SMALLEST, STA
 from stoker.worker.state import UnwrittenOutcomes
 
 numbers = itertools.count(1)
+tenths = itertools.count(time.monotonic() + 60, 0.1)
+"""A clock ahead of the real one, which `distribute` looks at."""
 
 
 def claims(n: int, queue: str = "a") -> list[Claim]:
@@ -82,41 +84,88 @@ async def test_only_living_sleepers_are_woken_one_per_claim() -> None:
     await resting[2]
 
 
+def fill(lane: Lane, n: int, now: float, *, asked: int | None = None) -> None:
+    """Hand a lane so many claims, of as many as it asked for or more."""
+    lane.asked += asked or n
+    lane.received(claims(n), asked or n, 1, now)
+
+
+def run(lane: Lane, now: float) -> None:
+    """Let the slots of a lane run everything it has, until then."""
+    lane.finished += len(lane.buffer)
+    lane.buffer.clear()
+    lane.run_dry(now)
+    lane.measure(now)
+
+
 @pytest.mark.spec("WORKER-16")
 def test_a_lane_learns_how_fast_it_is_however_short_its_turns_and_forgets_its_rest() -> None:
     lane = Lane(("a",), 5, 5)
     now = 1000.0
     for _ in range(20):
-        lane.asked = 5
-        lane.received(claims(5), 5, 1, now)
-        lane.buffer.clear()
-        lane.measure(5, now + 0.0001)
-        now += 0.0001
+        fill(lane, 5, now)
+        run(lane, now + 0.0001)
+        now += 0.02  # the store takes its time, which says nothing about the lane
     assert lane.wanted() == 30, "as deep as it may be"
     now += 3600
-    lane.asked = 5
-    lane.received(claims(5), 5, 2, now)
-    lane.buffer.clear()
-    lane.measure(5, now + 0.001)
+    fill(lane, 1, now, asked=5)
+    run(lane, now + 0.001)
     assert lane.wanted() == 30, "an hour without jobs does not make it slow"
     now += 0.001
     for _ in range(20):
-        lane.asked = 5
-        lane.received(claims(5), 5, 3, now)
-        lane.buffer.clear()
+        fill(lane, 5, now)
         now += 1
-        lane.busy = 5
-        lane.measure(5, now)
+        run(lane, now)
+    lane.busy = 5
     assert lane.wanted() == 0, "slow jobs are not hoarded"
+
+
+@pytest.mark.spec("WORKER-16")
+def test_a_lane_takes_ten_times_in_advance_of_what_it_ran() -> None:
+    lane = Lane(("a",), 10)
+    fill(lane, 10, 1000.0)
+    run(lane, 1000.0001)
+    assert lane.wanted() == 10 + 100
+    fill(lane, 110, 1000.01)
+    run(lane, 1000.011)
+    assert lane.wanted() == 10 + DEEPEST_ALONE
+
+
+@pytest.mark.spec("WORKER-16")
+def test_a_lane_that_runs_quick_jobs_one_by_one_does_not_hoard() -> None:
+    lane = Lane(("a",), 10)
+    now = 1000.0
+    for _ in range(200):
+        now += 0.01
+        fill(lane, 1, now, asked=10)
+        run(lane, now + 0.0001)
+    assert lane.wanted() == 10 + round(100 * HORIZON)
+
+
+@pytest.mark.spec("WORKER-16")
+def test_jobs_that_end_in_bursts_do_not_make_a_lane_fast() -> None:
+    lane = Lane(("a",), 10)
+    now = 1000.0
+    for _ in range(50):
+        fill(lane, 10, now)
+        now += 0.01
+        lane.finished += 1
+        lane.measure(now)
+        lane.buffer.popleft()
+        now += 0.00001
+        run(lane, now)
+        assert lane.wanted() < 10 + 1.25 * 1_000 * HORIZON
 
 
 def run_at(fetcher: Fetcher, rate: int) -> None:
     """Let the first lane finish so many jobs a second, for a few seconds."""
     [lane] = fetcher.lanes
-    now = lane.measured_at or 1000.0
-    for _ in range(40):
-        now += 0.1
-        lane.measure(rate // 10, now)
+    fill(lane, 1, next(tenths))
+    for now in itertools.islice(tenths, 40):
+        lane.finished += rate // 10
+        lane.measure(now)
+    lane.run_dry(next(tenths))
+    lane.buffer.clear()
 
 
 @pytest.mark.spec("WORKER-37")

@@ -168,6 +168,7 @@ class ChunkRunner(Runner):
             if slot.abandoned:
                 return
             lane.busy -= 1
+            lane.finished += len(claims)
             if slot.shaken:
                 await slot.calm_down()
             await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import random
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -41,17 +41,16 @@ DEEPEST = 5
 DEEPEST_ALONE = 1_000
 """Jobs that it holds at most otherwise."""
 
-SHORTEST_MEASURE = 0.0005
-"""Seconds over which a lane's speed can be measured."""
-
-RESTED = 0.05
-"""Seconds without a job after which a lane's speed is measured anew."""
+SHORTEST_WORK = 0.005
+"""Seconds of work that a lane's speed is measured over at least: so it takes ten times in advance of what it ran."""
 
 
 class Lane:
     """Some slots, the queues they serve and the claims prefetched for them.
 
-    `size`: how many jobs a slot runs at a time.
+    `size`: how many jobs a slot runs at a time. `finished`: how many its slots have run lately; `rate`: per second of
+    work. Waiting for the store is no work while the store has more jobs than the lane takes; with few jobs it is, so
+    that a lane that runs now and then a quick one does not hoard.
     """
 
     size = 1
@@ -71,9 +70,11 @@ class Lane:
         self.woken = False
         self.since = 0.0
         self._fed = 0
-        self._finished = 0
-        self.measured_at = 0.0
+        self.finished = 0.0
         self.rate = 0.0
+        self._worked = 0.0
+        self._counted_at = 0.0
+        self._dry_since: float | None = 0.0
         self._adapts = batch is None
 
     def wanted(self) -> int:
@@ -91,14 +92,17 @@ class Lane:
         Not if it was woken since, nor if a later request (of a higher number) was filled.
         """
         self.asked -= asked
-        if len(claims) >= asked:
+        filled = len(claims) >= asked
+        if filled:
             self.may_have_more, self._fed = True, max(self._fed, number)
         elif number > self._fed:
             self.may_have_more = self.woken
         if not self.buffer:
             self.since = now
-            if not self.busy and now - self.measured_at > RESTED:  # rest says nothing about how fast the lane is
-                self._finished, self.measured_at = 0, now
+        if claims and self._dry_since is not None:
+            if not filled:
+                self._worked += min(now - self._dry_since, HORIZON)
+            self._dry_since, self._counted_at = None, now
         self.buffer.extend(claims)
         self.wake_slot()
 
@@ -125,20 +129,28 @@ class Lane:
 
     async def rest(self) -> None:
         """A slot with nothing to do waits for claims."""
+        if not self.busy and not self.buffer and self._dry_since is None:
+            self.run_dry(time.monotonic())
         sleeper = asyncio.get_running_loop().create_future()
         self.idle.append(sleeper)
         await sleeper
 
-    def measure(self, finished: int, now: float) -> None:
+    def run_dry(self, now: float) -> None:
+        """Note that no slot has anything to do from now on."""
+        self._worked += now - self._counted_at
+        self._dry_since = now
+
+    def measure(self, now: float) -> None:
         """Learn how fast the lane is; called whenever outcomes are written."""
-        self._finished += finished
-        elapsed = now - self.measured_at
-        if elapsed >= SHORTEST_MEASURE:
-            fresh = self._finished / elapsed
-            self.rate = fresh if elapsed > 1 else (self.rate + fresh) / 2
-            self._finished, self.measured_at = 0, now
-            if self._adapts:
-                self.batch = min(max(int(self.rate * BATCH_HORIZON), SMALLEST), LARGEST)
+        if self._dry_since is None:
+            self._worked += now - self._counted_at
+            self._counted_at = now
+        self.rate = self.finished / max(self._worked, SHORTEST_WORK)
+        if self._worked > HORIZON:  # what is long ago counts less and less
+            self.finished *= HORIZON / self._worked
+            self._worked = HORIZON
+        if self._adapts:
+            self.batch = min(max(int(self.rate * BATCH_HORIZON), SMALLEST), LARGEST)
 
     def wake_all(self) -> None:
         """Let every idle slot look around: the worker is stopping."""
@@ -340,15 +352,11 @@ class Fetcher:
         """The lane that serves a queue."""
         return self._lane_of[queue]
 
-    def measure(self, claims: list[Claim]) -> None:
-        """Let lanes learn how fast they are from what was finished."""
+    def measure(self) -> None:
+        """Let lanes learn how fast they are."""
         now = time.monotonic()
-        if len(self.lanes) == 1:
-            self.lanes[0].measure(len(claims), now)
-            return
-        finished = Counter(claim.queue for claim in claims)
         for lane in self.lanes:
-            lane.measure(sum(map(finished.__getitem__, lane.queues)), now)
+            lane.measure(now)
 
     @property
     def batch(self) -> int:

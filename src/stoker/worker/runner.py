@@ -116,6 +116,7 @@ class Runner:
             if slot.abandoned:
                 return
             lane.busy -= 1
+            lane.finished += 1
             full = settlement is not None and store_loop.finished(claim, settlement, last=not buffer)
             if slot.shaken:
                 await slot.calm_down()

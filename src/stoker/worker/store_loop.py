@@ -256,7 +256,7 @@ class StoreLoop:
                     self._due_timer.expect(settlement.after)
                 if settlement.followups:
                     more = True
-        self._fetcher.measure(claims)
+        self._fetcher.measure()
         # A write that goes early is worth it only where another call can be under way at the same time.
         self._outcomes.follow(self._fetcher.batch if self._parallel_calls > 1 else LARGEST)
         stored = await self._publisher.stored(settlements, verdicts)
