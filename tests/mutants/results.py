@@ -104,4 +104,4 @@ def model_line() -> str:
     )
 
 
-PARTS = {"seeded bugs": seeded_table}
+PARTS = {"seeded bugs": seeded_table, "model mutants": model_line}

@@ -47,6 +47,11 @@ def test_only_a_test_that_fails_catches_a_bug() -> None:
     )
 
 
+@pytest.mark.spec("MUTANT-03")
+def test_every_change_that_survived_has_a_reason() -> None:
+    assert [name for name in results.model().survivors if name not in results.reasons()] == []
+
+
 SOURCE = '''
 """A module."""
 LIMIT: int = 3
