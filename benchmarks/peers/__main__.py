@@ -64,6 +64,7 @@ def ready(peers: Sequence[Peer], grounds: Grounds, records: Records, folder: Pat
 
 def measure(group: str, peers: Sequence[Peer], rounds: int, grounds: Grounds, records: Records, folder: Path) -> None:
     """Every system once in each round; who goes first changes from round to round."""
+    load = os.getloadavg()[0]
     programs = ready([peer for peer in peers if TAKES_PART[group](peer)], grounds, records, folder)
     there = [peer for peer in peers if peer.key in programs]
     with ExitStack() as ends:
@@ -91,6 +92,13 @@ def measure(group: str, peers: Sequence[Peer], rounds: int, grounds: Grounds, re
                 records.add(peer, group, figures)
                 texts = ", ".join(f"{row} {figure:,.4g}" for row, figure in figures.items())
                 click.echo(f"round {number + 1} {peer.key} ({time.monotonic() - began:.0f} s): {texts}")
+            if there:
+                records.data["runs"][f"{there[0].store}.{group}"] = {
+                    "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+                    "revision": revision(),
+                    "load": round(load, 1),
+                    "servers": grounds.versions(),
+                }
             records.save()
 
 
@@ -132,15 +140,7 @@ def main(
                         for peer in some:
                             if peer.key in records.systems:
                                 records.forget(peer, group)
-                    load = os.getloadavg()[0]
                     measure(group, some, rounds, grounds, records, Path(name))
-                    records.data["runs"][f"{store}.{group}"] = {
-                        "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-                        "revision": revision(),
-                        "load": round(load, 1),
-                        "servers": grounds.versions(),
-                    }
-                records.save()
     if file == FILE:
         report.write(records)
 

@@ -172,20 +172,26 @@ class Grounds:
         if peer.store == "sqlite":
             folder = self._folder / str(next(self._numbers))
             folder.mkdir()
-            yield SqlitePlace(folder / "jobs.db")
-            shutil.rmtree(folder)
+            try:
+                yield SqlitePlace(folder / "jobs.db")
+            finally:
+                shutil.rmtree(folder)
         elif peer.store == "redis":
             place = RedisPlace(self.redis.url, self.redis.pid)
             place.flush()
-            yield place
-            place.flush()
+            try:
+                yield place
+            finally:
+                place.flush()
         else:
             name = f"bench_{next(self._numbers)}"
             self.postgres.sql(f"CREATE DATABASE {name} TEMPLATE {peer.environment.replace('-', '_')}_schema")
             other = PostgresPlace(self._database(name), self.postgres.pid)
-            yield other
-            other.close()
-            self.postgres.sql(f"DROP DATABASE {name} WITH (FORCE)")
+            try:
+                yield other
+            finally:
+                other.close()
+                self.postgres.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
     def versions(self) -> dict[str, str]:
         """Of the servers and of SQLite, with what they do for durability."""

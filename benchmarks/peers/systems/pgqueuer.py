@@ -18,7 +18,7 @@ class PgQueuerPeer(PythonPeer):
     bulk = "`enqueue` with lists of 1,000"
     finished = "deleted, with a row in its log"
     jobs = (2_500, 6_000)
-    history = (Copy("pgqueuer_log", {"id": "1000000 + number"}),)
+    history = (Copy("pgqueuer_log", {"id": "nextval(pg_get_serial_sequence('pgqueuer_log', 'id'))"}),)
 
     def prepare(self) -> None:
         async def install() -> None:
