@@ -16,6 +16,7 @@ from lab.faults import FAULTS
 from lab.judge import quantile
 from lab.nursery import ROOT
 from lab.stores import ENGINES
+from lab.storm import LULL
 from lab.workloads import WORKLOADS
 from scripts import doc_tables
 from tests.faults.sqlite.failing_disk import mounting
@@ -34,9 +35,9 @@ def listing() -> str:
     return "\n".join(lines)
 
 
-def stormed(engine: str, minutes: float, seed: int, keep: str | None, bug: str) -> dict[str, Any]:
+def stormed(engine: str, seed: int, **more: Any) -> dict[str, Any]:
     """One storm in a process of its own, whose mounts and children vanish with it."""
-    order = json.dumps({"engine": engine, "minutes": minutes, "seed": seed, "keep": keep, "bug": bug})
+    order = json.dumps({"engine": engine, "seed": seed, **more})
     command = [*(mounting() or ()), sys.executable, "-m", "lab.storm", order]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     return results.signed(json.loads(done.stdout.splitlines()[-1]))
@@ -63,6 +64,7 @@ def shown(line: dict[str, Any]) -> str:
 @click.command()
 @click.option("--engine", "engines", multiple=True, type=click.Choice(ENGINES), help="Only this one; repeatable.")
 @click.option("--minutes", default=1.0, show_default=True, help="How long the faults go on, on each engine.")
+@click.option("--lull", default=LULL, show_default=True, help="Seconds between two faults, on average.")
 @click.option("--seed", type=int, help="The seed of the faults; without it one is made and printed.")
 @click.option(
     "--results",
@@ -78,6 +80,7 @@ def shown(line: dict[str, Any]) -> str:
 def main(
     engines: tuple[str, ...],
     minutes: float,
+    lull: float,
     seed: int | None,
     file: Path,
     keep: str | None,
@@ -96,7 +99,8 @@ def main(
     wrong = False
     for engine in engines or ENGINES:
         try:
-            line = stormed(engine, minutes, secrets.randbits(32) if seed is None else seed, keep, bug)
+            number = secrets.randbits(32) if seed is None else seed
+            line = stormed(engine, number, minutes=minutes, lull=lull, keep=keep, bug=bug)
         except subprocess.CalledProcessError as error:
             click.echo(f"{engine}: the storm broke off, and the reason stands above: {error}", err=True)
             wrong = True

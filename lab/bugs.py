@@ -26,10 +26,10 @@ def plant(bug: str) -> None:
     """Plant a bug into this process, before it makes an engine."""
     inserter: Any = insert.Inserter
     store = inserter.insert
-    if bug == "forgets jobs":  # one call in fifty is answered and not stored
+    if bug == "forgets jobs":  # one call in twenty is answered and not stored
 
         async def forget(self: Any, drafts: Any, *args: Any, **more: Any) -> Any:
-            if not args and more.get("tx") is None and more.get("group") is None and random.random() < 0.02:
+            if not args and more.get("tx") is None and more.get("group") is None and random.random() < 0.05:
                 return [Receipt(draft.job_id, Stored.INSERTED) for draft in drafts]
             return await store(self, drafts, *args, **more)
 

@@ -19,11 +19,13 @@ from typing import Any, Final
 
 from lab.judge import WORDS, quantile
 from lab.nursery import ROOT
-from lab.place import BACKLOG
 from lab.stores import ENGINES
 
 VERSION: Final = version("stoker")
 FILE: Final = ROOT / "lab" / "results.jsonl"
+CALM_PACE: Final = 2.0
+"""Seconds between two faults at which recovery is measured."""
+
 NAMES: Final = {"sqlite": "SQLite", "postgres": "Postgres", "redis": "Redis", "redis-cluster": "Redis Cluster"}
 
 
@@ -94,8 +96,8 @@ class Sum:
             self.minutes += line["seconds"]["storm"] / 60
             for name in ("faults", "work", "wrong", "thawed"):
                 getattr(self, name).update(line[name])
-            # Behind a longer backlog a job that was put back waits for its turn, however soon that was.
-            for after, times in line["recovery"].items() if line["settings"].get("backlog") == BACKLOG else ():
+            # At the pace of a storm those who take over are killed as well: the times would tell of the pace.
+            for after, times in line["recovery"].items() if line["settings"].get("lull", 0) >= CALM_PACE else ():
                 self.recovery[after].update({int(number): n for number, n in times.items()})
             self.servers.add(line["server"])
             self.pythons.add(line["python"])

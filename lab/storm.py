@@ -27,7 +27,7 @@ from lab import faults, stores
 from lab.judge import Verdict, examined
 from lab.ledger import Ledger, identity
 from lab.nursery import ROOT, Nursery
-from lab.place import BACKLOG, CHILD_MEMORY, LEASE, Place
+from lab.place import CHILD_MEMORY, LEASE, Place
 from lab.power import fail_power
 from stoker import Stoker
 from stoker.engines.base import Engine, outbox_of
@@ -39,7 +39,7 @@ EMBEDDED, CREWS, PROCESSES, PRODUCERS = 3, 1, 2, 2
 """Programs with a worker inside, `stoker work` commands, worker processes of each, and producers."""
 
 LULL: Final = 0.12
-"""Seconds between two faults, on average."""
+"""Seconds between two faults, on average, unless another number is given."""
 
 CALM: Final = 180.0
 """Seconds in which everything must be over once there are no more faults; what is open then is stuck."""
@@ -191,14 +191,14 @@ class Storm:
 
     # --- the storm --------------------------------------------------------------------------------------------------
 
-    def rage(self, engine: str, seconds: float) -> None:
+    def rage(self, engine: str, seconds: float, lull: float) -> None:
         """Do one fault after the other."""
         chosen = [fault for fault in faults.FAULTS if engine not in fault.cannot]
         weights = [fault.share for fault in chosen]
         self.fill()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            pause = time.monotonic() + self.chance.uniform(0, 2 * LULL)
+            pause = time.monotonic() + self.chance.uniform(0, 2 * lull)
             while time.monotonic() < pause:
                 time.sleep(0.02)
                 self.thaw(time.monotonic())
@@ -254,7 +254,9 @@ class Storm:
         self.log.close()
 
 
-def run(engine: str, minutes: float, seed: int, keep: str | None = None, bug: str = "") -> dict[str, Any]:
+def run(
+    engine: str, minutes: float, seed: int, lull: float = LULL, keep: str | None = None, bug: str = ""
+) -> dict[str, Any]:
     """A whole storm on a store of its own; what it found."""
     logging.getLogger("stoker").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="stoker-lab-") as scratch:
@@ -265,7 +267,7 @@ def run(engine: str, minutes: float, seed: int, keep: str | None = None, bug: st
             storm = Storm(store, folder, seed, bug)
             try:
                 asyncio.run(prepare(storm.place))
-                storm.rage(engine, 60 * minutes)
+                storm.rage(engine, 60 * minutes, lull)
                 raged = time.monotonic() - began
                 left = storm.calm(CALM if not bug else SHORT_CALM)
                 direct = storm.place._replace(url=store.direct)
@@ -278,7 +280,7 @@ def run(engine: str, minutes: float, seed: int, keep: str | None = None, bug: st
             if keep:
                 for name in ("ledger", "log"):
                     Path(keep, f"{engine}.{name}").write_bytes((folder / name).read_bytes())
-            return line(engine, minutes, seed, storm, found, trouble, raged, time.monotonic() - began - raged)
+            return line(engine, minutes, seed, lull, storm, found, trouble, raged, time.monotonic() - began - raged)
 
 
 async def prepare(place: Place) -> None:
@@ -293,6 +295,7 @@ def line(
     engine: str,
     minutes: float,
     seed: int,
+    lull: float,
     storm: Storm,
     found: Verdict,
     trouble: list[str],
@@ -308,7 +311,7 @@ def line(
         "seed": seed,
         "minutes": minutes,
         "server": storm.store.version,
-        "settings": {**storm.store.settings, "lease": LEASE, "backlog": BACKLOG},
+        "settings": {**storm.store.settings, "lease": LEASE, "lull": lull},
         "faults": dict(sorted(storm.tally.items())),
         "work": dict(sorted(found.work.items())),
         "wrong": {name: len(texts) for name, texts in found.complaints.items()},

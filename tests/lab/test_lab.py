@@ -287,7 +287,7 @@ def test_the_judge_finds_planted_bugs(bug: str, tmp_path: Path, campaign: bool) 
     if not campaign:
         pytest.skip("a storm each: with --campaign")
     file = tmp_path / "results.jsonl"
-    options = ["--engine", "sqlite", "--minutes", "0.3", "--results", str(file), "--bug", bug]
+    options = ["--engine", "sqlite", "--minutes", "0.5", "--results", str(file), "--bug", bug]
     found = CliRunner().invoke(main, options)
     assert found.exit_code == 2
     assert f"{bugs.BUGS[bug]}: " in found.output
