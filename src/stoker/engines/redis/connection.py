@@ -355,6 +355,8 @@ class Connection:
 
     async def pipeline(self, commands: Sequence[Command], *, repeat: bool = True) -> list[Any]:
         """Several commands at once, those on one key in their order; raises the first error reply."""
+        if not commands:
+            return []  # nothing must be sent: since Python 3.12 a transport never gets rid of an empty write
         replies = await self._ask(commands, repeat=repeat)
         for reply in replies:
             if isinstance(reply, Exception):

@@ -70,7 +70,7 @@ class InsertBatcher(Generic[Item, Answer]):
         while self._tasks or self._waiting:
             if not self._tasks:
                 self._send()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.wait(self._tasks)  # takes a turn of the loop even if all are done, and so takes in their end
 
     async def _at_once(self, items: Sequence[Item]) -> list[Answer]:
         self._first = first = asyncio.get_running_loop().create_future()

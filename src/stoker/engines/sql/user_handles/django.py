@@ -57,7 +57,7 @@ class Django(Adapter):
 
     async def begin(self) -> None:
         raw = self._below.handle
-        if outside(raw) and commits_each(raw):
+        if outside(raw) and await commits_each(raw):
             raise EngineRefused(
                 "tx= is Django's connection outside of an atomic block, where every statement is committed by itself, "
                 "so the job would exist whether you commit or not. Call this inside `with transaction.atomic():`. "

@@ -45,16 +45,19 @@ def outside(raw: Any) -> bool:
             return not raw.in_transaction
 
 
-def commits_each(raw: Any) -> bool:
+async def commits_each(raw: Any) -> bool:
     """Would the driver commit each statement by itself?"""
     match type(raw).__module__.partition(".")[0]:
         case "asyncpg":
             return True
         case "psycopg" | "psycopg2":
             return bool(raw.autocommit)
+        case "aiosqlite" if hasattr(sys.modules["sqlite3"].Connection, "autocommit"):
+            # It hides this property, which Python 3.12 added and which only the connection's own thread may read.
+            autocommit = await raw._execute(getattr, raw._conn, "autocommit")  # noqa: SLF001
+            return autocommit is True or raw.isolation_level is None
         case _:
-            core = getattr(raw, "_conn", raw)  # aiosqlite hides the one property that Python 3.12 added
-            return getattr(core, "autocommit", None) is True or raw.isolation_level is None
+            return getattr(raw, "autocommit", None) is True or raw.isolation_level is None
 
 
 def refused(handle: Any) -> EngineRefused:
@@ -96,7 +99,7 @@ class Adapter:
     async def begin(self) -> None:
         """Make sure that what follows waits for the user's commit."""
         if outside(self.handle):
-            if commits_each(self.handle):
+            if await commits_each(self.handle):
                 raise refused(self.handle)
             if self.dialect == "sqlite":
                 await self.execute(BEGIN, ())

@@ -62,7 +62,7 @@ class Alchemy(Adapter):
             # Its own BEGIN, and whatever the user hung on that event, comes with the first statement.
             connection.exec_driver_sql(self._first).close()
             if outside(raw):
-                if commits_each(raw):
+                if await commits_each(raw):
                     raise refused(self.handle)
                 with bare():
                     connection.exec_driver_sql(BEGIN)
@@ -111,7 +111,7 @@ class AsyncAlchemy(Alchemy):
         if outside(raw):
             await connection.exec_driver_sql(self._first)
             if outside(raw):
-                if commits_each(raw):
+                if await commits_each(raw):
                     raise refused(self.handle)
                 with bare():
                     await connection.exec_driver_sql(BEGIN)
