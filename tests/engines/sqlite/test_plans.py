@@ -139,7 +139,7 @@ PLANS = {
     ],
     "expire_keys": ["SEARCH stoker_dedupe USING COVERING INDEX stoker_dedupe_until (until<?)"],
     "budget_keys": ["SEARCH stoker_budget_keys USING INDEX stoker_budget_keys_full (name=?)"],
-    "budget_key": ["SEARCH stoker_budget_keys USING PRIMARY KEY (name=? AND key=?)"],
+    "budget_key": ["SEARCH b USING PRIMARY KEY (name=?)", "SEARCH k USING PRIMARY KEY (name=? AND key=?)"],
     "budget_keys_named": ["SEARCH k USING PRIMARY KEY (name=? AND key=?)"],
     "budget_keys_forget": ["SEARCH k USING COVERING INDEX stoker_budget_keys_full (name=? AND full_at<?)"],
     "expire_received": ["SEARCH stoker_received USING COVERING INDEX stoker_received_until (until<?)"],
@@ -186,6 +186,11 @@ MAY_SCAN = {
     "census_waiting": "suspended jobs, by an index that no other job is in",
     "events_removed": "the places of the ids that are given",
     "group_kept": "the places of the ids that are given",
+    **dict.fromkeys(
+        ("groups_count_kept", "messages_count_kept", "letters_count_kept", "parked_count_kept"),
+        "the total of a walk over all of them, once",
+    ),
+    "jobs_asking": "questions, by an index that no other step is in",
 }
 
 
