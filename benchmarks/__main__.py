@@ -37,7 +37,8 @@ def run(benchmarks: Sequence[Benchmark], session: Session, show: Show) -> tuple[
     return rows, whole
 
 
-def _terminated(number: int, _frame: FrameType | None) -> None:
+def terminated(number: int, _frame: FrameType | None) -> None:
+    """End in order at SIGTERM."""
     sys.exit(128 + number)  # unwinds: scratch files and other processes go
 
 
@@ -58,7 +59,7 @@ def main(
     if listing:
         click.echo("\n".join(benchmark.name for benchmark in benchmarks))
         return
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, terminated)
     logger = logging.getLogger("stoker")
     level = logger.level
     logger.setLevel(logging.ERROR)

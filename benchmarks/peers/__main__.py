@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 
 import click
 
+from benchmarks.__main__ import terminated
 from benchmarks.peers import report
 from benchmarks.peers.environments import NotInstalled, environment
 from benchmarks.peers.history import Pair
@@ -130,6 +132,7 @@ def main(
         click.echo("\n".join(peer.key for peer in peers))
         return
     records = Records(file)
+    signal.signal(signal.SIGTERM, terminated)
     if not reporting:
         records.data["machine"] = machine().partition("; scratch")[0].replace(f", load {os.getloadavg()[0]:.1f}", "")
         for store in stores or STORES:
