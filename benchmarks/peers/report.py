@@ -95,9 +95,11 @@ def behind(records: Records, store: str) -> str:
         ahead.sort(key=lambda pair: pair[1], reverse=row.startswith(MORE_IS_BETTER))
         if ahead:
             lines.append([name, text(own.middle), ", ".join(f"{who} {text(it)}" for who, it in ahead)])
+    missing = [name for row, name in NAMES.items() if records.figure(f"stoker.{store}", row) is None]
+    note = f"\n\nNot measured on {STORES[store]} yet: {', '.join(missing)}." if missing else ""
     if not lines:
-        return f"On {STORES[store]}: no row that was measured."
-    return table([f"On {STORES[store]}", "Stoker", "ahead of it"], lines)
+        return f"On {STORES[store]}: no row that was measured." + note
+    return table([f"On {STORES[store]}", "Stoker", "ahead of it"], lines) + note
 
 
 def settings(records: Records) -> str:
