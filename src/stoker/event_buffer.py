@@ -1,8 +1,8 @@
 """The app's event buffer: collects events and writes them to the store's timeline every few seconds.
 
 An event is buffered only after the store accepted the write it describes; losing events in a crash never touches a
-job. The buffer keeps whole batches and converts them to events when it is flushed, so the hot path pays one append.
-Batches with large payloads are converted at once, because the buffer must not keep the payloads alive.
+job. Claims and settlements are converted to events at once: a buffer that kept them until its flush, with their
+payloads, would make the worker take fresh memory for every job, which costs more than the conversion.
 
 Events are written in chunks with an id each. A chunk whose write was canceled, or whose reply was lost, is written
 again under the same id; the store ignores a chunk it has already.
@@ -16,7 +16,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import msgspec
 
@@ -32,60 +31,17 @@ from stoker.release import release
 
 CAPACITY = 50_000
 CHUNK = 2_000
-HEAVY = 256 * 1024
-"""A batch with more bytes of payloads and results is converted to events at once."""
+CROWDED = 5
+"""So many chunks are written without waiting for the next flush."""
 
 logger = logging.getLogger("stoker.app")
 
 
-class _Inserted(msgspec.Struct, frozen=True):
-    at: Instant
-    drafts: Sequence[Draft]
-    receipts: Sequence[Receipt]
-
-    def events(self) -> list[Event]:
-        return events.of_insert(self.drafts, self.receipts, self.at)
-
-
-class _Claimed(msgspec.Struct, frozen=True):
-    claims: Sequence[Claim]
-    off: Span
-
-    def events(self) -> list[Event]:
-        return events.of_claims(self.claims, self.off)
-
-
-class _Settled(msgspec.Struct, frozen=True):
-    at: Instant
-    claims: Sequence[Claim]
-    settlements: Sequence[Settlement]
-    verdicts: Sequence[Verdict]
-    stored: frozenset[JobId]
-    off: Span
-
-    def events(self) -> list[Event]:
-        found = events.of_settlements(self.claims, self.settlements, self.verdicts, self.at, self.off, release())
-        for settlement, verdict in zip(self.settlements, self.verdicts, strict=True):
-            if settlement.followups and verdict is Verdict.APPLIED:
-                found += (
-                    Event(self.at, EventType.ENQUEUED, draft.job_id, draft.queue, draft.kind)
-                    for draft in settlement.followups
-                    if draft.unique is None or draft.job_id in self.stored
-                )
-        return found
-
-
 class _Events(msgspec.Struct, frozen=True):
-    """Events already converted. With a `chunk` id they were sent before and stay together."""
+    """Events that came in together. With a `chunk` id they were sent before and stay together."""
 
     rest: list[Event]
     chunk: bytes | None = None
-
-    def events(self) -> list[Event]:
-        return self.rest
-
-
-Batch: TypeAlias = _Inserted | _Claimed | _Settled | _Events
 
 
 def wall() -> Instant:
@@ -98,7 +54,7 @@ class EventBuffer:
 
     def __init__(self, capacity: int = CAPACITY, chunk: int = CHUNK) -> None:
         self._lock = threading.Lock()
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[_Events] = deque()
         self._held = 0
         self._capacity = capacity
         self._chunk = chunk
@@ -115,16 +71,21 @@ class EventBuffer:
     def __len__(self) -> int:
         return self._held
 
+    @property
+    def crowded(self) -> bool:
+        """Are there so many events that they should be written before their time?"""
+        return self._held >= min(CROWDED * self._chunk, self._capacity // 2)
+
     def inserted(self, drafts: Sequence[Draft], receipts: Sequence[Receipt]) -> None:
         """Add the events of an acknowledged insert."""
-        self._push(_Inserted(wall(), drafts, receipts), len(drafts), _weight(drafts))
+        self._push(events.of_insert(drafts, receipts, wall()))
 
     def claimed(self, claims: Sequence[Claim]) -> None:
         """Add the events of new claims."""
         if claims:
             off = events.off_by(claims, wall())
             self._off = self._off if off is None else off
-            self._push(_Claimed(claims, self._off), len(claims), _weight(claims))
+            self._push(events.of_claims(claims, self._off))
 
     def settled(
         self,
@@ -134,26 +95,30 @@ class EventBuffer:
         stored: frozenset[JobId] = frozenset(),
     ) -> None:
         """Add the events of settlements; `stored` names the keyed follow-ups that were inserted."""
-        weight = _weight(claims) + sum(len(one.result) for one in settlements if one.result is not None)
-        self._push(_Settled(wall(), claims, settlements, verdicts, stored, self._off), len(settlements), weight)
+        at = wall()
+        found = events.of_settlements(claims, settlements, verdicts, at, self._off, release())
+        for settlement, verdict in zip(settlements, verdicts, strict=True):
+            if settlement.followups and verdict is Verdict.APPLIED:
+                found += (
+                    Event(at, EventType.ENQUEUED, draft.job_id, draft.queue, draft.kind)
+                    for draft in settlement.followups
+                    if draft.unique is None or draft.job_id in stored
+                )
+        self._push(found)
 
     def add(self, event: Event) -> None:
         """Add one event."""
-        self._push(_Events([event]), 1, 0)
+        self._push([event])
 
-    def _push(self, batch: Batch, count: int, weight: int) -> None:
-        if weight > HEAVY:
-            batch = _Events(batch.events())
-            count = len(batch.rest)
+    def _push(self, found: list[Event]) -> None:
         with self._lock:
             room = self._capacity - self._held
-            if count > room:
-                found = batch.events()
-                batch, count = _Events(found[:room]), min(len(found), room)
-                self.dropped += len(found) - count
-            if count:
-                self._batches.append(batch)
-                self._held += count
+            if len(found) > room:
+                self.dropped += len(found) - room
+                found = found[:room]
+            if found:
+                self._batches.append(_Events(found))
+                self._held += len(found)
 
     async def flush(self, store: Timeline) -> int:
         """Write all events in chunks, keep those that failed; returns how many were written.
@@ -185,22 +150,22 @@ class EventBuffer:
             logger.warning("%s missing from the timeline: the buffer was full", count(dropped, "event"))
         return written
 
-    def _chunks(self, batches: Sequence[Batch]) -> deque[_Events]:
+    def _chunks(self, batches: Sequence[_Events]) -> deque[_Events]:
         """The chunks to write, one per call; chunks that were sent before stay unchanged."""
         chunks: deque[_Events] = deque()
         loose: list[Event] = []
         for batch in batches:
-            if isinstance(batch, _Events) and batch.chunk is not None:
+            if batch.chunk is not None:
                 chunks.append(batch)
             else:
-                loose += batch.events()
+                loose += batch.rest
         chunks.extend(_Events(loose[start : start + self._chunk]) for start in range(0, len(loose), self._chunk))
         return chunks
 
     def _put_back(self, chunks: deque[_Events]) -> None:
         """Put unwritten chunks back at the front, as far as there is room."""
         with self._lock:
-            kept: list[Batch] = []
+            kept: list[_Events] = []
             for one in chunks:
                 room = self._capacity - self._held
                 self.dropped += max(0, len(one.rest) - room)
@@ -215,7 +180,3 @@ class EventBuffer:
             dropped, self.dropped = self.dropped, 0
             self._reported += dropped
             return dropped
-
-
-def _weight(bearers: Sequence[Draft] | Sequence[Claim]) -> int:
-    return sum([len(one.payload) for one in bearers])

@@ -438,8 +438,8 @@ async def test_no_task_is_made_per_job(jobs: Stoker) -> None:
     worker = await drain(jobs, queues={"default": 4})
     assert worker.counts[Status.DONE] == 300
     assert names == {"stoker-slot"}
-    # Four slots, five loops and three services of the worker, plus what an engine and a stop that begins may add.
-    assert max(seen) - before <= 4 + 5 + 3 + 3
+    # Four slots, six loops and three services of the worker, plus what an engine and a stop that begins may add.
+    assert max(seen) - before <= 4 + 6 + 3 + 3
     await until(lambda: not any(task.get_name().startswith("stoker-slot") for task in asyncio.all_tasks()))
     assert (worker.claims.tokens, worker.running_jobs.runs, len(worker.outcomes)) == ({}, {}, 0)
     assert not worker.progress.waiting

@@ -11,15 +11,17 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
 
-from stoker.admin import Operators
 from stoker.cli.text import say
 from stoker.model.filter import VIEWS, WORDS
 from stoker.model.query import ORDERS
+
+if TYPE_CHECKING:
+    from stoker.admin import Operators
 
 SHELLS = ("bash", "zsh", "fish")
 

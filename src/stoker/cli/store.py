@@ -16,11 +16,10 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import click
 
-from stoker.admin import Admin, Operators
 from stoker.app import Stoker
 from stoker.cli.command import store_options
 from stoker.cli.completion import COMPLETERS
@@ -39,6 +38,9 @@ from stoker.model.throttle import Rate
 from stoker.model.time import SECOND, Span
 from stoker.settings import read_span
 from stoker.views import Curve
+
+if TYPE_CHECKING:
+    from stoker.admin import Operators
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -121,6 +123,8 @@ def find_admin(path: str | None, url: str | None, *, creates: bool = False) -> O
 
     A store that does not exist is refused, unless it is the one of an app and the command `creates` it.
     """
+    from stoker.admin import Admin  # a worker needs this module, and no admin
+
     app = app_named(path, url)
     found = _bare(url) if app is None else _load(app)
     admin = Admin(found, by=user(), way=WAY) if isinstance(found, Stoker) else found
@@ -141,6 +145,7 @@ def user() -> str | None:
 
 
 def _load(path: str) -> Stoker | Operators:
+    from stoker.admin import Operators
     from stoker.app_path import NotImportable, load, load_any
     from stoker.cli.work import imported
 

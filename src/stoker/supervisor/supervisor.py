@@ -24,7 +24,6 @@ from stoker.outage import Outage, wait_for_store
 from stoker.settings import WorkerSettings, resolve
 from stoker.supervisor import messages
 from stoker.supervisor.child import EXIT_BROKEN, EXIT_START
-from stoker.supervisor.follow import Follower
 from stoker.supervisor.health import Health
 from stoker.supervisor.lease import SupervisorLease
 from stoker.supervisor.pool import PoolOptions, ProcessPool
@@ -35,6 +34,7 @@ from stoker.worker.worker import LAST_WAIT, served_queues
 if TYPE_CHECKING:
     from stoker.app import Stoker
     from stoker.observe.process_metrics import MetricsPort
+    from stoker.supervisor.follow import Follower
 
 __all__ = ["EXIT_BROKEN", "EXIT_START", "Supervisor"]
 
@@ -102,6 +102,8 @@ class Supervisor:
         self._pool = ProcessPool(self.app, options, self._changed)
         self._follower: Follower | None = None
         if isinstance(processes, Bounds):
+            from stoker.supervisor.follow import Follower  # reads as an operator does: much that no worker needs
+
             served = served_queues(self.app, given, found)
             self._follower = Follower(self.app, self._pool, processes, served, order, found)
         self._reload = reload

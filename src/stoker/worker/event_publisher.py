@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from stoker.event_buffer import EventBuffer, wall
@@ -42,6 +44,7 @@ class EventPublisher:
         self._engine = engine
         self._timeline = timeline
         self._listeners = listeners
+        self._crowded = asyncio.Event()
 
     def claimed(self, claims: Sequence[Claim]) -> None:
         """Publish that jobs begin to run."""
@@ -50,6 +53,7 @@ class EventPublisher:
                 _log(claim, f"started, attempt {claim.attempt} of {claim.base + claim.budget}")
         if claims and self._timeline is not None:
             self._timeline.claimed(claims)
+            self._look()
         if claims and self._listeners:
             for claim in claims:
                 self._listeners.emit(transition_to_running(claim))
@@ -58,6 +62,18 @@ class EventPublisher:
         """Write buffered events to the timeline."""
         if self._timeline is not None:
             await self._timeline.flush(self._engine.timeline)
+
+    def _look(self) -> None:
+        if self._timeline is not None and self._timeline.crowded:
+            self._crowded.set()
+
+    async def flush_crowded(self) -> None:
+        """Write events whenever many of them wait: a fast worker has more in a second than the buffer holds."""
+        while True:
+            await self._crowded.wait()
+            self._crowded.clear()
+            with suppress(StokerError):  # the next round of maintenance tries again, and warns
+                await self.flush()
 
     async def stored(self, settlements: list[Settlement], verdicts: list[Verdict]) -> frozenset[JobId]:
         """Return the follow-ups with a unique key that were stored; the others met a holder of their key."""
@@ -90,6 +106,7 @@ class EventPublisher:
                 _log(event, f"{event.type.value} after {span(event.duration or 0)}, attempt {event.attempt}")
         if self._timeline is not None and claims:
             self._timeline.settled(claims, settlements, verdicts, stored)
+            self._look()
         if self._listeners:
             for claim, settlement, verdict in zip(claims, settlements, verdicts, strict=True):
                 if verdict is Verdict.APPLIED:

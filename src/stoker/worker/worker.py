@@ -248,6 +248,7 @@ class Worker:
             self._spawn(self.maintenance.listen(), "listen"),
             self._spawn(self.due_timer.run(self.store_loop.answer), "alarm"),
             self._spawn(self.maintenance.tend(), "tend"),
+            self._spawn(self._context.publisher.flush_crowded(), "events"),
             self._spawn(self.store_loop.resender.serve(), "held-outcomes"),
             *self._serving,
         ]
