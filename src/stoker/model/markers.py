@@ -68,7 +68,9 @@ class Marker:
 
 
 PREVIOUS: Final = Marker("PREVIOUS", "the result of the job before it")
+"""An argument of a draft in a chain: the result of the job before it takes its place."""
 RESULTS: Final = Marker("RESULTS", "the results of a group's members")
+"""An argument of a group's callback: the results of all members take its place, in their order."""
 
 _read = msgspec.json.Decoder(dict[str, Raw] | list[Raw] | None).decode
 _read_list = msgspec.json.Decoder(list[Raw]).decode
