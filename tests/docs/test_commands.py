@@ -17,7 +17,17 @@ BLOCK = re.compile(r"^```(?!text|python)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTI
 INLINE = re.compile(r"`(stoker [^`]+)`")
 LINE = re.compile(r"^(?:\$ |\S*/)?(stoker [a-z].*)$|\$\((stoker [^|)]*)", re.MULTILINE)
 OPTION = re.compile(r"`[^`\n]*?(?<![\w-])(--[a-z][a-z-]*)[^`\n]*`")
-OF_OTHERS = {"--serve", "--campaign", "--init", "--time", "--stoker-app", "--stoker-seed", "--engine", "--store"} | {
+OF_OTHERS = {
+    "--serve",
+    "--campaign",
+    "--init",
+    "--time",
+    "--stoker-app",
+    "--stoker-seed",
+    "--engine",
+    "--store",
+    "--lull",
+} | {
     *("--autoscale", "--burst", "--concurrency", "--max-tasks-per-child", "--pool", "--watch", "--with-scheduler"),
 }
 """Options of our scripts, of docker and of pytest that pages name; and of the systems that the guides come from."""

@@ -46,7 +46,7 @@ def test_the_program_of_the_readme_prints_its_greeting_and_no_line_more(tmp_path
 def test_the_readme_answers_a_newcomers_questions_in_their_order() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## (.+)$", readme, re.MULTILINE)
-    first = ["Why Stoker", "A first program", "Durable jobs", "Guarantees"]
+    first = ["Why Stoker", "A first program", "Durable jobs", "Guarantees", "How it compares"]
     assert headings == [*first, "Install", "Two commands", "Documentation"]
     why = readme.partition("## Why Stoker")[2].partition("\n## ")[0]
     assert len(re.findall(r"^- \*\*", why, re.MULTILINE)) == 5
