@@ -79,3 +79,8 @@ def test_a_spark_shows_a_little_and_nothing_apart() -> None:
     assert humanize.spark([0, 1, 500, 1_000]) == "▁▂▅█"
     assert humanize.spark([0, 0]) == "▁▁"
     assert humanize.spark([]) == ""
+
+
+@pytest.mark.parametrize(("micros", "text"), [(1, "0.001 ms"), (2_500, "2.5 ms"), (9_999, "10 ms"), (10_000, "0.01 s")])
+def test_a_short_span_is_in_milliseconds(micros: int, text: str) -> None:
+    assert humanize.span(micros) == text

@@ -97,3 +97,7 @@ def test_minutes_that_were_not_counted_and_the_one_before() -> None:
     assert uncounted(minutes, [*stored, Point("", "all_completed", START + 2 * MINUTE, 1)]) == minutes[1:4]
     assert uncounted(minutes, []) == minutes
     assert uncounted(minutes[:2], stored) == []
+
+
+def test_an_hour_is_stored_under_its_number() -> None:
+    assert KindHour(at=3 * HOUR).name == "3"

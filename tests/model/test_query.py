@@ -593,5 +593,5 @@ def test_the_queues_of_a_counted_query_are_those_with_such_jobs() -> None:
 
 @pytest.mark.spec("EXPIRE-15")
 def test_points_of_kinds_are_looked_for_a_little_behind_their_retention() -> None:
-    assert kind_points_between(Retention(), 9 * DAY) == (2 * DAY - KINDS_BEHIND, 2 * DAY)
-    assert kind_points_between(Retention(kind_points=DAY), 9 * DAY)[1] == 8 * DAY
+    assert kind_points_between(Retention(), 9 * DAY) == (8 * DAY - KINDS_BEHIND, 8 * DAY)
+    assert kind_points_between(Retention(kind_points=2 * DAY), 9 * DAY)[1] == 7 * DAY
