@@ -42,6 +42,7 @@ def everything() -> list[Benchmark]:
         questions,
         redis_cost,
         results,
+        scale,
         seal_cost,
         server_cost,
         server_life,
@@ -67,7 +68,7 @@ def everything() -> list[Benchmark]:
         outbox_cost,
         durable_cost,
     )
-    servers = (server_cost, server_life, trickle, redis_cost, postgres_cost)
+    servers = (server_cost, server_life, trickle, redis_cost, postgres_cost, scale)
     return [benchmark for module in (*local, *beside, *servers) for benchmark in module.BENCHMARKS]
 
 

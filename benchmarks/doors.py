@@ -46,14 +46,14 @@ class Drain:
     """Settles each batch and takes the next in one call."""
 
     def __init__(self, engine: Engine, batch: int) -> None:
-        self._engine = engine
+        self.engine = engine
         self._demand = Demand(WORKER, ((QUEUE, batch),), batch)
         self._claims: list[Claim] = []
 
     async def begin(self) -> None:
         """Take a lease and the first batch."""
-        await self._engine.jobs.renew(WORKER, [], first=True, lease=HOUR)
-        self._claims = await self._engine.jobs.claim(self._demand)
+        await self.engine.jobs.renew(WORKER, [], first=True, lease=HOUR)
+        self._claims = await self.engine.jobs.claim(self._demand)
 
     async def run(self, jobs: int | None = None) -> Meter:
         """Everything there is, or so many jobs and the rest at another call."""
@@ -64,6 +64,6 @@ class Drain:
             meter.jobs += len(self._claims)
             settlements = successes(self._claims)
             with meter:
-                settled = await self._engine.jobs.settle(settlements, demand=self._demand)
+                settled = await self.engine.jobs.settle(settlements, demand=self._demand)
             self._claims = settled.claims
         return meter

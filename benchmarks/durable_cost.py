@@ -266,11 +266,15 @@ def beside_talkers(session: Session, name: str, stores: Stores) -> Iterator[Row]
 
 
 class _Beside(NamedTuple):
-    """Milliseconds of claims, censuses and lists of questions beside suspended jobs, and of claims beside none."""
+    """Milliseconds of claims, censuses and lists of questions beside suspended jobs, and of claims beside none.
+
+    `stored` are the seconds that suspending each of them took.
+    """
 
     claims: list[Pair[float]]
     censuses: list[float]
     questions: list[float]
+    stored: float
 
 
 async def _suspended(engine: Engine, n: int, row: Step = GO) -> None:
@@ -283,9 +287,10 @@ async def _beside(full: str, none: str, n: int, rounds: int, vacuum: Callable[[]
     """Claims of both stores in turns; a round is the median of ten."""
     async with _opened(full) as crowded, _opened(none) as lonely:
         await _suspended(crowded, ASKED, Step("approval", StepState.WAITING, told(ask="May we?")))
+        began = time.perf_counter()
         await _suspended(crowded, n)
+        found = _Beside([], [], [], (time.perf_counter() - began) / n)
         await vacuum()
-        found = _Beside([], [], [])
         for _ in range(rounds + 1):
             took: dict[Engine, list[float]] = {crowded: [], lonely: []}
             for number in range(10):
@@ -310,9 +315,9 @@ async def _no_vacuum() -> None:
     pass
 
 
-def beside(session: Session, name: str, stores: Stores) -> Iterator[Row]:
+def beside_suspended(name: str, stores: Stores, n: int, rounds: int) -> _Beside:
+    """Claims and censuses beside `n` suspended jobs; the first of either finds nothing prepared."""
     fresh, drop = stores
-    n = session.sized(10_000, 100_000)
     full, none = fresh(), fresh()
 
     async def vacuum() -> None:
@@ -323,10 +328,15 @@ def beside(session: Session, name: str, stores: Stores) -> Iterator[Row]:
         await link.execute("VACUUM ANALYZE")
         await link.close()
 
-    clean = vacuum if name == "postgres" else _no_vacuum
-    found = asyncio.run(_beside(full, none, n, max(session.rounds, FEWEST_ROUNDS), clean))
+    found = asyncio.run(_beside(full, none, n, rounds, vacuum if name == "postgres" else _no_vacuum))
     drop(full)
     drop(none)
+    return found
+
+
+def beside(session: Session, name: str, stores: Stores) -> Iterator[Row]:
+    n = session.sized(10_000, 100_000)
+    found = beside_suspended(name, stores, n, max(session.rounds, FEWEST_ROUNDS))
     note = f"{TAKEN} jobs beside {n:,} suspended, against beside none"
     yield _times(f"durable.{name}.claim", "ms/claim", found.claims[1:], at_most(1.1, "ratio"), note)
     note = f"beside {n:,} suspended jobs; first {found.censuses[0]:.1f} ms"

@@ -27,7 +27,7 @@ from stoker.worker import janitor
 BATCH = 100
 
 
-async def _written(link: asyncpg.Connection) -> tuple[int, int]:
+async def written(link: asyncpg.Connection) -> tuple[int, int]:
     """Bytes of log so far, and commits. Sessions tell their commits when they end, or after a second."""
     await asyncio.sleep(1.5)
     await link.execute("SELECT pg_stat_clear_snapshot()")
@@ -49,9 +49,9 @@ async def _log(place: Place, jobs: int) -> tuple[float, float]:
     link = await asyncpg.connect(place.server)
     try:
         await _life(place, 1_000)
-        first = await _written(link)
+        first = await written(link)
         done = await _life(place, jobs)
-        last = await _written(link)
+        last = await written(link)
     finally:
         await link.close()
     return (last[0] - first[0]) / done, (last[1] - first[1]) / done
@@ -154,7 +154,7 @@ _COUNTED = (
 PORTION = 250_000
 
 
-async def _build(place: Place, done: int, ready: int, *, kept: int = 7) -> None:
+async def build(place: Place, done: int, ready: int, *, kept: int = 7) -> None:
     """Finished jobs of yesterday, kept for some days, and a backlog that is due: as so many calls would leave them."""
     link = await asyncpg.connect(place.server)
     start = time.time_ns() // 1000 - DAY
@@ -204,7 +204,7 @@ def history(session: Session) -> Iterator[Row]:
     done, ready = session.sized(50_000, 5_000_000), session.sized(20_000, 1_000_000)
     ground = session.ground("postgres")
     big, small = ground.waiting(0), ground.waiting(0)
-    asyncio.run(_build(big, done, ready))
+    asyncio.run(build(big, done, ready))
     pairs = asyncio.run(_compare(big, small, session.sized(8, 24), 1_000))
     ground.drop(big)
     ground.drop(small)
@@ -264,7 +264,7 @@ def pruning(session: Session) -> Iterator[Row]:
     done, rounds = session.sized(100_000, 400_000), session.sized(8, 24)
     ground = session.ground("postgres")
     place = ground.waiting(0)
-    asyncio.run(_build(place, done, 0, kept=0))
+    asyncio.run(build(place, done, 0, kept=0))
     pairs, removed = asyncio.run(_beside_pruning(place, rounds, 2_000))
     ground.drop(place)
     pruned = removed / sum(pair.value.wall for pair in pairs)

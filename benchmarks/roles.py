@@ -156,16 +156,17 @@ async def listener(path: str) -> Figures:
     return {"heard": heard}
 
 
-async def drainer(url: str, batch: int) -> Figures:
-    """Work until nothing is due; how many jobs, and from when to when in ns of the monotonic clock."""
+async def drainer(url: str, batch: int | None) -> Figures:
+    """Work until nothing is due; how many jobs, from when to when in ns, and what CPU it took."""
     app = make_app(engine_from_url(url))
     async with app:
         runner = Worker(app, drain=True, claim_batch=batch, settle_batch=batch)
         await begin()
         await runner.start()
-        began = time.monotonic_ns()
+        began, cpu = time.monotonic_ns(), time.process_time()
         await runner.join()
-        return {"done": runner.counts[Status.DONE], "began": began, "ended": time.monotonic_ns()}
+        ended, spent = time.monotonic_ns(), time.process_time() - cpu
+        return {"done": runner.counts[Status.DONE], "began": began, "ended": ended, "cpu": spent}
 
 
 async def taker(url: str, name: str, batch: int) -> Figures:
