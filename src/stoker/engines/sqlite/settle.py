@@ -7,7 +7,7 @@ then the transaction runs again, one by one. Every other settlement goes that wa
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -101,7 +101,7 @@ def _together(unit: Unit, settlements: Sequence[Settlement]) -> Exchange[list[in
     keeps: dict[int, int] = {}
     wids: dict[str, int | None] = {}
     done: defaultdict[JobId, int] = defaultdict(int)
-    freed: defaultdict[tuple[int, str], int] = defaultdict(int)
+    freed: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for position, settlement in enumerate(settlements):
         if not _is_plain(settlement):
             others.append(position)
@@ -119,7 +119,7 @@ def _together(unit: Unit, settlements: Sequence[Settlement]) -> Exchange[list[in
         if group is not None:
             done[group] += 1
         if subqueue is not None:
-            freed[qid, subqueue] += 1
+            freed[qid][subqueue] += 1
     if fences:
         applied = yield Many(_FENCE, fences)
         if applied != len(fences):
@@ -128,8 +128,8 @@ def _together(unit: Unit, settlements: Sequence[Settlement]) -> Exchange[list[in
     for (qid, kind), n in kinds.items():
         unit.moved(qid, kind, RUNNING, DONE, n)
         unit.count(qid, kind, COMPLETED, n)
-    for (qid, subqueue), n in freed.items():
-        yield from subqueues.free(unit, qid, subqueue, n)
+    for qid, slots in freed.items():
+        yield from subqueues.free_all(unit, qid, slots)
     for group, n in done.items():
         unit.count_group(group, GroupChange(done=n))
     return others

@@ -6,10 +6,11 @@ claims of a queue never overlap (`shared.subqueue_claim`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stoker.engines.sql.exchanges import Exchange, Row
+from stoker.engines.sql.exchanges import Exchange, Many, Row
 from stoker.engines.sql.packing import NO_BUCKET, pack_bucket, read_bucket, read_options
 from stoker.engines.sqlite.columns import PICK
 from stoker.engines.sqlite.statements import sql
@@ -20,6 +21,7 @@ from stoker.model.limit import Slot
 from stoker.model.query import Repair
 from stoker.model.subqueues import (
     AT_ONCE,
+    NOTHING,
     Head,
     Line,
     Look,
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 _STATE = sql("subqueue")
 _BY_LINE = sql("subqueue_by_line")
 _WRITE = sql("subqueue_write")
+_NAMED = sql("subqueues_named")
+_CHANGE = sql("subqueue_change")
 _DROP_STATE = sql("subqueue_drop")
 _TOUCHED = sql("subqueues_touched")
 _BY_HEAD = sql("subqueues_by_head")
@@ -81,11 +85,25 @@ def write(qid: int, state: State, now: Instant) -> Exchange[int]:
     if state.gone(now):
         yield _DROP_STATE, (qid, state.name)
         return 0
+    [(sid,)] = yield _WRITE, _values(qid, state)
+    return -int(sid)
+
+
+def _values(qid: int, state: State) -> Row:
     bucket = NO_BUCKET if state.bucket is None else pack_bucket(state.bucket)
     head = (None, None, None) if state.head is None else state.head
     values = (state.limit, state.number, state.pinned, state.running, *bucket, *head, state.next, state.at, state.turn)
-    [(sid,)] = yield _WRITE, (qid, state.name, *values, state.since, int(state.open))
-    return -int(sid)
+    return (qid, state.name, *values, state.since, int(state.open))
+
+
+def change(qid: int, states: Sequence[State], now: Instant) -> Exchange[None]:
+    """Write the states of subqueues that are there, or delete those that are gone."""
+    gone = [(qid, state.name) for state in states if state.gone(now)]
+    kept = [_values(qid, state) for state in states if not state.gone(now)]
+    if gone:
+        yield Many(_DROP_STATE, gone)
+    if kept:
+        yield Many(_CHANGE, kept)
 
 
 def join(unit: Unit, queue: QueueRow, name: str, slot: Slot | None, when: Instant, *, anew: bool) -> Exchange[int]:
@@ -113,6 +131,15 @@ def free(unit: Unit, qid: int, name: str, n: int = 1) -> Exchange[None]:
     state = released(state, n)
     yield from write(qid, state, unit.now)
     if state.head is not None or state.next is not None:
+        unit.woken.add((yield from unit.queue_of(qid)).queue.name)
+
+
+def free_all(unit: Unit, qid: int, slots: Mapping[str, int]) -> Exchange[None]:
+    """Give so many slots of each of these subqueues back, in the engine's own transaction."""
+    states = [read(row) for row in (yield _NAMED, (qid, json.dumps(list(slots))))]
+    states = [released(state, slots[state.name]) for state in states]
+    yield from change(qid, states, unit.now)
+    if any(state.head is not None or state.next is not None for state in states):
         unit.woken.add((yield from unit.queue_of(qid)).queue.name)
 
 
@@ -150,21 +177,19 @@ class QueueLines:
         return self._states((yield _TOUCHED, (self._qid, self._now, most)))
 
     def look(self, names: Sequence[str]) -> Exchange[Mapping[str, Look]]:
+        lines = {self._lines[name]: name for name in names}
         looks: dict[str, Look] = {}
-        for name in names:
-            first: Head | None = None
-            laters: list[Instant] = []
-            for priority, due, job, later in (yield _LOOK, (self._lines[name], self._now)):
-                if first is None and due <= self._now:
-                    first = (priority, due, job)
-                if later is not None:
-                    laters.append(later)
-            looks[name] = Look(first, min(laters, default=None))
+        for line, priority, due, job, later in (yield _LOOK, (json.dumps(list(lines)), self._now)):
+            first, soonest = looks.get(lines[line], NOTHING)
+            if first is None and due <= self._now:
+                first = (priority, due, job)
+            if later is not None and (soonest is None or later < soonest):
+                soonest = later
+            looks[lines[line]] = Look(first, soonest)
         return looks
 
     def write(self, states: Sequence[State]) -> Exchange[None]:
-        for state in states:
-            yield from write(self._qid, state, self._now)
+        yield from change(self._qid, states, self._now)
 
     def by_head(self, most: int) -> Exchange[list[State]]:
         return self._states((yield _BY_HEAD, (self._qid, self._now, most)))
@@ -193,16 +218,15 @@ class QueueLines:
     def take(self, picked: Sequence[tuple[Line, Head]], *, counts: bool) -> Exchange[Sequence[tuple[Line, Head]]]:
         if counts:
             yield _COUNT_CLAIM, (self._qid,)
-        parts: dict[tuple[Line, int], list[Head]] = {}
+        parts: dict[tuple[int, int], list[Head]] = {}
         for line, head in picked:
-            parts.setdefault((line, head[0]), []).append(head)
+            parts.setdefault((self._line(line), head[0]), []).append(head)
         rows: dict[JobId, Row] = {}
-        for (name, priority), heads in parts.items():
-            number, (_, due, job) = self._line(name), heads[-1]
-            for row in (yield PICK, (number, priority, self._now, len(heads))):
-                rows[row[0]] = row
-            yield _TAKE, (number, priority, due, job, self._wid, self._now, self._qid)
-            yield _DROP, (number, priority, due, job)
+        for (number, priority), heads in parts.items():
+            rows.update((row[0], row) for row in (yield PICK, (number, priority, self._now, len(heads))))
+        upto = [(*part, *heads[-1][1:]) for part, heads in parts.items()]
+        yield Many(_TAKE, [(*last, self._wid, self._now, self._qid) for last in upto])
+        yield Many(_DROP, upto)
         self.taken += [(head[0], rows[head[2]]) for _, head in picked]
         return picked
 

@@ -5,6 +5,13 @@ SELECT
 FROM stoker_subqueues
 WHERE qid = ?1 AND name = ?2
 
+-- name: subqueues_named
+SELECT
+    sid, name, limited, number, pinned, running, rate_n, rate_per, rate_burst, tokens, refilled,
+    priority, due, id, next, at, turn, since
+FROM stoker_subqueues
+WHERE qid = ?1 AND name IN (SELECT value FROM json_each(?2))
+
 -- name: subqueue_by_line
 SELECT
     qid, sid, name, limited, number, pinned, running, rate_n, rate_per, rate_burst, tokens, refilled,
@@ -37,6 +44,15 @@ ON CONFLICT (qid, name) DO UPDATE SET
     since = excluded.since,
     open = excluded.open
 RETURNING sid
+
+-- name: subqueue_change
+-- The same for a subqueue that is there.
+UPDATE stoker_subqueues
+SET (
+    limited, number, pinned, running, rate_n, rate_per, rate_burst, tokens, refilled,
+    priority, due, id, next, at, turn, since, open
+) = (?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)
+WHERE qid = ?1 AND name = ?2
 
 -- name: subqueue_drop
 DELETE FROM stoker_subqueues WHERE qid = ?1 AND name = ?2
@@ -71,23 +87,25 @@ ORDER BY at, turn, name
 LIMIT ?3
 
 -- name: subqueue_look
--- What a line holds, priority by priority: its first job, and the first one that is due after ?2.
-WITH RECURSIVE p (priority) AS (
-    SELECT min(priority) FROM stoker_ready WHERE qid = ?1
+-- What each of the lines ?1 holds, priority by priority: its first job, and the first one that is due after ?2.
+WITH RECURSIVE p (line, priority) AS (
+    SELECT l.value, (SELECT min(r.priority) FROM stoker_ready AS r WHERE r.qid = l.value)
+    FROM json_each(?1) AS l
     UNION ALL
-    SELECT (SELECT min(r.priority) FROM stoker_ready AS r WHERE r.qid = ?1 AND r.priority > p.priority)
+    SELECT p.line, (SELECT min(r.priority) FROM stoker_ready AS r WHERE r.qid = p.line AND r.priority > p.priority)
     FROM p
     WHERE p.priority IS NOT NULL
 )
 SELECT
+    p.line,
     p.priority,
-    (SELECT r.due FROM stoker_ready AS r WHERE r.qid = ?1 AND r.priority = p.priority ORDER BY r.due, r.id LIMIT 1),
-    (SELECT r.id FROM stoker_ready AS r WHERE r.qid = ?1 AND r.priority = p.priority ORDER BY r.due, r.id LIMIT 1),
-    (SELECT r.due FROM stoker_ready AS r WHERE r.qid = ?1 AND r.priority = p.priority AND r.due > ?2
+    (SELECT r.due FROM stoker_ready AS r WHERE r.qid = p.line AND r.priority = p.priority ORDER BY r.due, r.id LIMIT 1),
+    (SELECT r.id FROM stoker_ready AS r WHERE r.qid = p.line AND r.priority = p.priority ORDER BY r.due, r.id LIMIT 1),
+    (SELECT r.due FROM stoker_ready AS r WHERE r.qid = p.line AND r.priority = p.priority AND r.due > ?2
      ORDER BY r.due LIMIT 1)
 FROM p
 WHERE p.priority IS NOT NULL
-ORDER BY p.priority
+ORDER BY p.line, p.priority
 
 -- name: subqueue_first
 SELECT due, id FROM stoker_ready
