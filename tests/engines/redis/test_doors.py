@@ -14,7 +14,7 @@ from stoker.engines.base import CONTROL
 from stoker.engines.redis import RedisEngine, connection, wakeup
 from stoker.engines.url import engine_from_url
 from stoker.model.control import Tuning
-from stoker.model.errors import EngineFull, EngineRefused, InvalidOption
+from stoker.model.errors import EngineFull, EngineRefused, EngineUnavailable, InvalidOption
 from stoker.model.job import Claim, Demand, Draft, Options, Settlement, Status, Stored, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Done, Failed, HandedBack
@@ -151,6 +151,28 @@ async def test_forgotten_scripts_are_loaded_again(engine: RedisEngine, client: r
         assert (await engine.jobs.settle([conclude(claim, Done())])).verdicts == [Verdict.APPLIED], n
         client.script_flush()
         assert (await engine.operator.census()).by_status()[Status.DONE] == n + 1
+
+
+@pytest.mark.spec("NETFAULT-08")
+async def test_a_lost_connection_is_replaced(redis_url: str) -> None:
+    async with asyncio.timeout(10):
+        calls = connection.Connection(connection.read_url(redis_url, ()), timeout=5, patience=5)
+        await calls.open()
+        try:
+            for repeat in (True, False):
+                assert await calls.call("PING") == b"PONG"
+                assert calls._node is not None
+                [(_, socket)] = calls._node._idle
+                assert socket._writer is not None
+                socket._writer.transport.abort()
+                await asyncio.sleep(0)  # the transport forgets its loop
+                if repeat:
+                    assert await calls.call("PING") == b"PONG"
+                else:
+                    with pytest.raises(EngineUnavailable, match="cannot be reached"):
+                        await calls.call("PING", repeat=False)
+        finally:
+            await calls.close()
 
 
 @pytest.mark.spec("REDIS-05")

@@ -21,8 +21,8 @@ import msgspec
 import redis.exceptions as driver
 from hiredis import pack_command
 from redis.asyncio import Connection as Socket
-from redis.asyncio import ConnectionPool, RedisCluster, SSLConnection
-from redis.asyncio.connection import DefaultParser
+from redis.asyncio import ConnectionPool, RedisCluster, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.connection import AbstractConnection, DefaultParser
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -139,7 +139,39 @@ class Parser(DefaultParser):  # type: ignore[misc, valid-type]  # the driver's c
         return True
 
 
-class ClusterSocket(Socket):
+class Guarded(AbstractConnection):
+    """A connection that refuses to send once it is lost.
+
+    The driver sends with `writelines`. On some releases of Python 3.12 and 3.13 that fails with an AttributeError on a
+    lost connection, or leaves a dead file descriptor in the event loop, which the next connection may get.
+    """
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        if self._writer is not None and self._writer.is_closing():
+            raise driver.ConnectionError("the connection was lost")
+        await super().send_packed_command(command, check_health)
+
+
+class GuardedSocket(Guarded, Socket):
+    """Over TCP."""
+
+
+class GuardedTlsSocket(Guarded, SSLConnection):
+    """Over TLS."""
+
+
+class GuardedUnixSocket(Guarded, UnixDomainSocketConnection):
+    """Over a socket of the file system."""
+
+
+_GUARDED = {
+    Socket: GuardedSocket,
+    SSLConnection: GuardedTlsSocket,
+    UnixDomainSocketConnection: GuardedUnixSocket,
+}
+
+
+class ClusterSocket(GuardedSocket):
     """A connection of a cluster, whose time limit grows with what a command sends and its reply brings.
 
     The driver routes commands, follows redirections and replaces dead nodes by itself. So the limit, one for a command
@@ -214,6 +246,7 @@ class Node:
             )
         except (ValueError, TypeError) as error:
             raise InvalidOption("the Redis URL", "…", f"cannot be read: {error}") from None
+        self._pool.connection_class = _GUARDED[self._pool.connection_class]
         self._idle: list[tuple[float, Socket]] = []
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
@@ -409,7 +442,7 @@ class Connection:
             node = self._cluster.get_node_from_key(key)
             if node is None:
                 raise EngineUnavailable("no node of the Redis Cluster serves this key now; the call may be repeated")
-            socket = Socket(host=node.host, port=node.port, **_plain(node.connection_kwargs))
+            socket = GuardedSocket(host=node.host, port=node.port, **_plain(node.connection_kwargs))
             await socket.connect()  # type: ignore[no-untyped-call]
         except _LOST as error:
             raise translated(error) from error
