@@ -40,6 +40,10 @@ class Approval(msgspec.Struct):
     yes: bool
 
 
+@Stoker("memory://").task
+async def _other() -> None: ...
+
+
 async def refused(jobs: Stoker, ask: Callable[[Context], Awaitable[Any]]) -> str:
     """The error of a job whose run made this call after a step, and whose next run finds that step and no other row."""
 
@@ -136,6 +140,33 @@ async def test_a_chunk_has_no_steps(timed_jobs: Stoker) -> None:
     await drain(timed_jobs)
     with pytest.raises(JobFailed, match=r"current\(\)\.step is one job's"):
         await job.result()
+
+
+@IN_MEMORY
+@pytest.mark.spec("DURABLE-18")
+@pytest.mark.parametrize(
+    ("ask", "why"),
+    [
+        (lambda run: run.step_sync("s", int), r"step s of job .*: `step_sync` would block.* `await current\(\)\.step"),
+        (lambda run: run.sleep_sync(5), "`sleep_sync` would block"),
+        (lambda run: run.wait_sync("s"), "`wait_sync` would block"),
+        (lambda run: run.call_sync(_other.draft()), "`call_sync` would block"),
+    ],
+)
+async def test_a_plain_call_in_an_async_handler_is_refused(
+    timed_jobs: Stoker, ask: Callable[[Context], Any], why: str
+) -> None:
+    """It waits for the loop that it stands in: no job of the worker would go on."""
+
+    @timed_jobs.task(attempts=1)
+    async def flow() -> None:
+        ask(current())
+
+    job = await flow.enqueue()
+    await drain(timed_jobs)
+    with pytest.raises(JobFailed, match=why):
+        await job.result()
+    assert await job.steps() == []
 
 
 @IN_MEMORY

@@ -433,3 +433,9 @@ def test_options_hold_a_group_in_the_text_by_which_stores_find_it(group: bytes) 
     packed = job_module.pack(Options(group=group))
     assert packed is not None
     assert f'"group":"{job_module.group_text(group)}"'.encode() in packed
+
+
+@pytest.mark.spec("INPUT-01")
+@pytest.mark.parametrize("priority", [-1000, 1000])
+def test_the_ends_of_a_range_of_priorities_are_in_it(priority: int) -> None:
+    assert Draft(b"1" * 16, "send", priority=priority).priority == priority

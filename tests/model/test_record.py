@@ -513,3 +513,14 @@ def test_a_suspended_job_that_gives_its_slot_back_runs_again() -> None:
     assert plain.move("other", NOW + 5).scheduled_at == NOW + HOUR
     ended = plain.cancel("no", NOW, QUEUE)
     assert ended.restore(plain.as_former(ended), NOW + 5) == msgspec.structs.replace(plain, last_error="no")
+
+
+@pytest.mark.spec("LEASE-06")
+def test_a_reaped_run_ends_for_its_former_worker_unless_it_ends_well() -> None:
+    """The worker that took it over only settles it; where it succeeds, the outcome is its own."""
+    taken = running().reaped("w2", NOW + 1)
+    assert taken._origin(Status.DONE) == number("w2")
+    assert taken._origin(Status.RETRYING) == number("w1")
+    assert running()._origin(Status.RETRYING) == number("w1")
+    again = msgspec.structs.replace(running(), status=Status.DEAD, origin=7).requeue(NOW + 2)
+    assert again.origin == 0

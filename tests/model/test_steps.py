@@ -12,10 +12,12 @@ from stoker.model import ids
 from stoker.model.errors import InvalidInput, InvalidName, InvalidPayload, PayloadTooLarge
 from stoker.model.groups import called_group, closing_signals, new_group, pack_callbacks, unpack_callbacks
 from stoker.model.steps import (
+    LARGEST_BROUGHT,
     LARGEST_VALUE,
     LONGEST_KEY,
     LONGEST_NAME,
     LONGEST_ROW,
+    MOST_BROUGHT,
     NEVER,
     NOTHING,
     RowNames,
@@ -26,6 +28,7 @@ from stoker.model.steps import (
     about,
     answered,
     asks,
+    brought,
     called_job,
     check_box,
     check_fork,
@@ -364,3 +367,31 @@ def test_a_fork_keeps_what_was_finished_up_to_a_step() -> None:
         check_fork("w", found.values(), "7")
     with pytest.raises(InvalidInput, match="it has none"):
         check_fork("w", (), "7")
+
+
+@pytest.mark.spec("STEP-47")
+def test_a_claim_brings_few_and_small_rows_and_no_pages() -> None:
+    page, many = Step("!0", value=b"[]"), [Step(f"s{n}", value=b"1") for n in range(MOST_BROUGHT)]
+    half = LARGEST_BROUGHT // 2
+    assert brought([page, *many]) == tuple(many)
+    assert brought([*many, Step("one more")]) is None
+    assert brought([Step("a", value=b"1" * half), Step("b", value=b"1" * half)]) is not None
+    assert brought([Step("a", value=b"1" * half), Step("b", value=b"1" * half), Step("c", value=b"1")]) is None
+    assert brought([page]) is brought([]) is None
+
+
+@pytest.mark.spec("STEP-02")
+def test_uses_of_a_name_are_numbered_one_by_one() -> None:
+    names = RowNames()
+    assert [names.step("a") for _ in range(3)] == ["a", "a#2", "a#3"]
+    assert names.step("a", "k") == "a:k"
+    with pytest.raises(InvalidInput, match="must be used once in a run"):
+        names.step("a", "k")
+
+
+@pytest.mark.spec("ANSWER-03")
+@pytest.mark.parametrize("name", ["go#2", "go:k"])
+def test_a_name_with_a_number_or_a_key_means_that_very_row(name: str) -> None:
+    """Also while another wait of the name is open."""
+    waiting = rows(Step("go", StepState.WAITING))
+    assert target(waiting, Signal(b"1" * 16, name)) == name

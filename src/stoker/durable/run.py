@@ -148,13 +148,13 @@ class DurableRun:
         self._rows.caught()
 
     def _interruption(self) -> BaseException:
-        return asyncio.CancelledError("the run is suspended") if _on_loop() else Suspend()
+        return asyncio.CancelledError("the run is suspended") if _loop_here() is not None else Suspend()
 
     # --- asked by a plain handler, in its thread ----------------------------------------------------------------
 
     def step_sync(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], key: str | None, tries: Tries) -> Any:
         """`step` for a plain handler: the function runs in its thread."""
-        self._ask(f"step {name}")
+        self._ask_in_thread(f"step {name}", "step")
         row = self._names.step(name, key)
         found = self._on_worker_loop(self._rows.read()).get(row)
         failed = 0
@@ -187,7 +187,7 @@ class DurableRun:
 
     def sleep_sync(self, until: Instant | None, pause: Span, name: str) -> None:
         """`sleep` for a plain handler."""
-        self._ask(name)
+        self._ask_in_thread(name, "sleep")
         row = self._names.step(name)
         found = self._on_worker_loop(self._rows.read()).get(row)
         if found is not None and found.state is not StepState.WAITING:
@@ -199,7 +199,7 @@ class DurableRun:
 
     def wait_sync(self, name: str, kind: Any, timeout: Span | None, ask: str | None) -> Any:
         """`wait` for a plain handler."""
-        self._ask(f"wait {name}")
+        self._ask_in_thread(f"wait {name}", "wait")
         row = self._names.step(name)
         found = self._on_worker_loop(self._rows.read(fresh_too=True)).get(row)
         if found is None or found.state is StepState.WAITING:
@@ -210,7 +210,7 @@ class DurableRun:
     def call_sync(self, draft: Draft, key: str | None) -> Any:
         """`call` for a plain handler."""
         _check_called(draft)
-        self._ask(f"call of {draft.kind}")
+        self._ask_in_thread(f"call of {draft.kind}", "call")
         row = self._names.call(draft.kind, key)
         found = self._on_worker_loop(self._rows.read()).get(row)
         if found is None:
@@ -223,6 +223,15 @@ class DurableRun:
             self._on_worker_loop(self._rows.keep(step))
             found = step
         return self._result(found, draft)
+
+    def _ask_in_thread(self, what: str, verb: str) -> None:
+        if _loop_here() is self._context.runtime.loop:
+            context = self._context
+            raise StokerError(
+                f"{what} of job {context.id} ({context.kind}): `{verb}_sync` would block the event loop of the worker. "
+                f"Nothing was stored. Write `await current().{verb}(...)` in an async handler."
+            )
+        self._ask(what)
 
     def _on_worker_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._context.runtime.loop).result()
@@ -446,9 +455,8 @@ def _check_called(draft: Draft) -> None:
         raise InvalidInput("keep", 0, f"must not be 0 for a job that is called: {draft.kind} would leave no result")
 
 
-def _on_loop() -> bool:
+def _loop_here() -> asyncio.AbstractEventLoop | None:
     try:
-        asyncio.get_running_loop()
+        return asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from stoker.durable.values import let_out
@@ -63,13 +63,14 @@ class StoredRows:
         return taken
 
     async def read(self, *, fresh_too: bool = False) -> dict[str, Step]:
-        """The rows of the job, read once. A job that no worker ever had can only have early signals."""
+        """The rows of the job, as the claim brought them or read once. A fresh one can only have early signals."""
         if self._reading is None:
             if self._context.claim.fresh and not fresh_too:
                 return self.by_name
             self._reading = asyncio.get_running_loop().create_future()
             try:
-                await self.read_again()
+                rows = self._context.claim.rows
+                self._add(await self._stored() if rows is None else rows)
             except BaseException:
                 self._reading.cancel()
                 self._reading = None
@@ -79,7 +80,12 @@ class StoredRows:
         return self.by_name
 
     async def read_again(self) -> None:
-        found = await self.patiently(lambda: self._context.runtime.read_steps(self._context.claim.id))
+        self._add(await self._stored())
+
+    async def _stored(self) -> Sequence[Step]:
+        return await self.patiently(lambda: self._context.runtime.read_steps(self._context.claim.id))
+
+    def _add(self, found: Sequence[Step]) -> None:
         for step in found:
             check_open(step.value, f"step {step.name}")
         self.by_name = {**self.by_name, **{step.name: step for step in found}}

@@ -139,7 +139,8 @@ class Jobs(Protocol):
         tokens; the claim takes one token for each job that it hands out, in the same step. Atomic: no job goes to two
         workers; a job is running, with a rising token and one more attempt, when the call returns. Claiming a retrying
         job makes its key strong again and clears a cancel flag of an earlier run. `Claim.fresh`: no claim of the job
-        was ever handed out before. A worker without a live lease gets nothing. Empty: `[]`.
+        was ever handed out before. `Claim.rows`: what a suspended job had stored, as it was when it became due or
+        later, if that is little (`steps.brought`). A worker without a live lease gets nothing. Empty: `[]`.
         """
         ...
 

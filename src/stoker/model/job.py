@@ -496,7 +496,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     `ref` is private to the engine, which finds the row by it. `former` and
     `former_at` are set when the claim was reaped from another worker. `metadata` is what earlier runs noted. `before`
     is the status the job had when it was claimed: running for a claim that was reaped or came back as an orphan.
-    `fresh`: no worker ever had the job, so nothing of it was started, and no step of it is stored.
+    `fresh`: no worker ever had the job, so nothing of it was started, and no step of it is stored. `rows` are those of
+    a job that was suspended, in no order (`steps.brought`); None: they are to be read, if the run asks for any.
     """
 
     id: JobId
@@ -527,6 +528,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     ref: Any = None
     before: Status = Status.PENDING
     fresh: bool = False
+    rows: tuple[Step, ...] | None = None
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):

@@ -436,7 +436,13 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
         return Job(**(dict(zip(_SHOWN, _shown(self), strict=True)) | other))
 
     def as_claim(
-        self, queue: Queue, before: Status = Status.RUNNING, ref: object = None, *, fresh: bool = False
+        self,
+        queue: Queue,
+        before: Status = Status.RUNNING,
+        ref: object = None,
+        *,
+        fresh: bool = False,
+        rows: tuple[Step, ...] | None = None,
     ) -> Claim:
         """A running job in the hands of its worker; `before` is its status until then, `ref` the engine's own."""
         assert self.worker is not None
@@ -470,6 +476,7 @@ class Record(Job, frozen=True, kw_only=True, gc=False):
             ref=ref,
             before=before,
             fresh=fresh,
+            rows=rows,
         )
 
 

@@ -50,6 +50,9 @@ MOST_EARLY = 1_000
 MOST_CALLED = 1_000
 """Jobs that are called in one write."""
 
+MOST_BROUGHT, LARGEST_BROUGHT = 50, 64 << 10
+"""Rows of a suspended job that come with its claim, and bytes of their values. Of a job with more none come."""
+
 NEVER: Instant = LATEST
 """When a job is due that waits without a deadline."""
 
@@ -316,6 +319,13 @@ def _numbers(rows: Rows, name: str) -> list[int]:
 def span_of(name: str) -> tuple[str, str]:
     """Between which texts the numbered rows of a name lie, in the order of their bytes: `name#`, and `name$` behind."""
     return f"{name}#", f"{name}$"
+
+
+def brought(rows: Iterable[Step]) -> tuple[Step, ...] | None:
+    """The rows that come with the claim of a suspended job; None: they are to be read. Engines repeat this rule."""
+    found = tuple(row for row in rows if not is_page(row.name))
+    few = len(found) <= MOST_BROUGHT and sum(len(row.value or b"") for row in found) <= LARGEST_BROUGHT
+    return found if found and few else None
 
 
 # --- when a job runs again --------------------------------------------------------------------------------------

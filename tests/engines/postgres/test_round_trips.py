@@ -16,7 +16,7 @@ from stoker.model.job import Demand, Draft, Options, Settlement, Status, Verdict
 from stoker.model.lifecycle import conclude
 from stoker.model.outcome import Suspended
 from stoker.model.query import Cancel, Move, Prioritize, Requeue, Selection
-from stoker.model.steps import Signal, Signaled, Step, StepState
+from stoker.model.steps import Signal, Signaled, Step, StepState, Wakes
 from stoker.model.throttle import Rate
 from stoker.model.unique import Unique
 from tests.engines.postgres.test_alter import mint
@@ -128,14 +128,19 @@ async def test_a_failed_run_is_written_by_one_statement(engine: PostgresEngine, 
 
 
 @pytest.mark.spec("PGOP-20")
-async def test_a_signal_sends_eight_statements(engine: PostgresEngine, sent: Sent) -> None:
-    """It begins by locking the job, and changes the row of the waiting job where it is."""
+@pytest.mark.parametrize(("wakes", "statements"), [(Wakes.ANY, 2), (Wakes.ALL, 9)])
+async def test_a_signal_sends_few_statements(engine: PostgresEngine, sent: Sent, wakes: Wakes, statements: int) -> None:
+    """One that looks and one that answers, where any answer lets the job run.
+
+    Else a look in vain, and a transaction that begins by locking the job, and changes its row where it is.
+    """
     [receipt] = await engine.jobs.insert([Draft(mint(), "work")])
     [claim] = await engine.jobs.claim(Demand("w", (("default", 1),)))
-    await engine.jobs.settle([conclude(claim, Suspended((Step("go", StepState.WAITING),)))])
+    await engine.jobs.settle([conclude(claim, Suspended((Step("go", StepState.WAITING),), wakes=wakes))])
     sent.clear()
     assert await engine.steps.signal([Signal(receipt.id, "go", b"1")]) == [Signaled.TAKEN]
-    assert len(sent.transaction) == 8, sent.transaction
+    texts = [text for texts in sent.texts.values() for text in texts if "pg_notify" not in text]
+    assert len(texts) == statements, texts
 
 
 async def waiting(engine: PostgresEngine) -> tuple[JobId, ...]:

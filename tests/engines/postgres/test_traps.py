@@ -164,6 +164,28 @@ async def test_a_worker_that_renews_while_it_is_reaped_keeps_its_jobs(
     assert (await engine.jobs.settle([conclude(mine, Done())])).verdicts == [Verdict.APPLIED]
 
 
+@pytest.mark.spec("LEASE-09")
+async def test_a_reap_beside_a_settlement_takes_only_what_still_runs(
+    engine: PostgresEngine, twin: PostgresEngine, counted: Any
+) -> None:
+    """It neither waits for the transaction that ends one of two jobs of a lease, nor takes that job."""
+    await engine.jobs.insert([draft(), draft()])
+    mine, other = await take(engine, 2)
+    async with engine.transaction() as tx:
+        assert (await engine.jobs.settle([conclude(mine, Done())], tx=tx)).verdicts == [Verdict.APPLIED]
+        assert await twin.jobs.reap("w2", 10, dead=["w1"]) == []
+    [taken] = await twin.jobs.reap("w2", 10, dead=["w1"])
+    assert taken.id == other.id
+    counts = (await engine.operator.census()).by_status()
+    assert (counts[Status.DONE], counts[Status.RUNNING]) == (1, 1)
+    assert [job.status for job in await engine.operator.get([mine.id, other.id]) if job] == [
+        Status.DONE,
+        Status.RUNNING,
+    ]
+    assert (await twin.jobs.settle([conclude(taken, Done())])).verdicts == [Verdict.APPLIED]
+    assert counted("lease") == 0
+
+
 @pytest.mark.spec("PGRACE-02")
 async def test_a_lease_lives_exactly_as_long_as_a_job_of_it_runs(engine: PostgresEngine, counted: Any) -> None:
     """It goes with its last bit, so that a renewal never meets an empty one."""
@@ -245,6 +267,21 @@ async def test_of_two_that_supersede_the_second_is_told_the_first(engine: Postgr
     assert old is not None
     assert new is not None
     assert (old.status, old.last_error, new.status, none) == (Status.DEAD, SUPERSEDED, Status.PENDING, None)
+
+
+@pytest.mark.spec("RACE-02")
+async def test_of_two_that_take_a_free_key_the_second_is_told_the_first(
+    engine: PostgresEngine, twin: PostgresEngine
+) -> None:
+    """The key was free for both when they looked; the second waits for the commit of the first."""
+    first, second = draft(unique=Unique("k")), draft(unique=Unique("k"))
+    async with engine.transaction() as tx:
+        await engine.jobs.insert([first], tx=tx)
+        late = asyncio.create_task(twin.jobs.insert([second]))
+        await blocked(engine, late)
+    [receipt] = await late
+    assert (receipt.id, receipt.stored) == (first.job_id, Stored.EXISTING)
+    assert await engine.operator.get([second.job_id]) == [None]
 
 
 @pytest.mark.spec("PGRACE-04")

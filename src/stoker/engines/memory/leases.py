@@ -20,6 +20,7 @@ from stoker.engines.shared.subqueue_claim import run
 from stoker.model.control import Queue, Starts
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Renewal, check_lease
+from stoker.model.steps import brought
 from stoker.model.throttle import take
 from stoker.model.time import Instant, Span
 
@@ -75,7 +76,8 @@ def claim(store: Store, demand: Demand, now: Instant) -> list[Claim]:
             before = store.jobs[job]
             record = store.jobs[job] = before.claimed(demand.worker, now)
             store.placed.pop(job, None)
-            claims.append(record.as_claim(queue, before.status, fresh=before.token == 0))
+            rows = brought(store.steps.get(job, {}).values()) if before.suspended else None
+            claims.append(record.as_claim(queue, before.status, fresh=before.token == 0, rows=rows))
     return claims
 
 

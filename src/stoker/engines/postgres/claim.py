@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 
 from stoker.engines.call_times import timed
-from stoker.engines.postgres import subqueues
+from stoker.engines.postgres import step_rows, subqueues
 from stoker.engines.postgres.claim_cursor import FIRST_ONLY, ClaimCursor, Scan
 from stoker.engines.postgres.columns import STATUSES, listed
 from stoker.engines.postgres.connection import BEGIN
@@ -456,7 +456,7 @@ def handed_over(worker: str, rows: list[Row]) -> tuple[list[Claim], list[Broken]
     for row in rows:
         (
             new, token_, claimed_, queue_, settings, id_, kind, payload, attempt, budget, created, due, priority,
-            options, key, traits, tenant, past, error, before,
+            options, key, traits, tenant, past, error, before, rows_,
         ) = row  # fmt: skip
         if new is not None:
             if lease is not None:
@@ -481,6 +481,7 @@ def handed_over(worker: str, rows: list[Row]) -> tuple[list[Claim], list[Broken]
             packed, unique, tenant, crashes, throttles, error, False, metadata, curve, cool, None, None,
             Ref(lease, id_, pos - 1, kind, attempt, priority, slot, throttles, packed.group, subqueue_of(packed)),
             Status.PENDING if before == FRESH else STATUSES[before], before == FRESH,
+            None if rows_ is None else step_rows.brought(rows_),
         )
         # fmt: on
         claims.append(claim_)

@@ -7,7 +7,8 @@
 -- and the names of those queues are returned (claim.py claims from them under a lock, by `claim_rated` or `claim_picked`).
 -- Returns claims in the order of the demand, and writes one lease per queue and token: the clock's, unless it stood still
 -- since a job's last claim. A job of a kind in $10 gets a lease of its own. Rows that another transaction has locked are
--- skipped; nothing is locked that is not claimed. The last column is the status before, -1 for a job that no worker had.
+-- skipped; nothing is locked that is not claimed. The last columns are the status before, -1 for a job that no worker had,
+-- and the rows of a suspended one (`steps.brought`).
 -- Lists of numbers are texts: the driver checks the type of each element of a list three times.
 WITH t AS MATERIALIZED (
     SELECT coalesce($1::bigint, stoker.clock()) AS now, set_config('synchronous_commit', 'off', true) AS lax
@@ -60,8 +61,8 @@ WITH t AS MATERIALIZED (
                 ) AS r
             LIMIT g.n
         ) AS c WHERE NOT EXISTS (SELECT 1 FROM g AS o WHERE o.rated OR o.divided) LIMIT $5::int
-    )) RETURNING id, queue, priority, due, attempts, status, past, greatest((SELECT now FROM t), token + 1) AS fence,
-        token = 0 AS fresh
+    )) RETURNING id, queue, priority, due, attempts, status, past, settled,
+        greatest((SELECT now FROM t), token + 1) AS fence, token = 0 AS fresh
 ), p AS MATERIALIZED (
     SELECT
         d.*, j.kind, j.payload, j.budget, j.created, j.options, j.ukey, j.utraits, j.tenant,
@@ -99,14 +100,24 @@ WITH t AS MATERIALIZED (
         CASE WHEN p.past THEN (
             SELECT f.error FROM stoker.failure AS f WHERE f.id = p.id ORDER BY f.n DESC LIMIT 1
         ) END,
-        CASE WHEN p.fresh THEN -1 ELSE p.status END
+        CASE WHEN p.fresh THEN -1 ELSE p.status END,
+        CASE WHEN p.settled IN (8, 9) THEN (
+            SELECT json_agg(json_build_array(s.name, s.state, s.until, s.token, s.at, s.value))::text
+            FROM stoker.step AS s
+            WHERE s.id = p.id AND s.name > '"' AND (
+                SELECT count(*) <= 50 AND coalesce(sum(o.size), 0) <= 65536
+                FROM (
+                    SELECT octet_length(value) AS size FROM stoker.step WHERE id = p.id AND name > '"' LIMIT 51
+                ) AS o
+            )
+        ) END
     FROM t CROSS JOIN p JOIN g ON g.queue = p.queue
     ORDER BY g.ord, p.fence, p.alone, p.pos
 )
 UNION ALL
 SELECT
     NULL, CASE WHEN g.divided THEN 1 END, NULL, g.queue, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM g WHERE g.rated OR g.divided
 
 -- name: queue_tokens

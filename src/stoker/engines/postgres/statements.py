@@ -42,7 +42,7 @@ WITH t AS MATERIALIZED (
 ), d AS (
     DELETE FROM stoker.ready WHERE id = ANY(ARRAY(SELECT id FROM m))
     RETURNING
-        id, $3::text AS queue, priority, due, attempts, status, past,
+        id, $3::text AS queue, priority, due, attempts, status, past, settled,
         greatest((SELECT now FROM t), token + 1) AS fence, token = 0 AS fresh
 ), p AS"""
 STATEMENTS["claim_picked"] = (
@@ -70,6 +70,15 @@ WITH l AS MATERIALIZED ({STATEMENTS["lock_jobs"]})
 SELECT stoker.clock(), s.ids FROM (SELECT array_agg(l.id) AS ids FROM l) AS s
 """
 """Locks jobs as `lock_jobs`, then reads the clock: what a transaction begins with that signals these jobs."""
+
+STATEMENTS["steps_suspended"] = f"""
+SELECT r.token, s.* FROM ({STATEMENTS["steps_signaled"]}) AS s JOIN stoker.ready AS r ON r.id = s.id
+WHERE r.id = ANY($1::uuid[]) AND r.settled + 0 = 8
+"""
+"""Those of jobs that are suspended until any of their waits is answered (8), with their tokens.
+
+`+ 0` keeps the plan from the index of all suspended jobs.
+"""
 
 STATEMENTS["letters_lock"] = STATEMENTS["letters"].replace("LIMIT $13::int\n)", "LIMIT $13::int FOR UPDATE\n)")
 """Locks the letters that a user changes."""

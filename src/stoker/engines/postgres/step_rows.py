@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from msgspec import json
+
 from stoker.engines.postgres.columns import payload_text
 from stoker.engines.postgres.statements import sql
+from stoker.engines.shared import steps as shared
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.model.groups import Group
@@ -29,6 +32,11 @@ def read(row: Row) -> tuple[JobId, Step]:
     """Make a step of its columns."""
     job, name, state, until, token, at, value = row
     return job, Step(name, StepState(state), None if value is None else value.encode(), until, token, at)
+
+
+def brought(rows: str) -> tuple[Step, ...] | None:
+    """Read the rows that a claim brings."""
+    return shared.brought(lambda row: read((b"", *row))[1], json.decode(rows))
 
 
 def lock(jobs: Iterable[JobId], *, skip: bool = False) -> Exchange[set[JobId]]:

@@ -22,14 +22,14 @@ from stoker.engines.postgres.lease_bits import known_refs, looked_up
 from stoker.engines.postgres.settle import LOCK_WAIT, open_places
 from stoker.engines.postgres.statements import sql
 from stoker.engines.shared import one_by_one
-from stoker.engines.shared.steps import is_plain
+from stoker.engines.shared.steps import answer_alone, is_plain
 from stoker.engines.sql import steps
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.one_by_one import decided
 from stoker.model.audit import By
 from stoker.model.ids import JobId
 from stoker.model.job import Verdict
-from stoker.model.steps import Save, Signal, Signaled, Step
+from stoker.model.steps import Save, Signal, Signaled, Step, span_of
 from stoker.model.time import Instant
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _OF_JOBS, _PAGES, _SAVE = sql("steps_of_jobs"), sql("pages_of_job"), sql("step_save")
 _ASKING = sql("jobs_asking")
-_BEGIN_SIGNAL = sql("begin_signal")
+_LOOK, _ANSWER, _BEGIN_SIGNAL = sql("steps_suspended"), sql("answer_alone"), sql("begin_signal")
 
 
 class Steps(Facet):
@@ -102,12 +102,33 @@ class Steps(Facet):
         self._store.inside()
         if not signals:
             return []
+        if len(signals) == 1 and by is None and await self._answer_alone(signals[0]):
+            return [Signaled.TAKEN]
 
         async def work(connection: Connection, unit: Unit, row: Row) -> list[Signaled]:
             unit.signaled = set(row[1] or ())
             return await self._store.play(connection, steps.signal(unit, signals, audit.write, by))
 
         return await self._store.transact(work, first=(_BEGIN_SIGNAL, (sorted({one.id for one in signals}),)))
+
+    async def _answer_alone(self, signal: Signal) -> bool:
+        """Answer a wait on which its job is suspended, as most signals do, in two statements without a lock in between.
+
+        The second one does nothing unless job and wait are still what the first one saw.
+        """
+        asked = [[one] for one in (signal.id, signal.name, *span_of(signal.name))]
+        looked: list[Row] = await self._store.once("write", _LOOK, asked)
+        if not looked:
+            return False
+        rows = [step_rows.read(row[1:])[1] for row in looked]
+        step = answer_alone(signal, rows, looked[0][0], 0)
+        if step is None or step.value is None:
+            return False
+        values = (self._store.now(), signal.id, step.name, step.token, payload_text(step.value))
+        answered: list[Row] = await self._store.once("write", _ANSWER, values)
+        if answered:
+            self._store.notify({queue for (queue,) in answered})
+        return bool(answered)
 
 
 def _are_plain(saves: Sequence[Save]) -> bool:

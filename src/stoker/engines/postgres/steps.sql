@@ -42,3 +42,25 @@ WITH t AS MATERIALIZED (
         value = excluded.value
 )
 SELECT ord FROM ok
+
+-- name: answer_alone
+-- Answer a wait on which a job is suspended, and make that job due (`Record.run_now`). Nothing happens unless both are as
+-- `steps_suspended` saw them: the row of `ready` is locked first, as by every other call that signals, claims or changes
+-- the job, and both are looked at again as they are then. Returns the queue. `+ 0` keeps the plan from the indexes of
+-- all suspended jobs.
+WITH t AS MATERIALIZED (
+    SELECT coalesce($1::bigint, stoker.clock()) AS now
+), r AS MATERIALIZED (
+    SELECT id, queue FROM stoker.ready
+    WHERE id = $2::uuid AND settled + 0 = 8 AND past AND token = $4::bigint AND strpos(queue, '/') = 0
+    FOR UPDATE
+), s AS (
+    UPDATE stoker.step SET state = 0, value = $5::text, at = (SELECT now FROM t)
+    WHERE id = (SELECT id FROM r) AND name = $3::text AND state = 2 AND token = $4::bigint
+    RETURNING id
+), p AS (
+    UPDATE stoker.past SET due = least(due, (SELECT now FROM t)) WHERE id = (SELECT id FROM s)
+), u AS (
+    UPDATE stoker.ready SET due = least(due, (SELECT now FROM t)) WHERE id = (SELECT id FROM s)
+)
+SELECT r.queue FROM r JOIN s ON s.id = r.id

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from stoker.engines.call_times import timed
-from stoker.engines.redis import record_format
+from stoker.engines.redis import record_format, step_rows
 from stoker.engines.redis.control import count_of, curve_of
 from stoker.engines.redis.keys import Keys, Shard
 from stoker.engines.redis.scripts import script
@@ -29,6 +29,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import PLAIN, Claim, Demand, Status
 from stoker.model.limit import Slot
 from stoker.model.retry import Curve
+from stoker.model.steps import Step
 from stoker.model.throttle import Cooldown
 from stoker.model.time import Instant
 
@@ -157,11 +158,12 @@ async def taken_over(
                 continue
             try:
                 if type(job) is bytes:
-                    found_job, before, fresh = record_format.read_body(job), Status.PENDING, True
+                    found_job, before, fresh, rows = record_format.read_body(job), Status.PENDING, True, None
                     found_job.record = found_job.record.claimed(worker, now)
                 else:
                     found_job, before, fresh = stored(job), record_format.STATUSES[job[4][:1]], len(job[4]) > 1
-                claims.append(as_claim(found_job, curve, cool, before, fresh=fresh))
+                    rows = step_rows.brought(job[5]) if len(job) > 5 and job[5] else None
+                claims.append(as_claim(found_job, curve, cool, before, fresh=fresh, rows=rows))
             except CorruptRecord as error:
                 raw = job if type(job) is bytes else job[0]
                 await set_aside(store, shard, raw[:16], str(error))
@@ -176,7 +178,15 @@ def stored(row: list[Any]) -> StoredJob:
     return job
 
 
-def as_claim(job: StoredJob, curve: Curve, cool: int, before: Status = Status.RUNNING, *, fresh: bool = False) -> Claim:
+def as_claim(
+    job: StoredJob,
+    curve: Curve,
+    cool: int,
+    before: Status = Status.RUNNING,
+    *,
+    fresh: bool = False,
+    rows: tuple[Step, ...] | None = None,
+) -> Claim:
     """A running job in the hands of its worker. Raises `CorruptRecord` for one that cannot be read."""
     if job.corrupt is not None:
         raise CorruptRecord(job.corrupt)
@@ -184,7 +194,7 @@ def as_claim(job: StoredJob, curve: Curve, cool: int, before: Status = Status.RU
     if job.notes is not None:
         record = msgspec.structs.replace(record, metadata=read_notes(job.notes).metadata)
     queue = Queue(name=record.queue, curve=curve, cooldown=Cooldown(0, cool))
-    return record.as_claim(queue, before, ref_of(job), fresh=fresh)
+    return record.as_claim(queue, before, ref_of(job), fresh=fresh, rows=rows)
 
 
 def ref_of(job: StoredJob) -> Ref:

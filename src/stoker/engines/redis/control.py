@@ -317,13 +317,15 @@ async def read_queues(store: Store, shard: Shard, names: Sequence[str]) -> dict[
     fields = [f"{name}/{field}" for name in names for field in JUDGED_BY]
     found = await store.connection.call("HMGET", shard.key("queues"), *fields)
     size = len(JUDGED_BY)
-    queues: dict[str, Queue] = {}
-    for at, name in enumerate(names):
-        stored = dict(zip(JUDGED_BY, found[at * size : (at + 1) * size], strict=True))
-        queues[name] = queue_of(name, stored)
-        if stored["fair"] is not None or stored["has_subqueues"] is not None:
-            store.with_subqueues.add(name)
-    return queues
+    return {name: judged_queue(store, name, found[at * size : (at + 1) * size]) for at, name in enumerate(names)}
+
+
+def judged_queue(store: Store, name: str, values: Sequence[bytes | None]) -> Queue:
+    """A queue by its fields `JUDGED_BY`."""
+    stored = dict(zip(JUDGED_BY, values, strict=True))
+    if stored["fair"] is not None or stored["has_subqueues"] is not None:
+        store.with_subqueues.add(name)
+    return queue_of(name, stored)
 
 
 async def stored_queues(store: Store) -> dict[str, dict[str, bytes | None]]:

@@ -20,6 +20,7 @@ from stoker.model.groups import ABANDONED_AFTER, LEAST_KEPT, MOST_KNOWN
 from stoker.model.job import LEASE
 from stoker.model.lifecycle import KEEP_DEAD
 from stoker.model.query import KINDS_BEHIND
+from stoker.model.steps import LARGEST_BROUGHT, MOST_BROUGHT
 from stoker.model.throttle import LONGEST_SLEEP
 from stoker.model.time import HOUR, Span
 
@@ -28,6 +29,9 @@ LOOKS_AT_ONCE = 400
 
 CLAIMED_AT_ONCE = 100
 """How many jobs of a queue with subqueues one script claims: each may be of another subqueue."""
+
+BROUGHT_AT_ONCE = 500
+"""How many rows of suspended jobs one script reads for the claims that it makes."""
 
 KEEP_DONE: Span = HOUR
 """For done jobs of a queue without settings: they take memory, so Redis keeps them for less than other engines."""
@@ -50,6 +54,9 @@ _PLACEHOLDERS = {
     "$LONGEST_SLEEP$": str(LONGEST_SLEEP),
     "$OFFSET$": str(OFFSET),
     "$STEP_SIZE$": str(STEP_HEAD.size),
+    "$MOST_BROUGHT$": str(MOST_BROUGHT),
+    "$LARGEST_BROUGHT$": str(LARGEST_BROUGHT),
+    "$BROUGHT_AT_ONCE$": str(BROUGHT_AT_ONCE),
 }
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from stoker.engines.redis.control import JUDGED_BY, judged_queue
 from stoker.engines.redis.keys import ASKING, STEP_NAMES, STEPS
 from stoker.engines.redis.record_format import eight, read_step
 from stoker.engines.redis.scripts import script
+from stoker.engines.shared import steps as shared
 from stoker.engines.shared.unit_of_work import Wanted
+from stoker.model.control import Queue
 from stoker.model.emitted import SLOTS
 from stoker.model.ids import JobId
 from stoker.model.steps import Step, asks
@@ -34,11 +37,15 @@ def weight(steps: Iterable[Step]) -> int:
 
 
 class Found(NamedTuple):
-    """Rows as they are stored, by job and name: whole ones, and those without their values that signals look at."""
+    """Rows as they are stored, by job and name: whole ones, and those without their values that signals look at.
+
+    `queues` are those of the jobs that are signaled.
+    """
 
     now: Instant
     rows: dict[tuple[JobId, str], bytes]
     signaled: dict[tuple[JobId, str], bytes]
+    queues: tuple[Queue, ...] = ()
 
 
 NOTHING = Found(0, {}, {})
@@ -48,15 +55,17 @@ async def read(store: Store, shard: Shard, wanted: Wanted) -> Found:
     """Read what is wanted of a shard, and the store's time."""
     now, rows = await named(store, shard, wanted.steps) if wanted.steps else (0, {})
     signaled: dict[tuple[JobId, str], bytes] = {}
+    queues: tuple[Queue, ...] = ()
     if wanted.signals:
         asked = sorted(wanted.signals)
-        args = [part for job, name in asked for part in (job, name)]
-        instant, found = await store.run(_SIGNALED, shard, args)
+        pairs = [part for job, name in asked for part in (job, name)]
+        instant, found, fields = await store.run(_SIGNALED, shard, (len(JUDGED_BY), *JUDGED_BY, *pairs))
         now = now or store.seen(instant)
+        queues = tuple(judged_queue(store, name.decode(), values) for name, values in fields)
         for (job, _), flat in zip(asked, found, strict=True):
             for name, row in zip(flat[::2], flat[1::2], strict=True):
                 signaled[job, name.decode()] = row
-    return Found(now, rows, signaled)
+    return Found(now, rows, signaled, queues)
 
 
 async def of_jobs(store: Store, shard: Shard, ids: Iterable[JobId], *, pages: bool = True) -> list[tuple[bytes, bytes]]:
@@ -66,6 +75,11 @@ async def of_jobs(store: Store, shard: Shard, ids: Iterable[JobId], *, pages: bo
     for start in range(READ_AT_ONCE, len(names), READ_AT_ONCE):
         stored += await store.connection.call("HMGET", shard.key(STEPS), *names[start : start + READ_AT_ONCE])
     return [(name, row) for name, row in zip(names, stored, strict=True) if row is not None]
+
+
+def brought(flat: Sequence[bytes]) -> tuple[Step, ...] | None:
+    """Read the rows that a claim brings."""
+    return shared.brought(lambda one: read_step(one[0].decode(), one[1]), zip(flat[::2], flat[1::2], strict=True))
 
 
 async def asking(store: Store, shard: Shard, before: JobId | None, limit: int) -> list[JobId]:

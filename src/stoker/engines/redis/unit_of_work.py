@@ -114,6 +114,9 @@ class Unit(UnitOfWork):
     def add_rows(self, wanted: Wanted, found: step_rows.Found) -> None:
         """Rows that were read for this unit, maybe together with those of other units."""
         self.now = self.now or found.now
+        for queue in found.queues:
+            if queue.name not in self._queues:
+                self.add_queue(queue)
         rows = found.signaled | {place: found.rows[place] for place in wanted.steps if place in found.rows}
         self._stored_steps |= rows
         self.add_steps(wanted, ((job, record_format.read_step(name, row)) for (job, name), row in rows.items()))
@@ -266,7 +269,7 @@ class Unit(UnitOfWork):
         for job in self.changed_steps:
             for check, row in self.written_rows(job):
                 self._checks.append(check)
-                self.write("STEP", key, check[2], row)
+                self.write(_put(check[0]), key, check[2], row)
 
     def written_rows(self, job: JobId) -> Iterator[tuple[tuple[str, str, Any, Any], bytes]]:
         """The rows of a job that the unit writes, each with the check of what was read; the check names the field."""
@@ -280,14 +283,14 @@ class Unit(UnitOfWork):
         number = keys.number(self.shard.key(STEPS))
         for (kind, _, field, stored), row in self.written_rows(job):
             checks += (kind, number, field, stored)
-            writes += ("STEP", number, 2, field, row)
+            writes += (_put(kind), number, 2, field, row)
         return checks + writes
 
     def adopt_rows(self, other: Unit, job: JobId) -> None:
         """Write the rows of a job that another unit would write."""
         for check, row in other.written_rows(job):
             self._checks.append(check)
-            self.write("STEP", check[1], check[2], row)
+            self.write(_put(check[0]), check[1], check[2], row)
 
     def _check(self, record: Record) -> None:
         key, row = self.shard.key, self.rows[record.id]
@@ -496,3 +499,8 @@ def _stored_hold(hold: Hold | None) -> bytes | None:
 
 def _unchanged(key: str, field: Any, raw: bytes | None) -> tuple[str, str, Any, Any]:
     return ("-", key, field, b"") if raw is None else ("=", key, field, raw)
+
+
+def _put(check: str) -> str:
+    """The command that stores a row whose check is of this kind."""
+    return "NEW_STEP" if check == "-" else "STEP"

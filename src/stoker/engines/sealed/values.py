@@ -234,6 +234,7 @@ class Values:
             options=options,
             metadata=None if claim.metadata is None else self.open_map(claim.metadata, places),
             last_error=None if claim.last_error is None else self.open_error(claim.last_error, places),
+            rows=None if claim.rows is None else tuple(self.open_rows(claim.rows, places)),
         )
 
     def open_job(self, job: Job) -> Job:

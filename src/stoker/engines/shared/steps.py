@@ -7,11 +7,13 @@ again what it had read before the other one wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from stoker.engines.shared.unit_of_work import UnitOfWork, Wanted
+from stoker.model.errors import StokerError
 from stoker.model.groups import Group, closing_signals
 from stoker.model.ids import JobId
 from stoker.model.job import FINISHED, Settlement
@@ -22,13 +24,18 @@ from stoker.model.steps import (
     Signaled,
     Step,
     StepState,
+    Wakes,
     answered,
     due_at_once,
     is_open,
+    lets_run,
     misfit,
     stored,
     target,
 )
+from stoker.model.time import Instant
+
+T = TypeVar("T")
 
 
 def wanted_by_signals(signals: Iterable[Signal]) -> Wanted:
@@ -41,6 +48,14 @@ def is_plain(save: Save) -> bool:
     """Whether a save only finishes steps: such rows overwrite what is stored, whatever it is."""
     done = bool(save.steps) and all(step.state is StepState.DONE for step in save.steps)
     return done and not (save.drafts or save.groups)
+
+
+def brought(read: Callable[[T], Step], rows: Iterable[T]) -> tuple[Step, ...] | None:
+    """The rows that a claim brings; None without any, or if one cannot be read: who reads them again is told why."""
+    try:
+        return tuple(map(read, rows)) or None
+    except (ValueError, StokerError):
+        return None
 
 
 def store_rows(unit: UnitOfWork, job: JobId, steps: Iterable[Step], token: int) -> bool:
@@ -99,6 +114,19 @@ def signal_one(unit: UnitOfWork, signal: Signal) -> Signaled:
     if after is not record:
         unit.put(after)
     return Signaled.TAKEN
+
+
+def answer_alone(signal: Signal, rows: Iterable[Step], token: int, now: Instant) -> Step | None:
+    """The answered row of a job that is suspended, under `token`, until any of its waits is answered: it is due then.
+
+    None: this is another case, which `signal_one` decides. `rows` are those that a signal has to know.
+    """
+    known = {row.name: row for row in rows}
+    name = target(known, signal)
+    before = None if name is None else known.get(name)
+    if name is None or before is None or not is_open(before) or not lets_run(Wakes.ANY, token, before, ()):
+        return None
+    return None if misfit(before, signal.value) is not None else answered(before, name, signal.value, now)
 
 
 def wake_callers(unit: UnitOfWork, closed: Iterable[Group]) -> None:

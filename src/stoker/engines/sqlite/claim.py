@@ -21,7 +21,7 @@ from stoker.engines.shared import one_by_one, subqueue_claim
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sql.packing import read_bucket, read_metadata, read_options, read_unique
-from stoker.engines.sqlite import subqueues
+from stoker.engines.sqlite import step_rows, subqueues
 from stoker.engines.sqlite.columns import PENDING, PICK, RETRYING, RUNNING, STATUSES, check_claimable
 from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
@@ -161,9 +161,10 @@ def _handed_over(
     qid, queue, now = queue_row.qid, queue_row.queue, unit.now
     name, curve, cool = queue.name, queue.curve, queue.cooldown.count
     for row in picked:
-        id_, attempt, token, due, seq, status, past, kind, payload, budget, created, options, key, _, tenant, fresh = (
-            row
-        )
+        (
+            id_, attempt, token, due, seq, status, past, kind, payload, budget, created, options, key, _, tenant, fresh,
+            suspended,
+        ) = row  # fmt: skip
         if created is None:
             yield _LOST, (seq,)
             log.warning("job %s was dropped: its body is gone, the file lost rows", text(id_))
@@ -185,7 +186,7 @@ def _handed_over(
         claim_ = Claim(
             id_, kind, name, payload, attempt, base, budget, worker, token, now, created, due, priority,
             job_options, unique, tenant, crashes, throttles, error, False, metadata, curve, cool, None, None, ref,
-            STATUSES[status], bool(fresh),
+            STATUSES[status], bool(fresh), (yield from step_rows.brought(seq)) if suspended else None,
         )
         # fmt: on
         claims.append(claim_)

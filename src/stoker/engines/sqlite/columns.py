@@ -81,13 +81,13 @@ INSERT_READY = (
 
 PICK = (
     "SELECT r.id, r.attempts + 1, max(?3, r.token + 1), r.due, r.seq, r.status, r.past, "
-    f"{', '.join(f'b.{column}' for column in CLAIMED)}, r.token = 0 "
-    "FROM (SELECT due, id, seq, attempts, token, status, past FROM stoker_ready "
+    f"{', '.join(f'b.{column}' for column in CLAIMED)}, r.token = 0, r.settled IN (8, 9) "
+    "FROM (SELECT due, id, seq, attempts, token, status, past, settled FROM stoker_ready "
     "WHERE qid = ?1 AND priority = ?2 AND due <= ?3 ORDER BY due, id LIMIT ?4) AS r "
     "LEFT JOIN stoker_body AS b ON b.seq = r.seq"
 )
-"""The first due jobs of a priority, with attempt and token as `Record.claimed` sets them, and whether they are fresh;
-without what is lost."""
+"""The first due jobs of a priority, with attempt and token as `Record.claimed` sets them, whether they are fresh,
+and whether they were suspended; without what is lost."""
 
 FINISH = (
     f"INSERT INTO stoker_done ({', '.join(FINISHED[:-1])}) "

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from stoker.engines.shared import steps as shared
 from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.exchanges import Exchange, Row
 from stoker.engines.sqlite.statements import sql
 from stoker.model.ids import JobId
-from stoker.model.steps import Step, StepState, span_of
+from stoker.model.steps import LARGEST_BROUGHT, MOST_BROUGHT, Step, StepState, span_of
 
 if TYPE_CHECKING:
     from stoker.engines.sqlite.unit_of_work import Unit
 
-_NAMED = sql("steps_named")
+_NAMED, _BROUGHT = sql("steps_named"), sql("steps_brought")
 _SIGNALED = sql("steps_signaled")
 _PUT = sql("step_put")
 _COPY = sql("copy_steps")
@@ -39,6 +40,11 @@ def load(unit: Unit, wanted: Wanted) -> Exchange[None]:
             rows = yield _SIGNALED, (unit.stored(job).seq, name, *span_of(name))
             found += [(job, read(row)) for row in rows]
     unit.add_steps(wanted, found)
+
+
+def brought(seq: int) -> Exchange[tuple[Step, ...] | None]:
+    """Read the rows that a claim brings."""
+    return shared.brought(read, (yield _BROUGHT, (seq, MOST_BROUGHT, LARGEST_BROUGHT)))
 
 
 def write(seq: int, rows: Iterable[Step]) -> Exchange[None]:

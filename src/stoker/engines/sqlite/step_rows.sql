@@ -1,6 +1,14 @@
 -- name: steps_named
 SELECT name, state, until, token, at, value FROM stoker_steps WHERE seq = ?1 AND name = ?2
 
+-- name: steps_brought
+-- The rows that a claim brings (`steps.brought`): none of a job with more than ?2, or with more than ?3 bytes of values.
+SELECT name, state, until, token, at, value FROM stoker_steps
+WHERE seq = ?1 AND name > '"' AND (
+    SELECT count(*) <= ?2 AND total(size) <= ?3
+    FROM (SELECT length(value) AS size FROM stoker_steps WHERE seq = ?1 AND name > '"' LIMIT ?2 + 1)
+)
+
 -- name: steps_signaled
 -- The rows that a signal has to know: all that are open or early, and all of its name; values of open ones only.
 SELECT name, state, until, token, at, CASE state WHEN 2 THEN value END FROM stoker_steps INDEXED BY stoker_steps_open

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 from stoker.engines.base import Transaction
 from stoker.engines.call_times import timed
-from stoker.engines.shared.steps import is_plain
+from stoker.engines.shared.steps import answer_alone, is_plain
 from stoker.engines.sql import steps
 from stoker.engines.sql.exchanges import Exchange, Many, Row
 from stoker.engines.sqlite import audit
 from stoker.engines.sqlite.facet import Facet
 from stoker.engines.sqlite.statements import sql
-from stoker.engines.sqlite.step_rows import read
+from stoker.engines.sqlite.step_rows import read, write
 from stoker.model.audit import By
 from stoker.model.ids import JobId
 from stoker.model.job import Verdict
-from stoker.model.steps import Save, Signal, Signaled, Step
+from stoker.model.steps import Save, Signal, Signaled, Step, span_of
 
 if TYPE_CHECKING:
     from stoker.engines.sqlite.unit_of_work import Unit
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _SAVE = sql("step_save")
 _SAVE_ONE = f"{_SAVE} RETURNING 1"
 _SEQ = sql("step_seq")
+_SUSPENDED, _SIGNALED = sql("job_suspended"), sql("steps_signaled")
+_PAST_DUE, _READY_DUE = sql("past_due"), sql("ready_due")
 _OF_JOB, _PAGES, _ASKING = sql("steps_of_job"), sql("pages_of_job"), sql("jobs_asking")
 
 _NOWHERE = -1
@@ -67,9 +69,31 @@ class Steps(Facet):
             return await self._store.join(tx, lambda unit: steps.signal(unit, signals, audit.write))
         if not signals:
             return []
-        return await self._store.write(
-            lambda unit: steps.signal(unit, signals, audit.write, by), strict=True, early=True
-        )
+        return await self._store.write(lambda unit: _signal(unit, signals, by), strict=True, early=True)
+
+
+def _signal(unit: Unit, signals: Sequence[Signal], by: By | None) -> Exchange[list[Signaled]]:
+    if len(signals) == 1 and by is None and (yield from _answer_alone(unit, signals[0])):
+        return [Signaled.TAKEN]
+    return (yield from steps.signal(unit, signals, audit.write, by))
+
+
+def _answer_alone(unit: Unit, signal: Signal) -> Exchange[bool]:
+    """Answer a wait on which its job is suspended, as most signals do: without reading the job (`Record.run_now`)."""
+    found: list[Row] = yield _SUSPENDED, (signal.id,)
+    if not found:
+        return False
+    [(queue, qid, priority, due, seq, token)] = found
+    rows: list[Row] = yield _SIGNALED, (seq, signal.name, *span_of(signal.name))
+    step = answer_alone(signal, map(read, rows), token, unit.now)
+    if step is None:
+        return False
+    yield from write(seq, [step])
+    if unit.now < due:
+        yield _PAST_DUE, (seq, unit.now)
+        yield _READY_DUE, (qid, priority, due, signal.id, unit.now)
+        unit.due(queue, unit.now)
+    return True
 
 
 def save(unit: Unit, saves: Sequence[Save]) -> Exchange[list[Verdict]]:

@@ -35,3 +35,18 @@ WHERE s.state = 2 AND s.value IS NOT NULL AND substr(s.name, 1, 6) <> 'calls:' A
     AND (?1 IS NULL OR b.id < ?1)
 ORDER BY b.id DESC
 LIMIT ?2
+
+-- name: job_suspended
+-- Where a job stands that is suspended until any of its waits is answered (8), unless it stands in a subqueue.
+SELECT q.name, r.qid, r.priority, r.due, r.seq, r.token
+FROM stoker_body AS b
+CROSS JOIN stoker_past AS p ON p.seq = b.seq
+CROSS JOIN stoker_ready AS r ON r.qid = b.qid AND r.priority = b.priority AND r.due = p.due AND r.id = b.id
+CROSS JOIN stoker_queues AS q ON q.qid = b.qid
+WHERE b.id = ?1 AND b.line IS NULL AND r.settled = 8
+
+-- name: past_due
+UPDATE stoker_past SET due = ?2 WHERE seq = ?1
+
+-- name: ready_due
+UPDATE stoker_ready SET due = ?5 WHERE qid = ?1 AND priority = ?2 AND due = ?3 AND id = ?4

@@ -174,19 +174,29 @@ async def test_a_claim_that_was_lost_before_stores_nothing(store: Store) -> None
 
 @pytest.mark.core
 @pytest.mark.spec("BLOCK-02")
-async def test_a_claim_that_is_lost_inside_stores_nothing(store: Store) -> None:
+@pytest.mark.parametrize("follows", [False, True], ids=["alone", "with a follow-up"])
+async def test_a_claim_that_is_lost_inside_stores_nothing(store: Store, *, follows: bool) -> None:
     """Where others can take a job over while the block is open, its end is refused and its writes are gone."""
     shop = await _shop(store)
     needs(store, Feature.BESIDE_TRANSACTIONS)
+    blocks: list[asyncio.Task[None]] = []
 
-    async def handler() -> None:
+    async def block() -> None:
         async with current().transaction():
             await shop.effect.enqueue()
+            if follows:
+                current().follow_up(shop.effect.draft())
             await store.enlist("thief")
             assert await store.engine.jobs.reap("thief", 10, dead=[current().worker])
 
+    async def handler() -> None:
+        blocks.append(asyncio.ensure_future(block()))
+        await asyncio.shield(blocks[0])  # a worker that notices the loss first stops the handler, not the block
+
     handle = await shop.enqueue(handler)
     worker = await shop.drain()
+    with pytest.raises(LostClaim):
+        await blocks[0]
     job = await shop.record(handle)
     assert (job.status, job.worker, await shop.effects()) == (Status.RUNNING, "thief", 0)
     assert sum(worker.counts.values()) == 0

@@ -14,7 +14,7 @@ from stoker.model.errors import InvalidInput
 from stoker.model.job import Claim, Demand, Status, Verdict
 from stoker.model.orders import Orders, ordered, read
 from stoker.model.outcome import Canceled, Done, Failed, HandedBack, Lost
-from stoker.model.query import Cancel, Selection
+from stoker.model.query import Cancel, Query, Selection
 from stoker.model.retry import Curve
 from stoker.model.time import HOUR, LONGEST, MINUTE, SECOND, rfc3339
 from stoker.testing.conformance.harness import Store
@@ -347,6 +347,8 @@ async def test_a_job_finished_before_the_reap_stays_done(store: Store) -> None:
     assert [claim.id for claim in await _reap(store)] == [running.id]
     record = await store.job(done.id)
     assert (record.status, record.result) == (Status.DONE, b"1")
+    held = (await store.engine.operator.find(Query(statuses=frozenset({Status.RUNNING})))).jobs
+    assert [(job.id, job.worker) for job in held] == [(running.id, "reaper")]
 
 
 @pytest.mark.spec("LEASE-09")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -12,7 +14,15 @@ from stoker.model.lifecycle import conclude
 from stoker.model.limit import Slot
 from stoker.model.outcome import Done, Failed, HandedBack, Rejected, Snoozed
 from stoker.model.query import Cancel, Clone, Delete, Fork, Requeue, Retention, Selection
-from stoker.model.steps import LARGEST_VALUE, LONGEST_ROW, MOST_STEPS, Step, StepState
+from stoker.model.steps import (
+    LARGEST_BROUGHT,
+    LARGEST_VALUE,
+    LONGEST_ROW,
+    MOST_BROUGHT,
+    MOST_STEPS,
+    Step,
+    StepState,
+)
 from stoker.model.time import DAY, HOUR, SECOND
 from stoker.model.unique import Unique
 from stoker.testing.conformance.harness import QUEUE, Store, needs
@@ -343,6 +353,48 @@ async def test_a_claim_is_fresh_once(store: Store) -> None:
     await store.enlist("w2")
     [claim] = await store.engine.jobs.reap("w2", 10)
     assert (claim.id, claim.fresh) == (job, False)
+
+
+@pytest.mark.core
+@pytest.mark.spec("STEP-47")
+@pytest.mark.parametrize("more", [{}, {"options": Options(limit=Slot("gate", "g", 1))}])
+async def test_the_claim_of_a_suspended_job_brings_its_rows(store: Store, more: dict[str, Any]) -> None:
+    """As a read shows them, with the answer that made the job due; a claim after a failure or a snooze brings none."""
+    job = await store.add(**more)
+    claim = await store.take()
+    assert claim.rows is None
+    assert await save(store, claim, Step("a", value=b'"it\'s \xe2\x82\xac\\u0000"'), Step("b")) is Verdict.APPLIED
+    await suspend(store, claim, wait("go", store.now() + HOUR, b'{"ask":"May we?"}'), after=HOUR)
+    await signal(store, job, "go", b'{"yes":true}')
+    claim = await store.take()
+    assert claim.rows is not None
+    assert {row.name: row for row in claim.rows} == await rows(store, job)
+    assert sorted(row.name for row in claim.rows) == ["a", "b", "go"]
+    for outcome in (Snoozed(0), HandedBack(), Failed("boom", after=0)):
+        await store.finish(claim, outcome)
+        claim = await store.take()
+        assert (claim.id, claim.rows) == (job, None)
+
+
+@pytest.mark.spec("STEP-47")
+@pytest.mark.parametrize(
+    ("number", "size", "brought"),
+    [
+        (MOST_BROUGHT, 1, True),
+        (MOST_BROUGHT + 1, 1, False),
+        (2, LARGEST_BROUGHT // 2, True),
+        (2, LARGEST_BROUGHT // 2 + 1, False),
+    ],
+)
+async def test_a_claim_brings_few_and_small_rows(store: Store, number: int, size: int, *, brought: bool) -> None:
+    """Of a job with more none come: its run reads them."""
+    job = await store.add()
+    claim = await store.take()
+    await save(store, claim, *(Step(f"s{n}", value=b"1" * size) for n in range(number - 1)))
+    await suspend(store, claim, wait())
+    await signal(store, job, value=b"1" * size)
+    claim = await store.take()
+    assert (claim.rows is not None and len(claim.rows) == number) is brought
 
 
 @pytest.mark.spec("STEP-30")

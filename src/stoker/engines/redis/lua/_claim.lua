@@ -1,9 +1,9 @@
 -- Claim due jobs. ARGV from `at`: worker, number of the key of its lease set, how many in all; then for each queue the
 -- number of its keys, its name, and how many.
 -- Returns for each queue with claims {number of its keys, curve, cool-down count, jobs}. A job without a state is its
--- body alone (first attempt, token = now); another one is {body, state, last error, notes, status before}. A fifth value
--- means that the client has to ask again from this queue on: it has subqueues and this form of the script does not know
--- subqueues, or it has more of them to look at, or more jobs to hand out, than one script should.
+-- body alone (first attempt, token = now); another one is {body, state, last error, notes, status before, rows of a
+-- suspended one}. A fifth value means that the client has to ask again from this queue on: it has subqueues and this form
+-- of the script does not know subqueues, or it has more of them to look at, or more jobs to hand out, than one script should.
 
 -- A queue's rate and its tokens now (model.throttle.level); nil: it has no rate. `control.py` writes it first.
 local function bucket_of(stored)

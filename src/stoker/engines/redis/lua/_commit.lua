@@ -2,9 +2,10 @@
 -- many writes, each (command, key number, how many arguments, arguments…). Beside the server's commands there are WAKE,
 -- HOLD (token, id), LET_GO (token, id), LEAVE (waiting entry), UNEND (score, id) and GROUP (number of the key `groups`,
 -- change of total, done, dead and canceled, ids that join, queue of the first). On the key `steps`: STEP (id16 · name,
--- row), DROP_STEPS (id), COPY_STEPS (from id, to id, after). On the key `subqueue_entries`: JOIN
--- (queue, subqueue, limit, '1' if it sets the number, waiting entry), QUIT (queue, number of the key `wait`, subqueue,
--- waiting entry), FREE (queue, subqueue, id). All checks come before all writes.
+-- row), NEW_STEP (the same where a check says that there is none: `steps.flush` writes it with others), DROP_STEPS (id),
+-- COPY_STEPS (from id, to id, after). On the key `subqueue_entries`: JOIN (queue, subqueue, limit, '1' if it sets the
+-- number, waiting entry), QUIT (queue, number of the key `wait`, subqueue, waiting entry), FREE (queue, subqueue, id). All
+-- checks come before all writes.
 -- Kinds: '=' a hash field has this value, '^' its value begins with this, '-' a hash field is absent, 'w' a waiting entry exists, 'l' the same in a
 -- subqueue, given as queue · '/' · subqueue · '\0' · entry, or in the waiting set, whose key has the number that is the
 -- value, 'm' no job has this id.
@@ -64,6 +65,8 @@ local function written(at)
       count_group(key, agenda, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
     elseif command == 'STEP' then
       steps.put(ARGV[at], ARGV[at + 1])
+    elseif command == 'NEW_STEP' then
+      steps.add(ARGV[at], ARGV[at + 1])
     elseif command == 'DROP_STEPS' then
       steps.drop(ARGV[at])
     elseif command == 'COPY_STEPS' then

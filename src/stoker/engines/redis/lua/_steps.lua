@@ -11,9 +11,37 @@ end
 -- Suspended jobs of a queue, by their due time: the key beside that of its waiting set.
 function steps.suspended(wait) return (string.gsub(wait, '}:wait:', '}:suspended:', 1)) end
 
+function steps.timed(row)
+  return sub(row, 10, 17) == '\0\0\0\0\0\0\0\0' and sub(row, 1, 9) .. now8 .. sub(row, 18) or row
+end
+
+-- Rows that are not there yet, of a whole batch: they are written together.
+steps.new = {rows = {}, names = {}, asking = {}}
+function steps.flush()
+  local new = steps.new
+  if #new.rows == 0 then return end
+  call('HSET', steps.rows, unpack(new.rows))
+  call('ZADD', steps.names, unpack(new.names))
+  if #new.asking > 0 then call('ZADD', steps.asking, unpack(new.asking)) end
+  steps.new = {rows = {}, names = {}, asking = {}}
+end
+
+-- Store a row of a name that the job has none of.
+function steps.add(field, row)
+  local new = steps.new
+  local n, id, name, state = #new.rows, sub(field, 1, 16), sub(field, 17), sub(row, 1, 1)
+  new.rows[n + 1], new.rows[n + 2] = field, steps.timed(row)
+  new.names[n + 1], new.names[n + 2] = '0', id .. ((state == '2' or state == '3') and '\1' or '\0') .. name
+  if steps.asks(name, row) then
+    local a = #new.asking
+    new.asking[a + 1], new.asking[a + 2] = '0', field
+  end
+  if n >= 2000 then steps.flush() end
+end
+
 -- Store a row. `field`: id16 · name. One without a time is stored now.
 function steps.put(field, row)
-  if sub(row, 10, 17) == '\0\0\0\0\0\0\0\0' then row = sub(row, 1, 9) .. now8 .. sub(row, 18) end
+  row = steps.timed(row)
   local id, name, state = sub(field, 1, 16), sub(field, 17), sub(row, 1, 1)
   local open = state == '2' or state == '3'
   local new = call('HSET', steps.rows, field, row) == 1
@@ -26,10 +54,33 @@ function steps.put(field, row)
   end
 end
 
-function steps.members(id) return call('ZRANGEBYLEX', steps.names, '[' .. id, '(' .. id .. '\2') end
+-- The rows that the claim of a suspended job brings (model.steps.brought), as (name, row, …); false: they are to be read.
+-- A script reads only so many for all of its claims.
+steps.room = $BROUGHT_AT_ONCE$
+function steps.brought(id)
+  steps.flush()
+  local found = call('ZRANGEBYLEX', steps.names, '[' .. id .. '\0"', '(' .. id .. '\2', 'LIMIT', 0, $MOST_BROUGHT$ + 1)
+  if #found > math.min(steps.room, $MOST_BROUGHT$) then return false end
+  local rows, size = {}, 0
+  for i, member in ipairs(found) do
+    local name = sub(member, 18)
+    local row = call('HGET', steps.rows, id .. name)
+    size = size + math.max(0, #(row or '') - $STEP_SIZE$ - 1)
+    if not row or size > $LARGEST_BROUGHT$ then return false end
+    rows[i * 2 - 1], rows[i * 2] = name, row
+  end
+  steps.room = steps.room - #found
+  return rows
+end
+
+function steps.members(id)
+  steps.flush()
+  return call('ZRANGEBYLEX', steps.names, '[' .. id, '(' .. id .. '\2')
+end
 
 -- Remove the rows of a job. A store that has no rows at all is asked once for many jobs.
 function steps.drop(id)
+  steps.flush()
   if steps.some == nil then steps.some = call('EXISTS', steps.names) == 1 end
   local found = steps.some and steps.members(id) or {}
   for first = 1, #found, 1000 do

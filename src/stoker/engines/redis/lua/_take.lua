@@ -171,12 +171,13 @@ take = function(queue, name, batch, worker, mine, jobs)
           call('ZREM', UNSUCCESSFUL, 'a' .. id)
         end
         local before = r.status .. (r.token == 0 and '+' or '')  -- '+': never claimed
+        local rows = (r.settled == 's' or r.settled == 'S') and steps.brought(id)
         r.status, r.worker, r.cancel_requested, r.settled, r.tail = 'r', worker, '0', '-', ''
         r.token, r.attempts, r.started_at = math.max(now, r.token + 1), r.attempts + 1, now
         s, j = s + 2, j + 1
         set[s - 1], set[s] = id, write_state(r)
         hold(mine, pack('>I8', r.token), id)
-        jobs[j] = {body, set[s], call('HGET', LAST, id), call('HGET', NOTES, id), before}
+        jobs[j] = {body, set[s], call('HGET', LAST, id), call('HGET', NOTES, id), before, rows}
       else
         kind = body and names_of(body)
         count(name .. '/' .. (kind or '') .. '/' .. (state and sub(state, 1, 1) == 'a' and 'a' or 'p'), -1)

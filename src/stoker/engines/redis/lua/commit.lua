@@ -3,6 +3,7 @@
 -- failed.
 if not checked(2) then return reply({int(now), 0}) end
 written(after_checks(2))
+steps.flush()
 write_states()
 tick()
 return reply({counted_now(), 1, completed})

@@ -224,6 +224,9 @@ local function erase(s, errors)
   steps.drop(id)
 end
 
+-- By queue: when suspended jobs are due, and their ids.
+steps.sleeping = {}
+
 local function conclude(s)
   local id, t = s.id, s.traits
   local label, status, flags = t.label, t.status, t.flags
@@ -266,9 +269,9 @@ local function conclude(s)
     if r.scheduled_at <= now then
       wake(label.queue)
     elseif t.settled ~= status then
-      -- An entry counts until its time. Those whose time has come, and that a claim took, are removed by the next one.
-      call('ZREMRANGEBYSCORE', steps.suspended(WAIT(label.queue)), '-inf', int(now))
-      call('ZADD', steps.suspended(WAIT(label.queue)), int(r.scheduled_at), id)
+      local those = steps.sleeping[label.queue] or {}
+      steps.sleeping[label.queue] = those
+      those[#those + 1], those[#those + 2] = int(r.scheduled_at), id
     end
     put(id, write_state(r))
   else
@@ -301,6 +304,12 @@ if a > 0 then
     if one[3] then call('ZREM', q.order, kept(one[2], one[3])) end
   end
   for _, s in ipairs(rest) do conclude(s) end
+  steps.flush()
+  for queue, those in pairs(steps.sleeping) do
+    -- An entry counts until its time. Those whose time has come, and that a claim took, are removed by the next one.
+    call('ZREMRANGEBYSCORE', steps.suspended(WAIT(queue)), '-inf', int(now))
+    call('ZADD', steps.suspended(WAIT(queue)), unpack(those))
+  end
   for _, s in ipairs(results) do call('HSET', RESULTS, s.id, s.result) end
   if c > 0 then call('HSET', STATE, unpack(sets)) end
   for _, t in ipairs(all_traits) do

@@ -1,9 +1,17 @@
 -- with: _steps
--- What signals look at: the rows of a name, also its numbered ones, and all that are open or early. ARGV: now, then each
--- (id, name). Returns {now, for each (name, row, …)}; rows that are not open come without their values.
-local out = {}
-for i = 2, #ARGV, 2 do
+-- What signals look at: the rows of a name, also its numbered ones, and all that are open or early; and the queues of the
+-- jobs. ARGV: now, how many fields of a queue are wanted, these, then each (id, name). Returns {now, for each (name,
+-- row, …), for each queue {name, values of the fields}}; rows that are not open come without their values.
+local out, queues, seen, fields = {}, {}, {}, tonumber(ARGV[2])
+for i = 3 + fields, #ARGV, 2 do
   local id, name, rows = ARGV[i], ARGV[i + 1], {}
+  local body = body_of(id)
+  local _, queue = names_of(body or '')
+  if queue and not seen[queue] then
+    local wanted = {}
+    for k = 1, fields do wanted[k] = queue .. '/' .. ARGV[2 + k] end
+    seen[queue], queues[#queues + 1] = true, {queue, call('HMGET', QUEUES, unpack(wanted))}
+  end
   local found = call('ZRANGEBYLEX', steps.names, '[' .. id .. '\1', '(' .. id .. '\2')
   local used = id .. '\0' .. name
   found[#found + 1] = used
@@ -17,4 +25,4 @@ for i = 2, #ARGV, 2 do
   end
   out[#out + 1] = rows
 end
-return {int(now), out}
+return {int(now), out, queues}
