@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from stoker.admin import Admin, health
+from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.cli.command import stoker
 from stoker.engines.base import Feature, outbox_of
@@ -23,11 +23,13 @@ from stoker.model.job import Demand
 from stoker.model.outbox.cursor import Consumer
 from stoker.model.outbox.delivery import RetryLater
 from stoker.model.outbox.stream import Stream
-from stoker.model.time import HOUR, MINUTE
+from stoker.model.time import HOUR, MINUTE, SECOND
+from stoker.registry import mint
 from stoker.testing.clock import VirtualClock
 from stoker.testing.conformance.harness import Store
 from stoker.testing.conformance.outbox import Orders
 from stoker.testing.conformance.outbox_letters import PARK
+from stoker.worker.rollup import write_points
 from tests.harness.apps import make_engine
 from tests.harness.letters import letters
 
@@ -132,19 +134,21 @@ async def test_a_retry_storm(admin: Admin, app: Stoker, clock: VirtualClock) -> 
 
 
 @pytest.mark.spec("HEALTH-07")
-async def test_runs_are_judged_in_as_much_of_the_last_hour_as_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last minute alone where it has enough, else the longest time that has not too many."""
-    monkeypatch.setattr(health, "MOST_EVENTS", 15)
-    for ago, seen in (({5: 10, 0: 15}, 15), ({30: 6, 1: 9, 0: 5}, 14), ({40: 30}, 0), ({10: 4, 0: 1}, 5)):
-        clock = VirtualClock(HOUR)
-        engine = MemoryEngine(clock=clock)
-        await engine.open()
-        times = [clock() - minutes * MINUTE - 1 for minutes, n in ago.items() for _ in range(n)]
-        events = [Event(at, EventType.RETRIED, bytes([n]) * 16, "mail", "send") for n, at in enumerate(times)]
+async def test_runs_of_the_last_hour_are_judged_also_those_that_were_rolled_up(
+    admin: Admin, app: Stoker, clock: VirtualClock
+) -> None:
+    """Each run counts once: the last two minutes as events tell, the others as their points do."""
+    engine, start = await app.engine(), (clock() // HOUR + 1) * HOUR
+    for minutes, type_, n in ((63, 3, 40), (50, 0, 12), (2, 2, 6), (1, 1, 9), (0, 0, 4)):
+        clock.set(start + (63 - minutes) * MINUTE)
+        ended = (EventType.RETRIED, EventType.COMPLETED, EventType.FAILED, EventType.RETRIED)[type_]
+        events = [Event(clock() + 1, ended, mint(), "mail", "send") for _ in range(n)]
         await engine.timeline.record(events, now=clock())
-        runs = (await Admin(Stoker(engine)).health.situation(engine)).runs
-        assert runs.get("send", (0, 0)) == (0, seen), ago
-        await engine.close()
+        clock.advance(61)
+        await write_points(engine)
+    clock.set(start + 63 * MINUTE + 5 * SECOND)
+    assert (await admin.health.situation(engine)).runs == {"send": (9, 22)}
+    assert "22 of 31 runs of send" in (await the(admin, "retry storms")).read
 
 
 @pytest.mark.spec("HEALTH-07")

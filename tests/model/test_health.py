@@ -369,3 +369,39 @@ def test_checks_are_summed_up_by_verdict() -> None:
     found = [warning("a", "x", "", ""), warning("b", "x", "", ""), note("c", "x", ""), wrong("d", "x", "", "")]
     assert summary([*found, ok("e", "x"), ok("f", "x")]) == "6 checks: 1 wrong, 2 warnings, 1 note, 2 ok"
     assert summary([ok("e", "x")]) == "1 check: 1 ok"
+
+
+@pytest.mark.spec("HEALTH-05")
+def test_a_clock_behind_and_one_ahead_are_told_apart() -> None:
+    def told(apart: int) -> str:
+        return next(str(one) for one in jobs.judge(situation(apart=apart)) if one.name == "clock")
+
+    assert "ahead of" in told(10 * SECOND)
+    assert "behind" in told(-10 * SECOND)
+    assert "is this host's" in told(0)
+
+
+@pytest.mark.spec("HEALTH-04")
+def test_a_redis_says_whether_it_writes_its_log() -> None:
+    def told(**changes: Any) -> str:
+        return " ".join(map(str, redis.judge(RedisFacts(nodes=(replace(NODE, **changes),)))))
+
+    assert "append-only file on" in told()
+    assert "append-only file off" in told(aof=False)
+
+
+@pytest.mark.spec("HEALTH-04")
+@pytest.mark.parametrize(
+    ("used", "limit", "grade"),
+    [(90, 100, Grade.OK), (91, 100, Grade.WARNING), (100, 100, Grade.WRONG), (899, 1000, Grade.OK), (1, 0, Grade.OK)],
+)
+def test_memory_is_short_above_nine_tenths(used: int, limit: int, grade: Grade) -> None:
+    checks = redis.judge(RedisFacts(nodes=(replace(NODE, used=used, limit=limit),)))
+    assert [one.verdict for one in checks if one.name == "memory"] == [grade]
+
+
+@pytest.mark.spec("HEALTH-05")
+def test_the_count_of_misdated_jobs_says_when_there_may_be_more() -> None:
+    for more, begins in ((True, "at least 3 jobs"), (False, "3 jobs")):
+        checks = jobs.judge(situation(misdated=(Misdated("mail", 3, "job 1", HOUR, more),)))
+        assert [one.read.startswith(begins) for one in checks if one.name == "dates"] == [True]

@@ -153,11 +153,26 @@ def test_what_the_rules_of_errors_would_change_is_left_out() -> None:
 def test_health_says_which_keys_are_missing() -> None:
     assert health.judge([], []) == []
     assert [(one.name, one.verdict) for one in health.judge(["a"], ["a", "b"])] == [("seal", "ok")]
-    [found] = health.judge(["a", "b"], ["a"])
+    [found] = health.judge(["b", "a"], [])
     assert found.name == "seal"
-    assert (found.verdict, found.read) == ("note", "the store is sealed with key a, b; key b is not here")
+    assert (found.verdict, found.read) == ("note", "the store is sealed with keys a, b; keys a, b are not here")
+    [found] = health.judge(["a", "b"], ["a"])
+    assert (found.verdict, found.read) == ("warning", "the store is sealed with keys a, b; key b is not here")
+    assert found.remedy == "add key b to Seal(keys=...), behind the current one"
     [found] = health.judge(["a", "b"], ["b", "a"])
     assert (found.verdict, found.meaning) == ("note", "Records may still need key a: keep it.")
+
+
+@pytest.mark.spec("SEAL-18")
+def test_health_judges_the_newest_jobs() -> None:
+    [found] = health.judge(["a"], ["a"], health.Newest(9, closed=2))
+    assert (found.verdict, found.read) == ("warning", "of the newest 9 jobs 2 cannot be opened with key a")
+    [found] = health.judge(["b"], ["b", "a"], health.Newest(9, stale=1))
+    assert (found.verdict, found.remedy) == ("note", "stoker reseal")
+    assert found.read == "of the newest 9 jobs 1 are not sealed with the current key b"
+    [found] = health.judge(["a", "b"], ["b", "a"], health.Newest(9, stale=9))
+    assert found.meaning == "Records may still need key a: keep it."
+    assert [one.verdict for one in health.judge(["a"], ["a"], health.Newest(9))] == ["ok"]
 
 
 @pytest.mark.spec("SEAL-09")

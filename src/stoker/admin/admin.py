@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -55,7 +55,6 @@ class Stats(msgspec.Struct, frozen=True):
     dead: int
 
 
-@runtime_checkable
 class Operators(Protocol):
     """What the command line and the dashboard need of an admin: give them another object with these to change it."""
 
@@ -89,6 +88,17 @@ class Operators(Protocol):
     async def describe(self) -> Description:
         """What the store is."""
         ...
+
+
+_MEMBERS = sorted(name for name in {**Operators.__annotations__, **vars(Operators)} if not name.startswith("_"))
+
+
+def lacking(found: object) -> list[str]:
+    """What an object lacks of an admin.
+
+    Since Python 3.12 `isinstance` with a protocol would overlook what `__getattr__` answers.
+    """
+    return [name for name in _MEMBERS if not hasattr(found, name)]
 
 
 N = TypeVar("N", bound=Noun)

@@ -95,7 +95,8 @@ async def read_deaths(engine: Engine, census: Census, redact: Redaction) -> tupl
         calls += 1
         if worst is not None and 2 * known >= times > len(dead):
             jobs = min(times, all_dead)
-            error, kind = redact.text(worst.error), listed(worst.kinds)
+            line = next((one.error for one in error_groups(dead) if one.id == worst.id), worst.error)
+            error, kind = redact.text(line), listed(worst.kinds)
             return Deaths(jobs, times, max(day, times), False, min(same, jobs), error, kind, about=True), calls
     while page.cursor is not None and len(dead) < MOST_COUNTED:
         query = msgspec.structs.replace(query, cursor=page.cursor, limit=LARGEST_PAGE)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from msgspec.structs import replace
 
 from stoker.admin import attention, documents
 from stoker.admin.context import Noun
 from stoker.engines.base import CORRUPT, Description, Engine
+from stoker.engines.sealed.engine import seal_of
 from stoker.event_buffer import wall
 from stoker.model import humanize, ids
 from stoker.model.errors import (
@@ -24,8 +27,9 @@ from stoker.model.errors import (
     SchemaMismatch,
     shown,
 )
-from stoker.model.events import Event, EventType, Window
+from stoker.model.events import EventType
 from stoker.model.findings import LONGEST_ACKNOWLEDGED, LONGEST_REASON, Acknowledgement, Finding, findings
+from stoker.model.findings import Situation as Work
 from stoker.model.health import jobs, postgres, redis, seal, sqlite, transport
 from stoker.model.health.check import Check, note, ok, warning, wrong
 from stoker.model.health.facts import MOST_NAMED, Facts
@@ -33,11 +37,11 @@ from stoker.model.health.jobs import Misdated, Overdue, Situation
 from stoker.model.job import Job, Status
 from stoker.model.query import LARGEST_PAGE, Order, Query
 from stoker.model.schedule import is_unreadable
+from stoker.model.stats import of_kind
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant, Seconds, Span, span
 
-RUNS_OF: Span = HOUR
-MOST_EVENTS = 10_000
-"""Events that are read to find retry storms; where there are more, a shorter window is read."""
+_ENDS: Final = {of_kind(type_): type_ for type_ in (EventType.COMPLETED, EventType.FAILED, EventType.RETRIED)}
+"""Metrics of kinds that count runs that ended, by what ended them."""
 
 SLACK: Span = 5 * SECOND
 """A worker gets so long to stop a run that is beyond its limit."""
@@ -51,11 +55,7 @@ class HealthAdmin(Noun):
 
     async def findings(self) -> list[Finding]:
         """What needs a person now, in the order in which to look; what was acknowledged is plain."""
-        engine = await self._context.engine()
-        presences, queues = await engine.control.workers(), await engine.control.queues()
-        census = await engine.operator.census()
-        found = await attention.situation(engine, self._context.app, self._context.redact, census, queues, presences)
-        return findings(found)
+        return findings(await self._work(await self._context.engine()))
 
     async def acknowledge(self, finding: str, *, reason: str, for_: Seconds = 86_400) -> Finding:
         """Say that a finding is known, and why it may stay so long, a day at most; returns it as it is shown then.
@@ -108,50 +108,64 @@ class HealthAdmin(Noun):
             if one.until <= now:
                 await documents.put_acknowledgement(engine, one.finding, one, None)
 
-    async def check(self) -> list[Check]:
+    async def check(self, work: Work | None = None) -> list[Check]:
         """Every check with what was read, its verdict, what it means and what mends it.
 
-        A store that cannot be opened is one check, and wrong. Nothing is changed.
+        A store that cannot be opened is one check, and wrong. Nothing is changed. `work` is what findings are made
+        from, for a caller that has just read it.
         """
         try:
             engine = await self._context.app.engine()
-            return await self._examined(engine)
+            return await self._examined(engine, work)
         except EngineError as error:
             return [_unusable(self._context.app.root().where, error)]
 
-    async def _examined(self, engine: Engine) -> list[Check]:
-        facts, description = await engine.diagnose(), await engine.describe()
+    async def _examined(self, engine: Engine, work: Work | None) -> list[Check]:
+        # At once: a server counts what is stored while another of its processes answers what is judged.
+        facts, description, given, aside = await asyncio.gather(
+            engine.diagnose(), engine.describe(), self.situation(engine, work), _set_aside(engine)
+        )
         unreadable = [one for one in await engine.schedules.read() if is_unreadable(one)]
-        damaged = dict.fromkeys((*facts.damaged, *await _set_aside(engine)))
+        damaged = dict.fromkeys((*facts.damaged, *aside))
         damaged |= dict.fromkeys(f"schedule {one.name} never fires: {one.last_error}" for one in unreadable)
         facts = replace(facts, damaged=tuple(damaged))
         return [
             await _schema(engine),
             *_store(facts, description),
             *(() if facts.transport is None else (transport.judge(facts.transport),)),
-            *seal.judge(await documents.seals(engine), () if (own := self._context.app.seal) is None else own.keys),
+            *await self._sealed(engine),
             *jobs.judge_damage(facts),
             *jobs.judge_counts(facts),
-            *jobs.judge(await self.situation(engine)),
+            *jobs.judge(given),
         ]
 
-    async def situation(self, engine: Engine) -> Situation:
+    async def _sealed(self, engine: Engine) -> list[Check]:
+        named, sealing = await documents.seals(engine), seal_of(engine)
+        if sealing is None:
+            return seal.judge(named, ())
+        return seal.judge(named, sealing.values.seal.keys, await sealing.operator.newest())
+
+    async def situation(self, engine: Engine, work: Work | None = None) -> Situation:
         """What all engines are judged by."""
         before = wall()
         now = await engine.now()
         after = wall()
-        presences = await engine.control.workers()
-        census, queues = await engine.operator.census(), await engine.control.queues()
+        work = await self._work(engine) if work is None else work
         return Situation(
-            work=await attention.situation(engine, self._context.app, self._context.redact, census, queues, presences),
+            work=work,
             apart=now - (before + after) // 2,
             unsure=(after - before) // 2 + SECOND // 2,
             overdue=await self._overdue(engine, now),
             misdated=await _misdated(engine, now),
             runs=await _runs(engine, now),
-            lost={one.worker: one.dropped for one in presences},
+            lost={one.worker: one.dropped for one in work.presences},
             budgets=await engine.control.budgets(),
         )
+
+    async def _work(self, engine: Engine) -> Work:
+        presences, queues = await engine.control.workers(), await engine.control.queues()
+        census = await engine.operator.census()
+        return await attention.situation(engine, self._context.app, self._context.redact, census, queues, presences)
 
     async def _overdue(self, engine: Engine, now: Instant) -> list[Overdue]:
         """Running jobs beyond their limit, of the thousand that run longest."""
@@ -239,28 +253,25 @@ def _unusable(where: str, error: EngineError) -> Check:
 
 
 async def _runs(engine: Engine, now: Instant) -> dict[str, tuple[int, int]]:
-    """Runs that succeeded and that failed, by kind, in the last hour or in as much of it as is read."""
+    """Runs that succeeded and that failed, by kind, in the last hour.
 
-    async def read(window: Span) -> list[Event]:
-        return await engine.timeline.events(Window(now - window, now + 1, limit=MOST_EVENTS))
-
-    # The last minute tells how many minutes can be read, and is enough where no more can.
-    latest = events = await read(MINUTE)
-    window = min(RUNS_OF, MINUTE * MOST_EVENTS // max(len(latest), 1))
-    while window > MINUTE:
-        events = await read(window)
-        if len(events) < MOST_EVENTS:
-            break
-        window //= 8
-    else:
-        events = latest
-    ended = Counter((event.kind, event.type) for event in events)
-    kinds = {event.kind for event in events}
+    The running minute and the one before, which may not be counted yet, are read from events, and the others from
+    points: those of the busiest kinds of each minute.
+    """
+    recent = now // MINUTE * MINUTE - MINUTE
+    since = recent - HOUR + MINUTE
+    ended = Counter[tuple[str, EventType]]()
+    for one in await engine.timeline.event_counts(recent, now + 1):
+        ended[one.kind, one.type] += one.n
+    points = await engine.timeline.points(since, recent - 1, tuple(_ENDS), width=HOUR)
+    for point in points:
+        ended[point.queue, _ENDS[point.metric]] += point.count
 
     def count(kind: str, *types: EventType) -> int:
         return sum(ended[kind, type_] for type_ in types)
 
     both = {
-        kind: (count(kind, EventType.COMPLETED), count(kind, EventType.FAILED, EventType.RETRIED)) for kind in kinds
+        kind: (count(kind, EventType.COMPLETED), count(kind, EventType.FAILED, EventType.RETRIED))
+        for kind in {kind for kind, _ in ended}
     }
     return {kind: pair for kind, pair in both.items() if any(pair)}

@@ -33,6 +33,8 @@ _REASON = re.compile(rf'{CLOSED}([^"]*)')
 _KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 _USE = re.compile(r"#[1-9][0-9]*$")
 _JSON_MARK = f'"{MARK}'.encode()
+JSON_CLOSED: Final = f'"{CLOSED}'.encode()
+"""How JSON begins that stands for a value that could not be opened."""
 
 
 class Envelope(NamedTuple):

@@ -133,6 +133,38 @@ async def test_a_rotation_that_was_stopped_goes_on_and_leaves_what_it_cannot_ope
         await other.close()
 
 
+@pytest.mark.spec("SEAL-18")
+async def test_the_doctor_names_what_a_process_with_another_key_still_stores() -> None:
+    """After a reseal: with the older key, with none, and with another key under the current id."""
+
+    async def enqueued(by: Stoker) -> None:
+        by.declare("echo")
+        await by.enqueue(by.draft("echo", ["x"]))
+
+    async def told(by: Stoker) -> list[tuple[str, str]]:
+        checks = await Admin(by).health.check()
+        return [(one.verdict, one.read.partition(" jobs ")[2]) for one in checks if one.name == "seal"]
+
+    async with Stoker("memory://", seal=BOTH) as jobs:
+        inner = (await jobs.engine()).inner  # type: ignore[attr-defined]
+        older, plain = jobs.with_engine(sealed(inner.for_loop(), OLD)), jobs.with_engine(inner.for_loop())
+        await enqueued(older)
+        operations = Admin(jobs).operations
+        await operations.finish((await operations.start_reseal()).id)
+        assert await told(jobs) == [("ok", "")]
+        for late in (older, plain):
+            await enqueued(late)
+        assert await told(jobs) == [("note", "2 are not sealed with the current key new")]
+        wrong = jobs.with_engine(sealed(inner.for_loop(), Seal({"new": bytes(32)})))
+        assert await told(wrong) == [("warning", "2 cannot be opened with key new")]
+        await enqueued(jobs)
+        assert await told(wrong) == [("warning", "3 cannot be opened with key new")]
+        await operations.finish((await operations.start_reseal()).id)
+        assert await told(jobs) == [("ok", "")]
+        for one in (older, plain, wrong):
+            await one.close()
+
+
 @pytest.mark.spec("SEAL-14")
 async def test_an_app_without_keys_cannot_reseal() -> None:
     async with Stoker("memory://") as jobs:

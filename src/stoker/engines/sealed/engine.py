@@ -22,6 +22,7 @@ from stoker.model.errors import EngineBusy, EngineReadOnly, EngineRefused, Inval
 from stoker.model.events import Event, Point
 from stoker.model.filter import InvalidFilter
 from stoker.model.groups import Closing, Group
+from stoker.model.health.seal import Newest
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Demand, Draft, Job, Note, Receipt, Renewal, Settled, Settlement, Verdict
 from stoker.model.kept import Kept, Part
@@ -140,6 +141,17 @@ class SealedOperator(Facet):
             tally = await self._inner.alter(Selection(tuple(job.id for job in old)), change)
         now = len(page.jobs) - closed - tally.missing
         return Tally(changed=now, blocked=closed, missing=tally.missing), page.cursor
+
+    async def newest(self, limit: int = 100) -> Newest:
+        """How the newest jobs are sealed: a program with another key, or with none, may still store some."""
+        page: Page = await self._inner.find(Query(limit=limit))
+        jobs = [job for job in await self._inner.get([one.id for one in page.jobs]) if job is not None]
+        opened = map(self._values.open_job, jobs)
+        return Newest(
+            len(jobs),
+            stale=sum(self._values.resealed(job) is not None for job in jobs),
+            closed=sum(why_closed(job.payload) is not None or why_closed(job.result) is not None for job in opened),
+        )
 
     async def reseal_kept(self, part: Part, after: str | None, limit: int) -> tuple[Tally, str | None]:
         """Seal the values of a page of a part with the current key; returns where the next page begins."""

@@ -28,8 +28,8 @@ async def check_up(visit: RequestContext) -> tuple[CheckUp, bool]:
     """The check-up of the last minute, and whether it was made for this visit."""
 
     async def examine() -> CheckUp:
-        engine = await visit.board.store.engine()
-        checks = await visit.admin.health.check()
+        engine, hub = await visit.board.store.engine(), visit.board.hub
+        checks = await visit.admin.health.check(hub.situation(await hub.reading()))
         return CheckUp(await engine.now(), checks, await engine.describe())
 
     return await visit.board.check_ups.look(examine)
