@@ -559,6 +559,23 @@ async def test_a_producer_without_a_worker_writes_its_events_by_itself() -> None
         assert len(await (await app.engine()).timeline.events(Window(0, 1 << 60))) == 2
 
 
+@pytest.mark.spec("BUFFER-10")
+async def test_a_producer_in_a_hurry_drops_no_events() -> None:
+    app = Stoker(MemoryEngine(), event_flush=3600, event_buffer=1_000, event_chunk=100)
+
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        for _ in range(20):
+            await app.enqueue_many([work.draft() for _ in range(500)])
+            async with asyncio.timeout(PATIENCE):
+                while app.timeline:
+                    await asyncio.sleep(0)
+        assert app.timeline is not None
+        assert app.timeline.lost == 0
+
+
 class Deaf(Double):
     error: Exception = EngineUnavailable("no answer.")
 

@@ -361,9 +361,9 @@ class Context:
         if text is not None or data is not None:
             shown = None if text is None else text_of(text, LONGEST_LINE)
             told = encode_value([fraction, shown, data], (data,), f"progress of {self.kind}", LARGEST_EMITTED)
-        self.runtime.note(self.claim, float(fraction), ())
         if told:
             self._emit(What.PROGRESS, told)
+        self.runtime.note(self.claim, float(fraction), ())  # last: what is written with it has been emitted
 
     def emit(self, value: Any) -> None:
         """Send a value to those who watch the job: `async for event in handle.watch()`. Works in threads and processes.

@@ -69,11 +69,18 @@ class LoopEngine:
             await self.engine.close()
 
     def flush_soon(self, buffer: EventBuffer, after: float) -> None:
-        """Flush the event buffer within `after` seconds."""
-        if self._timer is None:
+        """Flush the event buffer within `after` seconds; at once if it is crowded and the last flush went well."""
+        if self._flushing is not None:
+            return  # its end looks again
+        if buffer.crowded and not self._warned:
+            self._begin(buffer, after)
+        elif self._timer is None:
             self._timer = self.loop.call_later(after, self._begin, buffer, after)
 
     def _begin(self, buffer: EventBuffer, after: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._flushing = self.loop.create_task(self._flush(buffer, after), name="stoker-events")
 
     async def _flush(self, buffer: EventBuffer, after: float) -> None:
@@ -85,7 +92,7 @@ class LoopEngine:
             level = logging.DEBUG if self._warned else logging.WARNING  # warn once until a flush works again
             logger.log(level, "events could not be written to the timeline: %s Trying again.", sentence(error))
             self._warned = True
-        self._timer = self._flushing = None
+        self._flushing = None
         if self.is_open and len(buffer):
             self.flush_soon(buffer, after)
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from stoker.model.budgets import Spend, address, asked_of
 from stoker.model.errors import AWAY, InvalidInput, StokerError, sentence
 from stoker.model.outcome import Held, OutOfTokens
+from stoker.model.throttle import HIGHEST_RATE
 from stoker.model.time import SECOND
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ class Reservation:
             if measure not in self._spend.asked:
                 reserved = ", ".join(name or "a number" for name in self._spend.asked)
                 raise InvalidInput(f"used({measure or 'n'})", actual, f"was not reserved; this block took {reserved}")
-            if isinstance(actual, bool) or not isinstance(actual, int | float) or not 0 <= actual < float("inf"):
-                raise InvalidInput(f"used({measure or 'n'})", actual, "must be a number, at least 0")
+            if isinstance(actual, bool) or not isinstance(actual, int | float) or not 0 <= actual <= HIGHEST_RATE:
+                why = f"must be a number, at least 0 and at most {HIGHEST_RATE:,}"
+                raise InvalidInput(f"used({measure or 'n'})", actual, why)
             self._used[measure] = actual
 
     async def __aenter__(self) -> Self:

@@ -8,10 +8,10 @@ are those of the record, and a watcher that comes back is told how they are now.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -22,17 +22,19 @@ from stoker.model.errors import InvalidArgument
 from stoker.model.job import FINISHED, Job, Status
 from stoker.model.redact import EVERYTHING_SHOWN, Redaction
 from stoker.model.steps import Step
-from stoker.model.time import SECOND, Instant, moment
+from stoker.model.time import moment
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
     from stoker.engines.base import Engine
 
+T = TypeVar("T")
+
 FIRST_PAUSE, LAST_PAUSE = 0.1, 1.0
 """Seconds between two readings without news; each pause is twice the one before."""
 
-RECALLED, WRITTEN_WITHIN = 100, 3 * SECOND
-"""Of so many values a watcher that comes back recalls the progress; after so long the record has it, too."""
+RECALLED = 100
+"""Of so many values a watcher that comes back recalls the progress."""
 
 QUIET = 15.0
 """Seconds after which a stream without news says that it lives."""
@@ -106,14 +108,11 @@ class _Watcher:
 
     def __init__(self, job: ids.JobId, after: int | str | None, redact: Redaction) -> None:
         self.place = Place.read(after)
-        self._after = after
         self._job = job
         self._redact = redact
-        self._first = True
         self._log: tuple[str, ...] | None = None
         self._state: tuple[Status, int] | None = None
         self._noted: float | None = None  # the record's progress
-        self._fraction: float | None = None  # the progress that was told last
         self._ahead: list[float | None] = []  # progress told with a text, which the record has not reached yet
 
     async def look(self, engine: Engine) -> list[News]:
@@ -121,40 +120,36 @@ class _Watcher:
         [found] = await engine.operator.get([self._job])
         if found is None:
             raise await not_found(engine, self._job)
-        n, back = self.place.n, self._first and self.place.n > 0
+        n, back = self.place.n, self._state is None and self.place.n > 0
         rows = await engine.steps.emitted(self._job, max(n - RECALLED, 0) if back else n)
         if back:
-            self._recall(rows, found, await engine.now())
-        self._first = False
+            self._recall(rows, found)
         runs = found.status is Status.RUNNING
         before = self._changed(found) if runs else []
         values = [event for entry in entries_of(rows, n) for event in self._value(entry)]
-        values += self._unread(max((row.until or 0 for row in rows), default=0))
+        values += self._missed(max((row.until or 0 for row in rows), default=0))  # sealed with a key that is not here
         rest = [*self._logged(found), *self._progressed(found, values)]
         return [*before, *values, *rest, *(() if runs else self._changed(found))]
 
-    def _recall(self, rows: list[Step], found: Job, now: Instant) -> None:
-        """Take note of the progress that a watcher which comes back was told just now: the record may be behind it."""
+    def _recall(self, rows: list[Step], found: Job) -> None:
+        """Take note of the progress that a watcher which comes back was told: the record may be behind it."""
         n = self.place.n
         if all((row.until or 0) < n for row in rows):  # the last page stays for ever, so the number was never told
             raise InvalidArgument(
-                "after", self._after, f"must be a number that job {ids.text(self._job)} has told; without it, all comes"
+                "after", n, f"must be a number that job {ids.text(self._job)} has told; without it, all comes"
             )
         for entry in entries_of(rows, 0):
-            late = entry.attempt == found.attempts and entry.at > now - WRITTEN_WITHIN
-            if entry.n <= n and late and entry.what is What.PROGRESS:
-                self._fraction, *_ = msgspec.json.decode(entry.body)
-                self._ahead.append(self._fraction)
+            if entry.n <= n and entry.what is What.PROGRESS:
+                self._ahead.append(msgspec.json.decode(entry.body)[0])
                 self._noted = found.progress
 
     def _value(self, entry: Entry) -> list[News]:
-        missed, self.place = entry.n - self.place.n - 1, self.place.at(entry.n)
-        gone: list[News] = [Missed(cursor=self.place.at(entry.n - 1).text, count=missed)] if missed else []
-        return [*gone, told(entry, self._redact, self.place.text)]
+        missed, self.place = self._missed(entry.n - 1), self.place._replace(n=entry.n)
+        return [*missed, told(entry, self._redact, self.place.text)]
 
-    def _unread(self, last: int) -> list[News]:
-        """What no value told up to the last number: pages sealed with a key that is not here."""
-        missed, self.place = last - self.place.n, self.place.at(max(last, self.place.n))
+    def _missed(self, last: int) -> list[News]:
+        """What no value told up to a number."""
+        missed, self.place = last - self.place.n, self.place._replace(n=max(last, self.place.n))
         return [Missed(cursor=self.place.text, count=missed)] if missed > 0 else []
 
     def _logged(self, found: Job) -> list[News]:
@@ -167,21 +162,14 @@ class _Watcher:
         return [Logged(cursor=self.place.text, lines=tuple(map(self._redact.text, lines)))]
 
     def _progressed(self, found: Job, values: list[News]) -> list[News]:
-        """The record's progress, unless it is behind what was told: a worker writes it about once a second."""
-        for event in values:
-            if isinstance(event, Progressed):
-                self._ahead.append(event.fraction)
-                self._fraction = event.fraction
+        """The record's progress, unless it was told with its text: a worker writes it about once a second."""
+        self._ahead += [event.fraction for event in values if isinstance(event, Progressed)]
         before, self._noted = self._noted, found.progress
         if found.progress is None or found.progress == before:
             return []
         if found.progress in self._ahead:
             del self._ahead[: self._ahead.index(found.progress) + 1]
-            if self._ahead:
-                return []
-        if found.progress == self._fraction:
             return []
-        self._fraction = found.progress
         return [Progressed(cursor=self.place.text, fraction=found.progress, attempt=found.attempts)]
 
     def _changed(self, found: Job) -> list[News]:
@@ -189,8 +177,7 @@ class _Watcher:
         if self._state == before:
             return []
         ended = found.status in FINISHED
-        if ended:
-            self.place = self.place.end()
+        self.place = self.place._replace(ended=ended)
         error = None if found.last_error is None else self._redact.text(found.last_error)
         cursor = self.place.text
         return [Changed(cursor=cursor, status=found.status, attempt=found.attempts, ended=ended, error=error)]
@@ -215,32 +202,28 @@ async def watch(
             yield None
 
 
-async def frames(events: AsyncGenerator[News | None, None]) -> AsyncGenerator[str, None]:
-    """Events as server-sent events; a comment now and then shows that the stream lives."""
-    async with aclosing(events):
-        last = time.monotonic()
-        async for event in events:
-            if event is not None:
-                yield frame(event)
-            elif time.monotonic() - last > QUIET:
-                yield ": still here\n\n"
-            else:
-                continue
-            last = time.monotonic()
-
-
 async def streamed(events: AsyncGenerator[News | None, None]) -> AsyncGenerator[str, None]:
-    """The frames of events, of which the first has come: what is refused is refused before a response begins."""
-    found = frames(events)
-    first = await anext(found, "")
+    """Events as server-sent events, with a comment now and then that shows that the stream lives.
 
-    async def following() -> AsyncGenerator[str, None]:
-        async with aclosing(found):
-            yield first
-            async for one in found:
-                yield one
+    The first event has come: what is refused is refused before a response begins.
+    """
+    first = await anext(events, None)
 
-    return following()
+    async def frames() -> AsyncGenerator[str, None]:
+        last = time.monotonic()
+        async with aclosing(events):
+            if first is not None:
+                yield frame(first)
+            async for event in events:
+                if event is not None:
+                    yield frame(event)
+                elif time.monotonic() - last > QUIET:
+                    yield ": still here\n\n"
+                else:
+                    continue
+                last = time.monotonic()
+
+    return frames()
 
 
 def frame(event: News) -> str:
@@ -263,19 +246,11 @@ def over(after: str | None) -> bool:
     return Place.read(after).ended
 
 
-def in_turn(app: Stoker, events: AsyncIterator[Any]) -> Generator[Any, None, None]:
-    """An asynchronous iterator for code without a loop."""
-    end = object()
-
-    async def following() -> Any:
-        return await anext(events, end)
-
-    async def close() -> None:
-        if isinstance(events, AsyncGenerator):
-            await events.aclose()
-
+def in_turn(app: Stoker, events: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+    """An asynchronous generator for code without a loop."""
+    end, instead = object(), "`async for event in handle.watch()`"
     try:
-        while (event := app.run(following(), instead="`async for event in handle.watch()`")) is not end:
-            yield event
+        while (event := app.run(anext(events, end), instead=instead)) is not end:
+            yield cast("T", event)
     finally:
-        app.run(close(), instead="`async for event in handle.watch()`")
+        app.run(events.aclose(), instead=instead)

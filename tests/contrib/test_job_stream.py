@@ -8,6 +8,7 @@ from typing import Any
 
 import flask
 import pytest
+from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.http import StreamingHttpResponse
 from django.test import AsyncRequestFactory, RequestFactory
@@ -111,7 +112,7 @@ def test_django(tmp_path: Path) -> None:
             return b"".join([part async for part in answer]).decode()
 
         async def follow() -> None:
-            answer = await asyncio.to_thread(django_contrib.job_stream, request, handle)
+            answer = await sync_to_async(django_contrib.job_stream)(request, handle)  # as Django calls a plain view
             assert names(await read(answer)) == SEEN
             assert names(await read(await django_contrib.ajob_stream(request, handle))) == SEEN
             assert (await django_contrib.ajob_stream(request, jobs.handle(UNKNOWN))).status_code == 404

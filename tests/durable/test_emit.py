@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from stoker import (
@@ -23,7 +24,9 @@ from stoker import (
     current,
 )
 from stoker.engines.base import Feature
+from stoker.model.emitted import entries_of
 from stoker.model.errors import EngineUnavailable
+from stoker.model.job import Note
 from stoker.model.steps import Save
 from stoker.testing import TestKit
 from stoker.testing.clock import VirtualClock
@@ -31,6 +34,7 @@ from stoker.watching import Changed, Emitted, Logged, Missed, News, Progressed
 from tests.durable import flows
 from tests.durable.test_processes import url as url  # noqa: PLC0414 - a fixture
 from tests.harness.apps import PATIENCE, drain
+from tests.harness.calls import replace
 
 IN_MEMORY = pytest.mark.parametrize("new_engine", ["memory"], indirect=True)
 UNKNOWN = "01900000-0000-7000-8000-000000000000"
@@ -154,6 +158,43 @@ async def test_a_watcher_that_comes_back_is_not_told_an_older_fraction(jobs: Sto
                 if isinstance(news, Emitted):
                     back.set()
     assert [one.fraction for one in seen if isinstance(one, Progressed)] in ([0.8], [0.6, 0.8])
+
+
+@IN_MEMORY
+@pytest.mark.spec("WATCH-18")
+async def test_the_record_is_never_ahead_of_what_was_emitted(jobs: Stoker) -> None:
+    """Else a watcher would be told the record's fraction, and then the older ones that come behind it."""
+    noted: list[float] = []
+    early: list[float] = []
+
+    def around(name: str, note: Any) -> Any:
+        async def after_a_look(notes: list[Note], **more: Any) -> Any:
+            for one in notes:
+                rows = await engine.steps.emitted(one.id)
+                told = [msgspec.json.decode(entry.body)[0] for entry in entries_of(rows, 0)]
+                assert one.progress is not None
+                (noted if one.progress in told else early).append(one.progress)
+            return await note(notes, **more)
+
+        return after_a_look
+
+    @jobs.task
+    async def climb() -> None:
+        for n in range(1, 101):
+            current().progress(n / 100, f"at {n}")
+            while n % 50 == 0 and n / 100 not in (noted + early):
+                await asyncio.sleep(0)
+        current().progress(1, "done")
+
+    engine = await jobs.engine()
+    replace(engine, ["note"], around)
+    async with Worker(jobs, poll=0.02) as worker:
+        job = await climb.enqueue()
+        while not (await job.refresh()).finished_at:
+            await worker.progress.write()
+            await asyncio.sleep(0)
+    assert early == []
+    assert noted[-1] == 1
 
 
 @pytest.mark.spec("WATCH-02")

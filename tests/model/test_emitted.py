@@ -183,7 +183,13 @@ def test_a_copy_of_a_job_has_emitted_nothing() -> None:
 @pytest.mark.spec("EMIT-08")
 def test_places_are_read_back() -> None:
     log = ("one", "two")
-    for place in (Place(), Place(57), Place(57).logged(log), Place(57).logged(log).at(60).end(), Place(1).end()):
+    for place in (
+        Place(),
+        Place(57),
+        Place(57).logged(log),
+        Place(60, *Place().logged(log)[1:3], ended=True),
+        Place(1, ended=True),
+    ):
         assert Place.read(place.text) == place
     assert Place.read(None) == Place()
     assert Place.read(12) == Place(12)
@@ -204,3 +210,14 @@ def test_lines_of_the_log_behind_a_place() -> None:
     assert lines_behind(("t",), ("t", "t")) == ("t",)
     assert lines_behind(("a", "b", "c"), ("b", "c", "d")) == ("d",)
     assert lines_behind(("a", "b"), ("x",)) == ("x",)
+
+
+@pytest.mark.spec("EMIT-01")
+def test_a_page_that_cannot_be_read_hides_no_other() -> None:
+    rows, ring = Rows(), ring_of()
+    ring.add(value(1))
+    rows.write(ring)
+    whole = entries_of(rows.pages, 0)
+    broken = replace(rows.pages[0], name=SLOTS[1], value=b"\xff", until=0)
+    assert [one.n for one in whole] == [1]
+    assert entries_of([broken, *rows.pages], 0) == whole

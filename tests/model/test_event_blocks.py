@@ -234,3 +234,19 @@ def test_latencies_are_listed_latest_first() -> None:
 def test_a_block_that_cannot_be_read_is_an_error(body: bytes) -> None:
     with pytest.raises(CorruptRecord, match="a block of events cannot be read"):
         list(unpack(StoredBlock(1, 0, 0, body), ALL, {}))
+
+
+@pytest.mark.spec("TIMELINE-19")
+def test_blocks_of_before_count_their_times_from_the_first_event() -> None:
+    completed = event(START + 9, EventType.COMPLETED, job=3, duration=4, total=5)
+    given_ = [event(START), event(START + 7, job=2), completed]
+    block = one(*given_)
+    body = msgspec.msgpack.decode(block.body)
+    assert body.pop() is True
+    assert body[3] == [0, 7, 2]
+    body[3] = [0, 7, 9]
+    old = msgspec.structs.replace(block, body=msgspec.msgpack.encode(body))
+    assert list(unpack(old, ALL, {})) == list(unpack(block, ALL, {})) == given_
+    found = EventList(ALL, latest=True)
+    found.add(old)
+    assert found.latencies() == [Latency("q", START + 9, 4, 5, "work")]

@@ -28,7 +28,7 @@ from stoker.engines.postgres import PostgresEngine
 from stoker.engines.sqlite import SqliteEngine
 from stoker.job_participant import JobParticipant
 from stoker.model.chunk import Chunk
-from stoker.model.errors import EngineRefused
+from stoker.model.errors import EngineRefused, LostClaim
 from stoker.model.job import Status
 from stoker.model.retry import Fixed
 from stoker.outbox import Outbox
@@ -201,6 +201,34 @@ async def test_an_async_handler_with_every_handle(shop: Shop, store: str, name: 
     engine: Any = await shop.jobs.engine()
     [state] = await engine.outbox.streams(["orders"])
     assert sum(state.last) == 5
+    await shop.jobs.close()
+
+
+@pytest.mark.spec("BLOCK-02")
+@pytest.mark.parametrize(("store", "name"), [one for one in handles(ASYNC) if "postgres" in one.id])
+async def test_a_claim_that_is_lost_inside_rolls_the_users_handle_back(shop: Shop, store: str, name: str) -> None:
+    """Another worker took the job over while the block was open: nothing that the handler wrote is committed."""
+    begin = ASYNC[store][name](shop.site)
+    blocks: list[asyncio.Task[None]] = []
+
+    async def block() -> None:
+        jobs = (await shop.jobs.engine()).jobs
+        async with current().transaction(begin) as handle:
+            await execute(handle, "insert into effects values (1)")
+            await jobs.renew("thief", [], first=True)
+            assert await jobs.reap("thief", 10, dead=[current().worker])
+
+    @shop.jobs.task
+    async def charge() -> None:
+        blocks.append(asyncio.ensure_future(block()))
+        await asyncio.shield(blocks[0])  # a worker that notices the loss first stops the handler, not the block
+
+    job = await charge.enqueue()
+    await drain(shop.jobs)
+    with pytest.raises(LostClaim):
+        await blocks[0]
+    record = await job.refresh()
+    assert (record.status, record.worker, shop.effects()) == (Status.RUNNING, "thief", [])
     await shop.jobs.close()
 
 

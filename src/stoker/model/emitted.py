@@ -121,21 +121,18 @@ class Ring:
     def add(self, one: bytes) -> None:
         """Take an entry; the oldest page goes if there is no room."""
         with self._lock:
-            self._add(one)
-
-    def _add(self, one: bytes) -> None:
-        self._count += 1
-        page = self._last
-        if page is None or len(page.entries) == PAGE_VALUES or page.size + len(one) > PAGE_BYTES:
-            place = self._next
-            self._next += weight(len(one))
-            for taken in range(place, self._next):
-                self._pages[taken % PAGES] = _Open(taken, self._count)
-                self._unsaved.add(taken % PAGES)
-            page = self._last = self._pages[place % PAGES]
-        page.entries.append(one)
-        page.size += len(one)
-        self._unsaved.add(page.place % PAGES)
+            self._count += 1
+            page = self._last
+            if page is None or len(page.entries) == PAGE_VALUES or page.size + len(one) > PAGE_BYTES:
+                place = self._next
+                self._next += weight(len(one))
+                for taken in range(place, self._next):
+                    self._pages[taken % PAGES] = _Open(taken, self._count)
+                    self._unsaved.add(taken % PAGES)
+                page = self._last = self._pages[place % PAGES]
+            page.entries.append(one)
+            page.size += len(one)
+            self._unsaved.add(page.place % PAGES)
 
     def take(self, base: Base, *, everything: bool = False) -> tuple[tuple[Step, ...], frozenset[int]]:
         """The rows to write, which are then taken for written, and which they are. `everything`: also what was."""
@@ -225,14 +222,6 @@ class Place(NamedTuple):
         """The place as readers keep it, such as `57`, `57-12-9f3a12bc` and `57-12-9f3a12bc-end`."""
         log = f"-{self.lines}-{self.sum:08x}" if self.lines else ""
         return f"{self.n}{log}{'-end' if self.ended else ''}"
-
-    def at(self, n: int) -> Place:
-        """The place behind a number."""
-        return self._replace(n=n)
-
-    def end(self) -> Place:
-        """The place behind everything."""
-        return self._replace(ended=True)
 
     def logged(self, log: Sequence[str]) -> Place:
         """The place behind all lines of a log."""

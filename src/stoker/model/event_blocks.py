@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
@@ -68,10 +69,11 @@ NEVER: Final[Instant] = -1
 
 
 class _Columns(msgspec.Struct, array_like=True, gc=False):
-    """The body of a block. `at` counts from the first event; `named` says which of `names` an event has.
+    """The body of a block. `named` says which of `names` an event has.
 
-    `waits` has an entry for each event with a total, in their order. `errors` and `releases` are those of names, by
-    their place: few events have one, and the others pay nothing for it.
+    `at` counts from the first event or, if it is `stepwise`, from the event before: most steps fit in one byte. Blocks
+    were not always. `waits` has an entry for each event with a total, in their order. `errors` and `releases` are those
+    of names, by their place: few events have one, and the others pay nothing for it.
     """
 
     names: list[tuple[EventType, str, str]]
@@ -84,9 +86,14 @@ class _Columns(msgspec.Struct, array_like=True, gc=False):
     waits: list[Span | None] = []
     errors: dict[int, str] = {}
     releases: dict[int, str] = {}
+    stepwise: bool = False
 
     def ids(self) -> list[JobId]:
         return [self.jobs[start : start + ID_SIZE] for start in range(0, len(self.jobs), ID_SIZE)]
+
+    def times(self) -> list[Span]:
+        """How long after the first event each of them happened."""
+        return list(accumulate(self.at)) if self.stepwise else self.at
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -118,13 +125,14 @@ def _packed(events: Sequence[Event], shift: Span) -> Block:
         [name[:3] for name in names],
         named,
         b"".join(jobs),
-        [at - first for at in times],
+        [at - before for before, at in pairwise((first, *times))],
         [one.attempt for one in events],
         [one.duration for one in events],
         [one.total for one in events],
         [one.wait if one.wait is None else one.wait // TICK for one in events if one.total is not None],
         {place: name[3] for name, place in names.items() if name[3]},
         {place: name[4] for name, place in names.items() if name[4]},
+        stepwise=True,
     )
     return Block(first + shift, max(times) + shift, min(jobs), max(jobs), len(events), _encode(columns))
 
@@ -157,7 +165,7 @@ def unpack(block: StoredBlock, window: Window, removals: Removals) -> Iterator[E
     for named, job, at, attempt, duration, total in zip(
         columns.named,
         columns.ids(),
-        columns.at,
+        columns.times(),
         columns.attempts,
         columns.durations,
         columns.totals,
@@ -183,13 +191,13 @@ def _completed(block: StoredBlock, window: Window) -> list[Latency]:
     ]
     since, until, first = window.since - block.first, window.until - block.first, block.first
     only = None if window.job is None else {n for n, job in enumerate(columns.ids()) if job == window.job}
-    waits = iter(columns.waits)
+    waits, times = iter(columns.waits), columns.times()
     found: list[Latency] = []
     for place, total in enumerate(columns.totals):
         if total is None:
             continue
         wait, name = next(waits, None), wanted[columns.named[place]]
-        at, duration = columns.at[place], columns.durations[place]
+        at, duration = times[place], columns.durations[place]
         if name is None or duration is None or not since <= at < until or (only is not None and place not in only):
             continue
         wait = wait if wait is None else wait * TICK
@@ -218,14 +226,13 @@ class EventCounter:
             return
         columns = _unpacked(block.body)
         counted = Counter(columns.named)
-        if columns.errors:
+        if errors := columns.errors:
             newest: dict[int, JobId] = {}
-            for place, named in enumerate(columns.named):
-                if named in columns.errors:
-                    job = columns.jobs[place * ID_SIZE : place * ID_SIZE + ID_SIZE]
-                    newest[named] = max(newest.get(named, b""), job)
+            for place, named in [failed for failed in enumerate(columns.named) if failed[1] in errors]:
+                job = columns.jobs[place * ID_SIZE : place * ID_SIZE + ID_SIZE]
+                newest[named] = max(newest.get(named, b""), job)
             for named, job in newest.items():
-                name = *columns.names[named], columns.errors[named], columns.releases.get(named, "")
+                name = *columns.names[named], errors[named], columns.releases.get(named, "")
                 self._found.add_failed(name, counted.pop(named), job)
         self._found.add(columns.names, counted)
 

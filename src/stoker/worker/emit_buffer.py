@@ -96,7 +96,7 @@ class EmitBuffer:
     async def write(self, settling: Sequence[Claim] | None = None) -> None:
         """Write what was emitted: of all jobs, or of those about to be settled."""
         ids = None if settling is None else {claim.id for claim in settling}
-        if ids is not None and ids.isdisjoint(self._flying) and ids.isdisjoint(self._unsaved):
+        if not self or (ids is not None and ids.isdisjoint(self._flying) and ids.isdisjoint(self._unsaved)):
             return
         async with self._writing:  # an older write must not come behind a newer one of the same page
             with self._lock:

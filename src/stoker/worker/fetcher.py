@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import random
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -188,6 +188,12 @@ class QueueLimits:
         self._cut.update(queue for queue, n in found if n < room)
         return [(queue, n) for queue, n in found if n > 0]
 
+    def answered(self, asked: Iterable[tuple[str, int]], claims: Iterable[Claim]) -> None:
+        """Take note of what was had: a queue with fewer jobs than were asked of it has none for a larger share."""
+        if self._cut:
+            had = Counter(claim.queue for claim in claims)
+            self._cut.difference_update(queue for queue, n in asked if had[queue] < n)
+
     def eased(self, lane: Lane) -> bool:
         """May more be asked of a queue of this lane than its share left room for the last time?"""
         return any(self._left(lane, queue, 0) > 0 for queue in self._cut.intersection(lane.queues))
@@ -302,6 +308,7 @@ class Fetcher:
     def distribute(self, asked: Asked, claims: list[Claim]) -> None:
         """Give claims to the lanes they were asked for; lanes that got less than they asked for wait for a wake-up."""
         now = time.monotonic()
+        self.limits.answered(asked.demand.queues, claims)
         if len(asked.rooms) == 1:
             [(lane, room)] = asked.rooms.items()
             lane.received(claims, room, asked.number, now)

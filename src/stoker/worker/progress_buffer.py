@@ -15,6 +15,7 @@ from stoker.model.errors import AWAY
 from stoker.model.humanize import count
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, Claim, Note
+from stoker.worker.emit_buffer import EmitBuffer
 
 logger = logging.getLogger("stoker.worker")
 
@@ -22,8 +23,9 @@ logger = logging.getLogger("stoker.worker")
 class ProgressBuffer:
     """`waiting`: the notes that are not written, one per running job: a newer one is merged into it."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, emits: EmitBuffer) -> None:
         self._engine = engine
+        self._emits = emits
         self.waiting: dict[JobId, Note] = {}
         self.gathered: dict[JobId, dict[str, str]] = {}
         """The metadata of each run as it was noted last."""
@@ -80,7 +82,10 @@ class ProgressBuffer:
             self._withheld.discard(claim.id)
 
     async def write(self, settling: Sequence[Claim] | None = None) -> None:
-        """Write what was noted: of all jobs, or only of those about to be settled, whose runs are over."""
+        """Write what was noted: of all jobs, or only of those about to be settled, whose runs are over.
+
+        What these have emitted comes first: a watcher that reads a fraction in the record has its text behind it.
+        """
         with self._lock:
             if settling is None:
                 jobs = self.waiting.keys() - self._withheld
@@ -90,6 +95,7 @@ class ProgressBuffer:
         if not taken:
             return
         try:
+            await self._emits.write(settling)
             await self._engine.jobs.note(taken)
         except (*AWAY, asyncio.CancelledError):
             self._keep(taken)

@@ -304,8 +304,8 @@ class Worker:
     def _make_parts(self) -> None:
         """Make the parts that need the engine; they share a context."""
         engine = self.engine
-        self.progress = ProgressBuffer(engine)
         self.emits = EmitBuffer(engine)
+        self.progress = ProgressBuffer(engine, self.emits)
         self.step_store = StepStore(engine)
         self.due_timer = DueTimer(engine, self.fetcher, self.settings.poll / SECOND)
         self.task_runners = TaskRunners(self.app, self.executors, self.settings.unknown_task_grace)
