@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.cli.command import stoker
 from stoker.context import current
+from stoker.engines.sealed.seal import Seal
 from stoker.model.job import Demand
 from stoker.model.retry import Fixed
 from stoker.model.unique import Unique
@@ -165,3 +167,23 @@ def test_running_jobs_are_written_as_pending(tmp_path: Path) -> None:
     assert line["status"] == "pending"
     assert "attempts" not in line
     assert "w" not in line.values()
+
+
+@pytest.mark.spec("EXPORT-04")
+def test_an_export_without_the_key_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, path = f"sqlite:///{tmp_path / 'sealed.db'}", str(tmp_path / "jobs.jsonl")
+
+    async def fill() -> None:
+        for key in ("old", "new", "new"):
+            async with Stoker(url, seal=Seal(keys={key: key.encode().ljust(32)})) as app:
+                await app.task(name="pay")(charge).enqueue(7)
+
+    asyncio.run(fill())
+    module = f"from stoker import Seal, Stoker\njobs = Stoker({url!r}, seal=Seal(keys={{'old': b'old'.ljust(32)}}))\n"
+    (tmp_path / "old_only.py").write_text(module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = run("export", "-A", "old_only:jobs", "-o", path)
+    assert found.exit_code == 4
+    assert "exported 3 jobs" in found.stderr
+    assert "2 of them came without values that this app has no key for" in found.stderr
+    assert next(json.loads(line)["payload"] for line in Path(path).read_text().splitlines()) == {"n": 7}

@@ -18,7 +18,8 @@ from textual.widgets import Input, Static
 from stoker.admin import Admin
 from stoker.app import Stoker
 from stoker.cli.command import stoker
-from stoker.cli.terminal import Entry, Page, Question, Top
+from stoker.cli.terminal import Top
+from stoker.cli.top_dialogs import Entry, Page, Question
 from stoker.model.job import Status
 from tests.cli.test_top import cells, heads, shows, text
 from tests.harness import night
@@ -151,8 +152,9 @@ async def test_the_night_in_top(store: Night, tmp_path: Path, monkeypatch: pytes
             top.show_jobs("queue:payouts is:ready")  # as typed behind /
             await shows(pilot, lambda: "status" in heads(top) and len(cells(top)) == 4)
             await pilot.press("enter")  # why does it not run
-            await shows(pilot, lambda: isinstance(top.screen, Page))
-            assert "key_limited" in str(top.screen.query_one("VerticalScroll > Static", Static).content)
+            page = "VerticalScroll > Static"
+            await shows(pilot, lambda: isinstance(top.screen, Page) and top.screen.query(page))
+            assert "key_limited" in str(top.screen.query_one(page, Static).content)
             await pilot.press("escape")
             top.show_jobs("kind:reports.rebuild is:running")
             await shows(pilot, lambda: len(cells(top)) == 2)

@@ -24,7 +24,8 @@ from textual.widgets import DataTable, Input, Static
 
 from stoker.admin import Admin
 from stoker.app import Stoker
-from stoker.cli.terminal import HELP, Page, Question, Top
+from stoker.cli.terminal import HELP, Top
+from stoker.cli.top_dialogs import Page, Question
 from stoker.model.control import Tuning
 from stoker.model.errors import EngineUnavailable
 from stoker.model.job import Status

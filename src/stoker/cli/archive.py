@@ -19,6 +19,7 @@ from stoker.cli.job_arguments import FilterCommand, terms_argument, whole
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, on_store
 from stoker.cli.text import safe, say
 from stoker.model.humanize import count
+from stoker.model.seal import JSON_CLOSED
 
 SHOWN = 10
 """So many jobs that were left are named on a terminal."""
@@ -35,23 +36,29 @@ def export(terms: tuple[str, ...], output: str | None, force: bool, path: str | 
     Nothing is masked.
 
     A running job is written as pending. Groups, events, schedules and settings are not in it. The filter is that of
-    `stoker jobs list`.
+    `stoker jobs list`. If a sealed app lacks the key of some values, the jobs are written without these values, and the
+    exit code is 4.
     """
 
-    async def call(admin: Operators, file: BinaryIO, progress: Callable[[int], None]) -> int:
-        written = 0
+    async def call(admin: Operators, file: BinaryIO, progress: Callable[[int], None]) -> tuple[int, int]:
+        written = closed = 0
         async for lines in admin.jobs.export(await whole(admin, terms)):
             file.write(b"".join(line + b"\n" for line in lines))
             written += len(lines)
+            closed += sum(JSON_CLOSED in line for line in lines)
             progress(written)
         file.flush()
-        return written
+        return written, closed
 
     if output is not None and not force and os.path.lexists(output):
         raise click.ClickException(safe(f"{output} is there already, and stays as it is; --force overwrites it"))
     with _progress("exported") as progress, _file(output) as file:
-        written = ask(path, url, lambda admin: call(admin, file, progress))
+        written, closed = ask(path, url, lambda admin: call(admin, file, progress))
     say(f"exported {count(written, 'job')}{'' if output is None else f' to {safe(output)}'}", err=True)
+    if closed:
+        said = f"{closed:,} of them came without values that this app has no key for; `stoker doctor` names the key"
+        say(f"{said}. Export them again with it.", err=True)
+        raise SystemExit(4)
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from stoker.model.humanize import pace, span, spark
 from stoker.model.stats import TIMES, of_all
 from stoker.model.time import MINUTE, SECOND, Span, instant, moment
 
-BARS: Final = 30
-"""A course is drawn with so many bars at most."""
+BARS: Final = 24
+"""A course is drawn with about so many bars at most: a bar is an hour of a day, and they fit into 80 columns."""
 
 NAMES: Final = {
     EventType.ENQUEUED.value: "enqueued",

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 import click
 
@@ -145,16 +145,16 @@ def user() -> str | None:
 
 
 def _load(path: str) -> Stoker | Operators:
-    from stoker.admin import Operators
+    from stoker.admin.admin import Operators, lacking
     from stoker.app_path import NotImportable, load, load_any
     from stoker.cli.work import imported
 
     def either(path: str) -> Stoker | Operators:
         found: object = load_any(path)
-        if isinstance(found, Operators):
-            return found
+        missing = lacking(found)
+        if not missing:
+            return cast(Operators, found)
         if not isinstance(found, Stoker) and hasattr(found, "app"):
-            missing = sorted(Operators.__annotations__.keys() - set(dir(found)))
             raise NotImportable(f"{path} is a {type(found).__name__}, which lacks {', '.join(missing)} of an admin")
         return load(path)
 

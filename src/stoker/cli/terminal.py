@@ -8,61 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal
 
 import click
 import msgspec
 from msgspec.structs import replace
-from rich.markup import escape
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
+from textual.containers import Vertical
 from textual.widgets import DataTable, Footer, Input, Static
 
 from stoker.admin import Filter, Operators
-from stoker.admin.errors import ErrorPage
-from stoker.admin.history import RECENT
-from stoker.admin.kinds import KindView
 from stoker.admin.operations import OperationView
 from stoker.admin.overview import Overview
-from stoker.admin.queues import QueueView
-from stoker.admin.workers import WorkerView
-from stoker.cli.jobs import COLUMNS as JOBS
-from stoker.cli.jobs import ERRORS_GO_FIRST, error_columns, labeled, place
-from stoker.cli.jobs import GOES_FIRST as JOBS_GO_FIRST
-from stoker.cli.operations import COLUMNS as OPERATIONS
-from stoker.cli.operations import how_far, tally
-from stoker.cli.outbox import LETTERS
-from stoker.cli.queues import COLUMNS, FLOW, GOES_FIRST
-from stoker.cli.schedules import COLUMNS as SCHEDULES
-from stoker.cli.schedules import GOES_FIRST as SCHEDULES_GO_FIRST
-from stoker.cli.stats import BARS, Course, courses
-from stoker.cli.stats import COLUMNS as COURSES
-from stoker.cli.status import KINDS, KINDS_GO_FIRST
-from stoker.cli.tables import Columns, Layout, cells, cut, mark, squeezed
-from stoker.cli.tables import columns as table_columns
+from stoker.cli.operations import tally
+from stoker.cli.tables import Layout, cut, squeezed
 from stoker.cli.text import one_line, safe
-from stoker.cli.workers import WORKERS
-from stoker.engines.base import Feature
+from stoker.cli.top_dialogs import Entry, Page, Question
+from stoker.cli.top_views import TABLES, Picture, Table, View, key_of
 from stoker.model import humanize
 from stoker.model.actions import ACTIONS
 from stoker.model.errors import StokerError
 from stoker.model.filter import as_value
-from stoker.model.findings import Finding, Tone
+from stoker.model.findings import Finding
 from stoker.model.humanize import count
-from stoker.model.time import DAY, instant
+from stoker.model.time import instant
 from stoker.outbox.letters import Letter
-from stoker.views import Job, Schedule
+from stoker.views import Job
 
-T = TypeVar("T")
-View: TypeAlias = Literal["queues", "jobs", "failures", "workers", "kinds", "operations", "schedules", "letters", "day"]
-VIEWS: tuple[View, ...] = (
-    *("queues", "jobs", "failures", "workers", "kinds"),
-    *("operations", "schedules", "letters", "day"),
-)
 EVERY = 2.0
 """Seconds between two looks at the store."""
 
@@ -72,30 +47,8 @@ SHOWN = 4
 LONGEST_NAME = 32
 """A name in a finding is shortened to so many characters, so that the rest of the sentence is seen."""
 
-LISTED = 100
-"""Jobs that are listed."""
-
 REQUEUE, CANCEL = ACTIONS["requeue"], ACTIONS["cancel"]
 """The actions on jobs that have a key."""
-
-LOOKING = "Looking …"
-
-SHOWN_KINDS: Columns[KindView] = {
-    name: KINDS[name] for name in ("kind", "p50", "p95", "p99", "wait p95", "failed", "runs 1h", "running", "dead")
-}
-
-SHOWN_OPERATIONS: Columns[OperationView] = {
-    **{name: OPERATIONS[name] for name in ("operation", "state", "done")},
-    "so far": how_far,
-    **{name: column for name, column in OPERATIONS.items() if name not in {"operation", "state", "done"}},
-}
-SHOWN_LETTERS: Columns[Letter] = {
-    "stream": "stream",
-    **{
-        name: LETTERS[name]
-        for name in ("consumer", "key", "type", "status", "attempts", "failed", "reason", "body", "id")
-    },
-}
 
 HELP = """\
 1 2 3 4   queues, jobs, failures, workers
@@ -121,97 +74,6 @@ q         quit
 STYLES = {"bad": "bold red", "warn": "yellow", "plain": "dim"}
 
 
-class Table(NamedTuple):
-    """What one of the views shows; `keys` name the rows, and `empty` is said if there are none."""
-
-    heads: tuple[str, ...]
-    rows: list[list[object]]
-    keys: list[str]
-    goes_first: Sequence[str]
-    empty: str
-
-    @classmethod
-    def of(
-        cls, columns: Columns[T], found: Sequence[T], keys: list[str], goes_first: Sequence[str], empty: str
-    ) -> Table:
-        """A table of views."""
-        return cls(tuple(columns), [cells(one, columns) for one in found], keys, goes_first, empty)
-
-
-class Page(ModalScreen[None]):
-    """A text over the view, which any of its keys closes."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter,question_mark", "dismiss", "Back"),
-    ]
-    CSS = """
-    Page { align: center middle; }
-    Page > VerticalScroll { width: 90%; height: auto; max-height: 90%; border: round $primary; padding: 0 1; }
-    """
-
-    def __init__(self, title: str, text: Text) -> None:
-        super().__init__()
-        self._title = title
-        self._text = text
-
-    def compose(self) -> ComposeResult:
-        """A scrolling box."""
-        with VerticalScroll() as box:
-            box.border_title = escape(one_line(self._title))
-            yield Static(self._text)
-
-
-class Question(ModalScreen[bool]):
-    """A question that `y` affirms; everything else declines."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", "Yes"),
-        Binding("n,escape,q", "answer(False)", "No"),
-    ]
-    CSS = """
-    Question { align: center middle; }
-    Question > Static { width: auto; max-width: 90%; border: round $warning; padding: 0 1; }
-    """
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._text = text
-
-    def compose(self) -> ComposeResult:
-        """A box with the question."""
-        yield Static(Text(f"{one_line(self._text, 400)} (y/n)"))
-
-    def action_answer(self, yes: bool) -> None:
-        """Close with the answer."""
-        self.dismiss(yes)
-
-
-class Entry(ModalScreen[str | None]):
-    """A line to change; escape leaves it as it was."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
-    CSS = """
-    Entry { align: center middle; }
-    Entry > Vertical { width: 90%; height: auto; border: round $primary; padding: 0 1; }
-    """
-
-    def __init__(self, title: str, text: str) -> None:
-        super().__init__()
-        self._title = title
-        self._text = text
-
-    def compose(self) -> ComposeResult:
-        """A box with the line."""
-        with Vertical() as box:
-            box.border_title = escape(one_line(self._title))
-            yield Input(value=self._text)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Close with what was written."""
-        event.stop()
-        self.dismiss(event.value)
-
-
 class Top(App[None]):
     """The live view of one store."""
 
@@ -228,7 +90,7 @@ class Top(App[None]):
     #filter.open { display: block; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(str(n), f"look('{view}')", view.capitalize(), show=n < 6) for n, view in enumerate(VIEWS, 1)),
+        *(Binding(str(n), f"look('{view}')", view.capitalize(), show=n < 6) for n, view in enumerate(TABLES, 1)),
         Binding("p", "pause", "Pause"),
         Binding("r", "resume", "Resume"),
         Binding("R,shift+r", "requeue", REQUEUE.label),
@@ -246,18 +108,9 @@ class Top(App[None]):
         super().__init__()
         self._admin = admin
         self._every = every
-        self._overview: Overview | None = None
-        self._errors: ErrorPage | None = None
-        self._jobs: list[Job] = []
-        self._kinds: list[KindView] | None = None
-        self._operations: list[OperationView] | None = None
-        self._schedules: list[Schedule] | None = None
-        self._letters: Sequence[Letter] | None = None
-        self._day: list[Course] | None = None
+        self.seen = Picture()
         self.looking_at: View = "queues"
-        self.filter_text = ""
         self.held = False
-        self._read_at: datetime | None = None
 
     # --- the picture --------------------------------------------------------------------------------------------
 
@@ -290,48 +143,25 @@ class Top(App[None]):
     async def look(self) -> None:
         """Read the store and draw; keep the last picture if the store does not answer."""
         try:
-            self._overview = await self._admin.overview(RECENT * 60)
-            await self._read()
+            await self.seen.read(self._admin, self.looking_at)
         except StokerError as error:
             self._away(error)
             return
-        self._read_at = self._overview.at
         self._draw()
 
-    async def _read(self) -> None:
-        """Read what the present table shows beside the overview."""
-        admin = self._admin
-        match self.looking_at:
-            case "jobs":
-                self._jobs = (await admin.jobs.find(self.filter_text, limit=LISTED)).jobs
-            case "failures":
-                self._errors = await admin.jobs.errors()
-            case "kinds":
-                self._kinds = await admin.kinds.list(sort="p95")
-            case "operations":
-                self._operations = await admin.operations.list()
-            case "schedules":
-                self._schedules = await admin.schedules.list()
-            case "letters":
-                streams = Feature.OUTBOX in (await admin.app.engine()).features
-                self._letters = (await admin.outbox.letters(status="pending", limit=LISTED)).letters if streams else ()
-            case "day":
-                self._day = await courses(admin, None, DAY, DAY // BARS)
-            case _:
-                pass
-
     def _away(self, error: StokerError) -> None:
-        since = "" if self._read_at is None else f" What you see is from {self._read_at:%H:%M:%S}."
+        found = self.seen.overview
+        since = "" if found is None else f" What you see is from {found.at:%H:%M:%S}."
         text = f"The store does not answer as it should: {one_line(str(error))}{since}"
         self.query_one("#findings", Static).update(Text(text, style=STYLES["bad"]))
 
     def _draw(self) -> None:
-        found = self._overview
+        found = self.seen.overview
         if found is None or not self.is_running:
             return
         self.query_one("#head", Static).update(self._head(found))
         self.query_one("#findings", Static).update(self._findings(found.findings))
-        self._fill(getattr(self, f"_{self.looking_at}_table")(found))
+        self._fill(TABLES[self.looking_at](self.seen))
 
     def _findings(self, found: Sequence[Finding]) -> Text:
         shown = found if len(found) <= SHOWN else found[: SHOWN - 1]
@@ -353,7 +183,7 @@ class Top(App[None]):
         text.append(found.verdict, style="bold red" if found.needs_attention else "bold green")
         text.append(f"  {self.looking_at}", style="bold")
         if self.looking_at == "jobs":
-            text.append(f" {safe(self.filter_text) or 'newest'}", style="italic")
+            text.append(f" {safe(self.seen.filter_text) or 'newest'}", style="italic")
         if self.held:
             text.append("  held", style="reverse")
         text.append(f"  {found.at:%H:%M:%S} UTC\n", style="dim")
@@ -390,66 +220,6 @@ class Top(App[None]):
             return None
         return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
 
-    def _queues_table(self, found: Overview) -> Table:
-        tones = found.tones
-        columns: Columns[QueueView] = {
-            **COLUMNS,
-            "oldest waits": lambda one: _waits(one, tones.get(one.name, "plain")),
-            **FLOW,
-        }
-        queues = found.worst_first
-        return Table.of(columns, queues, [one.name for one in queues], GOES_FIRST, "No queue has been used yet.")
-
-    def _jobs_table(self, _: Overview) -> Table:
-        empty = f"No job matches {self.filter_text}." if self.filter_text else "No job has been enqueued yet."
-        return Table.of(
-            labeled(JOBS, self._jobs), self._jobs, [one.id for one in self._jobs], ("id", *JOBS_GO_FIRST), empty
-        )
-
-    def _failures_table(self, _: Overview) -> Table:
-        page = self._errors or ErrorPage(groups=[], looked_at=0)
-        empty = LOOKING if self._errors is None else "No dead or retrying job: nothing has failed."
-        return Table.of(
-            error_columns(page), page.groups, [one.id for one in page.groups], ("id", *ERRORS_GO_FIRST), empty
-        )
-
-    def _kinds_table(self, _: Overview) -> Table:
-        kinds = self._kinds or []
-        empty = LOOKING if self._kinds is None else "No kind has jobs yet."
-        return Table.of(SHOWN_KINDS, kinds, [one.kind for one in kinds], KINDS_GO_FIRST, empty)
-
-    def _workers_table(self, found: Overview) -> Table:
-        workers = sorted(found.workers, key=lambda one: (one.state != "silent", one.state != "stopping", one.host))
-        columns: Columns[WorkerView] = {
-            "worker": place,
-            "state": WORKERS["state"],
-            **table_columns("running", "slots"),
-            "seen": "seen_at",
-            "release": "release",
-            "queues": WORKERS["queues"],
-        }
-        return Table.of(columns, workers, [one.worker for one in workers], ("release",), "No worker has shown itself.")
-
-    def _operations_table(self, _: Overview) -> Table:
-        found = self._operations or []
-        empty = LOOKING if self._operations is None else "No action on many jobs was started yet."
-        return Table.of(SHOWN_OPERATIONS, found, [one.id for one in found], ("operation", "by", "left"), empty)
-
-    def _schedules_table(self, _: Overview) -> Table:
-        found = self._schedules or []
-        empty = LOOKING if self._schedules is None else "No schedule is in the store."
-        return Table.of(SCHEDULES, found, [one.name for one in found], SCHEDULES_GO_FIRST, empty)
-
-    def _letters_table(self, _: Overview) -> Table:
-        found = self._letters or ()
-        empty = LOOKING if self._letters is None else "No letter waits for a decision."
-        keys = [f"{one.stream} {one.consumer} {one.id}" for one in found]
-        return Table.of(SHOWN_LETTERS, found, keys, ("id", "attempts", "consumer", "failed", "body"), empty)
-
-    def _day_table(self, _: Overview) -> Table:
-        found = self._day or []
-        return Table.of(COURSES, found, [one.name for one in found], ("p50",), LOOKING)
-
     # --- keys ---------------------------------------------------------------------------------------------------
 
     def action_look(self, view: View) -> None:
@@ -466,7 +236,7 @@ class Top(App[None]):
             box.remove_class("open")
             self.query_one(DataTable).focus()
         else:
-            self.filter_text = ""
+            self.seen.filter_text = ""
             self.action_look("queues")
 
     def action_hold(self) -> None:
@@ -482,7 +252,7 @@ class Top(App[None]):
         """Open the filter."""
         box = self.query_one("#filter", Input)
         box.add_class("open")
-        box.value = self.filter_text
+        box.value = self.seen.filter_text
         box.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -492,7 +262,7 @@ class Top(App[None]):
         except StokerError as error:
             self.say(str(error))
             return
-        self.filter_text = event.value
+        self.seen.filter_text = event.value
         event.input.remove_class("open")
         self.query_one(DataTable).focus()
         self.action_look("jobs")
@@ -514,7 +284,7 @@ class Top(App[None]):
             case "workers":
                 self.open_worker(selected)
             case "operations":
-                self._open(selected, [tally(one) for one in self._operations or () if one.id == selected])
+                self._open(selected, [tally(one) for one in self.seen.operations or () if one.id == selected])
             case "schedules":
                 self.edit_schedule(selected)
             case "letters":
@@ -529,11 +299,11 @@ class Top(App[None]):
     @property
     def _letter(self) -> Letter | None:
         selected = self.selected if self.looking_at == "letters" else None
-        return next((one for one in self._letters or () if selected == f"{one.stream} {one.consumer} {one.id}"), None)
+        return next((one for one in self.seen.letters or () if selected == key_of(one)), None)
 
     def show_jobs(self, filter_text: str) -> None:
         """List the jobs of a filter."""
-        self.filter_text = filter_text
+        self.seen.filter_text = filter_text
         self.action_look("jobs")
 
     @work(group="act")
@@ -608,8 +378,8 @@ class Top(App[None]):
         letter = self._letter
         if letter is not None:
             self.replay_all(letter.stream)
-        elif self.looking_at == "jobs" and self.filter_text:
-            self.requeue_many(self.filter_text)
+        elif self.looking_at == "jobs" and self.seen.filter_text:
+            self.requeue_many(self.seen.filter_text)
         else:
             self.say("filter jobs, or select a letter")
 
@@ -688,7 +458,7 @@ class Top(App[None]):
     def action_cancel(self) -> None:
         """Cancel the selected job, after a question."""
         selected = self.selected
-        job = next((one for one in self._jobs if one.id == selected), None) if self.looking_at == "jobs" else None
+        job = next((one for one in self.seen.jobs if one.id == selected), None) if self.looking_at == "jobs" else None
         if job is None:
             self.say(f"select a job to {CANCEL.name} it")
         else:
@@ -725,7 +495,7 @@ class Top(App[None]):
         started = await self._admin.operations.start(REQUEUE.name, filter_text, counted_at=found.counted_at)
         ended = await self._admin.operations.finish(started.id, lambda one: self.say(_requeued(one)))
         self.say(_requeued(ended))
-        self._errors = None
+        self.seen.errors = None
         self.look()
 
     @work(group="act")
@@ -763,10 +533,3 @@ def _label(job: Job) -> str:
 
 def _requeued(one: OperationView) -> str:
     return f"{REQUEUE.past.lower()} {count(one.changed, 'job')}"
-
-
-def _waits(one: QueueView, tone: Tone) -> object:
-    """How long the oldest due job of a queue has waited, coloured where a finding is about the queue."""
-    if not one.ready:
-        return ""
-    return one.lag if tone == "plain" else mark(one.lag, tone)
