@@ -33,7 +33,7 @@ SHOWN = {
     "job": ("{job}", 1280, 860, "light"),
     "queues": ("/queues", 1280, 640, "light"),
     "errors": ("/jobs?q=is:dead,retrying&group=error", 1280, 720, "light"),
-    "kind": ("/kinds/webhooks.deliver", 1280, 860, "light"),
+    "kind": ("/kinds/imports.parse_supplier_feed", 1280, 860, "light"),
 }
 PAGES = {
     "overview": "/",
@@ -48,7 +48,7 @@ PAGES = {
     "queues": "/queues",
     "queue": "/queues/billing",
     "kinds": "/kinds",
-    "kind": "/kinds/webhooks.deliver",
+    "kind": "/kinds/billing.charge_subscription",
     "kind-week": "/kinds/webhooks.deliver?range=7d",
     "workers": "/workers",
     "worker": "{worker}",

@@ -10,7 +10,9 @@ import asyncio
 import logging
 import random
 import shutil
+import sqlite3
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from logging.handlers import RotatingFileHandler
@@ -78,6 +80,13 @@ KINDS = {
     "reports.monthly_revenue": "reports",
     "warehouse.inventory.reconcile_supplier_stock_levels_against_purchase_orders_v2": "default",
 }
+DIED = {
+    "imports": dict(zip(range(23, 8, -1), (3, 9, 22, 36, 33, 29, 17, 12, 8, 5, 4, 3, 2, 3, 1), strict=True)),
+    "webhooks": dict.fromkeys(range(5, 60, 5), 4),
+    "media": dict.fromkeys(range(4, 59, 5), 2),
+}
+"""How many jobs of a queue died so many minutes ago: all of them are still dead."""
+
 REFUND = "orders.refund_customer"
 """The durable kind: it looks the order up, asks a person, and pays back in two parts with a night between them."""
 
@@ -91,6 +100,9 @@ LABELS = {
 
 RELEASES_OF = (("2026.11.2", 50 * HOUR), ("2026.11.3", 24 * MINUTE))
 """Releases of the shop, and how long ago workers showed them first."""
+
+CLAIMED_FOR = 3 * HOUR
+"""The lease of the workers that are made up: the silent one holds its jobs until a visitor takes them back."""
 
 LIMITED = """stripe.error.RateLimitError: Request rate limit exceeded. Too many requests to /v1/charges for acct_1Kx0.
 Traceback (most recent call last):
@@ -128,12 +140,35 @@ async def fill(path: Path) -> None:
         await _streams(engine, clock, now)
         clock.set(now - 12 * MINUTE)
         await _jobs(app, engine, clock, now)
-        await _errors(engine, now)
+        died = await _errors(engine, now)
         await _settings(engine, clock, now)
         clock.set(now)
         await _refunds(app, engine, clock, now)
         await _schedules(app, engine, clock, now)
         await _presences(engine)
+    _totals(path, died)
+
+
+def _totals(path: Path, died: Counter[str]) -> None:
+    """Let the kinds count what their points and errors of the past tell, as if jobs had come and gone."""
+    link = sqlite3.connect(path)
+    with link:
+        for what, metric in ((8, "enqueued"), (9, "completed")):
+            link.execute(
+                "INSERT INTO stoker_counts (qid, kind, what, n) "
+                "SELECT c.qid, c.kind, ?1, sum(p.count) FROM stoker_counts AS c "
+                "JOIN stoker_points AS p ON p.queue = c.kind AND p.metric = ?2 WHERE c.what = 8 GROUP BY c.qid, c.kind "
+                "ON CONFLICT (qid, kind, what) DO UPDATE SET n = n + excluded.n",
+                (what, of_kind(metric)),
+            )
+        for kind, n in died.items():
+            link.execute(
+                "INSERT INTO stoker_counts (qid, kind, what, n) "
+                "SELECT qid, kind, 11, ?2 FROM stoker_counts WHERE kind = ?1 AND what = 8 LIMIT 1 "
+                "ON CONFLICT (qid, kind, what) DO UPDATE SET n = n + excluded.n",
+                (kind, n),
+            )
+    link.close()
 
 
 def declared(path: Path) -> Stoker:
@@ -165,9 +200,7 @@ async def _history(engine: Engine, clock: VirtualClock, now: Instant) -> None:
             slow = 1 + max(0, 14 - ago) / 3 if queue == "billing" else 1.0
             come = max(done + RANDOM.randrange(-20, 21) * rate // 400, 0)
             come += 300 if queue == "billing" and ago < 14 else 0
-            died = RANDOM.choice([0] * 9 + [1, 2]) if queue in {"webhooks", "media"} else 0
-            if queue == "imports" and 8 < ago < 24:
-                died = [3, 9, 22, 41, 38, 29, 17, 12, 8, 5, 4, 3, 2, 3, 1][23 - ago]
+            died = DIED.get(queue, {}).get(ago, 0)
             points += [Point(queue, "enqueued", at, come), Point(queue, "completed", at, done)]
             if died:
                 points.append(Point(queue, "failed", at, died))
@@ -184,6 +217,7 @@ async def _history(engine: Engine, clock: VirtualClock, now: Instant) -> None:
             one,
             queue=kind,
             metric=of_kind(shares.get(one.metric, one.metric)),
+            count=one.count // len(kinds[one.queue]),
             **{name: getattr(one, name) * (n + 1) * 0.4 for name in ("sum", "p50", "p95", "p99", "max")},
         )
         for one in points
@@ -202,7 +236,7 @@ def _ranks(spans: list[float], part: float) -> tuple[float, float, float, float]
 
 
 async def _claimed(engine: Engine, worker: str, queue: str, n: int) -> list[Claim]:
-    await engine.jobs.renew(worker, [], first=True, lease=3 * HOUR)
+    await engine.jobs.renew(worker, [], first=True, lease=CLAIMED_FOR)
     return await engine.jobs.claim(Demand(worker, ((queue, n),), n))
 
 
@@ -365,31 +399,42 @@ async def _refunds(app: Stoker, engine: Engine, clock: VirtualClock, now: Instan
             ),
             1: (looked_up, failed, Step("approval", StepState.WAITING, ask, now + 20 * HOUR)),
         }.get(n, (looked_up, Step("approval", StepState.WAITING, ask, now + 22 * HOUR)))
-        await engine.jobs.settle([conclude(claim, Suspended(rows, now + 20 * HOUR - clock.now()))])
+        ends = rows[-1].until
+        assert ends is not None
+        await engine.jobs.settle([conclude(claim, Suspended(rows, ends - clock.now()))])
     clock.set(now)
 
 
-async def _errors(engine: Engine, now: Instant) -> None:
-    """What is known of the errors, as if workers had rolled them up for a week."""
+async def _errors(engine: Engine, now: Instant) -> Counter[str]:
+    """What is known of the errors, as if workers had rolled them up for a week; returns who died before, by kind."""
     known: dict[str, ErrorRecord] = {}
+    died = Counter[str]()
     for error, places, usual, hours in (
-        (SKU, {"imports.parse_supplier_feed": "imports"}, 17, range(2)),
-        (TIMED_OUT, {"webhooks.deliver": "webhooks", "mail.send_digest": "mail"}, 9, range(0, 160, 3)),
-        (KILLED, {"media.transcode_video": "media"}, 2, range(0, 60, 5)),
+        (SKU, {"imports.parse_supplier_feed": "imports"}, 187, range(1)),
+        (TIMED_OUT, {"webhooks.deliver": "webhooks"}, 44, range(1)),
+        (TIMED_OUT, {"webhooks.deliver": "webhooks", "mail.send_digest": "mail"}, 9, range(3, 160, 3)),
+        (KILLED, {"media.transcode_video": "media"}, 22, range(1)),
+        (KILLED, {"media.transcode_video": "media"}, 2, range(5, 60, 5)),
         (LIMITED, {"billing.charge_subscription": "billing"}, 30, range(1, 168)),
         ("ConnectionResetError: [Errno 104] Connection reset by peer", KINDS, 3, range(30, 90, 7)),
     ):
         for hour in sorted(hours, reverse=True):
             minute = (now - hour * HOUR) // MINUTE * MINUTE - 2 * MINUTE
             counts = [
-                EventCount(queue, EventType.FAILED, RANDOM.randint(1, 2 * usual), kind, signature(error), mint())
+                EventCount(queue, EventType.FAILED, _died(usual, hour), kind, signature(error), mint())
                 for kind, queue in places.items()
             ]
+            died.update({one.kind: one.n for one in counts if hour})
             known |= {name: one for name, one in add_failures(known, minute, counts, minute + MINUTE).items() if one}
     for one in known.values():
         await engine.documents.swap(ERRORS, one.id, None, msgspec.json.encode(one))
     for name, ago in RELEASES_OF:
         await engine.documents.swap(RELEASES, name, None, msgspec.json.encode(Release(name, now - ago)))
+    return died
+
+
+def _died(usual: int, hours_ago: int) -> int:
+    return RANDOM.randint(1, 2 * usual) if hours_ago else usual
 
 
 async def _settings(engine: Engine, clock: VirtualClock, now: Instant) -> None:
@@ -527,6 +572,7 @@ async def _presences(engine: Engine) -> None:
                     running=running.get(worker, 0),
                     version="0.1.0",
                     release=RELEASES_OF[-1][0],
+                    lease=CLAIMED_FOR,
                 )
             )
 
@@ -611,6 +657,7 @@ def _task(jobs: Stoker, kind: str, queue: str, work: Work, pace: float) -> None:
             raise Failed(work.error)
 
     run.__name__ = kind.rpartition(".")[2]
+    run.__qualname__ = kind  # as the workers that are made up say
     jobs.task(name=kind, queue=queue, attempts=3, label=LABELS.get(kind))(run)
 
 

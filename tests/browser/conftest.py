@@ -226,12 +226,15 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
         await engine.jobs.note([Note(run.id, run.worker, run.token, 0.4, None, (long,))])
         await app.schedule("s" * 128, app.draft(kind, queue=queue), cron="0 3 * * *")
         await app.queue(queue).pause(reason="r" * 900, by="b" * 100)
+        await app.enqueue_many([app.draft(kind, queue="w" * 128)])
         await engine.control.tune("b" * 128, Rate(1_000_000, per=60))
         last = await engine.now() // MINUTE * MINUTE - MINUTE
         times = (1_000_000, 10**15, 10**10, 10**11, 10**12, 10**13)
         await engine.timeline.record([], [Point(kind, metric, last, *times) for metric in BY_KIND], now=last)
         await engine.control.beat(
-            Presence(worker="w" * 100, host="h" * 200, pid=4_194_304, queues={queue: 60}, version="0.1.0")
+            Presence(
+                worker="w" * 100, host="h" * 200, pid=4_194_304, queues={queue: 60, "w" * 128: 60}, version="0.1.0"
+            )
         )
         group = await app.group([app.draft(kind, queue=queue)], then=app.draft(kind, queue=queue))
         await letters(engine, 2, stream=stream, consumer=consumer, type_="y" * 128, keys="k" * 250, parks=True)
@@ -248,6 +251,7 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heavy]:
             "/jobs",
             "/queues",
             f"/queues/{queue}",
+            f"/queues/{'w' * 128}",
             "/kinds",
             f"/kinds/{kind}",
             "/workers",

@@ -85,6 +85,10 @@ CUT_OFF = """() => [...document.querySelectorAll("main .panel")]
 TWICE = """() => [...document.querySelectorAll("[id]")]
   .map((one) => one.id).filter((id, n, all) => all.indexOf(id) !== n)"""
 NEAR = {1440: (1024, 1440), 390: (768, 390)}
+# How many dots are drawn in charts; lines and bars have none.
+DOTS = """window.dots = 0;
+const arc = Path2D.prototype.arc;
+Path2D.prototype.arc = function (...where) { window.dots += 1; return arc.apply(this, where); };"""
 # It begins after a turn of the loop.
 HTMX_RUNS = """new Promise((done) => {
   const look = () => setTimeout(window.htmx ? done : look, 50);
@@ -231,6 +235,7 @@ def test_every_status_has_a_word_and_a_shape_of_its_own(site: str, look: Any) ->
 def test_charts_are_drawn_follow_the_mouse_and_the_theme(site: str, look: Any) -> None:
     seen = look()
     page = seen.page
+    page.add_init_script(DOTS)
     page.goto(site)
     page.wait_for_selector(".uplot canvas")
     page.wait_for_function("document.querySelectorAll('.uplot canvas').length === 3")
@@ -252,6 +257,8 @@ def test_charts_are_drawn_follow_the_mouse_and_the_theme(site: str, look: Any) -
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     assert seen.complaints == []
     assert re.fullmatch(r"\d\d:\d\d:00 – \d\d:\d\d:00", page.locator(".window").inner_text()), "which window it is"
+    expect(page.locator(".uplot canvas")).to_have_count(3)
+    assert page.evaluate("window.dots") == 0, "every minute of it is over: none is drawn hollow"
     page.get_by_role("link", name="Show the last hour again").click()
     page.wait_for_url(lambda url: "since" not in url)
     expect(page.locator(".window")).to_have_count(0)

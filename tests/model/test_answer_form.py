@@ -54,6 +54,8 @@ def test_an_object_has_a_field_for_each_of_its_own() -> None:
         (of(int), "whole number", "7", 7),
         (of(float), "number", "1.5", 1.5),
         (of(str), "text", "yes", "yes"),
+        (of(str), "text", '""', ""),
+        (of(str | None), "text", '""', ""),
         (of(Literal["a", "b"]), "choice", "b", "b"),
         (of(list[int]), "json", "[1]", [1]),
         (of(int | None), "whole number", "null", None),
@@ -79,6 +81,7 @@ def test_anything_else_is_one_field(schema: Any, look: str, text: str, value: An
     [
         (int, "1.5", "must be a whole number"),
         (int, "", "must be a whole number"),
+        (str, "", 'is empty; write "" if you mean an empty text'),
         (float, "much", "must be a number"),
         (float, "true", "must be a number"),
         (list[int], "{", "must be JSON"),

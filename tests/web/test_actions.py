@@ -28,8 +28,9 @@ from stoker.model.orders import StackReport, Stand
 from stoker.model.throttle import Rate
 from stoker.model.time import MINUTE
 from stoker.testing.clock import VirtualClock
-from stoker.web import Limits, dashboard
+from stoker.web import Dashboard, Limits, dashboard
 from stoker.web.health_cache import CheckUps
+from stoker.web.hub import Hub
 from stoker.web.request import RequestContext
 from tests.harness.calls import counted
 from tests.web.conftest import Client, beat, claim, end, enqueue, text
@@ -125,12 +126,17 @@ async def test_an_action_that_the_status_refuses_says_so(app: Stoker, client: Cl
 
 
 @pytest.mark.spec("WEBACT-03", "WEBACT-21")
-async def test_a_running_job_is_asked_to_stop_after_a_question(app: Stoker, client: Client) -> None:
+async def test_a_running_job_is_asked_to_stop_after_a_question(
+    app: Stoker, board: Dashboard, client: Client, clock: VirtualClock
+) -> None:
+    board.hub = Hub(board.store, clock=lambda: 0.0)  # what it has read does not age
     id_ = await enqueue(app)
+    clock.advance(120)
     await claim(app)
+    clock.advance(90)
     asked = await client.post(f"/jobs/{id_}/cancel")
     assert "Its worker is told to stop it." in text(asked)
-    for part in (f"Job {id_}", "Enqueued just now", "Running for ", "Worker w", "Why, if you like"):
+    for part in (f"Job {id_}", "Enqueued 3 min ago", "Running for 1 min 30 s", "Worker w", "Why, if you like"):
         assert part in text(asked), part
     assert "is asked to stop" in str(told(await client.post(f"/jobs/{id_}/cancel", {"sure": "yes"}))["text"])
     assert (await app.handle(id_).refresh()).cancel_requested

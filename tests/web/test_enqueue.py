@@ -132,6 +132,7 @@ async def test_an_argument_that_the_task_no_longer_has_is_refused(app: Stoker, c
     ("given", "wrong"),
     [
         ({"argument.copies": "two"}, {"argument.copies": "must be a whole number"}),
+        ({"argument.to": ""}, {"argument.to": 'is empty; write "" if you mean an empty text'}),
         (
             {"argument.copies": "1.5", "argument.share": "x"},
             {"argument.copies": "", "argument.share": "must be a number"},
@@ -158,7 +159,7 @@ async def test_what_is_wrong_stands_beside_its_field(
     found = marked(page)
     assert found.keys() == wrong.keys()
     assert all(found[name].startswith(why) for name, why in wrong.items()), found
-    assert 'value="ada"' in page.text, "what was typed stays"
+    assert f'value="{(FILLED | given)["argument.to"]}"' in page.text, "what was typed stays"
     assert "Nothing was stored." in page.text
     assert (await (await app.engine()).operator.census()).counts == ()
 

@@ -29,6 +29,9 @@ FORMATS: Final = {
 }
 """How a text of a format is written; schemas name them."""
 
+EMPTY: Final = '""'
+"""What stands for an empty text; a required field that was left empty is a mistake."""
+
 WHOLE: Final = "value"
 """The name of the one field of an answer that has no fields of its own."""
 
@@ -125,7 +128,9 @@ def _read(field: Field, text: str) -> Any:
         case "yes or no":
             return text in {"yes", "true", "on"}
         case "text":
-            return text
+            if not text:
+                raise InvalidInput(field.name, text, f"is empty; write {EMPTY} if you mean an empty text")
+            return "" if text == EMPTY else text
         case "choice":
             if text not in field.choices:
                 raise InvalidInput(field.name, text, f"must be one of {', '.join(field.choices)}")

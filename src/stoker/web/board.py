@@ -26,7 +26,7 @@ from starlette.routing import compile_path
 from starlette.types import Message, Receive, Scope, Send
 
 from stoker.admin import Admin, Operators
-from stoker.admin.admin import visited
+from stoker.admin.admin import lacking, visited
 from stoker.admin.context import OperatorContext
 from stoker.admin.history import RECENT, closed
 from stoker.admin.queues import MEASURED
@@ -149,11 +149,11 @@ class Dashboard:
         redact: Redaction | None = None,
         compress: bool = False,
     ) -> None:
-        if not isinstance(jobs, Stoker | Operators):
+        if not isinstance(jobs, Stoker) and lacking(jobs):
             raise InvalidInput("jobs", jobs, "must be your app, jobs = Stoker(...), or an admin of your own")
         if color not in COLORS:
             raise InvalidInput("color", color, f"must be one of {', '.join(COLORS)}")
-        self._admin = jobs if isinstance(jobs, Operators) else Admin(jobs)
+        self._admin = Admin(jobs) if isinstance(jobs, Stoker) else jobs
         self.jobs = jobs = self._admin.app
         self.auth: Auth = Tokens() if auth is None else auth
         if login_url is not None and isinstance(self.auth, Open | Key | Tokens):

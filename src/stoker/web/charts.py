@@ -268,9 +268,9 @@ def context(
         "last_completed": _last(found.completed),
         "last_enqueued": _last(found.enqueued),
         "last_failed": _last(found.failed),
-        "last_p50": _span(_last(found.p50)),
-        "last_p95": _span(_last(found.p95)),
-        "last_p99": _span(_last(found.p99)),
+        "last_p50": _span(_newest(found.p50)),
+        "last_p95": _span(_newest(found.p95)),
+        "last_p99": _span(_newest(found.p99)),
         "times_title": TITLES[times],
         "switch_label": TITLES[other].lower(),
         "switch_url": visit.url(path, **drawn.query, times="" if other == first else other),
@@ -312,6 +312,11 @@ def _values(given: Sequence[float | None]) -> list[float]:
 
 def _last(given: Sequence[float | None]) -> float | None:
     return given[-1] if given else None
+
+
+def _newest(given: Sequence[float | None]) -> float | None:
+    """The newest of times: of the running minute none are known, and those of the one before are some seconds late."""
+    return next((one for one in reversed(given[-3:]) if one is not None), None)
 
 
 def _span(value: float | None) -> Span | None:

@@ -40,7 +40,7 @@
     hooks: { setSelect: [brush], setCursor: [(plot) => tell(node, plot)], draw: [marked(node)] },
   });
   // The running minute is hollow: it is not over yet.
-  const hollow = (node, hue) => ({ show: "hollow" in node.dataset, filter: (plot) => [plot.data[0].length - 1], size: 7, width: 1.6, stroke: token(hue), fill: token("surface") });
+  const hollow = (node, hue) => ({ filter: (plot) => ("hollow" in node.dataset ? [plot.data[0].length - 1] : []), size: 7, width: 1.6, stroke: token(hue), fill: token("surface") });
   // A value between two gaps has no line: it is a dot.
   const alone = (hue, alpha) => ({ show: true, size: 4, fill: token(hue, alpha), filter: (plot, n) => plot.data[n].flatMap((value, at, all) => (value != null && all[at - 1] == null && all[at + 1] == null ? [at] : [])) });
   const looks = {
