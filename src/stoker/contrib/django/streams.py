@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import Any
 
+from asgiref.sync import async_to_sync
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 
@@ -20,17 +19,13 @@ def job_stream(request: HttpRequest, job: JobHandle[Any]) -> HttpResponseBase:
     The events are those of `job.watch()`; a browser that loses the connection goes on behind the last event. Under WSGI
     a stream keeps a thread of the server busy; under ASGI it does not. 404: there is no such job.
     """
+    if isinstance(request, ASGIRequest):
+        return async_to_sync(ajob_stream)(request, job)  # on the server's loop, which sends it
     after = request.headers.get("last-event-id") or None
     try:
-        if over(after):
-            return HttpResponse(status=204)
-        frames = job.sse_sync(after)
+        return HttpResponse(status=204) if over(after) else _response(job.sse_sync(after))
     except (NotFound, InvalidInput) as error:
         return _refused(error)
-    if not isinstance(request, ASGIRequest):
-        return _response(frames)
-    frames.close()  # it was begun to see what is refused; the server's loop begins it again
-    return _response(_following(job, after))
 
 
 async def ajob_stream(request: HttpRequest, job: JobHandle[Any]) -> HttpResponseBase:
@@ -40,12 +35,6 @@ async def ajob_stream(request: HttpRequest, job: JobHandle[Any]) -> HttpResponse
         return HttpResponse(status=204) if over(after) else _response(await job.sse(after))
     except (NotFound, InvalidInput) as error:
         return _refused(error)
-
-
-async def _following(job: JobHandle[Any], after: str | None) -> AsyncIterator[str]:
-    async with aclosing(await job.sse(after)) as frames:
-        async for frame in frames:
-            yield frame
 
 
 def _response(frames: Any) -> HttpResponseBase:
