@@ -10,7 +10,7 @@ from collections import Counter
 
 from tests.mutants import model_run, results, seeded_run
 
-SAMPLE, SEED = 20, 1
+SAMPLE, SEED = 1_000, 1
 
 
 def main() -> int:
@@ -18,22 +18,25 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     seeded = commands.add_parser("seeded", help="plant the bugs of tests/mutants/seeded.toml one at a time")
     seeded.add_argument("words", nargs="*", help="only bugs whose name contains one of these")
-    seeded.add_argument("--unchecked", action="store_true", help="do not run the tests on the sound tree first")
     model = commands.add_parser("model", help="change src/stoker/model/ and run the tests of tests/model/")
     model.add_argument("modules", nargs="*", help="only these, as outbox/cursor.py; the results file stays as it is")
-    model.add_argument("--sample", type=int, default=SAMPLE, help=f"changes of each module ({SAMPLE})")
-    model.add_argument("--seed", type=int, default=SEED, help=f"which of them ({SEED})")
-    model.add_argument("--all", action="store_true", help="every change there is")
+    model.add_argument("--seed", type=int, default=SEED, help=f"the order in which they are tried ({SEED})")
+    model.add_argument(
+        "--sample",
+        type=int,
+        default=SAMPLE,
+        help=f"the first so many ({SAMPLE:,}); those that an earlier run of this seed tried on the same code are kept",
+    )
     model.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     given = parser.parse_args()
-    return plant(given.words, sound=not given.unchecked) if given.command == "seeded" else change(given)
+    return plant(given.words) if given.command == "seeded" else change(given)
 
 
 def say(text: str) -> None:
     print(text, flush=True)
 
 
-def plant(words: list[str], *, sound: bool) -> int:
+def plant(words: list[str]) -> int:
     """Plant bugs; 1 unless every one was caught."""
     if faults := [fault for one in seeded_run.bugs() if (fault := one.fault()) is not None]:
         raise SystemExit("\n".join(faults))
@@ -41,7 +44,7 @@ def plant(words: list[str], *, sound: bool) -> int:
     if not chosen:
         raise SystemExit(f"no bug has a name with {' or '.join(words)}")
     found = []
-    for one in seeded_run.run(chosen, say, sound=sound):
+    for one in seeded_run.run(chosen, say):
         found.append(one)
         results.keep_seeded(found)  # a run that is interrupted keeps what it has
     outcomes = Counter(one.outcome for one in found)
@@ -57,22 +60,21 @@ def change(given: argparse.Namespace) -> int:
     texts = model_run.sources(given.modules)
     if unknown := set(given.modules) - set(texts):
         raise SystemExit(f"there is no {min(unknown)} in src/stoker/model")
-    picked, total = model_run.chosen(texts, None if given.all else given.sample, given.seed)
-    say(f"{len(picked)} of {total} changes in {len(texts)} modules")
+    everything, digest = model_run.changes(texts, given.seed), model_run.digest()
+    outcome = results.Changes(given.seed, digest, len(everything))
+    if not given.modules and (kept := results.model()).seed == given.seed and kept.digest == digest:
+        outcome = kept
+    picked = everything[outcome.tried : given.sample]
+    say(f"{len(everything):,} changes in {len(texts)} modules; {outcome.tried:,} tried before, {len(picked):,} now")
     began = time.monotonic()
-    found = model_run.run(picked, texts, given.jobs, say)
-    outcome = results.Changes(
-        sample=None if given.all else given.sample,
-        seed=given.seed,
-        total=total,
-        tried=len(picked),
-        killed=sum(1 for one in found.values() if one != "survived"),
-        survivors=sorted(picked[number].name for number, one in found.items() if one == "survived"),
-    )
+    if picked:
+        found = model_run.run(picked, texts, given.jobs, say)
+        survivors = [picked[number].name for number, one in found.items() if one == "survived"]
+        outcome = outcome.more(len(found) - len(survivors), survivors)
     if not given.modules:
         results.keep_model(outcome)
     reasons = results.reasons()
-    say(f"{outcome.killed} of {outcome.tried} changes noticed ({outcome.score:.1%}), {time.monotonic() - began:.0f} s")
+    say(f"{outcome.killed:,} of {outcome.tried:,} noticed ({outcome.score:.1%}), {time.monotonic() - began:.0f} s")
     unexplained = [name for name in outcome.survivors if name not in reasons]
     for name in unexplained:
         say(f"  survived: {name}")

@@ -8,6 +8,7 @@ for it a child is forked where Stoker was never imported, and imports the change
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -72,17 +73,19 @@ def sources(only: Sequence[str] = ()) -> dict[str, str]:
     return {name: text for name, text in found.items() if not only or name in only}
 
 
-def chosen(texts: dict[str, str], sample: int | None, seed: int) -> tuple[list[Mutant], int]:
-    """The changes to try: all, or so many of each module; and how many there are."""
-    picked: list[Mutant] = []
-    total = 0
-    for name, text in texts.items():
-        found = mutants(name, text)
-        total += len(found)
-        if sample is not None and len(found) > sample:
-            found = sorted(random.Random(f"{seed} {name}").sample(found, sample), key=lambda one: one.number)
-        picked += found
-    return picked, total
+def changes(texts: dict[str, str], seed: int) -> list[Mutant]:
+    """Every change there is, in an order that the seed decides: the first ones are a fair sample."""
+    found = [one for name, text in texts.items() for one in mutants(name, text)]
+    random.Random(seed).shuffle(found)
+    return found
+
+
+def digest() -> str:
+    """What the rules and their tests are, as a number: a run goes on only where both are the same."""
+    found = hashlib.sha256()
+    for path in sorted([*MODEL.rglob("*.py"), *(ROOT / TESTS).rglob("*.py")]):
+        found.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
 
 
 def run(picked: Sequence[Mutant], texts: dict[str, str], jobs: int, say: Callable[[str], None]) -> dict[int, str]:
@@ -120,12 +123,14 @@ def run(picked: Sequence[Mutant], texts: dict[str, str], jobs: int, say: Callabl
 
 
 def test_files(module: str, known: Known) -> list[str]:
-    """The tests that call or name a module, its own first."""
+    """The tests that call or name a module, or name the package that it is in, its own first."""
     dotted = f"stoker.model.{module.removesuffix('.py').replace('/', '.')}"
+    package = dotted.rpartition(".")[0]
+    words = (f"{dotted} import", f"import {dotted}", f"from {package} import", "from stoker import model")
     named = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / TESTS).rglob("test_*.py")
-        if f"{dotted} import" in (text := path.read_text("utf-8")) or f"import {dotted}" in text
+        if any(word in path.read_text("utf-8") for word in words)
     }
     called = {test.partition("::")[0] for tests in known.lines.get(module, {}).values() for test in tests}
     own = f"test_{module.rpartition('/')[2]}"

@@ -8,6 +8,7 @@ f-strings, and the texts of an error that is raised.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -81,11 +82,16 @@ class Site:
 
 
 def mutants(module: str, source: str) -> list[Mutant]:
-    """Every change of a module, in the order of its nodes."""
-    return [
-        Mutant(module, site.function, *_lines(node, site.statement), _shown(node, other), number)
-        for number, (site, node, other) in enumerate(_changes(ast.parse(source)))
-    ]
+    """Every change of a module, in the order of its nodes; each has a name of its own."""
+    found: list[Mutant] = []
+    times: Counter[tuple[str, str]] = Counter()
+    for number, (site, node, other) in enumerate(_changes(ast.parse(source))):
+        change = _shown(site, node, other)
+        times[site.function, change] += 1
+        if (nth := times[site.function, change]) > 1:
+            change += f" (no. {nth})"
+        found.append(Mutant(module, site.function, *_lines(node, site.statement), change, number))
+    return found
 
 
 def compiled(source: str, path: str, number: int) -> CodeType:
@@ -200,14 +206,22 @@ def _end(node: ast.AST, otherwise: int) -> int:
     return getattr(node, "end_lineno", None) or otherwise
 
 
-def _shown(node: ast.AST, other: ast.AST) -> str:
-    before, after = (" ".join(ast.unparse(_bare(part)).split()) for part in (node, other))
+def _shown(site: Site, node: ast.AST, other: ast.AST) -> str:
+    """Before and after; a constant says little, so it is shown where it stands if there is room."""
+    before, after = _text(node), _text(other)
+    if isinstance(node, ast.Constant):
+        around = _text(site.parent)
+        if len(around) <= WIDEST:
+            site.put(other)
+            before, after = around, _text(site.parent)
+            site.put(node)
     return f"{_cut(before)} -> {_cut(after)}"
 
 
-def _bare(node: ast.AST) -> ast.AST:
-    """A compound statement without its body."""
-    return ast.If(node.test, [ast.Pass()], []) if isinstance(node, ast.If) else node
+def _text(node: ast.AST) -> str:
+    """The source of a node on one line; of a compound statement, without its body."""
+    bare = ast.If(node.test, [ast.Pass()], []) if isinstance(node, ast.If) else node
+    return " ".join(ast.unparse(bare).split())
 
 
 def _cut(text: str) -> str:

@@ -29,22 +29,33 @@ class Caught(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """One run over the model."""
+    """What became of the first so many changes of the model, in the order of a seed."""
 
-    sample: int | None
-    """Changes of each module; None: all."""
     seed: int
+    digest: str
+    """Of the rules and their tests."""
     total: int
-    tried: int
-    killed: int
-    survivors: list[str]
+    tried: int = 0
+    killed: int = 0
+    survivors: list[str] = []
     on: str = ""
     python: str = ""
 
     @property
     def score(self) -> float:
         """The part that tests noticed."""
-        return self.killed / self.tried
+        return self.killed / max(self.tried, 1)
+
+    def more(self, killed: int, survivors: Sequence[str]) -> Changes:
+        """With the changes that were tried next."""
+        return msgspec.structs.replace(
+            self,
+            tried=self.tried + killed + len(survivors),
+            killed=self.killed + killed,
+            survivors=sorted([*self.survivors, *survivors]),
+            on=today(),
+            python=platform.python_version(),
+        )
 
 
 def keep_seeded(found: Sequence[Found]) -> None:
@@ -55,7 +66,7 @@ def keep_seeded(found: Sequence[Found]) -> None:
 
 
 def keep_model(changes: Changes) -> None:
-    _write(MODEL, msgspec.structs.replace(changes, on=today(), python=platform.python_version()))
+    _write(MODEL, changes)
 
 
 def seeded() -> list[Caught]:
@@ -97,10 +108,9 @@ def seeded_table() -> str:
 def model_line() -> str:
     """The last run over the model, in a sentence."""
     found = model()
-    which = "every one" if found.sample is None else f"up to {found.sample} of each module, by seed {found.seed}"
     return (
-        f"On {found.on}, with Python {found.python}: of {found.total:,} changes {found.tried:,} were tried ({which}), "
-        f"and the tests noticed {found.killed:,} of them, {found.score:.1%}."
+        f"On {found.on}, with Python {found.python}: of {found.total:,} changes {found.tried:,} were tried, drawn from "
+        f"all by seed {found.seed}, and the tests noticed {found.killed:,} of them, {found.score:.1%}."
     )
 
 

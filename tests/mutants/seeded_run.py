@@ -83,20 +83,32 @@ class Found:
     seconds: float
 
 
-def run(chosen: Sequence[Bug], say: Callable[[str], None], *, sound: bool = True) -> Iterator[Found]:
+def run(chosen: Sequence[Bug], say: Callable[[str], None]) -> Iterator[Found]:
     """Plant each bug and run its tests; first all these tests on the tree as it is."""
     with copied() as tree, servers(shared=len(chosen) > FEW) as environ:
-        if sound:
-            for one in {tuple(bug.command): bug for bug in chosen}.values():
-                code, text, seconds = tested(tree, one.command, environ)
-                if code != 0:
-                    raise SystemExit(f"{' '.join(one.command)} does not pass without a bug:\n{text[-3000:]}")
-                say(f"sound   {seconds:6.1f} s  {' '.join(one.command)}")
+        for command in together(chosen):
+            code, text, seconds = tested(tree, command, environ)
+            if code != 0:
+                raise SystemExit(f"{' '.join(command)} does not pass without a bug:\n{text[-3000:]}")
+            say(f"sound   {seconds:6.1f} s  {' '.join(command)}")
         for number, bug in enumerate(chosen):
             with planted(tree, bug, number):
                 found = judged(bug, *tested(tree, bug.command, environ))
             say(f"{found.outcome:7} {found.seconds:6.1f} s  {bug.name}: {found.by}")
             yield found
+
+
+def together(chosen: Sequence[Bug]) -> list[list[str]]:
+    """The tests of all these bugs in few commands: one for each file or files that they name."""
+    picks: dict[tuple[str, ...], list[str | None]] = {}
+    for bug in chosen:
+        picks.setdefault(bug.tests, []).append(bug.pick)
+    commands = []
+    for tests, some in picks.items():
+        known = sorted({pick for pick in some if pick is not None})
+        whole = None in some
+        commands.append([*tests, *(() if whole else ("-k", " or ".join(f"({pick})" for pick in known)))])
+    return commands
 
 
 def judged(bug: Bug, code: int | None, text: str, seconds: float) -> Found:

@@ -68,21 +68,21 @@ def half(n: int, *, up: bool = False) -> int:
 def test_changes_swap_one_thing_and_leave_words_alone() -> None:
     found = mutants("half.py", SOURCE)
     assert [(one.function, one.line, one.change) for one in found] == [
-        ("", 3, "3 -> 4"),
-        ("", 5, "False -> True"),
+        ("", 3, "LIMIT: int = 3 -> LIMIT: int = 4"),
+        ("", 5, "n: int, *, up: bool=False -> n: int, *, up: bool=True"),
         ("half", 7, "if n < 0 or n > LIMIT: pass -> if not (n < 0 or n > LIMIT): pass"),
         ("half", 7, "n < 0 or n > LIMIT -> n < 0 and n > LIMIT"),
         ("half", 7, "n < 0 -> n <= 0"),
-        ("half", 7, "0 -> 1"),
+        ("half", 7, "n < 0 -> n < 1"),
         ("half", 7, "n > LIMIT -> n >= LIMIT"),
         ("half", 8, "raise ValueError('too much') -> pass"),
         ("half", 9, "return n // 2 + (1 if up else 0) -> return None"),
         ("half", 9, "n // 2 + (1 if up else 0) -> n // 2 - (1 if up else 0)"),
         ("half", 9, "n // 2 -> n * 2"),
-        ("half", 9, "2 -> 3"),
+        ("half", 9, "n // 2 -> n // 3"),
         ("half", 9, "1 if up else 0 -> 0 if up else 1"),
-        ("half", 9, "1 -> 2"),
-        ("half", 9, "0 -> 1"),
+        ("half", 9, "1 if up else 0 -> 2 if up else 0"),
+        ("half", 9, "1 if up else 0 -> 1 if up else 1"),
     ]
 
 
@@ -92,3 +92,10 @@ def test_a_change_is_compiled_into_the_module() -> None:
     names: dict[str, object] = {}
     exec(compiled(SOURCE, "half.py", number), names)
     assert names["half"](3) == 6  # type: ignore[operator]
+
+
+@pytest.mark.spec("MUTANT-03")
+def test_every_change_has_a_name_of_its_own() -> None:
+    found = mutants("twice.py", "def twice(n):\n    return n + 1 if n > 1 else n + 1\n")
+    assert len({one.name for one in found}) == len(found)
+    assert "twice.py twice: n + 1 -> n - 1 (no. 2)" in {one.name for one in found}
