@@ -14,6 +14,7 @@ from stoker.model.access import (
     check_search,
     check_search_to_change,
     includes,
+    is_loopback,
     searching,
 )
 from stoker.model.errors import Forbidden, InvalidInput
@@ -80,3 +81,15 @@ def test_an_identity_that_is_limited_to_queues_searches_as_operate_at_most() -> 
 def test_what_is_no_identity_is_refused(given: Any) -> None:
     with pytest.raises(InvalidInput):
         Identity(*given)
+
+
+@pytest.mark.spec("ACCESS-01")
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]"])
+def test_addresses_of_the_own_machine(address: str) -> None:
+    assert is_loopback(address)
+
+
+@pytest.mark.spec("ACCESS-01")
+@pytest.mark.parametrize("address", ["10.0.0.1", "::2", "example.com", "", "0.0.0.0"])
+def test_addresses_that_others_reach(address: str) -> None:
+    assert is_loopback(address) is False

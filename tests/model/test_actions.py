@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from itertools import count
 
+import msgspec
 import pytest
 
 from stoker.admin.jobs import JobsAdmin
@@ -121,3 +122,64 @@ def test_an_action_on_a_group_means_members_that_it_changes() -> None:
     assert on_group("cancel") is ACTIONS["cancel"]
     with pytest.raises(InvalidInput, match="must be one of retry, cancel"):
         on_group("delete")
+
+
+WAYS = """
+requeue     Requeue        Requeued     main readies takes_key
+retry       Retry as copy  Copied       main readies takes_key
+fork        Fork           Forked       readies
+run-now     Run now        Made due     main readies edit
+cancel      Cancel         Canceled     main restorable restore once_asked
+discard     Discard        Discarded    main restorable restore
+restore     Restore        Restored     one
+edit        Edit           Edited       one form
+move        Move           Moved        form move
+prioritize  Prioritize     Prioritized  main prioritize
+delete      Delete         Deleted      destroys
+"""
+
+
+@pytest.mark.spec("ADMIN-50")
+def test_what_an_action_is_called_and_how_it_is_offered() -> None:
+    """Its words, what it does beside its change, what undoes it, and whether its button is in the menu or asks."""
+    rows = []
+    for one in ACTIONS.values():
+        flags = [] if one.many else ["one"]
+        flags += ["main"] if one.buttons and one.buttons[0].main else []
+        flags += [name for name in ("destroys", "readies", "takes_key", "restorable") if getattr(one, name)]
+        flags += ["form"] if any(button.form for button in one.buttons) else []
+        flags += sorted({button.undo for button in one.buttons} - {""})
+        flags += ["once_asked"] if any(button.once_asked and not button.main for button in one.buttons) else []
+        rows.append(f"{one.name:11} {one.label:14} {one.past:12} {' '.join(flags)}")
+    assert rows == WAYS.strip().splitlines()
+
+
+@pytest.mark.spec("ADMIN-50")
+def test_what_an_action_takes_is_named_on_the_command_line_and_bounded() -> None:
+    taken = {
+        f"{one.name} {given.option or given.name}": (given.plain, given.required, given.one_job, given.metavar)
+        for one in ACTIONS.values()
+        for given in one.parameters
+    }
+    assert taken == {
+        "fork after": (str, False, True, "STEP"),
+        "run-now first": (bool, False, True, None),
+        "cancel reason": (str, False, False, None),
+        "cancel force": (bool, False, False, None),
+        "move to": (str, True, False, "QUEUE"),
+        "move create": (bool, False, False, None),
+        "prioritize priority": (int, True, False, "N"),
+    }
+    bounds: dict[str, tuple[list[object], list[object]]] = {
+        "after": (["s", "s" * 500], ["", "s" * 501]),
+        "reason": (["r", "r" * 1_000], ["", "r" * 1_001]),
+        "queue": (["q", "q" * 128], ["", "q" * 129, "a queue"]),
+        "priority": ([-1_000, 1_000], [-1_001, 1_001]),
+    }
+    types = {given.name: given.type for one in ACTIONS.values() for given in one.parameters}
+    for name, (fine, wrong) in bounds.items():
+        for value in fine:
+            assert msgspec.convert(value, types[name]) == value
+        for value in wrong:
+            with pytest.raises(msgspec.ValidationError):
+                msgspec.convert(value, types[name])

@@ -151,6 +151,24 @@ def test_a_deed_is_said_in_words() -> None:
     assert said("schedules.put", {"cron": "1"}, {"cron": "2"}) == "Changed"
 
 
+SAID = """
+acknowledge Acknowledged; change Changed; create Created; drain Drained; drop Dropped; enqueue Enqueued;
+export Exported; import Imported; pause Paused; put Changed; quiet Quieted; release Released a key of; replace
+Replaced; replay Replayed; resolve Resolved; resume Resumed; reveal Looked into; revoke Revoked; run Ran;
+search Searched payloads of; seek Moved; signal Signaled; stack Asked for the stacks of; start Started; stop
+Stopped; take_back Took back the jobs of; tune Tuned; withdraw Withdrew the acknowledgement of; requeue
+Requeued; retry Copied; fork Forked; run_now Made due; cancel Canceled; discard Discarded; restore Restored;
+edit Edited; move Moved; prioritize Prioritized; delete Deleted
+"""
+
+
+@pytest.mark.spec("AUDIT-08")
+@pytest.mark.parametrize("pair", " ".join(SAID.split()).split("; "))
+def test_every_deed_has_its_verb(pair: str) -> None:
+    verb, _, words = pair.partition(" ")
+    assert in_words(f"things.{verb}", {}, {}) == words
+
+
 @pytest.mark.spec("AUDIT-03")
 def test_the_latest_entries_come_first() -> None:
     entries = [AuditEntry(at, By("ann"), Deed(action="jobs.cancel", target=str(at))) for at in range(5)]
@@ -271,3 +289,17 @@ def test_an_acknowledgement_and_its_withdrawal_are_deeds() -> None:
     assert (ended.action, ended.after) == ("findings.withdraw", {})
     assert in_words(first.action, {}, first.after) == "Acknowledged"
     assert in_words(ended.action, {}, {}) == "Withdrew the acknowledgement of"
+
+
+@pytest.mark.spec("AUDIT-06")
+def test_a_new_token_shows_what_it_may_do_and_a_change_of_one_does_not() -> None:
+    token = AccessToken(name="ci", sha256="0" * 64, role="operate", queues=("mail",))
+    assert of_token(None, token).after == {"role": "operate", "queues": ["mail"]}
+    assert of_token(token, token).after == {}
+
+
+@pytest.mark.spec("AUDIT-03")
+def test_entries_are_found_by_what_they_changed() -> None:
+    entry = AuditEntry(5, By("ann"), Deed(action="queues.tune", target="queue mail"))
+    assert AuditQuery(target="queue mail").matches(entry)
+    assert not AuditQuery(target="queue sms").matches(entry)

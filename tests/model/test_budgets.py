@@ -13,6 +13,7 @@ from stoker.model.budgets import (
     Budget,
     Rates,
     Spend,
+    _corrected,
     address,
     asked_of,
     at_hand,
@@ -267,3 +268,11 @@ def test_addresses_of_buckets_are_read_back() -> None:
     assert (words("", 1), words("tokens", 5000), words("fish", 1)) == ("1 token", "5,000 tokens", "1 fish")
     assert tune_command("llm", "", 5) == "stoker limits tune llm --rate 5/TIME"
     assert tune_command("llm", "tokens", 5) == "stoker limits tune llm --measure tokens --rate 5/TIME"
+
+
+@pytest.mark.spec("BUDGET-08")
+def test_a_correction_never_sets_the_clock_of_a_bucket_back() -> None:
+    """Two engines settle out of order: the later instant stays, or the time between would be refilled twice."""
+    bucket = Bucket(Rate(10, per=10, burst=10), 2.0, NOW)
+    assert _corrected(bucket, 1, NOW - SECOND).refilled_at == NOW
+    assert _corrected(bucket, 1, NOW + SECOND).refilled_at == NOW + SECOND

@@ -224,3 +224,27 @@ def test_a_group_knows_what_its_error_did_before_and_old_errors_come_behind() ->
     assert (live.first, live.last) == (moment(MIN - HOUR), moment(NOW))
     assert (live.kinds, live.queues) == (("send", "sort"), ("bulk", "mail"))
     assert (gone.error, gone.count, gone.died, gone.sample) == ("gone", 0, 9, ids.text((9).to_bytes(16)))
+
+
+@pytest.mark.spec("DERIVED-04")
+def test_equal_errors_come_in_the_order_in_which_they_were_seen_last() -> None:
+    one, two = (job(n, last_error=f"{name}: x", finished_at=n * HOUR) for n, name in ((1, "A"), (2, "B")))
+    assert [group.error for group in error_groups([one, two])] == ["B: x", "A: x"]
+
+
+@pytest.mark.spec("ERRORS-04")
+def test_an_error_is_kept_up_to_its_last_day() -> None:
+    last = NOW - error_records.KEPT
+    records = [ErrorRecord(id="err_1", first=last, last=last)]
+    assert len(error_groups([], records, NOW)) == 1
+    assert error_groups([], records, NOW + 1) == []
+
+
+@pytest.mark.spec("ERRORS-04")
+def test_a_record_that_makes_room_takes_no_time_from_the_others() -> None:
+    """The record of all others was seen last when the newest of them was."""
+    old = ErrorRecord(id="err_1", first=5 * MINUTE, last=5 * MINUTE)
+    other = ErrorRecord(id=error_records.OTHER, first=MINUTE, last=9 * MINUTE)
+    here = {one.id: one for one in (old, other)}
+    assert error_records._made_room(here, {}, NOW)
+    assert here == {error_records.OTHER: msgspec.structs.replace(other, first=MINUTE, last=9 * MINUTE)}

@@ -356,3 +356,10 @@ def test_an_event_that_was_stored_stands_as_it_was_stored() -> None:
     found = with_record([started], job)
     assert [one.type for one in found] == ["enqueued", "started", "completed"]
     assert found[1] is started
+
+
+@pytest.mark.spec("EVENT-10")
+def test_a_clock_is_judged_by_the_claim_that_came_last() -> None:
+    early, late = claim(claimed_at=NOW - HOUR), claim(claimed_at=NOW)
+    assert off_by([early, late], NOW + 2 * SECOND) == 2 * SECOND
+    assert off_by([late], NOW + SECOND) == SECOND

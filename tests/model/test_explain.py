@@ -409,3 +409,18 @@ def test_the_place_of_the_last_run_is_told() -> None:
     assert beside(status=Status.RETRYING, history=history) == ("its last failed run was on web-4 / 12",)
     running = {"status": Status.RUNNING, "worker": "w", "started_at": NOW, "history": history}
     assert beside() == beside(**running) == beside(**dead, origin=3) == ()
+
+
+@pytest.mark.spec("EXPLAIN-01")
+def test_a_queue_that_was_not_asked_for_hides_no_other() -> None:
+    paused = [Queue(name="a", pause=Pause()), Queue(name="b", pause=Pause())]
+    assert [text for _, text in notes(paused, {"b"}, census())] == [
+        "Queue b is paused: its jobs wait until it is resumed."
+    ]
+
+
+@pytest.mark.spec("EXPLAIN-01")
+def test_of_workers_that_are_lost_the_one_that_was_seen_last_is_named() -> None:
+    older = msgspec.structs.replace(LOST, worker="v", host="old", seen_at=NOW - 300 * SECOND)
+    assert "w on h was last seen" in why(job(), MAIL, older, LOST)
+    assert "w on h was last seen" in why(job(), MAIL, LOST, older)

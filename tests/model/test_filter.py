@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.model import ids
-from stoker.model.filter import DUE, VIEWS, Filter, InvalidFilter, meta_of, moment_of
+from stoker.model.filter import DUE, VIEWS, Filter, InvalidFilter, as_value, meta_of, moment_of
 from stoker.model.job import ACTIVE, FINISHED, Draft, Job, Status
 from stoker.model.names import Names
 from stoker.model.query import ORDERS, Query
@@ -404,3 +404,26 @@ def test_a_moment_is_read_as_utc() -> None:
 def test_a_filter_says_what_it_needs_to_know_of_the_store(written: str, names: bool, times: bool) -> None:
     given = Filter.parse(written)
     assert (given.has_names, given.has_times) == (names, times)
+
+
+@pytest.mark.spec("FILTER-02")
+@pytest.mark.parametrize("text", ["attempts:many", "finished:soon", "until:soon", "since:soon", "order:loudest"])
+def test_a_value_that_means_nothing_is_refused_when_it_is_read(text: str) -> None:
+    with pytest.raises(InvalidFilter):
+        Filter.parse(text)
+
+
+@pytest.mark.spec("FILTER-02")
+@pytest.mark.parametrize("pattern", ["send[1]", "send?", "se*[x]"])
+def test_only_the_star_is_a_pattern(pattern: str) -> None:
+    """`[` and `?` stand for themselves: a kind whose name has none of them is not found by them."""
+    names = Names(frozenset({"mail"}), frozenset({"send1", "sendx", "sex", pattern.replace("*", "nd")}))
+    found = Filter.parse(f'kind:"{pattern}"').query(NOW, names)
+    assert found is not None
+    assert found.kinds == {pattern.replace("*", "nd")}
+
+
+@pytest.mark.spec("FILTER-02")
+@pytest.mark.parametrize("value", ["plain", 'a"b', "a\\b", 'a\\"b', '"', "\\", "a b", "a,b"])
+def test_a_value_that_is_written_is_read_as_the_same(value: str) -> None:
+    assert Filter.parse(f"worker:{as_value(value)}").worker == value

@@ -422,3 +422,48 @@ def test_a_finding_that_a_person_knows_of_is_history() -> None:
     assert bulk(3, known("no worker: bulk", figure=3, tone="warn")).tone == "bad", "it is worse than then"
     assert bulk(3, known("no worker: mail", figure=3)).tone == "bad", "another one is known"
     assert "nobody by name" in str(bulk(3, known("no worker: bulk", by="")))
+
+
+@pytest.mark.spec("NEED-13")
+def test_what_needs_no_word_hides_nothing_behind_it() -> None:
+    """Of three queues, by name, the first two have nothing to be told; the third is told of all the same."""
+    counts = tuple(Count(name, "send", Status.PENDING, 3) for name in ("a", "b", "c"))
+    waiting = Census(at=NOW, counts=counts, oldest_ready=dict.fromkeys("abc", NOW - HOUR))
+    paused = [Queue(name="a"), Queue(name="b", pause=Pause(until=NOW - 1)), Queue(name="c", pause=Pause(by="ann"))]
+    served = [presence(queues=dict.fromkeys("abc", 5))]
+    assert any("c is paused by ann" in one for one in told(census=waiting, queues=paused, presences=served))
+    elsewhere = [presence(queues={"a": 5})]
+    closed = [Queue(name="b", pause=Pause())]
+    alone = told(census=waiting, queues=closed, presences=elsewhere)
+    assert any(one.startswith("queue c") or " c has" in one or "c has" in one for one in alone), alone
+    cooling = [Queue(name=name, cooldown=Cooldown(NOW + MINUTE, 4)) for name in "abc"]
+    only = told(census=waiting, queues=cooling, presences=[presence(queues={"c": 5})])
+    assert any("c cools down" in one for one in only), only
+
+
+@pytest.mark.spec("NEED-13")
+def test_queues_that_wait_are_told_the_longest_wait_first() -> None:
+    counts = tuple(Count(name, "send", Status.PENDING, 3) for name in ("a", "b"))
+    given = Situation(
+        census=Census(at=NOW, counts=counts, oldest_ready={"a": NOW - HOUR, "b": NOW - 2 * HOUR}),
+        presences=[presence(queues={"a": 5, "b": 5})],
+    )
+    assert late_queues(given) == ["b", "a"]
+
+
+@pytest.mark.spec("NEED-13")
+def test_only_queues_with_retries_are_retried_by_nobody() -> None:
+    none = Count("mail", "send", Status.RETRYING, 0)
+    given = Situation(census=Census(at=NOW, counts=(none, Count("sms", "send", Status.DONE, 4))), presences=[])
+    assert given.unserved_retries == []
+
+
+@pytest.mark.spec("NEED-13")
+def test_every_queue_without_workers_and_every_one_that_cools_is_told() -> None:
+    counts = tuple(Count(name, "send", Status.PENDING, 3) for name in ("a", "b", "c"))
+    waiting = Census(at=NOW, counts=counts, oldest_ready=dict.fromkeys("abc", NOW - HOUR))
+    alone = told(census=waiting, presences=[presence(queues={"mail": 1})])
+    assert [sum(f"{name} has 3 ready jobs" in one for one in alone) for name in "abc"] == [1, 1, 1], alone
+    cooling = [Queue(name="c", cooldown=Cooldown(NOW + MINUTE, 4))]
+    served = told(census=waiting, queues=cooling, presences=[presence(queues=dict.fromkeys("abc", 5))])
+    assert any("c cools down" in one for one in served), served

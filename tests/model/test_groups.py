@@ -361,3 +361,10 @@ def test_the_counts_of_a_group_in_words() -> None:
     assert group.counts == "of 3 members 1 done, 0 dead, 0 canceled, 2 not finished, not sealed yet"
     ended = msgspec.structs.replace(group, total=1).seal(abandoned=True)
     assert ended.counts == "of 1 members 1 done, 0 dead, 0 canceled, abandoned before it was sealed"
+
+
+@pytest.mark.spec("GROUP-01")
+def test_changes_of_a_group_add_up() -> None:
+    change = GroupChange(total=2)
+    change.add(GroupChange(total=3))
+    assert change.total == 5

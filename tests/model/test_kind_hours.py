@@ -101,3 +101,18 @@ def test_minutes_that_were_not_counted_and_the_one_before() -> None:
 
 def test_an_hour_is_stored_under_its_number() -> None:
     assert KindHour(at=3 * HOUR).name == "3"
+
+
+@pytest.mark.spec("STATS-14")
+def test_of_an_hour_that_is_spread_no_minute_is_counted_twice() -> None:
+    """Half of its minutes are gone: the record, which counts more, stands for all of them."""
+    minutes = [Point("send", DONE, START + n * MINUTE, 1) for n in range(30, 60)]
+    found = filled(minutes, [_hour(START, 60)], "send", START, START + HOUR, HOUR)
+    assert [one.count for one in found if one.metric == DONE] == [60]
+
+
+@pytest.mark.spec("STATS-14")
+def test_hours_beside_the_window_are_not_in_it() -> None:
+    hours = [_hour(START + n * HOUR, 60) for n in (-1, 0, 1)]
+    found = filled([], hours, "send", START, START + HOUR, HOUR)
+    assert [(one.bucket, one.count) for one in found if one.metric == DONE] == [(START, 60)]

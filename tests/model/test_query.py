@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from stoker.model.query import (
     Count,
     Delete,
     Discard,
+    Due,
     Edit,
     Expired,
     Fork,
@@ -43,6 +45,7 @@ from stoker.model.query import (
     as_of,
     as_seen,
     bounded,
+    chosen_counts,
     counted,
     cursor_at,
     cursor_behind,
@@ -595,3 +598,33 @@ def test_the_queues_of_a_counted_query_are_those_with_such_jobs() -> None:
 def test_points_of_kinds_are_looked_for_a_little_behind_their_retention() -> None:
     assert kind_points_between(Retention(), 9 * DAY) == (8 * DAY - KINDS_BEHIND, 8 * DAY)
     assert kind_points_between(Retention(kind_points=2 * DAY), 9 * DAY)[1] == 7 * DAY
+
+
+@pytest.mark.spec("FILTER-06")
+def test_bounds_of_attempts_and_ends_hold_what_they_name() -> None:
+    """From and to include their number, `until` does not; a job that has not ended is in none of these windows."""
+    tried = job(attempts=3)
+    for low, high, there in ((3, 3, True), (4, None, False), (None, 2, False), (None, 3, True), (3, None, True)):
+        assert matches(tried, Query(attempts_from=low, attempts_to=high), NOW) is there, (low, high)
+    ended = job(status=Status.DONE, finished_at=NOW)
+    for since, until, there in ((NOW, None, True), (NOW + 1, None, False), (None, NOW, False), (None, NOW + 1, True)):
+        assert matches(ended, Query(finished_since=since, finished_until=until), NOW) is there, (since, until)
+    assert matches(ended, Query(ended_by=NOW), NOW)
+    assert not matches(ended, Query(ended_by=NOW - 1), NOW)
+
+
+@pytest.mark.spec("CENSUS-02")
+def test_due_and_waiting_jobs_are_counted_by_queue() -> None:
+    census = msgspec.structs.replace(CENSUS, waiting={"mail": 1})
+    counted = {due: {one.queue: one.n for one in chosen_counts(Query(due=due), census)} for due in get_args(Due)}
+    assert counted == {
+        "now": {"mail": 4, "sms": 4},
+        "later": {"mail": 2, "sms": 0},
+        "waiting": {"mail": 1, "sms": 0},
+    }
+
+
+@pytest.mark.spec("ADMIN-08")
+def test_a_job_of_the_moment_of_a_preview_belongs_to_it() -> None:
+    assert matched_at(job(created_at=NOW), Query(), NOW)
+    assert not matched_at(job(created_at=NOW + 1), Query(), NOW)

@@ -313,3 +313,14 @@ def test_a_name_that_an_edit_adds_is_stored_as_it_came() -> None:
     given = b'{"a": 1, "api_key": "[hidden]", "b": 2}'
     kept = with_secrets(b'{"a": 1, "api_key": "k-1"}', given, Redaction(), may_change=False)
     assert json.loads(kept) == {"a": 1, "api_key": "k-1", "b": 2}
+
+
+@pytest.mark.spec("REDACT-01")
+def test_an_address_whose_sign_is_escaped_loses_its_password_too() -> None:
+    assert b"s3cret" not in REDACTION.json(b'{"to": "postgres://u:s3cret\\u0040host/db"}')
+
+
+@pytest.mark.spec("REDACT-01")
+def test_behind_the_name_of_an_error_secrets_are_masked_as_well() -> None:
+    text = "CardDeclined: card ending 0726\nCardError: no card was given, password=s3cret"
+    assert REDACTION.text(text) == text.replace("s3cret", MASK)

@@ -572,3 +572,13 @@ def test_a_letter_that_kills_is_set_aside_and_costs_the_messages_nothing(what: d
     advance = after_crash(again(lease, attempts=3), NOW, rules)
     assert isinstance(advance, Advance)
     assert ([one.number for one in advance.returned], advance.position, advance.attempts) == ([1], 0, 0)
+
+
+@pytest.mark.spec("OUTBOX-54")
+def test_letters_that_are_left_are_delivered_again() -> None:
+    """One of three was delivered: the turn ends as a retry; all of them: as delivered."""
+    lease = released(3)
+    some = conclude_batch(lease, Delivered(1), NOW, LEASED)
+    assert (some.ending, some.resolved) == (Ending.RETRY, (1,))
+    whole = conclude_batch(lease, Delivered(), NOW, LEASED)
+    assert (whole.ending, whole.resolved) == (Ending.DELIVERED, (1, 2, 3))

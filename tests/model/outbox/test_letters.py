@@ -199,3 +199,11 @@ def test_a_user_resolves_letters_and_takes_back_what_was_done() -> None:
     for status in (TAKEN, RESOLVED, DISCARDED):
         assert act(letter(status), ResolveLetters(), NOW) is None
     assert letters.applicable(RestoreLetters()) == {PENDING}
+
+
+@pytest.mark.spec("OUTBOX-52")
+def test_a_token_of_a_letter_rises_also_while_the_clock_goes_back() -> None:
+    taken = acted(letter(), CLAIM)
+    assert taken.token == NOW
+    again = acted(msgspec.structs.replace(taken, status=PENDING, holder=None, until=None), CLAIM, NOW - SECOND)
+    assert again.token == NOW + 1

@@ -273,3 +273,12 @@ def test_a_url_that_is_refused_is_shown_without_its_path(url: str, shown: str) -
         endpoint(url)
     assert refused.value.value == shown
     assert "xoxsecret" not in str(refused.value)
+
+
+@pytest.mark.spec("RELAY-11")
+def test_a_secret_with_other_characters_than_those_of_base64_is_refused() -> None:
+    """A decoder that skips them would make another key of a secret that was copied wrong."""
+    good = "whsec_" + base64.b64encode(bytes(32)).decode()
+    assert secrets(good) == (bytes(32),)
+    with pytest.raises(InvalidOption):
+        secrets(good.replace("A", "A\n", 1))
