@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,30 +34,29 @@ class Ended(NamedTuple):
     answer: Any
 
 
-class ForkServer:
-    """The test's end."""
+class Lines:
+    """Another Python process that answers one line with one line, until its input ends."""
 
-    def __init__(self, *modules: str) -> None:
+    def __init__(self, module: str, *arguments: str, environ: Mapping[str, str] | None = None, log: Any = None) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.fork_server", *modules],
+            [sys.executable, "-m", module, *arguments],
             cwd=ROOT,
+            env=None if environ is None else {**os.environ, **environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=log,
             text=True,
         )
 
-    def call(self, function: Callable[..., Any], /, *, within: float = 240.0, **arguments: Any) -> Ended:
-        """Run a function of a module in a child of its own and wait for its end, at most `within` seconds."""
+    def ask(self, question: Any) -> Any:
+        """Send a question as JSON; returns the answer."""
         assert self._process.stdin
         assert self._process.stdout
-        name = f"{function.__module__}:{function.__qualname__}"
-        self._process.stdin.write(json.dumps([name, arguments, within]) + "\n")
+        self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         assert line, "the fork server is gone"
-        code, answer, trouble = json.loads(line)
-        assert not trouble, trouble
-        return Ended(code, answer)
+        return json.loads(line)
 
     def close(self) -> None:
         assert self._process.stdin
@@ -65,6 +64,20 @@ class ForkServer:
         self._process.stdin.close()
         self._process.wait(60)
         self._process.stdout.close()
+
+
+class ForkServer(Lines):
+    """The test's end."""
+
+    def __init__(self, *modules: str) -> None:
+        super().__init__("tests.faults.fork_server", *modules)
+
+    def call(self, function: Callable[..., Any], /, *, within: float = 240.0, **arguments: Any) -> Ended:
+        """Run a function of a module in a child of its own and wait for its end, at most `within` seconds."""
+        name = f"{function.__module__}:{function.__qualname__}"
+        code, answer, trouble = self.ask([name, arguments, within])
+        assert not trouble, trouble
+        return Ended(code, answer)
 
 
 def die_with_parent() -> None:

@@ -309,7 +309,8 @@ def storm(
     share = messages // writer_count
     writers = [_writer(site, engine, share, chance.getrandbits(32)) for _ in range(writer_count)]
     names = ["c0", "c1", "c2", "s0", "s1"]
-    works = [partial(_persist, site, name) for name in names]
+    # A planted bug may break a member as well: it begins anew, so that the judge sees what the bug does to others.
+    works = [partial(_persist, site, name, Exception if bug else EngineBusy) for name in names]
     members = Members(works, chance, freezing=freezing, frozen_for=FROZEN)
     while bool(writers) or (missing := messages - sent(site)) > 0 or asyncio.run(left(site)):
         if bug and found_out(site, [*members.awake, *writers]):
@@ -399,10 +400,10 @@ def _writer(site: Site, engine: Engine, quota: int, seed: int) -> int:
     return forked(lambda: asyncio.run(write(site, engine, quota, seed)))
 
 
-async def _persist(site: Site, name: str) -> None:
-    """Live, for ever; begin anew if a frozen one has held the lock for too long."""
+async def _persist(site: Site, name: str, trouble: type[Exception]) -> None:
+    """Live, for ever; begin anew after trouble, as when a frozen one has held the lock for too long."""
     while True:
-        with suppress(EngineBusy):
+        with suppress(trouble):
             await (serve(site, name) if name.startswith("s") else Member(site, name).live())
 
 
