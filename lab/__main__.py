@@ -14,11 +14,11 @@ import click
 from lab import results
 from lab.faults import FAULTS
 from lab.judge import quantile
-from lab.nursery import ROOT
 from lab.stores import ENGINES
 from lab.storm import LULL
 from lab.workloads import WORKLOADS
 from scripts import doc_tables
+from tests.faults.fork_server import ROOT
 from tests.faults.sqlite.failing_disk import mounting
 
 WRONG = 2
@@ -39,15 +39,16 @@ def stormed(engine: str, seed: int, **more: Any) -> dict[str, Any]:
     """One storm in a process of its own, whose mounts and children vanish with it."""
     order = json.dumps({"engine": engine, "seed": seed, **more})
     command = [*(mounting() or ()), sys.executable, "-m", "lab.storm", order]
+    maker = results.Maker()
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    return results.signed(json.loads(done.stdout.splitlines()[-1]))
+    return maker.sign(json.loads(done.stdout.splitlines()[-1]))
 
 
 def shown(line: dict[str, Any]) -> str:
     """What one storm found, for people."""
-    work = line["work"]
+    work, code = line["work"], f"{line['stoker']} ({line['revision']}, {line['tree']})"
     text = [
-        f"{line['engine']}, {line['server']}, stoker {line['stoker']} ({line['revision']}), seed {line['seed']}",
+        f"{line['engine']}, {line['server']}, stoker {code}, seed {line['seed']}",
         "  " + ", ".join(f"{n} {name}" for name, n in line["faults"].items()),
         "  " + ", ".join(f"{work.get(name, 0):,} {name}" for name in ("acked", "runs", "steps", "messages", "effects")),
         "  " + ", ".join(f"{n} {name}" for name, n in line["wrong"].items()),

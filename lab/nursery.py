@@ -11,46 +11,24 @@ import importlib
 import json
 import os
 import select
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 from lab import members
-from tests.faults.fork_server import forked
+from tests.faults.fork_server import Lines, forked
 
-ROOT: Final = Path(__file__).resolve().parent.parent
 ENGINES: Final = ("stoker.engines.sqlite", "stoker.engines.postgres", "stoker.engines.redis")
 
 
-class Nursery:
+class Nursery(Lines):
     """The storm's end."""
 
     def __init__(self, environ: dict[str, str], log: Any) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "lab.nursery"],
-            cwd=ROOT,
-            env={**os.environ, **environ},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
+        super().__init__("lab.nursery", environ=environ, log=log)
 
     def born(self, life: str, seed: int) -> int:
         """The pid of a new member."""
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(json.dumps([life, seed]) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.close()
-        self._process.wait(60)
-        self._process.stdout.close()
+        return int(self.ask([life, seed]))
 
 
 def serve() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from lab import results
 from lab.faults import FAULTS
@@ -92,6 +92,12 @@ def workloads() -> str:
     return textwrap.fill(", ".join(listed) + ".", 118, break_long_words=False, break_on_hyphens=False)
 
 
+def _revision(line: dict[str, Any]) -> str:
+    """The revision that made a line, and whether its code was another one; of old lines that is not known."""
+    tree = line.get("tree", "taken at its end")
+    return line["revision"] if tree == "clean" else f"{line['revision']} ({tree})"
+
+
 def made_with() -> str:
     """Versions and settings of the storms."""
     rows = []
@@ -99,7 +105,7 @@ def made_with() -> str:
         lines = [line for line in results.current(results.read()) if line["engine"] == engine]
         settings = {f"{name} {value}" for line in lines for name, value in line["settings"].items()}
         cells = [", ".join(sorted(some)) or NONE for some in (one.servers, one.pythons, settings)]
-        revisions = ", ".join(dict.fromkeys(line["revision"] for line in lines)) or NONE
+        revisions = ", ".join(dict.fromkeys(_revision(line) for line in lines)) or NONE
         rows.append([results.NAMES[engine], *cells, revisions])
     return _table(["", "Server", "Python", "Settings", "Revisions"], rows)
 

@@ -1,6 +1,7 @@
 """Results that add up: a line for every storm, and the tables of the documentation made from the lines.
 
-Only lines of the code as it is now are counted: a line carries a digest of `src/`, and `current` leaves out others.
+Only lines of the present release are counted. A line names the revision at the storm's start, with a digest of `src/`,
+and says whether the code was that of the revision and stayed so (`tree`).
 """
 
 from __future__ import annotations
@@ -18,48 +19,58 @@ from pathlib import Path
 from typing import Any, Final
 
 from lab.judge import WORDS, quantile
-from lab.nursery import ROOT
 from lab.stores import ENGINES
+from tests.faults.fork_server import ROOT
 
 VERSION: Final = version("stoker")
 FILE: Final = ROOT / "lab" / "results.jsonl"
+CODE: Final = ("src", "lab", "tests/harness", "tests/services")
+"""The code of a storm."""
+
 CALM_PACE: Final = 2.0
 """Seconds between two faults at which recovery is measured."""
 
 NAMES: Final = {"sqlite": "SQLite", "postgres": "Postgres", "redis": "Redis", "redis-cluster": "Redis Cluster"}
 
 
-def digest() -> str:
-    """What `src/` holds, as a number: equal for equal code."""
+def digest(*folders: str) -> str:
+    """What these folders hold, as a number: equal for equal code."""
     found = hashlib.sha256()
-    for path in sorted((ROOT / "src").rglob("*")):
+    for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*")):
         if path.suffix in (".py", ".sql", ".lua"):
             found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()[:16]
 
 
-def revision() -> str:
-    """The git revision, with a mark if the code differs from it."""
+class Maker:
+    """What makes a line of results, as it is before the storm: the code may be edited while one rages."""
 
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-        return done.stdout.strip()
+    def __init__(self) -> None:
+        self.made = {
+            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "stoker": VERSION,
+            "revision": _git("rev-parse", "--short", "HEAD"),
+            "src": digest("src"),
+            "python": platform.python_version(),
+            "cpus": os.cpu_count(),
+        }
+        self._code = digest(*CODE)
+        self._dirty = bool(_git("status", "--porcelain", *CODE, ":!lab/results.jsonl"))
 
-    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "src") else "")
+    @property
+    def tree(self) -> str:
+        """Whether the code is that of the revision, and has been all the time."""
+        if digest(*CODE) != self._code:
+            return "changed"
+        return "dirty" if self._dirty else "clean"
+
+    def sign(self, line: dict[str, Any]) -> dict[str, Any]:
+        """A line of results with what made it."""
+        return {**self.made, "tree": self.tree, "load": round(os.getloadavg()[0], 1), **line}
 
 
-def signed(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of results with what made it."""
-    made = {
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "stoker": VERSION,
-        "revision": revision(),
-        "src": digest(),
-        "python": platform.python_version(),
-        "cpus": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-    }
-    return {**made, **line}
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def append(line: dict[str, Any], path: Path = FILE) -> None:

@@ -6,11 +6,12 @@ import contextlib
 import shutil
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import psycopg
 import redis
@@ -24,6 +25,8 @@ from tests.services.clusters import Cluster, Node
 ENGINES: Final = ("sqlite", "postgres", "redis", "redis-cluster")
 DISK: Final = 1_000
 """MiB of the disk that can be filled up."""
+
+Server = TypeVar("Server", services.PostgresServer, services.RedisServer)
 
 NODE_TIMEOUT: Final = 4_000
 """Milliseconds of silence after which a cluster promotes a replica: a restart takes less."""
@@ -102,154 +105,145 @@ class Sqlite(Store):
         self.disk.free()
 
 
-class Postgres(Store):
-    """A primary and a standby that confirms every commit; members reach the primary through a proxy."""
+class Pair(Store, Generic[Server]):
+    """Two servers, of which one leads and the other is its copy; members reach the leader through a proxy."""
 
-    def __init__(
-        self,
-        primary: services.PostgresServer,
-        standby: services.PostgresServer,
-        proxy: Proxy,
-        clock: services.WrongClock | None,
-    ) -> None:
-        self.primary, self.standby, self.proxy, self.clock = primary, standby, proxy, clock
-        self.settings = {"fsync": "on", "synchronous_commit": "on", "standby": "synchronous"}
-        self.follow()
-        self.primary.sql("create schema lab")
+    leader: Server
+    copy: Server
+    option: str
+    """What names the lab's part of the store, in its URL."""
+
+    def __init__(self, leader: Server, copy: Server, proxy: Proxy, clock: services.WrongClock | None) -> None:
+        self.leader, self.copy, self.proxy, self.clock = leader, copy, proxy, clock
 
     @property
     def url(self) -> str:
-        return f"{self.proxy.url}?schema=lab"
+        return f"{self.proxy.url}?{self.option}"
 
     @property
     def direct(self) -> str:
-        return f"{self.primary.url}?schema=lab"
-
-    @property
-    def version(self) -> str:
-        return "PostgreSQL " + str(self.primary.sql("show server_version")[0][0]).split(" ")[0]
-
-    def follow(self) -> None:
-        """Make the standby a copy of the primary, and the primary wait for it from then on."""
-        self.primary.sql("alter system set synchronous_standby_names = ''")
-        self.primary.sql("select pg_reload_conf()")
-        if self.standby.pid is not None:
-            self.standby.stop("immediate")
-        target = self.standby.data / "cluster"
-        shutil.rmtree(target)
-        command = [
-            str(postgres_binaries(self.standby.data.parent) / "pg_basebackup"),
-            "-R",
-            "-X",
-            "stream",
-            "-c",
-            "fast",
-        ]
-        command += ["--no-sync", "-D", str(target), "-d", self.primary.url]
-        user, group = other_user() or (None, None)
-        subprocess.run(command, check=True, capture_output=True, cwd="/", timeout=120, user=user, group=group)
-        self.standby.start()
-        wait(lambda: self.primary.sql("select 1 from pg_stat_replication where state = 'streaming'"))
-        self.primary.sql("alter system set synchronous_standby_names = '*'")
-        self.primary.sql("select pg_reload_conf()")
-
-    def restart(self) -> None:
-        """Crash and come back."""
-        self.primary.stop("immediate")
-        self.primary.start()
-        wait(lambda: self.primary.sql("select 1 from pg_stat_replication where state = 'streaming'"))
-
-    def failover(self) -> bool:
-        """Crash, and the standby takes over; then the old primary follows it as a copy."""
-        self.primary.stop("immediate")
-        self.standby.promote()
-        self.primary, self.standby = self.standby, self.primary
-        self.primary.sql("alter system set synchronous_standby_names = ''")
-        self.primary.sql("select pg_reload_conf()")
-        self.proxy.redirect(self.primary.url)
-        self.follow()
-        return True
+        return f"{self.leader.url}?{self.option}"
 
     def cut(self, chance: Any) -> None:
         """Lose or truncate the answer to one of the next orders."""
-        lose(self.proxy, chance)
+        if chance.random() < 0.5:
+            self.proxy.lose_reply(skip=chance.randrange(20))
+        else:
+            self.proxy.truncate_reply(keep=chance.choice((1, 4, 5, 6, 17, 40)), skip=chance.randrange(20))
 
     def disconnect(self) -> None:
         self.proxy.reset()
 
+
+class Postgres(Pair[services.PostgresServer]):
+    """A primary and a standby that confirms every commit."""
+
+    option = "schema=lab"
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.settings = {"fsync": "on", "synchronous_commit": "on", "standby": "synchronous"}
+        self.follow()
+        self.leader.sql("create schema lab")
+
+    @property
+    def version(self) -> str:
+        return "PostgreSQL " + str(self.leader.sql("show server_version")[0][0]).split(" ")[0]
+
+    def _set(self, name: str, value: str) -> None:
+        self.leader.sql(f"alter system set {name} = {value}")
+        self.leader.sql("select pg_reload_conf()")
+
+    def _streams(self) -> Any:
+        return self.leader.sql("select 1 from pg_stat_replication where state = 'streaming'")
+
+    def follow(self) -> None:
+        """Make the standby a copy of the primary, and the primary wait for it from then on."""
+        self._set("synchronous_standby_names", "''")
+        if self.copy.pid is not None:
+            self.copy.stop("immediate")
+        target = self.copy.data / "cluster"
+        shutil.rmtree(target)
+        command = [str(postgres_binaries(self.copy.data.parent) / "pg_basebackup"), "-R", "-X", "stream", "-c", "fast"]
+        command += ["--no-sync", "-D", str(target), "-d", self.leader.url]
+        user, group = other_user() or (None, None)
+        subprocess.run(command, check=True, capture_output=True, cwd="/", timeout=120, user=user, group=group)
+        self.copy.start()
+        wait(self._streams)
+        self._set("synchronous_standby_names", "'*'")
+
+    def restart(self) -> None:
+        """Crash and come back."""
+        self.leader.stop("immediate")
+        self.leader.start()
+        wait(self._streams)
+
+    def failover(self) -> bool:
+        """Crash, and the standby takes over; then the old primary follows it as a copy."""
+        self.leader.stop("immediate")
+        self.copy.promote()
+        self.leader, self.copy = self.copy, self.leader
+        self._set("synchronous_standby_names", "''")
+        self.proxy.redirect(self.leader.url)
+        self.follow()
+        return True
+
     def fill(self) -> bool:
         """Refuse writes, as managed servers do that have no room left."""
-        self.primary.sql("alter system set default_transaction_read_only = on")
-        self.primary.sql("select pg_reload_conf()")
+        self._set("default_transaction_read_only", "on")
         return True
 
     def free(self) -> None:
-        self.primary.sql("alter system set default_transaction_read_only = off")
-        self.primary.sql("select pg_reload_conf()")
+        self._set("default_transaction_read_only", "off")
 
 
-class Redis(Store):
-    """A master that syncs before it answers, and a replica; members reach the master through a proxy."""
+class Redis(Pair[services.RedisServer]):
+    """A master that syncs before it answers, and a replica."""
 
-    def __init__(
-        self,
-        master: services.RedisServer,
-        replica: services.RedisServer,
-        proxy: Proxy,
-        clock: services.WrongClock | None,
-    ) -> None:
-        self.master, self.replica, self.proxy, self.clock = master, replica, proxy, clock
+    option = "prefix=lab"
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.settings = {"appendonly": "yes", "appendfsync": "always"}
         self.follow()
 
     @property
-    def url(self) -> str:
-        return f"{self.proxy.url}?prefix=lab"
-
-    @property
-    def direct(self) -> str:
-        return f"{self.master.url}?prefix=lab"
-
-    @property
     def version(self) -> str:
-        return f"Redis {self._ask(self.master, 'INFO', 'server')['redis_version']}"
+        return f"Redis {self._ask(self.leader, 'INFO', 'server')['redis_version']}"
 
     def _ask(self, server: services.RedisServer, *words: Any) -> Any:
         with redis.Redis.from_url(server.url, socket_timeout=60) as client:
             return client.execute_command(*words)
 
     def follow(self) -> None:
-        self._ask(self.replica, "REPLICAOF", "127.0.0.1", self.master.port)
-        wait(lambda: self._ask(self.replica, "INFO", "replication")["master_link_status"] == "up")
+        self._ask(self.copy, "REPLICAOF", "127.0.0.1", self.leader.port)
+        wait(lambda: self._ask(self.copy, "INFO", "replication")["master_link_status"] == "up")
 
     def restart(self) -> None:
-        self.master.kill()
-        self.master.start()
+        self.leader.kill()
+        self.leader.start()
 
     def failover(self) -> bool:
         """The master accepts no more writes, its replica has all that it acknowledged; it is killed and replaced."""
-        if not replicated(lambda *words: self._ask(self.master, *words)):
+        if not replicated(lambda *words: self._ask(self.leader, *words)):
             self.restart()
+            self.copy.kill()  # it may have ended by itself: a pair without it would have no failover any more
+            self.copy.start()
+            self.follow()
             return False
-        self.master.kill()
-        self._ask(self.replica, "REPLICAOF", "NO", "ONE")
-        self.master, self.replica = self.replica, self.master
-        self.proxy.redirect(self.master.url)
-        self.replica.start()
+        self.leader.kill()
+        self._ask(self.copy, "REPLICAOF", "NO", "ONE")
+        self.leader, self.copy = self.copy, self.leader
+        self.proxy.redirect(self.leader.url)
+        self.copy.start()
         self.follow()
         return True
 
-    def cut(self, chance: Any) -> None:
-        lose(self.proxy, chance)
-
-    def disconnect(self) -> None:
-        self.proxy.reset()
-
     def use_up_memory(self) -> None:
-        self._ask(self.master, "CONFIG", "SET", "maxmemory", 1)
+        self._ask(self.leader, "CONFIG", "SET", "maxmemory", 1)
 
     def free_memory(self) -> None:
-        self._ask(self.master, "CONFIG", "SET", "maxmemory", 0)
+        self._ask(self.leader, "CONFIG", "SET", "maxmemory", 0)
 
 
 class RedisCluster(Store):
@@ -306,16 +300,13 @@ def replicated(ask: Callable[..., Any]) -> bool:
     """Stop the writes of a master, and wait until its replica has confirmed all of them; False if that failed."""
     try:
         ask("CLIENT", "PAUSE", 60_000, "WRITE")
-        return int(ask("WAIT", 1, 30_000)) == 1
-    except redis.RedisError:
-        return False
-
-
-def lose(proxy: Proxy, chance: Any) -> None:
-    if chance.random() < 0.5:
-        proxy.lose_reply(skip=chance.randrange(20))
-    else:
-        proxy.truncate_reply(keep=chance.choice((1, 4, 5, 6, 17, 40)), skip=chance.randrange(20))
+        if int(ask("WAIT", 1, 30_000)) == 1:
+            return True
+        why = f"no replica in 30 s: {ask('INFO', 'replication')}"
+    except redis.RedisError as error:
+        why = repr(error)
+    print(f"a failover became a restart, {why}", file=sys.stderr, flush=True)
+    return False
 
 
 def wait(condition: Callable[[], Any], within: float = 90.0) -> None:

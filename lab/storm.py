@@ -26,13 +26,14 @@ from typing import Any, Final
 from lab import faults, stores
 from lab.judge import Verdict, examined
 from lab.ledger import Ledger, identity
-from lab.nursery import ROOT, Nursery
+from lab.nursery import Nursery
 from lab.place import CHILD_MEMORY, LEASE, Place
 from lab.power import fail_power
 from stoker import Stoker
 from stoker.engines.base import Engine, outbox_of
 from stoker.errors import EngineError
 from stoker.model.job import FINISHED, Status
+from tests.faults.fork_server import ROOT
 from tests.worker.shell import alive
 
 EMBEDDED, CREWS, PROCESSES, PRODUCERS = 3, 1, 2, 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +264,31 @@ def test_results_of_the_release_add_up(lines: list[dict[str, Any]]) -> None:
         assert found.runs == len(mine)
 
 
+@pytest.mark.spec("LAB-04")
+def test_a_line_names_the_code_at_the_start_and_whether_it_was_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", *words]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    code = tmp_path / "src" / "app.py"
+    code.parent.mkdir()
+    code.write_text("1")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "one")
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    maker, revision = results.Maker(), git("rev-parse", "--short", "HEAD")
+    line = maker.sign({"engine": "sqlite"})
+    assert (line["revision"], line["tree"], line["engine"]) == (revision, "clean", "sqlite")
+    code.write_text("2")
+    edited = results.Maker()
+    git("commit", "-q", "-a", "-m", "two")
+    assert maker.tree == "changed"
+    assert (maker.made["revision"], edited.tree) == (revision, "dirty")
+
+
 # --- storms -------------------------------------------------------------------------------------------------------
 
 
@@ -278,6 +304,7 @@ def test_a_short_storm_finds_nothing_wrong(tmp_path: Path) -> None:
     assert line["faults"]["kills"] >= 3
     assert line["work"]["runs"] > 20
     assert line["settings"]["lease"] == LEASE
+    assert line["tree"] in {"clean", "dirty"}
 
 
 @pytest.mark.engine("sqlite")
