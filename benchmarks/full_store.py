@@ -16,9 +16,11 @@ from stoker.model.control import Presence
 from stoker.model.events import Event, EventType, Point
 from stoker.model.job import Demand, Draft, Settlement, Status
 from stoker.model.query import Retention
+from stoker.model.same_error import signature
 from stoker.model.stats import of_all
 from stoker.model.time import HOUR, MINUTE, Instant
 from stoker.registry import mint
+from stoker.worker.rollup import write_points
 
 QUEUES = 200
 NAMES = [f"q{n}" for n in range(QUEUES)]
@@ -30,7 +32,7 @@ METRICS = ("enqueued", "completed", "processing", "total")
 
 
 async def seed(engine: Engine) -> None:
-    """Every queue with a done and a waiting job, dead ones in a few, a worker, and an hour of points."""
+    """Every queue with a done and a waiting job, dead ones, a worker, an hour of points, records of the errors."""
     await engine.open()
     await engine.jobs.renew(WORKER, [], first=True, lease=HOUR)
     await _lives(engine, QUEUES, Status.DONE)
@@ -44,6 +46,7 @@ async def seed(engine: Engine) -> None:
         points += [Point("", of_all(metric), at, 50 * QUEUES, 5e6 * QUEUES, 1e5, 2e5, 3e5, 4e5) for metric in METRICS]
         await engine.timeline.record([], points, now=minute)
     await _events(engine, minute)
+    await write_points(engine)
 
 
 async def _events(engine: Engine, minute: Instant) -> None:
@@ -63,12 +66,18 @@ async def backlog(engine: Engine, jobs: int) -> None:
 
 
 async def _lives(engine: Engine, jobs: int, status: Status) -> None:
+    """Store jobs and end them. Deaths are told of, as a worker does, in a minute that is closed."""
+    at = (await engine.now()) // MINUTE * MINUTE - MINUTE // 2
     for start in range(0, jobs, 1_000):
         n = min(1_000, jobs - start)
         await backlog(engine, n)
         claims = await engine.jobs.claim(Demand(WORKER, tuple((name, n) for name in NAMES), n))
         error = f"Timeout: {start} s" if status is Status.DEAD else None
         await engine.jobs.settle([Settlement(one.id, WORKER, one.token, status, error=error) for one in claims])
+        if error is not None:
+            sign = signature(error)
+            told = [Event(at, EventType.FAILED, one.id, one.queue, one.kind, 1, 500, error=sign) for one in claims]
+            await engine.timeline.record(told, now=await engine.now())
 
 
 def multiply(path: Path, jobs: int) -> None:

@@ -132,3 +132,11 @@ class DurablePeer(PythonPeer):
     @abstractmethod
     async def enqueue_stepped(self, numbers: Sequence[int]) -> None:
         """Enqueue these jobs, each with ten steps."""
+
+    @abstractmethod
+    async def enqueue_waiting(self, numbers: Sequence[int]) -> None:
+        """Enqueue these jobs, each of which waits for an answer before it does anything."""
+
+    @abstractmethod
+    async def answer(self, number: int) -> None:
+        """Send a waiting job its answer."""

@@ -48,6 +48,23 @@ async def stepped(peer: PythonPeer, count: int) -> None:
     await peer.enqueue_stepped(range(count))
 
 
+async def waiting(peer: PythonPeer, first: int, count: int) -> None:
+    """Enqueue jobs that wait for an answer."""
+    assert isinstance(peer, DurablePeer)
+    await peer.enqueue_waiting(range(first, first + count))
+
+
+async def answered(peer: PythonPeer, first: int, count: int, pause: float) -> dict[int, int]:
+    """Answer them one after the other; by number, when that was on the monotonic clock."""
+    assert isinstance(peer, DurablePeer)
+    asked = {}
+    for number in range(first, first + count):
+        await asyncio.sleep(pause)
+        asked[number] = time.monotonic_ns()
+        await peer.answer(number)
+    return asked
+
+
 async def pace(
     peer: PythonPeer, first: int, count: int, pauses: list[float], delays: list[float] | None
 ) -> dict[int, int]:
@@ -71,6 +88,8 @@ async def serve(peer: PythonPeer) -> None:
         "one": one,
         "many": many,
         "stepped": stepped,
+        "waiting": waiting,
+        "answer": answered,
         "pace": pace,
     }
     while line := await loop.run_in_executor(None, sys.stdin.readline):

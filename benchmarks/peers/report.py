@@ -159,11 +159,15 @@ def circumstances(records: Records) -> str:
 def steps(records: Records) -> str:
     """Durable steps."""
     rows = [
-        [f"{entry['name']} on {STORES[entry['store']]}", cell(records.figure(key, "steps"))]
+        [
+            f"{entry['name']} on {STORES[entry['store']]}",
+            cell(records.figure(key, "steps")),
+            cell(records.figure(key, "resume")),
+        ]
         for key, entry in sorted(records.systems.items())
         if records.figure(key, "steps") is not None
     ]
-    return table(["", "steps/s, 1 process"], rows)
+    return table(["", "steps/s, 1 process", "resumes after its answer, ms"], rows)
 
 
 def history(records: Records) -> str:

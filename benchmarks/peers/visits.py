@@ -183,7 +183,7 @@ class Visit:
         return rows
 
     def steps(self) -> Rows:
-        """Run jobs of ten steps in one process."""
+        """Run jobs of ten steps in one process, and resume jobs that wait for an answer."""
         jobs = self.peer.stepped
         with self.producer() as ask:
             ask("stepped", count=jobs)
@@ -191,7 +191,14 @@ class Visit:
             with self.workers(self.peer.latency, 1):
                 self.until(jobs, "steps")
                 end = self._finished()
-        return {"steps": jobs * STEPS / (end - min(at for _, at in self.runs())) * 1e9}
+                pace = jobs * STEPS / (end - min(at for _, at in self.runs())) * 1e9
+                ask("waiting", first=FIRST, count=ALONE)
+                time.sleep(2.0)  # no system tells its producer that a job waits now
+                asked = ask("answer", first=FIRST, count=ALONE, pause=0.1)
+                self.until(jobs + ALONE, "resume")
+        ran = dict(self.runs())
+        late = [(ran[int(number)] - at) / 1e6 for number, at in asked.items()]
+        return {"steps": pace, "resume": percentile(late, 50), "resume.p95": percentile(late, 95)}
 
     def drain_once(self, ask: Callable[..., Any], setting: Setting, processes: int, jobs: int) -> Rows:
         """Enqueue so many jobs, and drain them."""

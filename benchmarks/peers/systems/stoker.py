@@ -51,6 +51,11 @@ def app() -> Stoker:
             await run.step(f"step-{i}", step, i)
         ran(n)
 
+    @jobs.task(name="waiting")
+    async def waiting(n: int) -> None:
+        await current().wait("answer")
+        ran(n)
+
     return jobs
 
 
@@ -85,6 +90,13 @@ class StokerPeer(DurablePeer):
     async def enqueue_stepped(self, numbers: Sequence[int]) -> None:
         task = self.app.tasks["stepped"]
         await self.app.enqueue_many([task.draft(n) for n in numbers])
+
+    async def enqueue_waiting(self, numbers: Sequence[int]) -> None:
+        waiting = self.app.tasks["waiting"]
+        self.waiting = {number: await waiting.enqueue(number) for number in numbers}
+
+    async def answer(self, number: int) -> None:
+        await self.waiting[number].signal("answer", True)
 
     async def close(self) -> None:
         await self.app.close()
