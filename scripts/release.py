@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 ASK = "import sys; print('{}.{}'.format(*sys.version_info))"
+GATHER = "Take them in and commit that first: changelog.d/README.md says how"
 PROGRAM = re.compile(r"^```python file=app\.py\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -31,6 +32,10 @@ def main(arguments: list[str]) -> int:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     if given.tag not in {None, f"v{version}"}:
         sys.exit(f"stoker: the tag {given.tag} is not v{version}, the version in pyproject.toml; nothing was built")
+    fragments = sorted(path.name for path in (ROOT / "changelog.d").glob("+*.md"))
+    if given.tag and fragments:
+        lack = f"CHANGELOG.md lacks {len(fragments)} of changelog.d, {fragments[0]} first"
+        sys.exit(f"stoker: {lack}; nothing was built. {GATHER}")
     wheel = build(ROOT / "dist")
     found = {name: path for name, path in pythons().items() if not given.python or name in given.python}
     missing = set(given.python or ()) - set(found)
@@ -50,7 +55,7 @@ def build(folder: Path) -> Path:
     subprocess.run([*hatch, "-d", str(folder)], cwd=ROOT, check=True)
     [sdist], [wheel] = folder.glob("*.tar.gz"), folder.glob("*.whl")
     with tempfile.TemporaryDirectory(prefix="stoker-sdist-") as scratch:
-        shutil.unpack_archive(sdist, scratch, filter="data")
+        shutil.unpack_archive(sdist, scratch)
         [source] = Path(scratch).iterdir()
         subprocess.run([*hatch, "-t", "wheel", "-d", scratch], cwd=source, check=True)
         [again] = Path(scratch).glob("*.whl")
