@@ -21,6 +21,7 @@ from stoker.engines.postgres import step_rows
 from stoker.engines.redis import settle, steps
 from stoker.engines.redis.unit_of_work import Unit
 from stoker.engines.shared import one_by_one
+from stoker.engines.shared.unit_of_work import Wanted
 from stoker.engines.sql.exchanges import just
 from stoker.engines.url import engine_from_url
 from stoker.model.groups import into_group
@@ -174,7 +175,18 @@ def _unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Signals that check the row they answer when they commit, and not the job they have read before it."""
+    """Signals that check the row they answer when they commit, and not the job they have read before it.
+
+    Both reads are sent at once, so almost nothing comes between them; here something can.
+    """
+    load_steps = Unit._load_steps
+
+    async def load_jobs_first(unit: Unit, wanted: Wanted) -> None:
+        await unit._load_jobs(wanted.ids)
+        await asyncio.sleep(LONGEST_PAUSE / 2)
+        await load_steps(unit, wanted)
+
+    monkeypatch.setattr(Unit, "_load_steps", load_jobs_first)
     monkeypatch.setattr(Unit, "expect_job", lambda unit, job: None)
 
 
