@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import date
-from typing import Any, Literal
+from datetime import date, datetime, time, timedelta
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -125,6 +126,37 @@ def test_a_value_that_may_be_null_has_the_field_of_its_type() -> None:
         "sure": False,
         "size": 1,
     }
+
+
+@pytest.mark.spec("DURABLE-22")
+def test_an_object_whose_one_field_is_called_value_stays_an_object() -> None:
+    class Amount(msgspec.Struct):
+        value: int
+
+    class Nothing(msgspec.Struct):
+        pass
+
+    assert answer(of(Amount), {"value": "7"}) == {"value": 7}
+    assert answer(of(Nothing), {}) == {}
+
+
+@pytest.mark.spec("DURABLE-22")
+@pytest.mark.parametrize(
+    ("kind", "example"),
+    [
+        (Annotated[datetime, msgspec.Meta(tz=True)], "2026-11-16T14:00:00Z"),
+        (date, "2026-11-16"),
+        (Annotated[time, msgspec.Meta(tz=True)], "14:00:00Z"),
+        (timedelta, "PT5M"),
+        (UUID, None),
+    ],
+)
+def test_a_field_shows_how_its_text_is_written(kind: Any, example: str | None) -> None:
+    """The example is one that the type reads."""
+    [field] = fields(of(kind))
+    assert (field.look, field.help) == ("text", "a UUID" if example is None else f"as in {example}")
+    if example is not None:
+        msgspec.convert(example, kind)
 
 
 def test_a_schema_that_names_itself_ends() -> None:

@@ -77,6 +77,7 @@ def test_a_draft_shows_its_id_as_text_and_is_stored_under_that_name() -> None:
         (lambda: chain(draft(), "send"), "drafts"),  # type: ignore[arg-type]
         (lambda: chain("send"), "drafts"),  # type: ignore[arg-type]
         (lambda: chain(draft().then(draft(1)), draft(2)), "behind it already"),
+        (lambda: chain(draft(1), draft(2).then(draft(3)), draft(4)), "behind it already"),
         (lambda: chain(draft(1), draft(2), draft(1)), "the same draft twice"),
         (lambda: draft().then(draft(1), draft(1)), "the same draft twice"),
         (lambda: chain(*map(draft, range(MOST_LINKS + 1))), "at most 100 drafts in all"),

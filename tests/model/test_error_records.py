@@ -73,6 +73,14 @@ def test_the_failures_of_a_minute_make_a_record() -> None:
     assert found.only().kinds == ("send", "sort", "sell")
 
 
+@pytest.mark.spec("ERRORS-01")
+def test_only_failures_that_tell_their_error_make_a_record() -> None:
+    found = Records()
+    canceled = EventCount("mail", EventType.CANCELED, 5, "send", LINE, (1).to_bytes(16))
+    assert found.add(MIN, failed(3, ""), retried(2, ""), canceled) == set()
+    assert found == {}
+
+
 @pytest.mark.spec("RELEASE-05")
 def test_a_record_names_the_releases_in_which_the_error_was_seen() -> None:
     found = Records()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pytest
 
 from stoker.model.control import Pause, Presence, Queue
 from stoker.model.findings import (
+    PAGES,
     Acknowledgement,
     Deaths,
     Delivery,
@@ -398,6 +400,66 @@ def test_the_id_of_a_finding_has_no_numbers_and_lasts() -> None:
         assert ids_of(queues=[held], census=census(n, lag=n * HOUR)) == ["held back: mail"]
         versions = [presence(version="1.0"), presence("v", version=f"1.{n}")]
         assert ids_of(presences=versions) == ["two versions"]
+
+
+SILENT = [presence(f"w{n}", pid=n, seen_at=NOW - 20 * SECOND, running=1) for n in range(2)]
+ELSEWHERE = presence(queues={"bills": 1})
+
+
+@pytest.mark.spec("NEED-08")
+@pytest.mark.parametrize(
+    ("given", "tone", "page"),
+    [
+        ({"presences": []}, "bad", "workers"),
+        ({"presences": [presence(seen_at=NOW - MINUTE)]}, "plain", "workers"),
+        ({"presences": [presence(), SILENT[0]]}, "bad", "workers"),
+        ({"presences": [presence(), *SILENT]}, "bad", "workers"),
+        ({"presences": [presence(version="1.0"), presence("v", version="1.1")]}, "warn", "workers"),
+        ({"presences": [ELSEWHERE]}, "bad", "queues"),
+        ({"presences": [ELSEWHERE, presence(state="quiet")]}, "bad", "queues"),
+        ({"census": census(lag=HOUR)}, "warn", "queues"),
+        ({"queues": [Queue(name="mail", workers=0)], "census": census(lag=HOUR)}, "plain", "queues"),
+        ({"queues": [Queue(name="mail", cooldown=Cooldown(NOW + MINUTE, 6))]}, "warn", "queues"),
+        ({"queues": [Queue(name="mail", pause=Pause())]}, "plain", "queues"),
+        ({"queues": [Queue(name="mail", pause=Pause())], "census": census(lag=25 * HOUR)}, "warn", "queues"),
+        ({"census": census(kind="legacy")}, "bad", "kinds"),
+        ({"deaths": Deaths(3)}, "plain", "jobs"),
+        ({"deaths": Deaths(11)}, "bad", "jobs"),
+        ({"schedules": [schedule("report", HOUR)]}, "bad", "schedules"),
+        ({"schedules": [schedule("report", 0, last_error="no", last_status=Action.FAIL)]}, "warn", "schedules"),
+        ({"deliveries": [Delivery("orders", "mail", letters=1)]}, "warn", "outbox"),
+        ({"deliveries": [Delivery("orders", "mail", MINUTE)]}, "warn", "outbox"),
+        ({"deliveries": [Delivery("orders", "mail", HOUR)]}, "bad", "outbox"),
+    ],
+)
+def test_a_finding_is_as_grave_as_its_cause_and_shown_on_its_page(given: dict[str, Any], tone: str, page: str) -> None:
+    situation: dict[str, Any] = {"census": census(), "presences": [presence()]} | given
+    [found] = findings(Situation(**situation))
+    assert (found.tone, PAGES[found.noun]) == (tone, page)
+    assert badges([found]) == ({} if tone == "plain" else {page: (1, tone)})
+
+
+def figures_of(**given: object) -> list[int]:
+    situation = {"census": census(), "presences": [presence()]} | given
+    return [one.figure for one in findings(Situation(**situation))]  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("NEED-21")
+def test_the_number_of_a_finding_tells_when_it_has_doubled() -> None:
+    """It is how many jobs, workers, keys or letters are concerned; a time has none."""
+    assert figures_of(presences=[], deliveries=[Delivery("o", "c", HOUR)]) == [4]
+    assert figures_of(presences=[presence("v"), presence(seen_at=NOW - 20 * SECOND, running=6)]) == [6]
+    assert figures_of(presences=[presence(), *SILENT]) == [2]
+    assert figures_of(presences=[ELSEWHERE], census=census(7)) == [7]
+    assert figures_of(presences=[ELSEWHERE, presence(state="quiet")], census=census(7)) == [7]
+    assert figures_of(census=census(7, kind="legacy")) == [7]
+    assert figures_of(census=census(7, lag=HOUR)) == [7]
+    assert figures_of(census=census(7, lag=HOUR), queues=[Queue(name="mail", workers=0)]) == [7]
+    assert figures_of(census=census(7), queues=[Queue(name="mail", cooldown=Cooldown(NOW + MINUTE, 6))]) == [7]
+    assert figures_of(census=census(7), queues=[Queue(name="mail", pause=Pause())]) == [7]
+    assert figures_of(deaths=Deaths(7)) == [7]
+    assert figures_of(schedules=[schedule("report", HOUR)]) == [0]
+    assert figures_of(deliveries=[Delivery("orders", "mail", HOUR, parked=2, letters=3)]) == [5]
 
 
 def known(finding: str, **given: object) -> Acknowledgement:

@@ -17,6 +17,7 @@ from stoker.model.origin import Origin, origin, trace_id
             b'{"principal_id": [1], "principal": {"a": 1}, "user_id": 10000000000000000001}',
             Origin("10000000000000000001"),
         ),
+        (b'{"principal": "b", "user_id": 3}', Origin("b")),
         (b'{"user_id": 1.50, "correlation_id": "\\u00e9"}', Origin("1.50", "\xe9")),
         (b'{"inner": {"user_id": 3}}', Origin()),
         (b'[{"user_id": 3}]', Origin()),

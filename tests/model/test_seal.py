@@ -64,6 +64,16 @@ def test_other_texts_are_no_sealed_values(text: str) -> None:
     assert sized(text) == text
 
 
+@pytest.mark.spec("SEAL-08")
+@given(st.binary(min_size=OVERHEAD, max_size=60))
+def test_a_sealed_value_that_was_cut_off_is_none_or_shorter(body: bytes) -> None:
+    """A column that is too short, or a careless copy, raises nothing in whoever reads it."""
+    text = written("k", body)
+    for end in range(len(text)):
+        found = read(text[:end])
+        assert found is None or body.startswith(found.body[:-1])
+
+
 @pytest.mark.spec("SEAL-15")
 @pytest.mark.parametrize("text", ["{} and a secret", "secret {}", "{}\nsecret", "{}\n", "{}~secret", '{}"'])
 def test_a_text_beside_a_sealed_value_is_not_taken_for_sealed(text: str) -> None:

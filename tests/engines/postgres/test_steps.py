@@ -142,6 +142,25 @@ async def test_an_open_transaction_that_signals_a_suspended_job(engine: Postgres
     assert row.value == b"7"
 
 
+@pytest.mark.spec("PGTX-12")
+async def test_of_two_signals_that_answer_at_once_the_second_is_told_so(
+    engine: PostgresEngine, postgres_url: str
+) -> None:
+    """It has seen the open wait, and stands behind the first one's lock: the first answer stays."""
+    [claim] = await claims(engine, 1)
+    await engine.jobs.settle([suspended(claim)])
+    with psycopg.connect(postgres_url) as theirs, psycopg.connect(postgres_url, autocommit=True) as watch:
+        assert await engine.steps.signal([Signal(claim.id, "go", b"7")], tx=theirs) == [Signaled.TAKEN]
+        second = asyncio.ensure_future(engine.steps.signal([Signal(claim.id, "go", b"8")]))
+        behind = "select 1 from pg_stat_activity where %s = any(pg_blocking_pids(pid)) and query like '%%UPDATE%%'"
+        while not watch.execute(behind, (theirs.info.backend_pid,)).fetchall():
+            await asyncio.sleep(0.001)
+        theirs.commit()
+        assert await second == [Signaled.ANSWERED]
+    [[row]] = await engine.steps.get([claim.id])
+    assert (row.state, row.value) == (StepState.DONE, b"7")
+
+
 @pytest.mark.spec("PGTX-13")
 async def test_signals_in_a_transaction_do_not_fall_victim_to_a_bulk_change(
     engine: PostgresEngine, postgres_url: str
