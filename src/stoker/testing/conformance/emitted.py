@@ -164,8 +164,8 @@ async def test_news_of_a_job_wake_its_watchers(store: Store, monkeypatch: pytest
     await store.engine.jobs.wait([CONTROL, "mail"], 0.01)  # as the engines of a worker do
     async with twin_of(store) as twin:
         far = await asyncio.wait_for(twin.jobs.news(job, 0, ARRIVES), ARRIVES)
+        await asyncio.wait_for(known.wait(), ARRIVES)  # this engine has heard of the twin, which alone watches so far
         near = await asyncio.wait_for(store.engine.jobs.news(job, 0, ARRIVES), ARRIVES)
-        await asyncio.wait_for(known.wait(), ARRIVES)
 
         async def wait() -> None:
             nonlocal far, near
