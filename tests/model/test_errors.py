@@ -16,6 +16,7 @@ from stoker.model.errors import (
     EngineError,
     InvalidArgument,
     InvalidInput,
+    InvalidPayload,
     InvalidTransition,
     JobCanceled,
     JobFailed,
@@ -94,6 +95,12 @@ def test_refused_input_names_field_value_and_reason() -> None:
 def test_a_payload_that_does_not_fit_is_named_by_its_shape(stored: bytes, shape: str) -> None:
     error = PayloadMismatch("call", stored, "must be two numbers")
     assert str(error) == f"call: must be two numbers; got {shape}. What is stored is unchanged."
+
+
+@pytest.mark.spec("ERROR-02")
+def test_a_value_that_json_cannot_carry_is_named_by_its_type() -> None:
+    assert str(InvalidPayload("result", {1}, "must be JSON")) == "result: must be JSON; got set. Nothing was stored."
+    assert str(PayloadMismatch("result", {1}, "is no text")).endswith("; got set. What is stored is unchanged.")
 
 
 @pytest.mark.spec("ERROR-02")

@@ -350,6 +350,14 @@ def test_a_run_ends_before_the_next_one_starts() -> None:
 
 
 @pytest.mark.spec("EVENT-12")
+def test_a_job_that_starts_at_the_instant_of_its_enqueue_was_enqueued_first() -> None:
+    job = stored(Status.DONE, attempts=1, created_at=20, started_at=20, finished_at=20)
+    assert [one.type for one in with_record([], job)] == ["enqueued", "started", "completed"]
+    started = Event(20, EventType.STARTED, job.id, "q", "work", 1)
+    assert [one.type for one in with_record([started], job)] == ["enqueued", "started", "completed"]
+
+
+@pytest.mark.spec("EVENT-12")
 def test_an_event_that_was_stored_stands_as_it_was_stored() -> None:
     job = stored(Status.DONE, attempts=1, started_at=20, finished_at=25)
     started = Event(22, EventType.STARTED, job.id, "q", "work", 1)

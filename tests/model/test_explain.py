@@ -115,6 +115,14 @@ def test_a_running_job_is_somewhere() -> None:
             "1970-01-01T00:17:40Z (s0) and 1970-01-01T00:17:40Z (s1) and 1970-01-01T00:17:40Z (s2) and 2 more",
             "s0` ends the sleep.",
         ),
+        (
+            [
+                Step("a nap", StepState.WAITING, None, LATER),
+                Step("go", StepState.WAITING, b'{"ask":null,"schema":null}'),
+            ],
+            "the signal go and 1970-01-01T00:17:40Z (a nap)",
+            "go VALUE` answers it.",
+        ),
         ([Step("done")], "what its last run left open", ""),
     ],
 )

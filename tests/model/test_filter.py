@@ -424,6 +424,6 @@ def test_only_the_star_is_a_pattern(pattern: str) -> None:
 
 
 @pytest.mark.spec("FILTER-02")
-@pytest.mark.parametrize("value", ["plain", 'a"b', "a\\b", 'a\\"b', '"', "\\", "a b", "a,b"])
+@pytest.mark.parametrize("value", ["plain", '"a"', 'a"b', "a\\b", 'a\\"b', '"', "\\", "a b", "a,b"])
 def test_a_value_that_is_written_is_read_as_the_same(value: str) -> None:
     assert Filter.parse(f"worker:{as_value(value)}").worker == value

@@ -143,6 +143,9 @@ SQLITE = SqliteFacts(
         ({"free_bytes": None}, [("disk space", "note")]),
         ({"free_bytes": 1 << 20}, [("disk space", "wrong")]),
         ({"free_bytes": 200 << 20}, [("disk space", "warning")]),
+        ({"free_bytes": sqlite.NO_SPACE}, [("disk space", "warning")]),
+        ({"free_bytes": sqlite.LITTLE_SPACE}, []),
+        ({"free_bytes": GIB, "log_bytes": GIB + 1}, [("disk space", "warning"), ("write-ahead log", "wrong")]),
         ({"synchronous": "extra"}, []),
         ({"asked": "process", "synchronous": "full"}, []),
         ({"asked": "process", "synchronous": "off"}, [("durability", "wrong")]),
@@ -275,6 +278,16 @@ NODE = RedisNode(
 )
 
 
+SAFE_REDIS = ("6.2.20", "7.2.11", "7.4.6", "8.0.4", "8.2.2")
+SAFE_VALKEY = ("7.2.11", "8.0.6", "8.1.4")
+"""The releases that their projects name for CVE-2025-49844."""
+
+
+def before(version: str) -> str:
+    line, _, last = version.rpartition(".")
+    return f"{line}.{int(last) - 1}"
+
+
 @pytest.mark.spec("HEALTH-04")
 @pytest.mark.parametrize(
     ("changes", "expected"),
@@ -285,6 +298,10 @@ NODE = RedisNode(
         ({"version": "7.2.11"}, []),
         ({"version": "unknown"}, []),
         ({"product": "Other", "version": "1.0"}, []),
+        *(({"product": "Redis", "version": safe}, []) for safe in SAFE_REDIS),
+        *(({"product": "Valkey", "version": safe}, []) for safe in SAFE_VALKEY),
+        *(({"product": "Redis", "version": before(safe)}, [("version", "note")]) for safe in SAFE_REDIS),
+        *(({"product": "Valkey", "version": before(safe)}, [("version", "note")]) for safe in SAFE_VALKEY),
         ({"policy": "allkeys-lru"}, [("eviction policy", "wrong")]),
         ({"policy": "volatile-ttl"}, [("eviction policy", "note")]),
         ({"limit": 100 << 20}, []),

@@ -48,9 +48,10 @@ def test_numbers_are_exact_where_there_is_room() -> None:
     assert [humanize.in_words(n) for n in (2, 9, 10)] == ["two", "nine", "10"]
     shares = [
         humanize.share(part, whole)
-        for part, whole in ((1, 0), (1, 10_000), (31, 1_000), (97, 100), (0, 3), (2, 100), (1, 200), (1, 1))
+        for part, whole in ((1, 0), (1, 10_000), (31, 1_000), (97, 100), (0, 3), (2, 100), (1, 200), (1, 1), (1, 9))
     ]
-    assert shares == ["–", "<0.1 %", "3.1 %", "97 %", "0 %", "2 %", "0.5 %", "100 %"]
+    assert shares == ["–", "<0.1 %", "3.1 %", "97 %", "0 %", "2 %", "0.5 %", "100 %", "11 %"]
+    assert [humanize.share(n, 1_000) for n in (1, 99, 100, 104)] == ["0.1 %", "9.9 %", "10 %", "10 %"]
     paces = [humanize.pace(n) for n in (None, 0, 0.01, 0.4, 9.9, 9.99, 1_412.4)]
     assert paces == ["–", "0", "<0.1", "0.4", "9.9", "10", "1,412"]
     assert [humanize.milliseconds(n) for n in (300, 11_000)] == ["0.3 ms", "11 ms"]

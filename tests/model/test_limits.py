@@ -88,7 +88,7 @@ LIMITS: dict[Any, dict[str, int]] = {
     limit: {"MOST_AT_ONCE": 10_000},
     orders: {"LARGEST_STACK": 16 * KIB, "LARGEST_REPORT": 128 * KIB, "KEPT": 10 * MINUTE, "LAPSES": 10 * MINUTE},
     paging: {"DEFAULT_SIZE": 25, "LARGEST_SIZE": 100},
-    query: {"LARGEST_PAGE": 1_000, "LONGEST_REASON": 1_000, "COUNT_LIMIT": 10_000},
+    query: {"LARGEST_PAGE": 1_000, "LONGEST_REASON": 1_000, "COUNT_LIMIT": 10_000, "KINDS_BEHIND": 15 * MINUTE},
     releases: {"MOST": 50},
     retry: {"FALLBACK_DELAY": MINUTE, "MOST_DELAYS": 100},
     run_origins: {"MOST": 5_000, "SEEN_EVERY": DAY},

@@ -87,6 +87,18 @@ def test_a_draft_is_due_after_its_delay_or_at_its_moment() -> None:
     assert due_at(Draft(compose(1, 1), "k", at=5), NOW) == 5
 
 
+@pytest.mark.spec("RECORD-01")
+def test_the_last_error_of_a_job_is_told_once() -> None:
+    """Beside the history only where no run ended with it, as with a job that was canceled or set aside."""
+    first, last = Failure(NOW, 1, "first"), Failure(NOW + 1, 2, "last")
+    for history in ((), (last,), (first, last)):
+        failed = record(history=history, last_error=history[-1].error if history else None, finished_at=NOW + 2)
+        assert failed.errors == history
+        other = msgspec.structs.replace(failed, last_error="set aside")
+        assert other.errors == (*history, Failure(NOW + 2, 0, "set aside"))
+    assert record(history=(first,), last_error=None).errors == (first,)
+
+
 # --- keys -------------------------------------------------------------------------------------------------------
 
 
@@ -423,7 +435,7 @@ def test_a_job_put_first_remembers_its_own_priority() -> None:
     put = record().run_now(NOW, first=True)
     assert (put.priority, put.own_priority, put.metadata) == (FIRST, 3, {OWN_PRIORITY: "3"})
     assert put.run_now(NOW, first=True) == put
-    assert record().run_now(NOW).own_priority == 3
+    assert record().run_now(NOW).priority == record().run_now(NOW).own_priority == 3, "nobody put it first"
     for noted in ({}, {OWN_PRIORITY: "x"}, {OWN_PRIORITY: "9999"}):
         assert msgspec.structs.replace(put, metadata=noted).own_priority == 0
 

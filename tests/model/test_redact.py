@@ -107,6 +107,8 @@ def test_a_class_is_no_name_beside_a_value(text: str) -> None:
         ("CardDeclined: 4111111111111111", "CardDeclined: [hidden]"),
         ("CardDeclined=card ending", "CardDeclined=[hidden] ending"),
         ('"CardDeclined": card ending', '"CardDeclined": [hidden] ending'),
+        ("CardNumbers: 4111 1111", "CardNumbers: [hidden] 1111"),
+        ("CardIds: 4111 1111", "CardIds: [hidden] 1111"),
         ("Password: open sesame", "Password: [hidden] sesame"),
         ("cardDeclined: card ending", "cardDeclined: [hidden] ending"),
     ],

@@ -81,6 +81,7 @@ def paused(**settings: Any) -> Queue:
         (Work(queue=OPEN, due=900, subqueues=[key(900, most=None, bucket=DRY)], run_time=HOUR), 100, 100, ("limit",)),
         (Work(queue=OPEN, due=3, subqueues=[key(5, most=None)], run_time=HOUR), 3, 3, ()),
         (Work(queue=OPEN, due=2, subqueues=[SubqueueView("mail", "a")], run_time=HOUR), 2, 2, ()),
+        (Work(queue=OPEN, subqueues=[SubqueueView("mail", "a")], run_time=HOUR), 0, 0, ()),
         (
             Work(queue=paused(workers=9, bucket=DRY), due=999, subqueues=[key(900)], run_time=HOUR),
             9,

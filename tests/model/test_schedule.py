@@ -567,6 +567,14 @@ def test_skip_drops_what_is_older_than_the_grace(late: int, fires: bool) -> None
 
 
 @pytest.mark.spec("CRON-17")
+def test_a_grace_longer_than_the_interval_fires_none_again() -> None:
+    """The hours before its next one have fired already, and are within the grace."""
+    for late in (0, MINUTE, 2 * HOUR):
+        one = tick(seeded("@hourly", NOON, misfire="skip", grace=5 * HOUR), NOON + late)
+        assert (one.fires, one.missed) == ((NOON,), late // HOUR)
+
+
+@pytest.mark.spec("CRON-17")
 def test_skip_without_any_later_occurrence_disables() -> None:
     end = at(9899, 12, 31, 23)
     one = tick(seeded("0 23 31 12 *", end, misfire="skip", grace=0), end + DAY)

@@ -104,6 +104,7 @@ def test_without_a_key_a_sealed_value_is_its_size() -> None:
 def test_a_closed_value_says_why() -> None:
     assert why_closed(None) is why_closed(b"{}") is why_closed(as_json(f"{MARK}k~!")) is None
     assert why_closed(as_json(f"{CLOSED}the key is missing")) == "the key is missing"
+    assert why_closed(as_json(written("k", BODY))[:-2] + b'\xff"') is None
     assert "'2026-11'" in (why_closed(as_json(written("2026-11", BODY))) or "")
     check_open(b'"open"', "result")
     with pytest.raises(
@@ -142,6 +143,11 @@ def test_class_and_place_of_a_sealed_error_stay_readable() -> None:
         ("Ann: is not a class", f"sealed {DIGEST}"),
         ("nothing of the kind", f"sealed {DIGEST}"),
         ("Http404Error: gone", f"Http…Error: sealed {DIGEST}"),
+        *(
+            (f"{name}: 'ann'", f"{name}: sealed {DIGEST}")
+            for name in ("KeyError", "BaseException", "ExceptionGroup", "httpx.ReadTimeout", "UserWarning")
+        ),
+        *((f"{name}: 'ann'", f"{name}: sealed {DIGEST}") for name in ("SystemExit", "KeyboardInterrupt")),
         (f"{'E' * 150}Error: long", f"sealed {DIGEST}"),
         ("", f"sealed {DIGEST}"),
     ],

@@ -260,6 +260,8 @@ def test_the_next_token_is_at_most_a_minute_away() -> None:
         "the clock catches up first"
     )
     assert until_tokens(full(Rate(2), NOW), 2, NOW) == 0
+    one = full(Rate(1), NOW)
+    assert until_token(one, NOW - HOUR) == until_tokens(one, 1, NOW - HOUR) == 0, "it is there, whatever the clock says"
 
 
 @pytest.mark.spec("RATE-05")
