@@ -154,6 +154,33 @@ def test_what_an_action_is_called_and_how_it_is_offered() -> None:
     assert rows == WAYS.strip().splitlines()
 
 
+BUTTONS = """
+requeue: Requeue; a retrying one: Requeue now; many: Requeue
+retry: Retry as copy; many: Retry as copies
+fork: Fork; many: Fork
+run-now: Run this one now; many: Run now
+cancel: Cancel; Take the claim away…; many: Cancel
+discard: Discard; many: Discard
+edit: Edit…
+move: Move…; many: Move
+prioritize: many: Prioritize
+delete: Delete…; many: Delete
+"""
+
+
+@pytest.mark.spec("ADMIN-50")
+def test_what_stands_on_the_buttons_of_an_action() -> None:
+    rows = []
+    for one in ACTIONS.values():
+        said = []
+        for button in one.buttons:
+            said += [button.label] if button.label else []
+            said += [f"a {status} one: {label}" for status, label in button.labels.items()]
+        said += [f"many: {one.many_label()}"] if one.many else []
+        rows += [f"{one.name}: {'; '.join(said)}"] if said else []
+    assert rows == BUTTONS.strip().splitlines()
+
+
 @pytest.mark.spec("ADMIN-50")
 def test_what_an_action_takes_is_named_on_the_command_line_and_bounded() -> None:
     taken = {

@@ -190,6 +190,8 @@ def test_many_deaths_in_an_hour_are_compared_with_the_day() -> None:
     )
     all_same = msgspec.structs.replace(known, same=214)
     assert "214 jobs died in the last hour, all with the same error." in told(deaths=all_same)[0]
+    alone = msgspec.structs.replace(known, same=1)
+    assert "214 jobs died in the last hour. KeyError" in told(deaths=alone)[0], "none shares its error with another"
     more = msgspec.structs.replace(all_same, complete=False)
     assert "more than 214 jobs died in the last hour, 214 of them with" in told(deaths=more)[0]
     assert found.filter == "is:dead finished:1h"

@@ -235,6 +235,16 @@ def test_a_sound_store_is_told_in_sentences() -> None:
     ]
 
 
+@pytest.mark.spec("HEALTH-05")
+def test_of_several_queues_the_longest_wait_is_told() -> None:
+    counts = tuple(Count(name, "send", Status.PENDING, 1) for name in ("mail", "sms"))
+    waits = Census(at=NOW, counts=counts, oldest_ready={"mail": NOW - 3 * SECOND, "sms": NOW - 9 * SECOND})
+    checks = jobs.judge(situation(census=waits, presences=[worker(queues={"mail": 1, "sms": 1})]))
+    assert [one.read for one in checks if one.name == "queues"] == [
+        "the oldest due job has waited 9.0 s; where jobs are due, workers are"
+    ]
+
+
 @pytest.mark.spec("HEALTH-06")
 def test_a_count_that_ended_at_its_bound_is_told_as_it_is() -> None:
     def told(facts: Facts) -> list[str]:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from stoker.model.budgets import Rates, Spend
 from stoker.model.control import Tuning
 from stoker.model.errors import InvalidInput, InvalidPayload, PayloadMismatch, PayloadTooLarge, UnknownTask, cut
 from stoker.model.job import Draft, Options, check_drafts, check_name, check_text_map
 from stoker.model.limit import Slot
+from stoker.model.throttle import Rate
 from stoker.model.unique import Unique, plain
 
 
@@ -29,6 +31,8 @@ def test_names_and_texts_become_plain() -> None:
     assert {type(text) for text in (draft.kind, draft.queue, draft.tenant, draft.unique.key)} == {str}
     tuning = Tuning(paused=True, reason=Safe("why"), limits=((Safe("name"), 1),))
     assert {type(text) for text in (tuning.reason, tuning.limits[0][0], Slot(Safe("name"), n=1).name)} == {str}
+    spend = Spend({Safe("tokens"): 1}, Safe("acme"))
+    assert {type(text) for text in (*spend.asked, spend.key, *Rates({Safe("tokens"): Rate(1)}).rates)} == {str}
     metadata = Options(metadata={Safe("key"): "value", "other": Safe("text")}).metadata
     assert metadata == {"key": "value", "other": "text"}
     assert {type(text) for pair in metadata.items() for text in pair} == {str}

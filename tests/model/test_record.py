@@ -270,6 +270,8 @@ def test_a_fork_leaves_key_and_group_to_its_original() -> None:
     assert (copy.unique, copy.options.group, copy.token, copy.payload) == (None, None, 1, one.payload)
     anew = one.fork(compose(9, 9), Fork((compose(9, 9),), None, b"[8]"), NOW)
     assert (anew.token, anew.payload, anew.status) == (0, b"[8]", Status.PENDING)
+    for plain in (anew, one.clone(compose(9, 9), NOW)):
+        assert plain.options.metadata == {ORIGINAL: text(one.id)}, "what is not sealed has no lineage"
 
 
 @pytest.mark.spec("RECORD-06")

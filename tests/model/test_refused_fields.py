@@ -9,6 +9,7 @@ import pytest
 from stoker.model.budgets import Rates, Spend, budgeted
 from stoker.model.control import Queue, Tuning, tuned
 from stoker.model.errors import InvalidInput
+from stoker.model.groups import new_group
 from stoker.model.job import Draft, Options, chain, check_lease
 from stoker.model.limit import Slot
 from stoker.model.outbox.batch_size import Pace
@@ -20,7 +21,7 @@ from stoker.model.query import Move, Prioritize
 from stoker.model.retry import Exponential, Fixed, Linear
 from stoker.model.schedule import Schedule
 from stoker.model.throttle import Rate
-from stoker.model.time import LONGEST
+from stoker.model.time import LONGEST, span
 from stoker.model.tokens import AccessToken, Session, digest
 from stoker.model.unique import Unique
 
@@ -70,6 +71,11 @@ def message(**given: Any) -> Entry:
         (lambda: check_lease(True), "lease"),
         (lambda: Draft(bytes(16), "send").then(), "then"),
         (chain, "chain"),
+        (lambda: new_group(bytes(16), then=[]), "then"),  # type: ignore[arg-type]
+        (lambda: new_group(bytes(16), on_failure=[]), "on_failure"),  # type: ignore[arg-type]
+        (lambda: new_group(bytes(16), on_finish=[]), "on_finish"),  # type: ignore[arg-type]
+        (lambda: span(-1), "duration"),
+        (lambda: span(-1, "wait"), "wait"),
         (lambda: Unique(""), "unique key"),
         (lambda: Slot("api", "", 1), "limit key"),
         (lambda: Slot(BAD, n=1), "limit name"),

@@ -54,6 +54,8 @@ def traced(*frames: tuple[str, int, str], line: str = "KeyError: 'sku'", more: s
             "shop/tasks.py in charge",
         ),
         (traced(("C:\\shop\\tasks.py", 3, "charge")), "shop/tasks.py in charge"),
+        (traced(("C:\\venv\\Lib\\site-packages\\x\\api.py", 9, "post")), ""),
+        (traced(("/opt/deb/dist-packages/x/api.py", 9, "post")), ""),
         (traced(("tasks.py", 3, "charge")), "tasks.py in charge"),
         (traced(("/v/lib/python3.12/json/decoder.py", 3, "decode")), ""),
         (traced(more='\nCaused by OSError: x\nTraceback (most recent call last):\n  File "/a/b.py", line 1, in f'), ""),

@@ -814,6 +814,13 @@ def test_upcoming_shows_the_next_few() -> None:
     assert upcoming(plan("@yearly"), at(9898, 6, 1), 5) == [at(9899, 1, 1), at(9900, 1, 1)]
 
 
+@pytest.mark.spec("CRON-24")
+def test_an_expression_may_be_as_long_as_it_says() -> None:
+    assert parse("0 3 * * *".ljust(cron.LONGEST_EXPRESSION)) == parse("0 3 * * *")
+    with pytest.raises(InvalidSchedule, match="at most 256 characters"):
+        parse("0 3 * * *".ljust(cron.LONGEST_EXPRESSION + 1))
+
+
 def test_a_tick_is_plain_data() -> None:
     """CRON-20: what a tick rests on travels with it."""
     one = tick(seeded("@hourly", NOON), NOON)
