@@ -1,8 +1,8 @@
 """Every block in the documentation runs: a page in order, in one namespace, in an empty directory.
 
 A Python block with `file=NAME` is written there, for other blocks to import. In a `console` block the lines after `$`
-are run by a shell, and what they print is compared with the page; `…` stands for any text. So is what a Python block
-prints with the `text output` block below it. A page that takes the address of a server from the environment finds a
+are run by a shell, and what they print is compared with the page; `…` stands for any text. What a Python block prints
+has to be in the `text output` block below it. A page that takes the address of a server from the environment finds a
 real one there, with a database to itself.
 """
 
@@ -104,12 +104,14 @@ def test_the_blocks_of_a_page_run(
 
 def run(path: Path, page: ModuleType) -> None:
     exports: list[str] = []
-    printed = ""
+    printed, line = "", 0
     for block in blocks(path.read_text(encoding="utf-8")):
+        assert not printed or block.language == "text", f"the page does not show what line {line} prints: {printed}"
         if block.language == "console":
             run_commands(block.text, exports)
         elif block.language == "text":
             assert fits(printed, block.text), f"line {block.line}: {printed}\nis not\n{block.text}"
+            printed = ""
         elif block.file is not None:
             Path(block.file).parent.mkdir(parents=True, exist_ok=True)
             Path(block.file).write_text(block.text, encoding="utf-8")
@@ -117,7 +119,8 @@ def run(path: Path, page: ModuleType) -> None:
             # Blank lines in front make a traceback point to the line of the page.
             with contextlib.redirect_stdout(io.StringIO()) as caught:
                 exec(compile("\n" * block.line + block.text, str(path), "exec"), vars(page))
-            printed = caught.getvalue()
+            printed, line = caught.getvalue(), block.line
+    assert not printed, f"the page does not show what line {line} prints: {printed}"
 
 
 def fits(printed: str, expected: str) -> bool:
@@ -161,6 +164,12 @@ def test_what_a_program_prints_is_compared_with_the_page(tmp_path: Path) -> None
     run(page, ModuleType("page"))
     page.write_text(f"{program}```text output\nb\n```\n", encoding="utf-8")
     with pytest.raises(AssertionError, match="line 9: a 1"):
+        run(page, ModuleType("page"))
+    page.write_text(f"{program}```python\npass\n```\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match="does not show what line 1 prints: a 1"):
+        run(page, ModuleType("page"))
+    page.write_text(program, encoding="utf-8")
+    with pytest.raises(AssertionError, match="does not show what line 1 prints: a 1"):
         run(page, ModuleType("page"))
 
 
