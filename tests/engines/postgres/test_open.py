@@ -6,7 +6,9 @@ import asyncio
 import os
 import threading
 import time
+import uuid
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -163,6 +165,26 @@ async def test_a_breaking_migration_waits_for_the_word_that_older_processes_have
     monkeypatch.setattr("stoker.engines.postgres.schema.MIGRATIONS", MIGRATIONS)
     with pytest.raises(SchemaMismatch, match=r"stop all workers.*upgrade this process"):
         await again.open()
+
+
+@pytest.mark.spec("PGOPEN-11")
+async def test_a_database_that_cannot_store_every_text_is_refused(postgres_url: str) -> None:
+    """A migration that made the schema there would say that all is well, and no worker could open it."""
+    name = f"ascii_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(
+            f"create database {name} encoding 'SQL_ASCII' lc_collate 'C' lc_ctype 'C' template template0"
+        )
+        url = urlsplit(postgres_url)._replace(path=f"/{name}").geturl()
+        engine = PostgresEngine(url)
+        try:
+            for refused in (engine.open(), engine.migrate(plan_only=True), engine.migration_script(), engine.migrate()):
+                with pytest.raises(EngineRefused, match="stores text as SQL_ASCII; Stoker needs UTF8"):
+                    await refused
+            with psycopg.connect(url) as made:
+                assert made.execute("select to_regnamespace('stoker')").fetchone() == (None,)
+        finally:
+            connection.execute(f"drop database {name} with (force)".encode())
 
 
 @pytest.mark.spec("PGOPEN-05")

@@ -41,17 +41,9 @@ async def prepare(connection: Connection, options: Options) -> tuple[str, int]:
 
     Answers which database of which server this is, to compare users' handles with.
     """
-    [(encoding, exists)] = await connection.run(
-        "SELECT current_setting('server_encoding'), to_regclass($1) IS NOT NULL",
-        (ledger(options.schema),),
-        options.patience,
-    )
+    exists = await _checked(connection, options)
     [(database, started)] = await connection.run(WHEREABOUTS, (), options.patience)
     identity = (database, started)
-    if encoding != "UTF8":
-        raise EngineRefused(
-            f"{options.where} stores text as {encoding}; Stoker needs UTF8. Create the database with ENCODING 'UTF8'"
-        )
     if not exists or options.migrate == "auto":
         await migrate(connection, options)
         return identity
@@ -63,6 +55,20 @@ async def prepare(connection: Connection, options: Options) -> tuple[str, int]:
             'open with migrate="auto"'
         )
     return identity
+
+
+async def _checked(connection: Connection, options: Options) -> bool:
+    """Refuse a database that cannot store every text; return whether the schema exists."""
+    [(encoding, exists)] = await connection.run(
+        "SELECT current_setting('server_encoding'), to_regclass($1) IS NOT NULL",
+        (ledger(options.schema),),
+        options.patience,
+    )
+    if encoding != "UTF8":
+        raise EngineRefused(
+            f"{options.where} stores text as {encoding}; Stoker needs UTF8. Create the database with ENCODING 'UTF8'"
+        )
+    return bool(exists)
 
 
 async def whereabouts(options: Options) -> tuple[str, int]:
@@ -155,6 +161,7 @@ async def connected(options: Options, call: Callable[[Connection, Options], Awai
         options.url, options.where, purpose="schema", settings={}, pooler=options.pooler, patience=options.patience
     )
     try:
+        await _checked(connection, options)
         return await call(connection, options)
     finally:
         await connection.close()
