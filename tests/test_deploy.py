@@ -93,6 +93,9 @@ def test_compose_waits_for_the_database_and_the_migration() -> None:
         assert services[name]["depends_on"] == {"migrate": {"condition": "service_completed_successfully"}}
         assert "@db/" in services[name]["environment"]["STOKER_URL"]
     assert services["migrate"]["depends_on"] == {"db": {"condition": "service_healthy"}}
+    healthy = services["db"]["healthcheck"]
+    assert "-h 127.0.0.1" in healthy["test"][1], "on its socket the image answers before it takes connections"
+    assert healthy["start_period"] == "60s"
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
