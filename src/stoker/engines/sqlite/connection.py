@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
+import sys
 import time
+import warnings
 from contextlib import closing
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -51,6 +53,10 @@ STEPS_BETWEEN_LOOKS = 10_000
 """Steps of SQLite's machine, about a tenth of a millisecond, after which a limited read looks at the clock."""
 
 DriverError = sqlite3.Error
+
+if (3, 12) <= sys.version_info < (3, 12, 4):
+    # These versions take `?1` for a named parameter and warn of every value. Python 3.12.4 took the warning back.
+    warnings.filterwarnings("ignore", r"Binding \d+ \('\?\d+'\) is a named parameter", DeprecationWarning)
 
 _sync = getattr(os, "fdatasync", os.fsync)  # what SQLite itself calls for its log, where the system has it
 
