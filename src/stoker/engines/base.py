@@ -539,6 +539,7 @@ class Schedules(Protocol):
         against the stored schedule and the store's clock; otherwise nothing changes. Drafts are inserted as by
         `insert`, but mode `raise` acts as `existing`: one that met an active job under its key is skipped
         (`schedule.met`). Where the store refuses the drafts the tick is stored without them (`schedule.failed`).
+        Raises `EngineFull` where it has no room: nothing is stored, and the tick may be tried again.
         """
         ...
 

@@ -208,20 +208,17 @@ def test_impossible_options_are_refused_by_name(options: dict[str, Any]) -> None
     assert refused.value.field in options
 
 
-@pytest.mark.spec("SCHED-10")
-async def test_a_full_store_leaves_out_the_jobs_of_a_schedule_and_says_so(full: MemoryEngine) -> None:
+@pytest.mark.spec("SCHED-18")
+async def test_a_full_store_leaves_an_occurrence_for_later(full: MemoryEngine) -> None:
     schedule = Schedule(name="report", expression="* * * * *", template=Draft(NO_ID, "work"))
     seeded = after_tick(schedule, tick(schedule, 1))
     full._store.schedules["report"] = seeded
-    decision = tick(seeded, MINUTE)
-    fired = await full.schedules.fire(decision, [draft_of(seeded, MINUTE)])
-    assert fired.applied
-    assert fired.schedule == (await full.schedules.read())[0]
-    assert "has room for 3 active jobs" in (fired.schedule.last_error or "")
-    assert (fired.schedule.enabled, fired.schedule.next_fire, fired.receipts) == (True, 2 * MINUTE, ())
+    decision, job = tick(seeded, MINUTE), draft_of(seeded, MINUTE)
+    with pytest.raises(EngineFull, match="has room for 3 active jobs"):
+        await full.schedules.fire(decision, [job])
+    assert await full.schedules.read() == [seeded]
     assert await active(full) == 3
     await end(full, Done())
-    again = await full.schedules.fire(tick(fired.schedule, 2 * MINUTE), [draft_of(seeded, 2 * MINUTE)])
-    assert again.schedule is not None
-    assert again.schedule.last_error is None
+    fired = await full.schedules.fire(decision, [job])
+    assert fired.receipts == (Receipt(job.job_id, Stored.INSERTED),)
     assert await active(full) == 3

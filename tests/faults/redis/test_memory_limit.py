@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 import redis
 
 from stoker.engines.redis import server_checks
 from stoker.model.errors import EngineFull, EngineRefused
-from stoker.model.job import Draft, Status
+from stoker.model.job import Draft, Status, Stored
 from stoker.model.query import Query
+from stoker.model.schedule import NO_ID, Schedule, draft_of, tick
 from stoker.registry import mint
 from tests.faults.redis.trials import Make, trial
 from tests.faults.trial import opened
@@ -54,6 +57,31 @@ async def test_workers_survive_a_full_memory(server: RedisServer, client: redis.
         await running.until(lambda: running.errors["EngineFull"] > 5, "no room is noticed")
         client.config_set("maxmemory", 0)
         await running.consuming()
+
+
+@pytest.mark.spec("SCHED-18")
+async def test_a_full_memory_costs_no_occurrence(server: RedisServer, client: redis.Redis, make: Make) -> None:
+    """The ticks that find no room store nothing; the next one makes all jobs, as the policy for missed ones says."""
+    async with opened(make()) as engine:
+        template = Draft(NO_ID, "tick")
+        schedule = Schedule(name="ticks", expression="@every 1s", template=template, misfire="all")
+        stored = await engine.schedules.put(schedule)
+        assert stored is not None
+        seeded = (await engine.schedules.fire(tick(stored, await engine.now()))).schedule
+        assert seeded is not None
+        assert seeded.next_fire is not None
+        while (now := await engine.now()) < seeded.next_fire:
+            await asyncio.sleep(0.05)
+        decision = tick(seeded, now)
+        drafts = [draft_of(seeded, at) for at in decision.fires]
+        client.config_set("maxmemory", 1)
+        with pytest.raises(EngineFull, match="maxmemory"):
+            await engine.schedules.fire(decision, drafts)
+        client.config_set("maxmemory", 0)
+        assert await engine.schedules.read() == [seeded]
+        fired = await engine.schedules.fire(decision, drafts)
+        assert [one.stored for one in fired.receipts] == [Stored.INSERTED] * len(drafts)
+        assert drafts
 
 
 @pytest.mark.spec("RDFAULT-11")

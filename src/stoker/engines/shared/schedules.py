@@ -22,8 +22,8 @@ MOST = 250
 PARALLEL = 2
 """Steps under way at the same time."""
 
-REFUSALS = (InvalidInput, EngineRefused, EngineFull)
-"""A store refuses the jobs of a tick."""
+REFUSALS = (InvalidInput, EngineRefused)
+"""A store refuses the jobs of a tick, and would again. One that is full stores nothing and is asked again."""
 
 
 class TickBatcher:
@@ -35,7 +35,7 @@ class TickBatcher:
     def __init__(
         self, store: Callable[[Sequence[Firing]], Awaitable[list[Fired]]], alone: tuple[type[Exception], ...] = ()
     ) -> None:
-        refusals = (*REFUSALS, *alone)
+        refusals = (*REFUSALS, EngineFull, *alone)
         self._batcher = InsertBatcher(store, parallel=PARALLEL, most=MOST, small=MOST, refusals=refusals)
 
     async def fire(self, tick: Tick, drafts: Sequence[Draft]) -> Fired:
