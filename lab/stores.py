@@ -29,7 +29,7 @@ DISK: Final = 1_000
 Server = TypeVar("Server", services.PostgresServer, services.RedisServer)
 
 NODE_TIMEOUT: Final = 4_000
-"""Milliseconds of silence after which a cluster promotes a replica: a restart takes less."""
+"""Milliseconds of silence after which a cluster promotes a replica that may take over."""
 
 
 class Store(Protocol):
@@ -171,12 +171,25 @@ class Postgres(Pair[services.PostgresServer]):
         self.copy.start()
         wait(self._streams)
         self._set("synchronous_standby_names", "'*'")
+        self._until_confirmed()
+
+    def _until_confirmed(self) -> None:
+        """Wait until every commit waits for the standby, and the standby has what was committed before.
+
+        Backends look at a flag that the checkpointer sets: it reads a new setting at the latest when it begins the
+        next checkpoint. A new session shows the settings that the server has passed on to its processes.
+        """
+        wait(lambda: self.leader.sql("show synchronous_standby_names") == [("*",)])
+        self.leader.sql("checkpoint")
+        [(written,)] = self.leader.sql("select pg_current_wal_lsn()")
+        confirmed = f"sync_state = 'sync' and flush_lsn >= '{written}'"
+        wait(lambda: self.leader.sql(f"select 1 from pg_stat_replication where {confirmed}"))
 
     def restart(self) -> None:
         """Crash and come back."""
         self.leader.stop("immediate")
         self.leader.start()
-        wait(self._streams)
+        self._until_confirmed()
 
     def failover(self) -> bool:
         """Crash, and the standby takes over; then the old primary follows it as a copy."""
@@ -252,6 +265,12 @@ class RedisCluster(Store):
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.clock = cluster, None
         self.settings = {"appendonly": "yes", "appendfsync": "always", "masters": 3, "replicas": 3}
+        self._hold_replicas()
+
+    def _hold_replicas(self) -> None:
+        """Let no replica take over by itself: on a busy machine a restart may take longer than the cluster waits."""
+        for node in self.cluster.nodes:
+            node.ask("CONFIG SET", "cluster-replica-no-failover", "yes")
 
     @property
     def version(self) -> str:
@@ -272,15 +291,18 @@ class RedisCluster(Store):
         master.server.kill()
         master.server.start()
         self.cluster.wait_whole()
+        self._hold_replicas()
 
     def failover(self) -> bool:
         master = self._busiest()
         if not replicated(master.ask):
             self.restart()
             return False
+        self.cluster.replica(master).ask("CONFIG SET", "cluster-replica-no-failover", "no")
         heir = self.cluster.kill(master)
         self.cluster.promoted(heir)
         self.cluster.revive(master)
+        self._hold_replicas()
         return True
 
     def disconnect(self) -> None:
