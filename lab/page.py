@@ -52,6 +52,19 @@ def work() -> str:
     return _by_engine({**rows, **wrong}, "")
 
 
+def summary() -> str:
+    """What the README shows: how much was disturbed, and the sum of what was wrong."""
+    rows: dict[str, Callable[[Sum], str]] = {
+        "processes killed by `kill -9`": _number("faults", "kills"),
+        "processes frozen beyond the lease": _number("faults", "freezes"),
+        "server restarts (SQLite: reboots)": _number("faults", "restarts"),
+        "jobs acknowledged": _number("work", "acked"),
+        "durable steps": _number("work", "steps"),
+        f"**{', '.join(WORDS)}**": lambda one: f"{sum(one.wrong.values()):,}",
+    }
+    return _by_engine(rows, "While jobs ran")
+
+
 def recovery() -> str:
     """How long it took until jobs ran again."""
     rows: dict[str, Callable[[Sum], str]] = {
@@ -111,6 +124,7 @@ def made_with() -> str:
 
 
 PARTS: Final[dict[str, Callable[[], str]]] = {
+    "lab summary": summary,
     "lab work": work,
     "lab recovery": recovery,
     "lab thawed": thawed,

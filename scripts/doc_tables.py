@@ -255,8 +255,8 @@ def made(part: str) -> str:
 
 
 def pages() -> list[Path]:
-    """Every page of the documentation."""
-    return sorted((ROOT / "docs").rglob("*.md"))
+    """The README and every page of the documentation."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from stoker.registry import POLICY
 
 ROOT = doc_tables.ROOT
 DOCS = ROOT / "docs"
-PAGES = [*sorted(ROOT.glob("*.md")), *doc_tables.pages()]
+PAGES = sorted({*ROOT.glob("*.md"), *doc_tables.pages()})
 LONGEST = 200
 AVOIDED = re.compile(r"\b(?:actors?|n?acks?|n?acked|heartbeats?|DLQ)\b", re.IGNORECASE)
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
