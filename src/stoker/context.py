@@ -463,7 +463,7 @@ class Context:
         key: str | None = None,
         attempts: int = 1,
         backoff: Backoff | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         tx: Factory[H] | Literal[True],
     ) -> Awaitable[R]: ...
 
@@ -476,7 +476,7 @@ class Context:
         key: str | None = None,
         attempts: int = 1,
         backoff: Backoff | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         tx: Factory[H] | Literal[True],
     ) -> Awaitable[R]: ...
 
@@ -489,7 +489,7 @@ class Context:
         key: str | None = None,
         attempts: int = 1,
         backoff: Backoff | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
     ) -> Awaitable[R]: ...
 
     @overload
@@ -501,7 +501,7 @@ class Context:
         key: str | None = None,
         attempts: int = 1,
         backoff: Backoff | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
     ) -> Awaitable[R]: ...
 
     def step(  # type: ignore[misc]  # mypy does not see that Any takes a TypeVarTuple
@@ -512,7 +512,7 @@ class Context:
         key: str | None = None,
         attempts: int = 1,
         backoff: Backoff | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         tx: Factory[Any] | Literal[True] | None = None,
     ) -> Awaitable[Any]:
         """Run `fn(*args)` once in the life of this job and return what it returned, also in later runs.
@@ -595,7 +595,7 @@ class Context:
         key: str | None = None,
         attempts: int = 1,
         backoff: Backoff | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         tx: Factory[Any] | Literal[True] | None = None,
     ) -> Any:
         """`step` for a plain handler, without `timeout`: nothing can interrupt its thread."""

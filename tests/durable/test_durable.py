@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable
 from contextlib import closing
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from stoker import Status, Stoker, current
 from stoker.errors import JobFailed, StepFailed
 from stoker.model.retry import Fixed
-from stoker.model.time import SECOND, moment
+from stoker.model.time import SECOND, Seconds, moment
 from stoker.testing.clock import VirtualClock
 from tests.harness.apps import becomes, drain, make_engine, working
 
@@ -270,6 +271,23 @@ async def test_a_step_has_tries_of_its_own(timed_jobs: Stoker, clock: VirtualClo
     clock.advance(60)
     await drain(jobs)
     assert await job.result() == "charged"
+
+
+@pytest.mark.parametrize("new_engine", ["memory"], indirect=True)
+@pytest.mark.spec("DURABLE-09")
+@pytest.mark.parametrize("timeout", [0.01, timedelta(milliseconds=10)])
+async def test_a_try_of_a_step_may_take_so_long(timed_jobs: Stoker, timeout: Seconds) -> None:
+    @timed_jobs.task(attempts=1)
+    async def flow() -> str:
+        try:
+            await current().step("hang", asyncio.Event().wait, timeout=timeout)
+        except StepFailed as failed:
+            return failed.kind
+        return "ended"
+
+    job = await flow.enqueue()
+    await drain(timed_jobs)
+    assert await job.result() == "TimeoutError"
 
 
 @pytest.mark.spec("DURABLE-10")

@@ -52,6 +52,33 @@ async def test_a_run_that_opened_a_transaction_leaves_its_steps_to_the_next(
 
 
 @IN_MEMORY
+@pytest.mark.spec("DURABLE-02")
+async def test_a_task_that_is_canceled_while_rows_are_read_cancels_no_other(
+    timed_jobs: Stoker, clock: VirtualClock
+) -> None:
+    """Steps of one run share the reading of its rows."""
+
+    def zero() -> int:
+        return 0
+
+    @timed_jobs.task(attempts=2, backoff=Fixed(60))
+    async def flow() -> int:
+        run = current()
+        if not run.is_retry:
+            raise ValueError("the next run has to read its rows")
+        first, second = (asyncio.ensure_future(run.step(name, zero)) for name in ("a", "b"))
+        await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    job = await flow.enqueue()
+    await drain(timed_jobs)
+    clock.advance(61)
+    await drain(timed_jobs)
+    assert await job.result() == 0
+
+
+@IN_MEMORY
 @pytest.mark.spec("DURABLE-16")
 @pytest.mark.parametrize("shape", ["wait", "call"])
 async def test_what_goes_wrong_in_the_background_is_raised_where_the_handler_waits(

@@ -33,7 +33,7 @@ from stoker.model.outcome import Exit, Outcome, Suspended
 from stoker.model.retry import FALLBACK_DELAY, Backoff, backoff_delay
 from stoker.model.seal import check_open
 from stoker.model.steps import RowNames, Step, StepState, about, called_job, group_wait, told
-from stoker.model.time import SECOND, Instant, Span, span
+from stoker.model.time import SECOND, Instant, Seconds, Span, span
 from stoker.transaction_block import Block, Factory
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ _stepping: ContextVar[str | None] = ContextVar("stoker.stepping", default=None)
 
 
 class Tries(NamedTuple):
-    """How a step is tried: how often, how long one try may take, and in which transaction (True: the app's own)."""
+    """How a step is tried: how often, how many seconds one try may take, in which transaction (True: the app's own)."""
 
     attempts: int = 1
     backoff: Backoff | None = None
@@ -64,7 +64,7 @@ def tries_of(
     fn: Any,
     attempts: int,
     backoff: Backoff | None,
-    timeout: float | None,
+    timeout: Seconds | None,
     tx: Factory[Any] | bool | None,
 ) -> Tries:
     """Check what the handler gave beside the name of a step."""
@@ -74,9 +74,10 @@ def tries_of(
         raise InvalidInput("attempts", attempts, f"must be 1 to {MOST_ATTEMPTS:,}")
     if backoff is not None and not isinstance(backoff, Backoff):
         raise InvalidInput("backoff", backoff, "must be Fixed, Linear, Exponential, Delays or Never")
-    if timeout is not None and span(timeout, "timeout") == 0:
+    limit = None if timeout is None else span(timeout, "timeout") / SECOND
+    if limit == 0:
         raise InvalidInput("timeout", timeout, "must be more than 0 seconds")
-    return Tries(attempts, backoff, timeout, tx)
+    return Tries(attempts, backoff, limit, tx)
 
 
 class DurableRun:

@@ -39,7 +39,8 @@ class StoredRows:
         self._context = context
         self._sizes: dict[str, int] = {}
         self._size = 0
-        self._reading: asyncio.Future[None] | None = None
+        self._read = False
+        self._reading = asyncio.Lock()
         self.by_name: dict[str, Step] = {}
         self.unsaved: dict[str, Step] = {}
         self.failures: dict[str, Step] = {}
@@ -64,19 +65,12 @@ class StoredRows:
 
     async def read(self, *, fresh_too: bool = False) -> dict[str, Step]:
         """The rows of the job, as the claim brought them or read once. A fresh one can only have early signals."""
-        if self._reading is None:
-            if self._context.claim.fresh and not fresh_too:
-                return self.by_name
-            self._reading = asyncio.get_running_loop().create_future()
-            try:
-                rows = self._context.claim.rows
-                self._add(await self._stored() if rows is None else rows)
-            except BaseException:
-                self._reading.cancel()
-                self._reading = None
-                raise
-            self._reading.set_result(None)
-        await self._reading
+        if not self._read and (fresh_too or not self._context.claim.fresh):
+            async with self._reading:
+                if not self._read:
+                    rows = self._context.claim.rows
+                    self._add(await self._stored() if rows is None else rows)
+                    self._read = True
         return self.by_name
 
     async def read_again(self) -> None:
