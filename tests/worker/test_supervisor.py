@@ -11,7 +11,9 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
+from errno import EAGAIN
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -269,6 +271,31 @@ def test_processes_that_die_at_once_are_started_again_with_a_growing_pause() -> 
     assert pauses[-1] == 30.0
     assert delay.pause(1) == 0.0, "each seat has its own"
     assert delay.pause(0, age=60) == 0.0, "one that lived is forgiven"
+
+
+@pytest.mark.spec("SUPERVISOR-01")
+async def test_a_process_that_could_not_be_started_is_tried_again(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host may have no room for another process for a while."""
+    deployment.move_in(monkeypatch)
+    launch, started, refused = WorkerProcess.launch, list[WorkerProcess](), [False, True, True]
+
+    async def launched(*given: Any) -> WorkerProcess:
+        if refused and refused.pop(0):
+            raise BlockingIOError(EAGAIN, "Resource temporarily unavailable")
+        started.append(await launch(*given))
+        return started[-1]
+
+    monkeypatch.setattr(WorkerProcess, "launch", launched)
+    boss = Supervisor(APP)
+    serving = asyncio.ensure_future(boss.serve())
+    await asyncio.to_thread(until, lambda: boss.ready)
+    started[0].kill()
+    await asyncio.to_thread(until, lambda: len(started) == 2 and boss.ready)
+    boss.stop()
+    assert await serving == 0
+    assert caplog.text.count("no worker process could be started: [Errno 11] Resource temporarily unavailable") == 2
 
 
 @pytest.mark.spec("SUPERVISOR-02")

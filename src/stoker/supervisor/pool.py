@@ -80,11 +80,17 @@ class ProcessPool:
         ending = self.stopping or stopped or (self._options.assignment.drain and not self._positions)
         return ending and not self.processes and not self._underway
 
+    async def start(self) -> None:
+        """Start a process on every position; raises `OSError` if the host has no room for one."""
+        for position in range(self.size):
+            if not self.stopping:
+                await self._launch(position)
+
     async def fill(self) -> None:
         """Start a process on every empty position."""
         for position in range(self.size):
-            if position not in self._positions and position not in self._stopped and not self.stopping:
-                await self._launch(position)
+            if position not in self._stopped:
+                await self._refill(position, 0.0)
 
     def send(self, order: messages.ToWorker) -> None:
         """Send an order to every process."""
@@ -97,7 +103,7 @@ class ProcessPool:
         """Replace one by one: each new process is ready before the old one is drained."""
         for position in range(self.size):
             if position in self._stopped:
-                await self._launch(position)
+                await self._refill(position, 0.0)
             else:
                 await self._replace(position, why)
 
@@ -198,7 +204,11 @@ class ProcessPool:
             return
         self._replacing.add(position)
         try:
-            fresh = await self._launch(position)
+            try:
+                fresh = await self._launch(position)
+            except OSError as error:
+                logger.error("worker process %d stays: no other one could be started: %s", old.pid, error)  # noqa: TRY400
+                return
             if await fresh.wait_until_ready():
                 logger.info("worker process %d is replaced by %d: %s", old.pid, fresh.pid, why)
                 old.send(messages.Drain())
@@ -211,11 +221,20 @@ class ProcessPool:
             self._replacing.discard(position)
 
     async def _refill(self, position: int, pause: float) -> None:
-        if pause:
-            logger.info("a worker process exited early again; the next one starts in %g s", pause)
-        await asyncio.sleep(pause)
-        if not self.stopping and position < self.size and position not in self._positions:
-            await self._launch(position)
+        """Start a process on an empty position after a pause; try again for as long as the host has no room for it."""
+        while True:
+            if pause:
+                logger.info("a worker process exited early again; the next one starts in %g s", pause)
+            await asyncio.sleep(pause)
+            if self.stopping or position >= self.size or position in self._positions:
+                return
+            try:
+                await self._launch(position)
+            except OSError as error:
+                logger.error("no worker process could be started: %s. Trying again.", error)  # noqa: TRY400
+                pause = self._restart_delay.pause(position)
+            else:
+                return
 
     # --- exit ---------------------------------------------------------------------------------------------------
 

@@ -158,7 +158,7 @@ class Supervisor:
             if await self._wait_for_store():
                 notices.log_kept(self.app.root().where)
                 await self._lease.renew()
-                await self._pool.fill()
+                await self._pool.start()
                 self._spawn(self._watch())
                 if self._follower is not None:
                     self._spawn(self._follower.run())
