@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
 from stoker.app import Stoker
@@ -48,24 +49,27 @@ async def test_many_viewers_cost_one_store_call_a_beat(app: Stoker, monkeypatch:
 
 
 @pytest.mark.spec("WEB-15")
-async def test_a_store_that_is_away_is_said_once_and_asked_again(
-    app: Stoker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("error", [EngineUnavailable("the driver's own words"), msgspec.ValidationError("a document")])
+async def test_a_store_that_cannot_be_read_is_asked_again(
+    app: Stoker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     monkeypatch.setattr(module, "EVERY", 0.001)
     hub = Hub(app)
     good = await hub.reading()
     engine = await app.engine()
 
-    async def away() -> None:
-        raise EngineUnavailable("the driver's own words")
+    async def broken() -> None:
+        raise error
 
-    monkeypatch.setattr(engine.operator, "census", away)
+    monkeypatch.setattr(engine.operator, "census", broken)
     hub.enter()
     seen = 0
-    for _ in range(6):
+    for n in range(1, 7):
         seen = await hub.news(seen, 5)
+        assert seen >= n
     assert hub.last is not None
     assert hub.last.census is good.census
+    assert f"the dashboard cannot read the store: {type(error).__name__}" in caplog.text
     assert "the driver's own words" not in caplog.text
     hub.leave()
     await hub.close()

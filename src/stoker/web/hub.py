@@ -336,9 +336,14 @@ class Hub:
                         self.owed -= 1
                     else:
                         await self._refresh()
-            except (StokerError, TimeoutError) as error:
+            except Exception as error:
                 if self.away_since is None:
-                    logger.warning("the dashboard cannot read the store: %s. Trying again.", type(error).__name__)
+                    known = isinstance(error, StokerError | TimeoutError)
+                    logger.warning(
+                        "the dashboard cannot read the store: %s. Trying again.",
+                        type(error).__name__,
+                        exc_info=None if known else error,
+                    )
                     self.away_since = self._clock()
             self.generation += 1
             self._news.set()
