@@ -10,13 +10,15 @@ import pytest
 
 from stoker.admin import Admin
 from stoker.admin.as_json import plain
+from stoker.admin.scale import RunTimes
 from stoker.app import Stoker
 from stoker.limits import Limit
 from stoker.model.chunk import Chunk
 from stoker.model.control import Presence, Tuning
-from stoker.model.errors import InvalidArgument
+from stoker.model.errors import EngineUnavailable, InvalidArgument
 from stoker.model.events import Point
 from stoker.model.job import Demand, Settlement, Status
+from stoker.model.scale import Measured
 from stoker.model.schedule import tick
 from stoker.model.throttle import Rate
 from stoker.model.time import DAY, HOUR, MINUTE, SECOND, moment
@@ -65,6 +67,23 @@ async def test_only_claimable_work_needs_processes(admin: Admin, app: Stoker, cl
     assert one.next_due_in == timedelta(hours=1)
     assert (await admin.queues.scale("open", target_wait=3600)).processes == 1
     assert json.loads(json.dumps(plain(one)))["next_due_in"] == 3600
+
+
+async def test_run_times_that_could_not_be_read_are_asked_for_again(
+    app: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, known = await app.engine(), RunTimes()
+    await ran(app, "send", 60, 5 * MINUTE)
+    now = await engine.now()
+
+    async def away(*_: Any, **__: Any) -> list[Point]:
+        raise EngineUnavailable("the server is gone.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.timeline, "points", away)
+        with pytest.raises(EngineUnavailable):
+            await known.read(engine, now, {"send"})
+    assert await known.read(engine, now, {"send"}) == {"send": Measured(60 * SECOND, 10)}
 
 
 async def test_due_retries_count_and_slots_are_those_of_live_workers(admin: Admin, app: Stoker) -> None:

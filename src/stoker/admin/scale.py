@@ -125,13 +125,13 @@ class RunTimes:
     async def read(self, engine: Engine, now: Instant, kinds: set[str]) -> Mapping[str, Measured]:
         """The mean run times of these kinds, as far as they ran lately."""
         if kinds and (now >= self._good_until or not kinds <= self._asked):
-            self._asked, self._good_until = kinds, (now // MINUTE + 1) * MINUTE
             for minutes in (RECENT, FURTHER):
                 since, until = closed(now, minutes)
                 points = await engine.timeline.points(since, until, [PROCESSING], frozenset(kinds), width=HOUR)
                 self._known = run_times(points)
                 if kinds <= self._known.keys():
                     break
+            self._asked, self._good_until = kinds, (now // MINUTE + 1) * MINUTE
         return self._known
 
 

@@ -162,7 +162,7 @@ class JobEndWaiters:
         return self._waiters.pop(job, set())
 
     async def _run(self) -> None:
-        """QueryEnded the store for the jobs waited for, until there is none."""
+        """Query the store for the jobs waited for, until there is none."""
         try:
             await self._listen()
             while self._waiters:
@@ -226,7 +226,7 @@ class JobEndWaiters:
                     future.set_result(True)
 
     def query_again(self) -> None:
-        """QueryEnded all jobs soon: a message may have been lost."""
+        """Query all jobs again soon: a message may have been lost."""
         self.heard(list(self._watched))
         self._next.update((job, (0.0, pause)) for job, (_, pause) in self._next.items())
         self._came.set()
