@@ -247,7 +247,8 @@ async def test_a_failure_that_is_let_out_is_tried_again(timed_jobs: Stoker, cloc
 
 
 @pytest.mark.spec("DURABLE-09")
-async def test_a_step_has_tries_of_its_own(timed_jobs: Stoker, clock: VirtualClock) -> None:
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_step_has_tries_of_its_own(timed_jobs: Stoker, clock: VirtualClock, plain: bool) -> None:
     jobs, tries = timed_jobs, 0
 
     def charge() -> str:
@@ -257,11 +258,13 @@ async def test_a_step_has_tries_of_its_own(timed_jobs: Stoker, clock: VirtualClo
             raise ValueError("declined")
         return "charged"
 
-    @jobs.task(attempts=1)
     async def flow() -> str:
         return await current().step("charge", charge, attempts=3, backoff=Fixed(60))
 
-    job = await flow.enqueue()
+    def plain_flow() -> str:
+        return current().step_sync("charge", charge, attempts=3, backoff=Fixed(60))
+
+    job = await jobs.task(plain_flow if plain else flow, attempts=1).enqueue()
     await drain(jobs)
     assert tries == 1
     [row] = await job.steps()
@@ -271,6 +274,35 @@ async def test_a_step_has_tries_of_its_own(timed_jobs: Stoker, clock: VirtualClo
     clock.advance(60)
     await drain(jobs)
     assert await job.result() == "charged"
+
+
+@pytest.mark.parametrize("new_engine", ["memory"], indirect=True)
+@pytest.mark.spec("DURABLE-09")
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_step_that_fails_soon_again_keeps_its_slot(timed_jobs: Stoker, plain: bool) -> None:
+    runs, tries = 0, 0
+
+    def charge() -> str:
+        nonlocal tries
+        tries += 1
+        raise ValueError(f"declined {tries}")
+
+    async def flow() -> str:
+        nonlocal runs
+        runs += 1
+        return await current().step("charge", charge, key="k", attempts=3, backoff=Fixed(0.001))
+
+    def plain_flow() -> str:
+        nonlocal runs
+        runs += 1
+        return current().step_sync("charge", charge, key="k", attempts=3, backoff=Fixed(0.001))
+
+    job = await timed_jobs.task(plain_flow if plain else flow, attempts=1).enqueue()
+    await drain(timed_jobs)
+    with pytest.raises(JobFailed, match="step charge:k failed: ValueError: declined 3"):
+        await job.result()
+    assert (runs, tries) == (1, 3)
+    assert [(one.name, one.state) for one in await job.steps()] == [("charge:k", "failed")]
 
 
 @pytest.mark.parametrize("new_engine", ["memory"], indirect=True)
