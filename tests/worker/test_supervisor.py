@@ -298,6 +298,35 @@ async def test_a_process_that_could_not_be_started_is_tried_again(
     assert caplog.text.count("no worker process could be started: [Errno 11] Resource temporarily unavailable") == 2
 
 
+@pytest.mark.spec("SUPERVISOR-09")
+async def test_a_health_file_that_cannot_be_written_hinders_nothing_else(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when the disk is full: a process that dies is replaced all the same."""
+    deployment.move_in(monkeypatch)
+    launch, started = WorkerProcess.launch, list[WorkerProcess]()
+
+    async def launched(*given: Any) -> WorkerProcess:
+        started.append(await launch(*given))
+        return started[-1]
+
+    monkeypatch.setattr(WorkerProcess, "launch", launched)
+    ready = deployment.folder / "health" / "ready"
+    ready.parent.mkdir()
+    boss = Supervisor(APP, health_file=str(ready))
+    serving = asyncio.ensure_future(boss.serve())
+    await asyncio.to_thread(until, ready.exists)
+    ready.unlink()
+    ready.parent.rmdir()
+    started[0].kill()
+    await asyncio.to_thread(until, lambda: len(started) == 2 and boss.ready)
+    ready.parent.mkdir()
+    await asyncio.to_thread(until, ready.exists)
+    assert caplog.text.count(f"the health file {ready} cannot be written: ") == 1
+    boss.stop()
+    assert await serving == 0
+
+
 @pytest.mark.spec("SUPERVISOR-02")
 async def test_a_process_is_known_by_every_id_it_has_had() -> None:
     """After a lost lease it claims under another one; the claims of both are released when it dies."""

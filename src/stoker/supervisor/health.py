@@ -53,6 +53,7 @@ class HealthFile:
         self._path = Path(path)
         self._check()
         self._shown_at: float | None = None
+        self._broken = False
 
     def _check(self) -> None:
         """Refuse a path where the file cannot be: its folder is missing or read-only, or something else is there."""
@@ -65,7 +66,17 @@ class HealthFile:
             raise InvalidOption("the health file", str(self._path), "there is something else than a file")
 
     def show(self, *, ready: bool, now: float) -> None:
-        """Create, touch or remove the file. Links in its place, or in that of its scratch file, are not followed."""
+        """Create, touch or remove the file; a failure is logged once. Links in its place are not followed."""
+        try:
+            self._show(ready=ready, now=now)
+            self._broken = False
+        except OSError as error:
+            if not self._broken:
+                text = "the health file %s cannot be written: %s. Workers go on; who reads it may take them for dead."
+                logger.error(text, self._path, error)  # noqa: TRY400 - a full disk needs no traceback
+            self._broken = True
+
+    def _show(self, *, ready: bool, now: float) -> None:
         if ready and (self._shown_at is None or now - self._shown_at > REFRESH_EVERY):
             scratch = self._path.with_name(f"{self._path.name}.{os.getpid()}")
             scratch.unlink(missing_ok=True)
