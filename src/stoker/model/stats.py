@@ -75,12 +75,8 @@ HAPPENED: Final = (*sorted(COUNTS), *TIMES, *TOGETHER, COUNTED, *BY_KIND)
 """What is computed from events."""
 
 
-def percentile(values: Sequence[int], rank: int) -> int:
-    """Nearest rank: the smallest value that at least `rank` per cent do not exceed; 0 if there is none."""
-    return _ranked(sorted(values), rank) if values else 0
-
-
-def _ranked(ordered: Sequence[int], rank: int) -> int:
+def percentile(ordered: Sequence[int], rank: int) -> int:
+    """Nearest rank: the smallest of some ordered values that at least `rank` per cent of them do not exceed."""
     return ordered[max(-(-rank * len(ordered) // 100), 1) - 1]
 
 
@@ -90,7 +86,7 @@ def measured(queue: str, metric: str, bucket: Instant, values: Sequence[int]) ->
 
 
 def _measured_in_order(queue: str, metric: str, bucket: Instant, ordered: Sequence[int]) -> Point:
-    ranked = _ranked(ordered, 50), _ranked(ordered, 95), _ranked(ordered, 99)
+    ranked = percentile(ordered, 50), percentile(ordered, 95), percentile(ordered, 99)
     return Point(queue, metric, bucket, len(ordered), sum(ordered), *ranked, ordered[-1])
 
 

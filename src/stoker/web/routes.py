@@ -61,7 +61,7 @@ def routes() -> list[Route]:
         Route("GET", "/pieces", "read", live.pieces),
         Route("GET", "/jobs", "read", jobs.show),
         Route("GET", "/jobs/{id}", "read", job.show),
-        Route("GET", "/jobs/{id}/edit", "operate", job_edit.edit),
+        Route("GET", "/jobs/{id}/edit", "operate", job_edit.edit_form),
         *_forms(),
         *(
             Route("POST", f"/jobs/{{id}}/{verb}", role, partial(job_actions.run, verb), "action")

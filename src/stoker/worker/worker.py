@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -479,7 +480,13 @@ class Worker:
             await asyncio.wait(left, timeout=0.5)
         await asyncio.gather(*self._loops[1:], return_exceptions=True)
         try:
-            for step in (self._finish, self.progress.write, self.emits.close, self.lease_keeper.stop, self._leave):
+            for step in (
+                partial(self.store_loop.finish, self._pump),
+                self.progress.write,
+                self.emits.close,
+                self.lease_keeper.stop,
+                self._leave,
+            ):
                 try:
                     await step()
                 except StokerError as error:
@@ -492,9 +499,6 @@ class Worker:
             await self.executors.close()
             await self._lifespans.aclose()
             self.states.clear()
-
-    async def _finish(self) -> None:
-        await self.store_loop.finish(self._pump)
 
     async def _leave(self) -> None:
         await self.engine.jobs.renew(self.id, [], lease=0)

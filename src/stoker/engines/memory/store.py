@@ -15,6 +15,7 @@ from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from operator import itemgetter
 from typing import Concatenate, ParamSpec, TypeVar
 
 from stoker.engines.base import Clock
@@ -223,7 +224,7 @@ class Store:
     def _place(self, record: Record, now: Instant, *, anew: bool) -> None:
         self.jobs[record.id] = record
         if record.status in FINISHED:
-            insort(self.finished, _end(record), key=_expiry)
+            insort(self.finished, _end(record), key=itemgetter(0))
         elif record.status in WAITING:
             main, settings = self.waiting.setdefault(record.queue, ReadyQueue()), self.queue(record.queue)
             line = line_of(record, fair=settings.fair)
@@ -339,10 +340,6 @@ def _wake(waiters: TopicWaiters, loop: asyncio.AbstractEventLoop | None, topic: 
 
 def _end(record: Record) -> tuple[Instant, JobId]:
     return record.expires_at or 0, record.id
-
-
-def _expiry(end: tuple[Instant, JobId]) -> Instant:
-    return end[0]
 
 
 def system_clock() -> Instant:

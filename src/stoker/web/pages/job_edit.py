@@ -27,15 +27,13 @@ from stoker.web.request import RequestContext
 from stoker.web.view import Flash
 
 
-async def edit(visit: RequestContext) -> Response:
-    """The form that changes priority, due time or payload of a job that waits or is dead."""
-    return await edit_form(visit)
-
-
 async def edit_form(
     visit: RequestContext, mistake: str = "", given: Form | None = None, job: Job | None = None
 ) -> Response:
-    """The form, with what was typed where it was refused; `job` if it has been read."""
+    """The form that changes priority, due time or payload of a job that waits or is dead.
+
+    With what was typed where that was refused; `job` if it has been read.
+    """
     reading = await visit.board.hub.reading()
     job = job or await stored(visit)
     shared.check_queue(visit, job.queue)

@@ -90,7 +90,7 @@ async def show(visit: RequestContext) -> Response:
             return RedirectResponse(visit.url(f"jobs/{wanted.id}"), 303)
         if visit.parameter("group") == "error":
             return await _by_error(visit, reading, wanted)
-        found = await visit.admin.jobs.find(wanted, limit=SHOWN, cursor=_cursor(visit))
+        found = await visit.admin.jobs.find(wanted, limit=SHOWN, cursor=visit.parameter("after") or None)
     except (InvalidInput, Forbidden) as error:
         problem = problems.of(error)
         assert problem is not None  # both are refusals
@@ -347,10 +347,6 @@ def _counts(wanted: Filter, census: Census) -> dict[str, int]:
         if part := by_status(msgspec.structs.replace(whole, views=(word,)), census):
             found[word] = part[Status.PENDING]
     return found
-
-
-def _cursor(visit: RequestContext) -> str | None:
-    return visit.parameter("after") or None
 
 
 def row(visit: RequestContext, job: Job, now: Instant) -> dict[str, Any]:
