@@ -288,7 +288,7 @@ class Block(Generic[AsyncT, SyncT]):
         self._engine = engine = await self._elsewhere(self.app.engine())
         if Feature.OUTBOX not in engine.features:
             raise EngineRefused(
-                f"{engine.name} cannot join a transaction of your data, so {self.name} cannot be settled in one. "
+                f"{engine.name} cannot join a transaction of your data, so {self.name} cannot be part of one. "
                 "Nothing was stored. Keep the jobs in the database that holds your data."
             )
         try:

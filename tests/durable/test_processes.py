@@ -31,7 +31,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.spec("DURABLE-10", "DURABLE-08")
-async def test_a_job_in_a_process_of_its_own_is_durable(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_in_a_process_of_its_own_is_durable(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Async and plain: its step ran once, in a child; a caught failure is stored; sleep, wait and calls suspend it."""
     monkeypatch.setenv("FLOWS_URL", url)
     app = importlib.reload(flows)
@@ -46,6 +48,7 @@ async def test_a_job_in_a_process_of_its_own_is_durable(url: str, monkeypatch: p
             assert found["first"] != os.getpid()
             rows = {step.name: step for step in await job.steps()}
             assert (rows["charge"].state, rows["where"].value) == ("failed", found["first"])
+    assert "went on" not in caplog.text, "both let their suspensions pass"
 
 
 async def waits_for_signal(job: JobHandle[Any]) -> None:

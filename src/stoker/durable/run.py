@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from functools import partial
@@ -18,6 +19,7 @@ from stoker.durable.step_participant import StepParticipant
 from stoker.durable.stored_rows import StoredRows
 from stoker.durable.suspension import Suspend, Suspension
 from stoker.durable.values import (
+    OF_SIGNAL,
     done,
     failed_call,
     failed_step,
@@ -31,7 +33,7 @@ from stoker.model.errors import InvalidInput, LostClaim, StokerError
 from stoker.model.job import ACTIVE, LARGEST_ERROR, MOST_ATTEMPTS, Draft, Status
 from stoker.model.outcome import Exit, Outcome, Suspended
 from stoker.model.retry import FALLBACK_DELAY, Backoff, backoff_delay
-from stoker.model.seal import check_open
+from stoker.model.seal import check_open, why_closed
 from stoker.model.steps import RowNames, Step, StepState, about, called_job, group_wait, told
 from stoker.model.time import SECOND, Instant, Seconds, Span, span
 from stoker.transaction_block import Block, Factory
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from stoker.context import Context
 
 T = TypeVar("T")
+
+logger = logging.getLogger("stoker.job")
 
 TRY_IN_THE_SLOT: Span = SECOND
 """Up to which pause before the next try of a step the run keeps its slot."""
@@ -217,7 +221,7 @@ class DurableRun:
         if found is None:
             self._suspension.call_sync(row, draft)
         while found.state is StepState.CALLED:
-            step = self._on_worker_loop(self._ended(found))
+            step = self._on_worker_loop(self._ended(found, draft))
             if step is None:
                 self._suspension.open_sync(self._end_of_group(found))
                 continue
@@ -239,10 +243,22 @@ class DurableRun:
 
     # --- asked by the worker ------------------------------------------------------------------------------------
 
-    def decided(self, outcome: Outcome, *, interrupted: bool) -> Outcome:
-        """The outcome of the run: what was decided when it was suspended, unless it was interrupted otherwise."""
+    def decided(self, outcome: Outcome, error: BaseException | None, *, interrupted: bool) -> Outcome:
+        """The outcome of the run: what was decided when it was suspended, unless it was interrupted otherwise.
+
+        `error` is what the handler raised.
+        """
         if self.suspended is None or interrupted:
             return outcome
+        if not isinstance(outcome, Suspended) and not isinstance(error, asyncio.CancelledError | Suspend):
+            logger.warning(
+                "job %s (%s) was suspended, and its handler went on: what it %s after that does not count. It runs "
+                "again when a wait is over. Let CancelledError (in a plain handler: Suspend) pass through the handler",
+                self._context.id,
+                self._context.kind,
+                "returned" if error is None else "raised",
+                exc_info=error,
+            )
         return self.suspended
 
     def left(self, error: BaseException | None) -> tuple[Step, ...]:
@@ -352,7 +368,7 @@ class DurableRun:
             raise TimeoutError(f"{row}: {about(found).error}")
         if found.state is StepState.EARLY:
             self._rows.unsaved[row] = replace(found, state=StepState.DONE)
-        return value_of(row, found.value, kind)
+        return value_of(row, found.value, kind, OF_SIGNAL)
 
     async def _time_out(self, row: str) -> Step:
         """The row of a wait whose time is over: the answer, if it came meanwhile."""
@@ -369,7 +385,7 @@ class DurableRun:
         if found is None:
             found = await self._suspension.call(row, draft)
         while found.state is StepState.CALLED:
-            found = await self._end_of(found)
+            found = await self._end_of(found, draft)
         return self._result(found, draft)
 
     def _result(self, found: Step, draft: Draft) -> Any:
@@ -380,10 +396,10 @@ class DurableRun:
             msgspec.json.decode(found.value or b"null") if task is None else task.signature.decode_result(found.value)
         )
 
-    async def _end_of(self, called: Step) -> Step:
+    async def _end_of(self, called: Step, draft: Draft) -> Step:
         """The row of a called job, with its end as soon as it has one."""
         with self._suspension.working():
-            step = await self._ended(called)
+            step = await self._ended(called, draft)
             if step is not None:
                 await self._rows.keep(step)
                 return step
@@ -399,7 +415,21 @@ class DurableRun:
             return Step(f"{mark}:again", StepState.WAITING, None, self._suspension.now() + ASK_AGAIN)
         return Step(mark, StepState.WAITING)
 
-    async def _ended(self, called: Step) -> Step | None:
+    def _compare(self, row: str, first: stored.Job, draft: Draft) -> None:
+        """Warn if a job was called with other arguments than this run calls it with."""
+        if first.payload == draft.payload or why_closed(first.payload) is not None:
+            return
+        logger.warning(
+            "job %s (%s) calls %s with other arguments than job %s has, which an earlier run called by that name: its "
+            "result counts, and nothing is called anew. Where the order of calls may differ between runs, give key=",
+            self._context.id,
+            self._context.kind,
+            row,
+            ids.text(first.id),
+        )
+
+    async def _ended(self, called: Step, draft: Draft) -> Step | None:
+        """The row of a called job that has ended; None: it has not."""
         row, job = called.name, called_job(called)
         engine = await self._context.runtime.app.engine()
         seen: stored.Job | None = None
@@ -411,6 +441,8 @@ class DurableRun:
                 return Step(row, StepState.FAILED, failure)
             if seen.status in ACTIVE:
                 return None
+            if job == called_job(called):
+                self._compare(row, seen, draft)
             if seen.status is not Status.RETRIED or seen.successor is None:
                 break
             job = seen.successor

@@ -60,7 +60,12 @@ def _awaited(hint: Any) -> Any:
     return (typing.get_args(hint) or (Any,))[-1]
 
 
-def value_of(row: str, value: bytes | None, hint: Any) -> Any:
+OF_STEP = "Accept both forms, give the step another name, or fork the job."
+OF_SIGNAL = "Send another value: stoker jobs signal --replace, as long as the job has not ended. Or accept both forms."
+"""What helps if a stored value does not fit its type."""
+
+
+def value_of(row: str, value: bytes | None, hint: Any, advice: str = OF_STEP) -> Any:
     """A stored value as its type wants it, on the first run too."""
     try:
         return msgspec.json.decode(value or b"null", type=hint, dec_hook=revive)
@@ -68,9 +73,13 @@ def value_of(row: str, value: bytes | None, hint: Any) -> Any:
         raise StepFailed(
             row,
             type(error).__name__,
-            f"its stored value does not fit {hint}: {reason(error)}. Accept both forms, give the step another name, or "
-            "fork the job.",
+            f"its stored value does not fit {_name_of(hint)}: {reason(error)}. {advice}",
         ) from None
+
+
+def _name_of(hint: Any) -> str:
+    """A type as code names it: `Approval`, `list[int]`."""
+    return hint.__qualname__ if isinstance(hint, type) else str(hint)
 
 
 def schema_of(kind: Any) -> Any:

@@ -197,7 +197,7 @@ class Child:
             outcome, raised = self._judge(error, task), error
         left: tuple[Step, ...] = ()
         if self._context is not None and self._context.durable is not None:
-            outcome = self._context.durable.decided(outcome, interrupted=bool(self._token))
+            outcome = self._context.durable.decided(outcome, raised, interrupted=bool(self._token))
             left = self._context.durable.left(raised)
         self._end(outcome, tired=isinstance(outcome, ends.Crashed) or _here() != self._home, left=left)
 

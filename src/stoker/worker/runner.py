@@ -184,7 +184,7 @@ class Runner:
                 slot.recover()
         left: tuple[Step, ...] = ()
         if context.durable is not None:
-            outcome = context.durable.decided(outcome, interrupted=slot.cause not in (None, Cause.SUSPEND))
+            outcome = context.durable.decided(outcome, raised, interrupted=slot.cause not in (None, Cause.SUSPEND))
             left = context.durable.left(raised)
             if isinstance(outcome, Suspended) and outcome.after is not None:
                 self._due_timer.expect(outcome.after)

@@ -277,7 +277,7 @@ def refuse(tx: Transaction | None) -> None:
         kind = type(tx)
         raise EngineRefused(
             f"Redis takes no tx= (it was given {kind.__module__}.{kind.__qualname__}): a job there cannot wait for a "
-            f"database to commit. Nothing was stored. Enqueue after the commit, or keep the jobs in that database."
+            f"database to commit. Nothing was stored. Do it after the commit, or keep the jobs in that database."
         )
 
 
