@@ -139,6 +139,24 @@ async def test_suspensions_and_signals_of_many_jobs_take_as_many_calls_as_one(
 
 @pytest.mark.engine("redis")
 @pytest.mark.spec("STEP-41")
+async def test_a_suspension_that_ends_a_sleep_takes_one_call(engine: RedisEngine, sent: list[tuple[Any, ...]]) -> None:
+    """A finished row counts whatever is stored, so only the rows that are opened are looked at."""
+    [claim] = await claims(engine)
+    nap = Step("nap", StepState.WAITING, None, claim.claimed_at + HOUR)
+    await suspend(engine, claim, nap)
+    await engine.steps.signal([Signal(claim.id, "nap")])
+    [claim] = await engine.jobs.claim(DEMAND)
+    sent.clear()
+    await suspend(engine, claim, Step("nap", value=b"null"), GO)
+    assert len(sent) == 1
+    assert await rows(engine, claim.id) == {"nap": StepState.DONE, "go": StepState.WAITING}
+    store = engine._store
+    names = await store.connection.call("ZRANGE", store.home.key("stepnames"), 0, -1)
+    assert set(names) == {claim.id + b"\0nap", claim.id + b"\1go"}
+
+
+@pytest.mark.engine("redis")
+@pytest.mark.spec("STEP-41")
 async def test_a_large_batch_of_values_is_split(engine: RedisEngine, sent: list[tuple[Any, ...]]) -> None:
     """Each call stays below the largest one."""
     batch = await claims(engine, 10)

@@ -47,6 +47,7 @@ _REFUND, _CRASH, _THROTTLED, _ERROR, _DELETE, _RESULT, _KEY, _COOL, _ATTACHED, _
     1 << n for n in range(13)
 )
 _WAKES = {None: 0, Wakes.ANY: 1 << 13, Wakes.ALL: 1 << 14}
+_NEW_ROWS = 1 << 15
 LIMITED_AT_ONCE = 200
 """How many settlements of jobs with limits one script applies: each may give back a slot of another key."""
 
@@ -384,8 +385,12 @@ class Call:
             flags |= _ATTACHED
             more += unit.encoded(keys)
         elif with_rows and self._rows.changed_steps.get(one.id):
-            flags |= _ATTACHED
-            more += self._rows.encoded_rows(one.id, keys)
+            if (new := self._rows.new_rows(one.id)) is not None:
+                flags |= _NEW_ROWS
+                more += new
+            else:
+                flags |= _ATTACHED
+                more += self._rows.encoded_rows(one.id, keys)
         return [_TRAITS.pack(CHARS[status], flags, label, span), *more]
 
     def _group(self, group: JobId, keys: Keys) -> tuple[int, int]:

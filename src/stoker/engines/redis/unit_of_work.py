@@ -276,6 +276,15 @@ class Unit(UnitOfWork):
         for name, row in self.changed_steps.get(job, {}).items():
             yield self._step_unchanged(job, name), record_format.step(row)
 
+    def new_rows(self, job: JobId) -> list[Any] | None:
+        """How many rows the unit adds to a job, and each: its field and the row. None: it changes a stored one."""
+        if any((job, name) in self._stored_steps for name in self.changed_steps[job]):
+            return None
+        found: list[Any] = [len(self.changed_steps[job])]
+        for name, row in self.changed_steps[job].items():
+            found += (job + name.encode(), record_format.step(row))
+        return found
+
     def encoded_rows(self, job: JobId, keys: Keys) -> list[Any]:
         """What `encoded` returns for a unit that writes these rows and nothing else."""
         checks: list[Any] = [len(self.changed_steps[job])]

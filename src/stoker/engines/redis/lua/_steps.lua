@@ -8,6 +8,12 @@ function steps.asks(name, row)
   return sub(row, 1, 1) == '2' and sub(row, 26, 26) == '=' and sub(row, 27, 34) ~= '{"kind":' and sub(name, 1, 6) ~= 'calls:'
 end
 
+-- model.steps.stored: a row that is finished or calls a job counts, whatever is stored.
+function steps.overwrites(row)
+  local state = sub(row, 1, 1)
+  return state == '0' or state == '4'
+end
+
 -- Suspended jobs of a queue, by their due time: the key beside that of its waiting set.
 function steps.suspended(wait) return (string.gsub(wait, '}:wait:', '}:suspended:', 1)) end
 

@@ -6,14 +6,16 @@
 -- group that announce nothing else come as one, with packed ids.
 -- Returns {now, verdicts, claims}, and where there are any the groups that closed and have callbacks, and numbers of
 -- queues in which a job waits for a slot that came back. Verdicts: a(pplied) r(epeated) c(anceling) l(ost), and ? when a
--- check of an attached unit of work failed: the client reads again and sends that settlement again.
+-- check of an attached unit of work failed, or a row is there that was taken to be new (`steps.NEW`: how many, each id16 ·
+-- name and the row; it may be there if it overwrites): the client reads again and sends that settlement again.
 -- Returns {now, '/'} without writing when a job goes back to a fair queue and the settlement does not name its subqueue.
 -- The script judges all settlements before its first write, which is a removal.
 local demand, keeps, grace, most = tonumber(ARGV[2]), {keep_done = ARGV[3], keep_dead = ARGV[4]}, ARGV[5], ARGV[6]
 local at, labels = 8, {}
 for i = 1, tonumber(ARGV[7]) do
   local kind, queue = ARGV[at + 2], ARGV[at + 1]
-  labels[i] = {queue = tonumber(ARGV[at]), name = queue, kind = kind, counts = queue .. '/' .. kind .. '/'}
+  -- `waiting`: entries of jobs that go back.
+  labels[i] = {queue = tonumber(ARGV[at]), name = queue, kind = kind, counts = queue .. '/' .. kind .. '/', waiting = {}}
   at = at + 3
 end
 local mine = {}
@@ -21,6 +23,7 @@ for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do mine[ARGV[i]] = KEYS[tonumber(
 at = at + 1 + 2 * tonumber(ARGV[at])
 local REFUND, CRASH, THROTTLED, ERROR, DELETE, RESULT, KEY, COOL, ATTACHED, KEEP = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512
 local DUE, GROUP, SUBQUEUE = 1024, 2048, 4096
+steps.NEW = 32768
 local band = bit.band
 local TOTAL = {d = 'completed', a = 'retried', x = 'failed', c = 'canceled'}
 
@@ -43,7 +46,7 @@ local function traits_of(text)
   end
   -- A success that stores at most a result.
   local f = flags % GROUP
-  found.plain = status == 'd' and (f == 0 or f == RESULT or f == KEEP or f == RESULT + KEEP)
+  found.plain = status == 'd' and flags < steps.NEW and (f == 0 or f == RESULT or f == KEEP or f == RESULT + KEEP)
   if (status == 'p' or status == 'a') and band(flags, SUBQUEUE) == 0
     and call('HGET', QUEUES, found.label.name .. '/fair') then unlined = true end
   known[text] = found
@@ -55,6 +58,8 @@ local function subqueues_at(label) return subqueues_of(label.name, 22 + (label.q
 
 -- --- judging -----------------------------------------------------------------------------------------------------
 local ids, fences, traits, more, n = {}, {}, {}, {}, 0
+-- Rows that settlements take to be new, and whose each is.
+steps.fields, steps.owners = {}, {}
 local group_of, ends_of, agenda = {}, {}, nil
 -- By settlement the subqueue that its flag SUBQUEUE names. It begins with '=' (the subqueue of a limit), '!' (the same,
 -- and the job keeps its slot until it ends) or '@' (that of a tenant, for a fair queue). A job that goes back has a limit
@@ -80,7 +85,7 @@ while at <= last do
     agenda, at = KEYS[tonumber(ARGV[at + 1])], at + 2
     for i = first, n do group_of[i] = group end
   end
-  if flags % GROUP > 0 then
+  if flags % GROUP > 0 or flags >= steps.NEW then
     local s = {id = ids[n], traits = t}
     more[n] = s
     if band(flags, ERROR) > 0 then s.error = ARGV[at]; at = at + 1 end
@@ -92,10 +97,22 @@ while at <= last do
       s.writes = after_checks(at)
       at = after_writes(s.writes)
     end
+    if flags >= steps.NEW then
+      s.rows, at = at, at + 1 + 2 * tonumber(ARGV[at])
+      for i = s.rows + 1, at - 1, 2 do
+        local k = #steps.fields + 1
+        if not steps.overwrites(ARGV[i + 1]) then steps.fields[k], steps.owners[k] = ARGV[i], s end
+      end
+      s.behind = at
+    end
   end
 end
 if unlined then return {int(now), '/'} end
 local states = n > 0 and call('HMGET', STATE, unpack(ids)) or {}
+for first = 1, #steps.fields, 1000 do
+  local found = call('HMGET', steps.rows, unpack(steps.fields, first, math.min(first + 999, #steps.fields)))
+  for i, row in ipairs(found) do if row then steps.owners[first + i - 1].met = true end end
+end
 local verdicts, rest, a = {}, {}, 0
 local sets, c = {}, 0
 local results, trouble = {}, {}
@@ -142,7 +159,7 @@ local function judge(s, state, fence, status)
   if not state then return 'l' end
   if sub(state, 1, f) == fence and #state >= f + 44 then
     if status ~= 'd' and status ~= 'c' and sub(state, f + 1, f + 1) == '1' then return 'c' end
-    if s.checks and not checked(s.checks) then return '?' end
+    if s.met or (s.checks and not checked(s.checks)) then return '?' end
     return 'a'
   end
   if sub(state, 2, 9) == sub(fence, 2, 9) and sub(state, 1, 1) ~= 'r' then
@@ -260,7 +277,8 @@ local function conclude(s)
     elseif mark == 64 and is_fair(subqueues_at(label)) then
       put_into_subqueue(subqueues_at(label), subqueue, entry, '', false)
     else
-      call('ZADD', WAIT(label.queue), '0', entry)
+      local w = #label.waiting
+      label.waiting[w + 1], label.waiting[w + 2] = '0', entry
     end
     if status == 'a' then
       call('ZADD', RETRYING(label.queue), int(r.scheduled_at), id)
@@ -286,6 +304,12 @@ local function conclude(s)
   end
   if s.delay then cool(label, s.seen, s.delay) end
   if s.writes then written(s.writes) end
+  if s.rows then
+    for i = s.rows + 1, s.behind - 1, 2 do
+      local store = steps.overwrites(ARGV[i + 1]) and steps.put or steps.add
+      store(ARGV[i], ARGV[i + 1])
+    end
+  end
 end
 
 if a > 0 then
@@ -304,6 +328,9 @@ if a > 0 then
     if one[3] then call('ZREM', q.order, kept(one[2], one[3])) end
   end
   for _, s in ipairs(rest) do conclude(s) end
+  for _, label in ipairs(labels) do
+    if #label.waiting > 0 then call('ZADD', WAIT(label.queue), unpack(label.waiting)) end
+  end
   steps.flush()
   for queue, those in pairs(steps.sleeping) do
     -- An entry counts until its time. Those whose time has come, and that a claim took, are removed by the next one.
