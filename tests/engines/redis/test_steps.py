@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 
-from stoker.engines.redis import RedisClusterEngine, RedisEngine, groups
+from stoker.engines.redis import RedisClusterEngine, RedisEngine, groups, steps
 from stoker.engines.redis.cluster import followups, move
 from stoker.engines.redis.connection import Connection
+from stoker.engines.redis.keys import SUSPENDED, WAIT
 from stoker.engines.redis.record_format import read_step, step
 from stoker.engines.redis.store import Store
+from stoker.model.control import Tuning
 from stoker.model.errors import CorruptRecord, EngineUnavailable
 from stoker.model.groups import Swept, into_group
 from stoker.model.ids import JobId
-from stoker.model.job import Claim, Demand, Draft, Status, Verdict
-from stoker.model.lifecycle import conclude
+from stoker.model.job import Claim, Demand, Draft, Options, Status, Verdict
+from stoker.model.lifecycle import Rules, conclude
+from stoker.model.limit import Slot
 from stoker.model.outcome import Done, Suspended
 from stoker.model.query import Cancel, Delete, Move, Retention, Selection
 from stoker.model.steps import Save, Signal, Signaled, Step, StepState, Wakes, group_wait
@@ -118,9 +121,10 @@ async def test_steps_of_many_jobs_are_one_call(engine: RedisEngine, sent: list[t
 
 @pytest.mark.engine("redis")
 @pytest.mark.spec("STEP-41")
-async def test_suspensions_and_signals_of_many_jobs_take_as_many_calls_as_one(
+async def test_suspensions_and_signals_of_many_jobs_take_few_calls(
     engine: RedisEngine, sent: list[tuple[Any, ...]]
 ) -> None:
+    """A lone signal takes one."""
     needed = []
     for n in (1, 100):
         batch = await claims(engine, n)
@@ -133,8 +137,70 @@ async def test_suspensions_and_signals_of_many_jobs_take_as_many_calls_as_one(
         again = await engine.jobs.claim(DEMAND)
         assert len(again) == n
         await engine.jobs.settle([conclude(one, Done()) for one in again])
-    assert needed[0] == needed[1]
-    assert needed[0][0] == 1
+    assert needed == [(1, 1), (1, 3)]
+
+
+@pytest.mark.engine("redis")
+@pytest.mark.spec("STEP-41", "ANSWER-14")
+@pytest.mark.parametrize(("question", "needed"), [(None, 1), (b'{"schema":{"type":"integer"}}', 2)])
+async def test_a_signal_to_a_suspended_job_is_one_call(
+    engine: RedisEngine, sent: list[tuple[Any, ...]], question: bytes | None, needed: int
+) -> None:
+    """Two if a schema judges its value. What it leaves behind is what a unit of work leaves."""
+    store, kept = engine._store, list[Any]()
+    for alone in (True, False):
+        [claim] = await claims(engine)
+        await suspend(engine, claim, Step("go", StepState.WAITING, question, claim.claimed_at + HOUR), after=HOUR)
+        sent.clear()
+        more = [] if alone else [Signal(secrets.token_bytes(16), "go")]
+        assert (await engine.steps.signal([Signal(claim.id, "go", b"7"), *more]))[0] is Signaled.TAKEN
+        assert len(sent) == needed or not alone
+        call, key = store.connection.call, store.home.key
+        row, state = await call("HGET", key("steps"), claim.id + b"go"), await call("HGET", key("state"), claim.id)
+        entries = [
+            await call("ZRANGE", name, 0, -1, "WITHSCORES")
+            for name in (
+                key("stepnames"),
+                key("asking"),
+                *(store.home.of_queue(n, "default") for n in (WAIT, SUSPENDED)),
+            )
+        ]
+        behind = slice(9, None)  # status or state, and the token
+        kept.append((row[behind], state[behind], [[one.replace(claim.id, b"") for one in few] for few in entries]))
+        [again] = await engine.jobs.claim(DEMAND)
+        assert again.id == claim.id
+        await engine.jobs.settle([conclude(again, Done(), Rules(keep=0))])
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.engine("redis")
+@pytest.mark.spec("ANSWER-01")
+async def test_a_signal_in_one_call_leaves_other_cases_alone(engine: RedisEngine) -> None:
+    """A job that waits for all answers, or was due, has a limit, or stands in a fair queue: the rules decide."""
+    store, clock = engine._store, engine._store.options.clock
+    assert isinstance(clock, VirtualClock)
+
+    async def one(n: int, *steps: Step, after: int | None = None, **options: Any) -> Claim:
+        await engine.jobs.insert([draft(queue=f"q{n}", **options)])
+        [claim] = await engine.jobs.claim(Demand("w", ((f"q{n}", 1),)))
+        await suspend(engine, claim, *steps, after=after, **({"wakes": Wakes.ALL} if len(steps) == 2 else {}))
+        return claim
+
+    await engine.control.tune("q3", Tuning(fair=True))
+    until = Step("go", StepState.WAITING, None, clock.now() + 60)
+    both = await one(0, GO, Step("b", StepState.WAITING))
+    others = [
+        await one(1, until, after=60),
+        await one(2, options=Options(limit=Slot("gate", "g", 1))),
+        await one(3, tenant="acme"),
+    ]
+    clock.advance(timedelta(seconds=1))
+    for claim in (both, *others):
+        assert not await steps._answer_alone(store, store.home, Signal(claim.id, "go"))
+        assert await engine.steps.signal([Signal(claim.id, "go")]) == [Signaled.TAKEN]
+        assert await engine.steps.signal([Signal(claim.id, "go")]) == [Signaled.ANSWERED]
+    again = await engine.jobs.claim(Demand("w", tuple((f"q{n}", 9) for n in range(4))))
+    assert {claim.id for claim in again} == {claim.id for claim in others}
 
 
 @pytest.mark.engine("redis")

@@ -62,7 +62,7 @@ SLOWEST = 1 << 20
 """Bytes per second of a slow network: a call may take so much longer for what it sends and receives."""
 
 _LOST = (driver.ConnectionError, driver.TimeoutError, OSError, EOFError)
-ACKNOWLEDGED = frozenset({"insert", "settle", "commit", "save"})
+ACKNOWLEDGED = frozenset({"insert", "settle", "commit", "save", "answer"})
 """Scripts that acknowledge a write: their calls are counted, see `lost_writes`."""
 
 _PASSING = (driver.BusyLoadingError, driver.ClusterDownError, driver.TryAgainError, driver.SlotNotCoveredError)

@@ -2,7 +2,8 @@
 
 Rows are in the shard of their job, so an answer and the job that it makes due are one step, also on a cluster. Finished
 steps of many jobs are one script call. Everything else is a unit of work: its commit checks that the rows it changes,
-and the job, are as they were read. So a suspension and a signal that meet at one job exclude each other.
+and the job, are as they were read. So a suspension and a signal that meet at one job exclude each other. A lone signal
+to a suspended job is one script.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from stoker.engines.shared.steps import is_plain, signal_one, wanted_by_signals
 from stoker.model.audit import By, of_signal
 from stoker.model.ids import JobId
 from stoker.model.job import Verdict
-from stoker.model.steps import ACCEPTED, Save, Signal, Signaled, Step, Wakes, is_open
+from stoker.model.steps import ACCEPTED, Save, Signal, Signaled, Step, Wakes, is_open, misfit
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ CHECKED_AT_ONCE = 50
 SIGNALED_AT_ONCE = 200
 """Saves or signals that one script handles; while it runs, the server does nothing else."""
 
-_SAVE = script("save")
+_SAVE, _ANSWER = script("save"), script("answer")
 _VERDICTS = {ord("a"): Verdict.APPLIED, ord("l"): Verdict.LOST}
 _in_order = attrgetter("at", "name")
 
@@ -186,11 +187,30 @@ async def signal(store: Store, signals: Sequence[Signal], by: By | None = None) 
     """Answer waits; many of one shard in one step."""
     answers = [Signaled.MISSING] * len(signals)
     for shard, places in (await _where(store, [one.id for one in signals])).items():
+        if len(signals) == 1 and by is None and await _answer_alone(store, shard, signals[0]):
+            return [Signaled.TAKEN]
         for part in _parts(places, [len(signals[place].value) for place in places], SIGNALED_AT_ONCE):
             told = await store.work(shard, partial(_signal_in, [signals[place] for place in part], by))
             for place, answer in zip(part, told, strict=True):
                 answers[place] = answer
     return answers
+
+
+async def _answer_alone(store: Store, shard: Shard, signal: Signal) -> bool:
+    """Answer a wait on which its job is suspended, as most signals do, in one call; in two if its value is judged."""
+    seen, here = b"", "" if store.connection.cluster else "1"
+    for _ in range(2):
+        args = (signal.id, signal.name, signal.value, here, seen)
+        instant, told, *queues = await store.run(_ANSWER, shard, args, repeat=False)
+        store.seen(instant)
+        if queues:
+            if not here:
+                await store.wake([queue.decode() for queue in queues])
+            return True
+        if told == 0 or misfit(record_format.read_step(signal.name, told), signal.value) is not None:
+            return False
+        seen = told
+    return False
 
 
 async def _signal_in(signals: Sequence[Signal], by: By | None, unit: Unit) -> list[Signaled]:
