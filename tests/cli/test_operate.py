@@ -560,7 +560,7 @@ def test_limits_kinds_and_operations_are_shown_and_changed(url: str) -> None:
     assert (
         call("kinds")
         .stdout.splitlines()[1]
-        .startswith("send\t1\t0\t0\t2\t\t\t\t\t\t0\t1\t2\tno\tValueError: no such address")
+        .startswith("send\t1\t0\t0\t2\t\t\t\t\t\t\t\t0\t\t1\t2\tno\tValueError: no such address")
     )
     done = json.loads(call("jobs", "requeue", "is:dead", "--json").stdout)
     assert (done["state"], done["changed"]) == ("done", 2)
@@ -900,7 +900,11 @@ def test_errors_are_listed_and_requeued_by_their_id(url: str) -> None:
     [error] = rows("jobs", "errors")
     dead = [row["id"] for row in rows("jobs", "list", "is:dead")]
     assert (error["count"], error["kinds"], error["died"]) == (len(dead), ["send"], len(dead))
-    assert "no such address\\x1b[2J\tsend\t" + error["id"] in call("jobs", "errors").stdout
+    [head, line] = call("jobs", "errors").stdout.splitlines()
+    shown = dict(zip(head.split("\t"), line.split("\t"), strict=True))
+    assert shown["error"].endswith("no such address\\x1b[2J")
+    assert (shown["kinds"], shown["queues"], shown["id"]) == ("send", ", ".join(error["queues"]), error["id"])
+    assert (set(shown["deaths 24h"]), shown["first"] <= shown["last"]) == ({"▁", "█"}, True)
     assert rows("jobs", "errors", "is:done") == []
     assert "Did you mean send" in call("jobs", "errors", "kind:sned").stderr
     alike = rows("jobs", "list", f"same_error:{error['id']}", "kind:send")

@@ -21,13 +21,15 @@ from click.testing import CliRunner
 
 from stoker.admin import Admin
 from stoker.app import Stoker
+from stoker.cli import tables
 from stoker.cli.command import stoker
 from stoker.cli.tables import Figure, Id, Layout, cut, mark, squeezed
 from stoker.context import current
 from stoker.model.control import Tuning
 from stoker.model.events import Point
 from stoker.model.ids import short
-from stoker.model.time import HOUR, instant
+from stoker.model.stats import of_kind
+from stoker.model.time import HOUR, MINUTE, instant
 from tests.harness.apps import PATIENCE, drain, working
 
 NOW = datetime(2026, 11, 16, 14, 28, 7, tzinfo=UTC)
@@ -156,6 +158,72 @@ def test_a_pipe_gets_everything_whole_and_plain(url: str) -> None:
     assert len(found["id"]) == 36
     assert datetime.fromisoformat(found["created"]).tzinfo is not None
     assert "\x1b" not in done.stdout
+
+
+EMPTY = {
+    "audit": "No change was made in this time.",
+    "findings": "Everything keeps up.",
+    "groups list": "No group was made yet.",
+    "jobs errors": "No error in the last 7 days.",
+    "jobs list": "No job matches.",
+    "jobs waits": "No job waits for a signal.",
+    "kinds": "No kind has jobs yet.",
+    "limits": "No budget is in the store.",
+    "limits full": "No job waits for a key at its limit.",
+    "limits keys mail": "No job of the queue runs under a key.",
+    "operations": "No action on many jobs was started yet.",
+    "outbox": "No stream is in the store.",
+    "outbox lag": "No stream has a consumer.",
+    "queues list": "No queue has been used yet.",
+    "schedules": "No schedule is in the store.",
+    "tokens list": "No token was made yet.",
+    "workers": "No worker has shown itself.",
+}
+
+
+@pytest.mark.spec("CLI-79")
+def test_an_empty_list_says_so_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    monkeypatch.delenv("STOKER_APP", raising=False)
+    app = Stoker(url)
+    app.run(app.engine())
+    app.run(app.close())
+    monkeypatch.setattr(tables, "on_terminal", lambda: True)
+    for words, said in EMPTY.items():
+        found = CliRunner().invoke(stoker, [*words.split(), "--url", url])
+        assert (found.exit_code, found.stdout.splitlines()) == (0, [said]), (words, found.output)
+
+
+@pytest.mark.spec("CLI-23")
+def test_kinds_show_run_times_waits_and_their_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    monkeypatch.delenv("STOKER_APP", raising=False)
+    app = Stoker(url)
+
+    async def fill() -> None:
+        async with app:
+            engine = await app.engine()
+            now = await engine.now()
+            at = now // MINUTE * MINUTE - 30 * MINUTE
+            points = [
+                Point("send", of_kind(metric), at, 4, *rest)
+                for metric, *rest in (
+                    ("completed",),
+                    ("processing", 4_000_000, 1_000_000, 2_000_000, 3_000_000),
+                    ("wait", 4_000_000, 4_000_000, 5_000_000, 6_000_000),
+                )
+            ]
+            await engine.timeline.record([], points, now=now)
+            await app.enqueue(app.draft("send"))
+
+    app.declare("send")
+    app.run(fill())
+    found = CliRunner().invoke(stoker, ["kinds", "--url", url])
+    head, row = (line.split("\t") for line in found.stdout.splitlines())
+    send = dict(zip(head, row, strict=True))
+    ranks = [send[f"{of}{rank}"] for of in ("", "wait ") for rank in ("p50", "p95", "p99")]
+    assert ranks == ["1.0 s", "2.0 s", "3.0 s", "4.0 s", "5.0 s", "6.0 s"]
+    assert (len(send["bars"]), send["bars"].count("█")) == (30, 1)
 
 
 @pytest.mark.spec("CLI-74")

@@ -193,7 +193,7 @@ def test_many_deaths_in_an_hour_are_compared_with_the_day() -> None:
     alone = msgspec.structs.replace(known, same=1)
     assert "214 jobs died in the last hour. KeyError" in told(deaths=alone)[0], "none shares its error with another"
     more = msgspec.structs.replace(all_same, complete=False)
-    assert "more than 214 jobs died in the last hour, 214 of them with" in told(deaths=more)[0]
+    assert "More than 214 jobs died in the last hour, 214 of them with" in told(deaths=more)[0]
     assert found.filter == "is:dead finished:1h"
     assert (known.figure, Deaths(0).figure) == ("214 in the last hour", "none in the last hour")
 
@@ -210,7 +210,8 @@ def test_more_deaths_than_dead_jobs_are_told_apart() -> None:
     about = Deaths(2_000, 2_100, complete=False, about=True)
     assert (about.figure, about.again) == ("about 2,000 in the last hour", False)
     assert uncounted.figure == "more than 10,000 in the last hour"
-    assert told(deaths=uncounted)[0].startswith("more than 10,000 jobs died in the last hour. ")
+    assert told(deaths=uncounted)[0].startswith("More than 10,000 jobs died in the last hour. ")
+    assert told(deaths=about)[0].startswith("About 2,000 jobs died in the last hour. ")
 
 
 @pytest.mark.spec("NEED-05")
@@ -266,6 +267,8 @@ def test_more_workers_are_not_advised_where_they_would_not_help() -> None:
             "6 throttled runs in a row made it. Wait until then, or end it: stoker queues reopen mail."
         )
     ]
+    once = msgspec.structs.replace(cooling, cooldown=Cooldown(NOW + MINUTE, 1))
+    assert "A throttled run made it." in told(census=census(1, lag=9 * MINUTE), queues=[once])[0]
     assert told(census=census(0), queues=[cooling]) == []
     [unserved] = told(queues=[cooling], presences=[presence(queues={"bills": 1})])
     assert unserved.startswith("mail has 3 ready jobs and no worker."), "one cause, one finding"

@@ -27,6 +27,7 @@ def audit(since: str, limit: int, as_json: bool, path: str | None, url: str | No
         COLUMNS,
         as_json,
         goes_first=GOES_FIRST,
+        empty="No change was made in this time.",
     )
 
 

@@ -51,7 +51,7 @@ def list_(state: State | None, limit: int, as_json: bool, path: str | None, url:
             found += page.groups
         return found
 
-    table(ask(path, url, read), COLUMNS, as_json, goes_first=GOES_FIRST)
+    table(ask(path, url, read), COLUMNS, as_json, goes_first=GOES_FIRST, empty="No group was made yet.")
 
 
 @groups.command("show", epilog=EXIT_CODES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -34,7 +34,7 @@ from stoker.cli.store import (
     read_time,
     said,
 )
-from stoker.cli.tables import Columns, Figure, Id, Wrong, as_lines_option, columns, mark, on_terminal, table
+from stoker.cli.tables import Columns, Figure, Id, Wrong, as_lines_option, columns, labeled, mark, on_terminal, table
 from stoker.cli.text import one_line, safe, say
 from stoker.cli.watch import watch
 from stoker.codec.signature import display
@@ -42,7 +42,7 @@ from stoker.model.actions import MANY, Action, Parameter
 from stoker.model.error_records import ErrorGroup
 from stoker.model.explain import Explanation
 from stoker.model.humanize import count as count_of
-from stoker.model.humanize import share
+from stoker.model.humanize import share, spark
 from stoker.model.job import Status
 from stoker.model.names import listed
 from stoker.model.releases import in_words
@@ -77,14 +77,6 @@ def running_columns(workers: Mapping[str, str]) -> Columns[Job]:
         "worker": lambda job: workers.get(job.worker or "", job.worker),
         "attempts": COLUMNS["attempts"],
     }
-
-
-def labeled(shown: Columns[Job], found: Sequence[Job]) -> Columns[Job]:
-    """The columns of jobs, with their labels behind the kind where one of them has one."""
-    if all(job.label is None for job in found):
-        return shown
-    parts = ({name: what, **({"label": "label"} if name == "kind" else {})} for name, what in shown.items())
-    return {name: what for part in parts for name, what in part.items()}
 
 
 FILTER_HELP = """\b
@@ -149,15 +141,15 @@ def error_columns(page: ErrorPage) -> Columns[ErrorGroup]:
 
 
 ERRORS: Columns[ErrorGroup] = {
-    "died 7d": "died",
-    "last": "last",
-    "new since": "new_in",
+    **columns("died 7d=died", "first", "last", "new since=new_in"),
     "releases": lambda one: in_words(one.releases),
     "error": "error",
     "kinds": lambda one: listed(one.kinds),
+    "queues": lambda one: listed(one.queues),
+    "deaths 24h": lambda one: spark(one.deaths),
     "id": "id",
 }
-ERRORS_GO_FIRST = ("releases", "died 7d", "kinds", "new since")
+ERRORS_GO_FIRST = ("deaths 24h", "queues", "first", "releases", "died 7d", "kinds", "new since")
 """What a narrow terminal does without."""
 
 

@@ -22,7 +22,7 @@ from stoker.cli.store import (
     read_rate,
     said,
 )
-from stoker.cli.tables import Columns, as_lines_option, table
+from stoker.cli.tables import Columns, Figure, as_lines_option, table
 from stoker.cli.text import safe
 from stoker.model.budgets import address
 from stoker.model.humanize import span
@@ -30,13 +30,13 @@ from stoker.model.humanize import span
 KEYS: Columns[KeyView] = {
     "key": lambda one: safe(one.name),
     "running": "running",
-    "most": lambda one: "any" if one.most is None else f"{one.most}{' (set)' if one.pinned else ''}",
+    "most": lambda one: Figure("any" if one.most is None else f"{one.most}{' (set)' if one.pinned else ''}"),
     "waiting": lambda one: "yes" if one.due is not None else "",
     "holders": lambda one: " ".join(one.holders),
 }
 TOKENS: Columns[BudgetView] = {
-    "tokens": lambda one: f"{one.tokens:.1f}",
-    "of": lambda one: f"{one.capacity:,.15g}",
+    "tokens": lambda one: Figure(f"{one.tokens:.1f}"),
+    "of": lambda one: Figure(f"{one.capacity:,.15g}"),
     "rate": lambda one: one.rate.in_words,
     "next token": lambda one: f"in {span(one.next_token)}" if one.next_token else "",
 }
@@ -56,7 +56,7 @@ def limits() -> None:
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List budgets with the tokens that are left."""
-    table(ask(path, url, lambda admin: admin.limits.list()), COLUMNS, as_json)
+    table(ask(path, url, lambda admin: admin.limits.list()), COLUMNS, as_json, empty="No budget is in the store.")
 
 
 @limits.command(epilog=EXIT_CODES)
@@ -72,7 +72,7 @@ def keys(queue: str, after: str | None, limit: int, as_json: bool, path: str | N
         hinted((await admin.jobs.find(Filter(queues=(queue,)), limit=1)).hint)
         return await admin.limits.keys(queue, after=after, limit=limit)
 
-    table(ask(path, url, call), KEYS, as_json)
+    table(ask(path, url, call), KEYS, as_json, empty="No job of the queue runs under a key.")
 
 
 @limits.command("full", epilog=EXIT_CODES)
@@ -88,7 +88,7 @@ def full(queue: str | None, limit: int, as_json: bool, path: str | None, url: st
             hinted((await admin.jobs.find(Filter(queues=(queue,)), limit=1)).hint)
         return await admin.limits.at_limit(queue, limit=limit)
 
-    table(ask(path, url, call), {"queue": "queue", **KEYS}, as_json)
+    table(ask(path, url, call), {"queue": "queue", **KEYS}, as_json, empty="No job waits for a key at its limit.")
 
 
 @limits.command("set", epilog=EXIT_CODES)

@@ -30,6 +30,7 @@ COLUMNS: Columns[OperationView] = {
     "left": lambda one: one.missing + one.blocked + sum(one.refused.values()),
 }
 GOES_FIRST = ("by", "filter", "left")
+EMPTY = "No action on many jobs was started yet."
 
 
 @click.group(cls=NearestGroup)
@@ -42,7 +43,7 @@ def operations() -> None:
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List operations, the latest first."""
-    table(ask(path, url, lambda admin: admin.operations.list()), COLUMNS, as_json, goes_first=GOES_FIRST)
+    table(ask(path, url, lambda admin: admin.operations.list()), COLUMNS, as_json, goes_first=GOES_FIRST, empty=EMPTY)
 
 
 @operations.command("show", epilog=EXIT_CODES)

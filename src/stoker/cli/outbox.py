@@ -56,7 +56,7 @@ def chosen(command: F) -> F:
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List streams: how many messages they had, and what waits."""
-    table(ask(path, url, lambda admin: admin.outbox.list()), STREAMS, as_json)
+    table(ask(path, url, lambda admin: admin.outbox.list()), STREAMS, as_json, empty="No stream is in the store.")
 
 
 @outbox.command("show", epilog=EXIT_CODES)
@@ -70,7 +70,7 @@ def show_(stream: str, as_json: bool, path: str | None, url: str | None) -> None
     if as_json:
         return
     say("")
-    table([(found.name, one) for one in found.consumers], CONSUMERS)
+    table([(found.name, one) for one in found.consumers], CONSUMERS, empty="No consumer reads it yet.")
     rows = [
         (one.name, part)
         for one in found.consumers
@@ -95,7 +95,13 @@ def lag(stream: str | None, as_json: bool, path: str | None, url: str | None) ->
     pairs = [(one.name, consumer) for one in ask(path, url, look) for consumer in one.consumers]
     late = datetime.max.replace(tzinfo=UTC)
     pairs.sort(key=lambda pair: (pair[1].oldest or late, pair[0], pair[1].name))
-    table(pairs, CONSUMERS, as_json, lambda pair: {"stream": pair[0], **_without_partitions(pair[1])})
+    table(
+        pairs,
+        CONSUMERS,
+        as_json,
+        lambda pair: {"stream": pair[0], **_without_partitions(pair[1])},
+        empty="No stream has a consumer.",
+    )
 
 
 @outbox.command(epilog=EXIT_CODES)
@@ -129,7 +135,8 @@ def letters(
             if before is None or len(found) >= limit:
                 return found
 
-    table(ask(path, url, look), LETTERS, as_json, _letter_object)
+    found = ask(path, url, look)
+    table(found, LETTERS, as_json, _letter_object, goes_first=LETTERS_GO_FIRST, empty="No letter matches.")
 
 
 # --- letters --------------------------------------------------------------------------------------------------------
@@ -234,7 +241,7 @@ def letter(
         say(f"\n{body.decode(errors='replace')}")
     if len(near) > 1:
         say("")
-        table(sorted(near, key=attrgetter("number")), LETTERS)
+        table(sorted(near, key=attrgetter("number")), LETTERS, goes_first=LETTERS_GO_FIRST)
 
 
 @outbox.command(epilog=EXIT_CODES)
@@ -464,3 +471,5 @@ LETTERS: Columns[Letter] = {
     "reason": lambda one: _first_line(one.reason),
     **columns("body=preview"),
 }
+LETTERS_GO_FIRST = ("number", "partition", "consumer", "attempts", "failed", "body", "type")
+"""What a narrow terminal does without."""

@@ -45,7 +45,7 @@ def scale(
     if as_json:
         say(json.dumps(plain(found)))
         return
-    table(found.queues, COLUMNS, goes_first=GOES_FIRST)
+    table(found.queues, COLUMNS, goes_first=GOES_FIRST, empty="No queue has been used yet.")
     hinted(found.hint)
     now = instant(datetime.now(UTC))
     later = "" if found.next_due is None else f"; the next job is due {on_screen(found.next_due, now)}"

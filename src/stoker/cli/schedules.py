@@ -58,6 +58,7 @@ def list_(as_json: bool, path: str | None, url: str | None) -> None:
         as_json,
         _object,
         goes_first=GOES_FIRST,
+        empty="No schedule is in the store.",
     )
 
 
@@ -104,7 +105,7 @@ def next_(schedule: str, count: int, as_json: bool, path: str | None, url: str |
     """Show the next occurrences, in the schedule's zone and in UTC."""
     found = ask(path, url, lambda admin: admin.schedules.next(schedule, count))
     rows = [{"local": at.isoformat(), "utc": at.astimezone(UTC).isoformat(), "when": when(at)} for at in found]
-    table(rows, {name: itemgetter(name) for name in ("local", "utc", "when")}, as_json)
+    table(rows, {name: itemgetter(name) for name in ("local", "utc", "when")}, as_json, empty="It never fires again.")
 
 
 _PAUSES = "Stop firing a schedule, on every worker, until it is resumed."

@@ -31,12 +31,27 @@ KINDS: Columns[KindView] = {
     **columns("kind", "pending", "running", "retrying"),
     "dead": lambda one: mark(one.dead, "bad", when=one.dead),
     "failed": lambda one: "" if one.failure_ratio is None else Figure(humanize.share(one.failure_ratio, 1)),
-    **columns("p50=run_p50", "p95=run_p95", "p99=run_p99", "wait p95=wait_p95", "runs 1h=runs"),
+    **columns("p50=run_p50", "p95=run_p95", "p99=run_p99", "wait p50=wait_p50", "wait p95=wait_p95"),
+    **columns("wait p99=wait_p99", "runs 1h=runs"),
+    "bars": lambda one: humanize.spark(one.bars),
     **columns("completed", "deaths=failed"),
     "worker": lambda one: "yes" if one.known else mark("no", "warn", when=one.pending),
     "last error": lambda one: error_line(one.last_error),
 }
-KINDS_GO_FIRST = ("wait p95", "p99", "completed", "deaths", "runs 1h", "worker", "p50", "pending", "running")
+KINDS_GO_FIRST = (
+    "bars",
+    "wait p50",
+    "wait p99",
+    "wait p95",
+    "p99",
+    "completed",
+    "deaths",
+    "runs 1h",
+    "worker",
+    "p50",
+    "pending",
+    "running",
+)
 """What a narrow terminal does without."""
 
 

@@ -74,6 +74,14 @@ def columns(*heads: str) -> dict[str, Any]:
     return {head: field or head for head, _, field in (one.partition("=") for one in heads)}
 
 
+def labeled(shown: Columns[T], found: Sequence[Any]) -> Columns[T]:
+    """The columns of jobs, with their labels behind the kind where one of them has one."""
+    if all(one.label is None for one in found):
+        return shown
+    parts = ({name: what, **({"label": "label"} if name == "kind" else {})} for name, what in shown.items())
+    return {name: what for part in parts for name, what in part.items()}
+
+
 def cells(one: T, columns: Columns[T]) -> list[object]:
     """One line of a table."""
     return [getattr(one, cell) if isinstance(cell, str) else cell(one) for cell in columns.values()]

@@ -66,7 +66,7 @@ def create(
 @on_target
 def list_(as_json: bool, path: str | None, url: str | None) -> None:
     """List tokens, without their secrets: those are not stored."""
-    table(ask(path, url, lambda admin: admin.tokens.list()), COLUMNS, as_json)
+    table(ask(path, url, lambda admin: admin.tokens.list()), COLUMNS, as_json, empty="No token was made yet.")
 
 
 _REVOKES = "End a token. Dashboards notice within seconds."

@@ -15,9 +15,10 @@ from stoker.admin.overview import Overview
 from stoker.admin.queues import QueueView
 from stoker.admin.workers import WorkerView
 from stoker.cli.jobs import COLUMNS as JOBS
-from stoker.cli.jobs import ERRORS_GO_FIRST, error_columns, labeled, place
+from stoker.cli.jobs import ERRORS_GO_FIRST, error_columns, place
 from stoker.cli.jobs import GOES_FIRST as JOBS_GO_FIRST
 from stoker.cli.operations import COLUMNS as OPERATIONS
+from stoker.cli.operations import EMPTY as NO_OPERATION
 from stoker.cli.operations import how_far
 from stoker.cli.outbox import LETTERS
 from stoker.cli.queues import COLUMNS, FLOW, GOES_FIRST
@@ -26,8 +27,9 @@ from stoker.cli.schedules import GOES_FIRST as SCHEDULES_GO_FIRST
 from stoker.cli.stats import BARS, Course, courses
 from stoker.cli.stats import COLUMNS as COURSES
 from stoker.cli.status import KINDS, KINDS_GO_FIRST
-from stoker.cli.tables import Columns, cells, mark
+from stoker.cli.tables import Columns, cells, labeled, mark
 from stoker.cli.tables import columns as table_columns
+from stoker.cli.workers import EMPTY as NO_WORKER
 from stoker.cli.workers import WORKERS
 from stoker.engines.base import Feature
 from stoker.model.findings import Tone
@@ -171,12 +173,12 @@ def _workers(seen: Picture) -> Table:
         "release": "release",
         "queues": WORKERS["queues"],
     }
-    return Table.of(columns, workers, [one.worker for one in workers], ("release",), "No worker has shown itself.")
+    return Table.of(columns, workers, [one.worker for one in workers], ("release",), NO_WORKER)
 
 
 def _operations(seen: Picture) -> Table:
     found = seen.operations or []
-    empty = LOOKING if seen.operations is None else "No action on many jobs was started yet."
+    empty = LOOKING if seen.operations is None else NO_OPERATION
     return Table.of(SHOWN_OPERATIONS, found, [one.id for one in found], ("operation", "by", "left"), empty)
 
 

@@ -32,6 +32,9 @@ WORKERS: Columns[WorkerView] = {
     "queues": lambda one: queues_in_words(one.queues),
     **columns("running", "version", "release", "seen=seen_at"),
 }
+GOES_FIRST: Final = ("version", "pid", "release", "host")
+"""What a narrow terminal does without."""
+EMPTY: Final = "No worker has shown itself."
 
 
 class WorkersGroup(NearestGroup):
@@ -80,7 +83,7 @@ def list_(
             _facts(found)
         _runs(found.worker, found.jobs, as_json)
         return
-    table(ask(path, url, lambda admin: admin.workers.list()), WORKERS, as_json)
+    table(ask(path, url, lambda admin: admin.workers.list()), WORKERS, as_json, goes_first=GOES_FIRST, empty=EMPTY)
 
 
 def _facts(one: WorkerDetail) -> None:
@@ -107,7 +110,13 @@ def _runs(worker: str, found: list[RunningJob], as_json: bool) -> None:
         "started": lambda one: one.job.started_at,
         "note": lambda one: mark("over five minutes", "warn") if one.long else "",
     }
-    table(found, columns, as_json, lambda one: {**as_object(one.job), "worker": worker, "long": one.long})
+    table(
+        found,
+        columns,
+        as_json,
+        lambda one: {**as_object(one.job), "worker": worker, "long": one.long},
+        empty="It runs nothing.",
+    )
 
 
 def _order(name: Verb, text: str, done: str, asks: str = "") -> None:

@@ -415,7 +415,7 @@ def _without_worker(given: Situation, name: str, ready: int, kinds: Mapping[str,
 def _deaths(deaths: Deaths | None) -> Iterator[Finding]:
     if deaths is None or not deaths.jobs:
         return
-    jobs = count(deaths.jobs, "job") if deaths.complete else f"{deaths.hedge}{deaths.jobs:,} jobs"
+    jobs = count(deaths.jobs, "job") if deaths.complete else f"{deaths.hedge.capitalize()}{deaths.jobs:,} jobs"
     text = "died in the last hour"
     if deaths.same > 1:
         whole = deaths.complete and deaths.same == deaths.jobs
@@ -484,7 +484,9 @@ def _late(given: Situation) -> Iterator[Finding]:
         if not given.serving(name):
             continue
         text = f"cools down until {clock(cooldown.until, given.now)}"
-        runs = f"{count(cooldown.count, 'throttled run')} in a row made it."
+        runs = "A throttled run made it."
+        if cooldown.count > 1:
+            runs = f"{cooldown.count:,} throttled runs in a row made it."
         remedy = f"Wait until then, or end it: stoker queues reopen {name}"
         detail = f"{_waits(given, name)} {runs}"
         yield Finding("warn", "queue", name, text, detail, remedy, id=f"cooling: {name}", figure=census.ready(name))
