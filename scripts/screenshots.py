@@ -172,6 +172,8 @@ def take(browser: Browser, site: str, folder: Path, chosen: list[str]) -> None:
     page = context.new_page()
     page.goto(site)  # a page is drawn in our fonts only if these are there at once: the first one fetches them
     page.evaluate("document.fonts.ready")
+    while not page.locator("[data-hollow]").count():  # the pace of the running minute needs two readings
+        page.reload()
     for name, path, width, height, theme, whole in wanted:
         scheme: Literal["dark", "light"] = "dark" if theme == "dark" else "light"
         page.emulate_media(color_scheme=scheme)

@@ -554,11 +554,11 @@ def _letter(lease: Lease, message: Message, reason: str, at: Instant) -> Letter:
 async def _presences(engine: Engine) -> None:
     hosts = {
         "fra-1": ({"default": 30}, {"mail": 20, "default": 10}, {"reports": 10, "billing": 10}),
-        "fra-2": ({"webhooks": 30}, {"media": 20}, {"mail": 20}),
+        "fra-2": ({"webhooks": 30}, {"media": 20}, {"mail": 20, "refunds": 5}),
         "fra-3": ({"webhooks": 20}, {"default": 20}, {"search": 20, "imports": 10}),
     }
     running = {"fra-1.0": 24, "fra-1.1": 31, "fra-1.2": 1, "fra-2.0": 30, "fra-2.1": 1, "fra-3.0": 6, "fra-3.1": 11}
-    known = {kind: f"shop.{kind}" for kind in KINDS}
+    known = {kind: f"shop.{kind}" for kind in (*KINDS, REFUND)}
     for host, processes in hosts.items():
         for index, queues in enumerate(processes):
             worker = f"{host}.{index}"
@@ -570,6 +570,9 @@ async def _presences(engine: Engine) -> None:
                     queues=queues,
                     kinds=known,
                     running=running.get(worker, 0),
+                    uptime=RELEASES_OF[-1][1],
+                    memory=RANDOM.randrange(140, 420) << 20,
+                    hour=tuple((RANDOM.randrange(180, 260), max(RANDOM.randrange(-9, 3), 0)) for _ in range(24)),
                     version="0.1.0",
                     release=RELEASES_OF[-1][0],
                     lease=CLAIMED_FOR,

@@ -264,6 +264,34 @@ def test_charts_are_drawn_follow_the_mouse_and_the_theme(site: str, look: Any) -
     expect(page.locator(".window")).to_have_count(0)
 
 
+@pytest.mark.spec("BROWSER-03")
+def test_nothing_moves_under_the_mouse(site: str, look: Any) -> None:
+    seen = look()
+    page = seen.page
+    for path in ("/", "/kinds/webhooks.deliver", "/queues/webhooks"):
+        page.goto(site + path)
+        expect(page.locator(".uplot canvas")).to_have_count(3)
+        for width in (1440, 1181, 1024, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.mouse.move(1, 1)
+            expect(page.locator("[data-when~=latency]")).to_have_text("")
+            before = page.evaluate(FRAMES)
+            assert width < 1181 or before[0][1] == before[2][1], "charts side by side begin at one height"
+            for at in (0.2, 0.6, 0.95):
+                box = page.locator(".u-over").last.bounding_box()
+                page.locator(".u-over").last.hover(position={"x": box["width"] * at, "y": 40})
+                expect(page.locator("[data-when~=latency]")).to_have_text(re.compile(r"\d\d:\d\d"))
+                assert page.evaluate(FRAMES) == before, (path, width)
+    assert seen.complaints == []
+
+
+# Where on the page each chart is: of throughput, deaths and times.
+FRAMES = """[...document.querySelectorAll("figure[data-look]")].map((one) => {
+  const { x, y, width, height } = one.getBoundingClientRect();
+  return [x, y + scrollY, width, height].map(Math.round);
+})"""
+
+
 @pytest.mark.spec("BROWSER-04")
 def test_keys_do_what_buttons_do(site: str, look: Any) -> None:
     seen = look()

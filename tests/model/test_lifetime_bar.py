@@ -7,6 +7,7 @@ import pytest
 from stoker.model.events import Event, EventType
 from stoker.model.job import Job, Status
 from stoker.model.lifetime_bar import MOST_PARTS, life, sums
+from stoker.model.steps import Wakes
 from stoker.model.time import SECOND
 
 ID = b"\x01" * 16
@@ -43,6 +44,28 @@ def test_a_life_of_two_attempts() -> None:
     assert drawn(job(Status.RETRYING, attempts=1), events[:3]) == [*expected[:2], ("between", 85, 1)]
     running = job(Status.RUNNING, attempts=2, started_at=45 * SECOND)
     assert drawn(running, events[:4]) == [*expected[:3], ("running", 55, 2)]
+
+
+@pytest.mark.spec("LIFE-04")
+def test_a_suspended_job_is_between_no_attempts() -> None:
+    events = [
+        event(5, EventType.STARTED),
+        event(6, EventType.WAITING, 1, 1),
+        event(46, EventType.STARTED),
+        event(48, EventType.RETRIED, 1, 2),
+        event(60, EventType.STARTED, 2),
+        event(61, EventType.WAITING, 2, 1),
+    ]
+    waits = job(Status.PENDING, attempts=1, settled=Wakes.ANY, scheduled_at=2 * NOW)
+    parts = [("waiting", 5, 0), ("running", 1, 1), ("suspended", 40, 1), ("running", 2, 1), ("between", 12, 1)]
+    assert drawn(waits, events) == [*parts, ("running", 1, 2), ("suspended", 39, 2)]
+    assert drawn(waits, events[:2]) == [*parts[:2], ("suspended", 94, 1)]
+    canceled = job(Status.CANCELED, attempts=1, started_at=5 * SECOND, finished_at=50 * SECOND)
+    assert drawn(canceled, events[:2]) == [*parts[:2], ("suspended", 44, 1)]
+    unknown = job(Status.PENDING, started_at=5 * SECOND, settled=Wakes.ANY, scheduled_at=2 * NOW)
+    assert drawn(unknown, []) == [("waiting", 5, 0), ("suspended", 95, 0)], "its events are not kept"
+    woken = job(Status.PENDING, attempts=1, settled=Wakes.ANY, scheduled_at=70 * SECOND)
+    assert drawn(woken, events[:2]) == [*parts[:2], ("suspended", 64, 1), ("waiting", 30, 1)]
 
 
 @pytest.mark.spec("LIFE-01")

@@ -35,8 +35,8 @@ async def waiting(app: Stoker) -> str:
     async def label() -> None:
         await current().sleep(3_600)
 
-    @app.task
-    async def order() -> str:
+    @app.task(label="for {customer}")
+    async def order(customer: str = "acme") -> str:
         run = current()
         await run.step("quote", lambda: {"cents": 700, "password": "hunter2"})
         try:
@@ -98,11 +98,11 @@ async def test_a_question_is_answered_on_the_page_of_questions(app: Stoker, clie
     board.hub.forget()
     page = await client.get("/waits")
     assert "May we buy this?" in text(page)
-    assert "order in default waits for approval" in text(page)
+    assert "order for acme in default waits for approval" in text(page)
     assert re.search(r'name="answer.cents" value="0"', page.text)
     shown = await client.get(f"/jobs/{job}")
     read = text(shown)
-    assert "order waiting" in read
+    assert "order for acme waiting" in read
     assert "It waits for the signal approval (May we buy this?) until" in read
     assert "quote" in read and "deliver failed ConnectionError" in read and "call:label waits for the job" in read
     assert "hunter2" not in shown.text

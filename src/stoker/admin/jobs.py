@@ -125,6 +125,7 @@ class WaitView(msgspec.Struct, frozen=True, kw_only=True):
     schema: Any
     since: datetime
     until: datetime | None
+    label: str | None = None
 
 
 class WaitPage(msgspec.Struct, frozen=True):
@@ -310,6 +311,7 @@ class JobsAdmin(Noun):
             schema=found.schema,
             since=found.at,
             until=found.until,
+            label=job.label,
         )
 
     async def preview(

@@ -10,7 +10,7 @@ from stoker.admin import Operators
 from stoker.admin.jobs import WaitPage, WaitView
 from stoker.cli.job_arguments import LARGEST_PAGE, FilterCommand, job_argument, terms_argument, whole, whole_id
 from stoker.cli.store import EXIT_CODES, as_json_option, ask, hinted, on_store, said
-from stoker.cli.tables import Columns, Id, as_lines_option, columns, mark, table
+from stoker.cli.tables import Columns, Id, as_lines_option, columns, labeled, mark, table
 from stoker.cli.text import safe, say
 from stoker.model.humanize import count as count_of
 from stoker.model.same_error import error_line
@@ -59,7 +59,8 @@ def waits(terms: tuple[str, ...], limit: int, as_json: bool, path: str | None, u
 
     page = ask(path, url, read)
     hinted(page.hint)
-    table(page.waits, WAITS, as_json, goes_first=("queue", "since"), empty="No job waits for a signal.")
+    shown = labeled(WAITS, page.waits)
+    table(page.waits, shown, as_json, goes_first=("queue", "since", "until"), empty="No job waits for a signal.")
     if page.cursor is not None and not as_json:
         say(f"There may be more: {count_of(page.scanned, 'job')} looked at.", err=True)
 

@@ -1,4 +1,4 @@
-"""The life of a job as parts of a bar: in line, running, between attempts.
+"""The life of a job as parts of a bar: in line, running, between attempts, suspended.
 
 Made from the job's record and its events. Events expire before records and may lack a part; what is missing is then
 drawn from the record alone, and time never runs backwards.
@@ -15,7 +15,7 @@ from stoker.model.events import ENDS_A_RUN, Event, EventType
 from stoker.model.job import ACTIVE, Job, Status
 from stoker.model.time import Instant, Span
 
-Phase: TypeAlias = Literal["waiting", "running", "between", "died", "left_out"]
+Phase: TypeAlias = Literal["waiting", "running", "between", "suspended", "died", "left_out"]
 
 MOST_PARTS = 60
 """A bar has no more parts; the middle ones become one that says how many attempts it stands for."""
@@ -41,7 +41,7 @@ class Part(msgspec.Struct, frozen=True):
 def life(job: Job, events: Sequence[Event], now: Instant) -> list[Part]:
     """The parts of a job's life up to now, oldest first, without those of no length."""
     parts: list[Part] = []
-    at, attempt, running = job.created_at, 0, False
+    at, attempt, running, suspended = job.created_at, 0, False, False
 
     def go(phase: Phase, until: Instant) -> None:
         nonlocal at
@@ -49,31 +49,39 @@ def life(job: Job, events: Sequence[Event], now: Instant) -> list[Part]:
             parts.append(Part(phase, at, until, attempt))
             at = until
 
+    def rest(until: Instant) -> None:
+        """What lies between two runs, or before the first one."""
+        go("suspended" if suspended else "between" if attempt else "waiting", until)
+
     for event in sorted(events, key=lambda one: one.at):
         if event.type is EventType.STARTED:
-            go("between" if attempt else "waiting", event.at)
+            rest(event.at)
             attempt, running = event.attempt or attempt + 1, True
         elif event.type in ENDS and (running or event.duration is not None):
             if not running:  # its start is not kept
-                go("between" if attempt else "waiting", event.at - (event.duration or 0))
+                rest(event.at - (event.duration or 0))
                 attempt = event.attempt or attempt + 1
             go("died" if event.type is EventType.FAILED else "running", event.at)
-            running = False
+            running, suspended = False, event.type is EventType.WAITING
     if job.status is Status.RUNNING:
         if not running and job.started_at is not None:
-            go("between" if attempt else "waiting", job.started_at)
+            rest(job.started_at)
             attempt = job.attempts
         go("running", now)
+    elif job.suspended:
+        go("waiting", job.started_at or at)
+        go("suspended", min(job.scheduled_at, now))
+        go("waiting", now)
     elif job.status in ACTIVE:
         go("between" if attempt or job.attempts else "waiting", now)
     elif job.finished_at is not None:
         if job.started_at is not None and job.started_at >= at and not running:
-            go("between" if attempt else "waiting", job.started_at)
+            rest(job.started_at)
             attempt, running = job.attempts, True
         if running:
             go("died" if job.status is Status.DEAD else "running", job.finished_at)
         else:
-            go("between" if attempt else "waiting", job.finished_at)
+            rest(job.finished_at)
     return _bounded(parts)
 
 

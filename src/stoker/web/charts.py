@@ -265,9 +265,9 @@ def context(
         "time_axis": axis(drawn),
         "hollow": found.hollow,
         "most_failed": max(_values(found.failed), default=0),
-        "last_completed": _last(found.completed),
-        "last_enqueued": _last(found.enqueued),
-        "last_failed": _last(found.failed),
+        "last_completed": _newest(found.completed),
+        "last_enqueued": _newest(found.enqueued),
+        "last_failed": _newest(found.failed),
         "last_p50": _span(_newest(found.p50)),
         "last_p95": _span(_newest(found.p95)),
         "last_p99": _span(_newest(found.p99)),
@@ -310,12 +310,8 @@ def _values(given: Sequence[float | None]) -> list[float]:
     return [one for one in given if one is not None]
 
 
-def _last(given: Sequence[float | None]) -> float | None:
-    return given[-1] if given else None
-
-
 def _newest(given: Sequence[float | None]) -> float | None:
-    """The newest of times: of the running minute none are known, and those of the one before are some seconds late."""
+    """The newest that is known: the running minute has no times, and the one before is counted some seconds late."""
     return next((one for one in reversed(given[-3:]) if one is not None), None)
 
 

@@ -179,7 +179,7 @@ def _areas(values: Sequence[float | None], top: float) -> Markup:
     return _all(shapes)
 
 
-def strip(values: Sequence[float | None], *, hollow: bool = False) -> Markup:
+def strip(values: Sequence[float | None], *, hollow: bool = False, marks: Iterable[float] = ()) -> Markup:
     """Deaths as bars on a scale of their own; those of the running minute, if it is the last, as a hollow bar."""
     top = max((value or 0 for value in values), default=0) or 1
     step = 1000 / max(len(values), 1)
@@ -194,7 +194,7 @@ def strip(values: Sequence[float | None], *, hollow: bool = False) -> Markup:
         for index, value in enumerate(values)
         if value
     )
-    return _plot(_all(bars), STRIP, "strip-plot")
+    return _plot(_all(bars) + _marks(marks, STRIP), STRIP, "strip-plot")
 
 
 def lines(

@@ -22,8 +22,21 @@ from stoker.web import svg
 from stoker.web.hub import Reading
 from stoker.web.humanize import tight, time
 
-LOOKS: Final = {"waiting": "b-wait", "running": "b-run", "between": "b-retry", "died": "b-dead", "left_out": "b-none"}
-NAMES: Final = {"waiting": "in line", "running": "running", "between": "between attempts", "left_out": "left out"}
+LOOKS: Final = {
+    "waiting": "b-wait",
+    "running": "b-run",
+    "between": "b-retry",
+    "suspended": "b-none",
+    "died": "b-dead",
+    "left_out": "b-none",
+}
+NAMES: Final = {
+    "waiting": "in line",
+    "running": "running",
+    "between": "between attempts",
+    "suspended": "waiting",
+    "left_out": "left out",
+}
 OUTCOMES: Final = {Status.DONE: "b-done", Status.DEAD: "b-dead", Status.RUNNING: "b-run", Status.RETRYING: "b-retry"}
 
 
@@ -31,7 +44,8 @@ def part_of_life(part: Part, now: Instant) -> svg.Part:
     """A part of the life bar, with its length in words."""
     ongoing = part.until >= now
     words = {
-        "waiting": f"waited {span(part.length)}",
+        "waiting": f"in line for {span(part.length)}",
+        "suspended": f"waiting for {span(part.length)}",
         "running": f"attempt {part.attempt} {'runs since' if ongoing else 'ran'} {span(part.length)}",
         "died": f"attempt {part.attempt} died after {span(part.length)}",
         "between": f"{span(part.length)} after attempt {part.attempt}",
