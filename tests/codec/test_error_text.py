@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from stoker.codec.error_text import ERROR_LIMIT, EXCEPTIONS, describe_error, forget_own_frames, text_of
 from stoker.model.errors import StokerError
+from stoker.model.same_error import own_frame
 
 
 def raised(error: BaseException) -> BaseException:
@@ -37,6 +38,18 @@ def test_an_error_reads_as_type_message_notes_and_traceback() -> None:
     assert lines[3].endswith("in raised")
     assert "test_error_text.py" in lines[3]
     assert lines[4] == "    raise error"
+
+
+@pytest.mark.spec("DATA-19")
+def test_an_error_inside_a_message_is_set_in() -> None:
+    """Its frames and causes are not those of the error that shows it."""
+    other = 'Traceback (most recent call last):\n  File "/srv/tool.py", line 7, in draw\nOSError: full'
+    error = RuntimeError(f"the tool failed:\n{other}\nCaused by ValueError")
+    error.add_note(other)
+    lines = describe_error(raised(error)).splitlines()
+    assert [line.strip() for line in lines if line.startswith("Traceback ")] == ["Traceback (most recent call last):"]
+    assert own_frame("\n".join(lines)).endswith("in raised")
+    assert " Caused by ValueError" in lines
 
 
 @pytest.mark.spec("DATA-19")

@@ -29,7 +29,6 @@ from stoker.model.seal import (
     check_open,
     read,
     read_json,
-    row_field,
     sized,
     sized_json,
     why_closed,
@@ -119,11 +118,6 @@ def test_the_id_of_a_key_is_a_short_name() -> None:
     for wrong in ("", "a b", "a~b", "-a", "x" * 33, 7):
         with pytest.raises(InvalidName, match="key id"):
             check_key_id(wrong)  # type: ignore[arg-type]
-
-
-@pytest.mark.spec("SEAL-03")
-def test_the_uses_of_one_wait_share_its_name() -> None:
-    assert row_field("approval") == row_field("approval#2") != row_field("approval:2")
 
 
 @pytest.mark.spec("SEAL-09")

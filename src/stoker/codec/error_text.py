@@ -28,6 +28,7 @@ MEMBERS: Final = 10
 EXCEPTIONS: Final = 40
 LINE: Final = 300
 _CUT: Final = "… (cut)"
+_BEGINS: Final = re.compile(r"\n(?=Traceback |Caused by |While handling |Member )")
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -44,6 +45,11 @@ def describe_error(error: BaseException, limit: int = ERROR_LIMIT) -> str:
     except Exception as trouble:  # noqa: BLE001 - an exception may override any attribute this module reads
         lines.append(f"(the rest cannot be described: {type(trouble).__name__})")
     return _clean("\n".join(lines), limit)
+
+
+def inside(message: str) -> str:
+    """A message that shows another error: its lines are set in, or readers took them for this error's own."""
+    return _BEGINS.sub("\n ", message)
 
 
 def text_of(value: object, limit: int = ERROR_LIMIT) -> str:
@@ -92,11 +98,11 @@ def _describe(error: BaseException, longest: int) -> Iterator[str]:
 
 
 def _one(label: str, error: BaseException, longest: int) -> Iterator[str]:
-    name, message = _name(error), _text(error, longest)
+    name, message = _name(error), inside(_text(error, longest))
     yield f"{label}{name}: {message}" if message else f"{label}{name}"
     notes = getattr(error, "__notes__", None)
     if isinstance(notes, list | tuple):
-        yield from (_text(note, longest) for note in notes[:MEMBERS])
+        yield from (inside(f"\n{_text(note, longest)}")[1:] for note in notes[:MEMBERS])
     frames = _frames((step.tb_frame, step.tb_lineno) for step in user_frames(error))
     if (first := next(frames, None)) is not None:
         yield "Traceback (most recent call last):"

@@ -13,7 +13,7 @@ import enum
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from stoker.codec.error_text import describe_error, forget_own_frames, text_of
+from stoker.codec.error_text import describe_error, forget_own_frames, inside, text_of
 from stoker.context import Context
 from stoker.model import outcome as ends
 from stoker.model.errors import InvalidPayload, SealedValue, StepFailed
@@ -122,7 +122,7 @@ def outcome_of_interruption(
 
 def _outcome_of_exit(raised: Exit, ran: Span) -> Outcome:
     def text(value: object) -> str:
-        return describe_error(raised) if value is raised else text_of(value, LARGEST_ERROR)
+        return describe_error(raised) if value is raised else inside(text_of(value, LARGEST_ERROR))
 
     return raised.outcome(ran, text)
 

@@ -31,7 +31,6 @@ CLOSED: Final = f"{MARK}{_NO_KEY}~"
 _ENVELOPE = re.compile(rf"{MARK}([A-Za-z0-9][A-Za-z0-9_.-]{{0,31}})~([A-Za-z0-9_-]+)(?:~([0-9a-f]{{32}}))?")
 _REASON = re.compile(rf'{CLOSED}([^"]*)')
 _KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
-_USE = re.compile(r"#[1-9][0-9]*$")
 _JSON_MARK = f'"{MARK}'.encode()
 JSON_CLOSED: Final = f'"{CLOSED}'.encode()
 """How JSON begins that stands for a value that could not be opened."""
@@ -121,11 +120,3 @@ def sized_json(raw: bytes) -> bytes:
 def _told(found: re.Match[str]) -> str:
     sealed = read(found[0])
     return f"(sealed with key {found[1]}, {count(max(sealed.size, 0), 'byte')})" if sealed is not None else found[0]
-
-
-def row_field(name: str) -> str:
-    """What the value of a step or wait is bound to: its name without the number of its use.
-
-    A caller who signals `approval` does not know which use of it waits.
-    """
-    return f"step\0{_USE.sub('', name)}"

@@ -63,6 +63,7 @@ PAGE_NAMES = "!"
 """How the rows begin that are pages of emitted values (`model.emitted`), before the names of all steps."""
 
 _NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{LONGEST_NAME}}}")
+_USE = re.compile(r"#[1-9][0-9]*$")
 _BOX = re.compile(rf"[A-Za-z0-9_.-]{{1,{LONGEST_NAME}}}(#[1-9][0-9]{{0,9}})?")
 
 
@@ -178,6 +179,11 @@ def check_box(name: str) -> str:
             "signal", name, f"must be 1-{LONGEST_NAME} of letters, digits, _ . -, or that and # and a number"
         )
     return plain(name)
+
+
+def box_of(name: str) -> str:
+    """The name of a row without the number of its use."""
+    return _USE.sub("", name)
 
 
 def check_key(key: str) -> str:

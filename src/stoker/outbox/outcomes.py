@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from stoker.codec.error_text import describe_error, forget_own_frames, one_line, text_of
+from stoker.codec.error_text import describe_error, forget_own_frames, inside, one_line, text_of
 from stoker.model.outbox.delivery import BatchOutcome, Rejected, RetryLater
 from stoker.model.outcome import Reject, Retry, Snooze, Throttle, gravest
 from stoker.model.time import SECOND, Span
@@ -44,7 +44,7 @@ def reason_of(error: BaseException) -> str:
     """Why something was not delivered, as text."""
     raised = gravest(error)
     if isinstance(raised, Retry | Reject | Snooze | Throttle):
-        why = text_of(raised.why if isinstance(raised, Retry | Reject) else raised, LARGEST_REASON)
+        why = inside(text_of(raised.why if isinstance(raised, Retry | Reject) else raised, LARGEST_REASON))
         return why if raised.warning is None else f"{why} ({raised.warning})"
     forget_own_frames(raised)
     return describe_error(raised, LARGEST_REASON)

@@ -6,9 +6,25 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pydantic
 import pytest
 
-from stoker import PREVIOUS, RESULTS, JobFailed, JobHandle, Outbox, Reject, Seal, Status, Stoker, Unique, chain, current
+from stoker import (
+    PREVIOUS,
+    RESULTS,
+    Fixed,
+    JobFailed,
+    JobHandle,
+    Outbox,
+    Reject,
+    Seal,
+    Status,
+    StepFailed,
+    Stoker,
+    Unique,
+    chain,
+    current,
+)
 from stoker.admin import Admin
 from stoker.engines.base import Feature
 from stoker.engines.sealed.values import Values
@@ -68,7 +84,8 @@ def app_with_tasks(store: Sealable, seal: Seal | None = None, **options: Any) ->
 
 @pytest.mark.spec("SEAL-01")
 async def test_no_secret_is_in_the_store(store: Sealable) -> None:
-    jobs = app_with_tasks(store)
+    """Nothing is plain either: the app takes no plain values."""
+    jobs = app_with_tasks(store, Seal(keys={"2026-11": KEY}, plain=False))
     pay, echo, total, fail = (jobs.tasks[name] for name in ("pay", "echo", "total", "fail"))
     paid = await pay.enqueue(f"{SECRET} card")
     await drain(jobs)
@@ -116,6 +133,94 @@ async def test_no_secret_is_in_the_store(store: Sealable) -> None:
     assert not store.holds(SECRET)
     assert store.holds("ValueError: sealed ")
     assert store.holds("<locals>.fail")
+
+
+class Card(pydantic.BaseModel):
+    """A result that cannot be stored, and whose refusal quotes it."""
+
+    number: str
+
+    @pydantic.field_serializer("number")
+    def refuse(self, number: str) -> str:
+        raise ValueError(f"{number} is not to be shown")
+
+
+INSIDE = f'tool failed:\nTraceback (most recent call last):\n  File "/a/{SECRET}.py", line 1, in {SECRET}\nOSError'
+"""The message of an error that shows the traceback of another program."""
+
+
+@pytest.mark.spec("SEAL-01")
+async def test_what_is_quoted_or_tried_again_is_not_in_the_store(store: Sealable) -> None:
+    jobs = store.app()
+    runs = 0
+
+    @jobs.task(attempts=2, backoff=Fixed(0))
+    async def fail(card: str) -> None:
+        nonlocal runs
+        runs += 1
+        error = RuntimeError(INSIDE)
+        error.add_note(INSIDE)
+        raise error if runs == 1 else ExceptionGroup(f"{card} group", [error]) from KeyError(f"{card} cause")
+
+    @jobs.task(attempts=1)
+    def refuse(card: str) -> None:
+        raise Reject(f"{card} {INSIDE}")
+
+    @jobs.task
+    def show(card: str) -> Card:
+        return Card(number=card)
+
+    @jobs.task
+    async def careful(card: str) -> str:
+        try:
+            await current().step("charge", broken, card)
+        except StepFailed as error:
+            return str(error)
+        return "not reached"
+
+    async def broken(card: str) -> None:
+        raise ValueError(f"{card} {INSIDE}")
+
+    named = {"stoker.card": f"{SECRET} named"}
+    shown = await jobs.enqueue(jobs.draft("show", [SECRET], metadata=named))
+    ended = [await jobs.enqueue(jobs.draft(kind, [SECRET])) for kind in ("fail", "refuse", "careful")]
+    await drain(jobs)
+    record = await shown.refresh()
+    assert record.metadata["stoker.card"] == f"{SECRET} named"
+    assert SECRET in record.metadata["stoker.result_warning"]
+    failed, refused, told = ended
+    assert len((await failed.refresh()).history) == 2
+    assert (await refused.refresh()).status is Status.DEAD
+    assert SECRET in await told.result()
+    await jobs.close()
+    assert not store.holds(SECRET)
+
+
+@pytest.mark.spec("SEAL-01")
+async def test_what_operators_change_is_not_in_the_store(store: Sealable) -> None:
+    """Nor in the audit log."""
+    jobs = app_with_tasks(store)
+    admin = Admin(jobs, by="ann")
+    made = await admin.jobs.enqueue("echo", [f"{SECRET} enqueued"], delay=3600, metadata={"who": SECRET}, label=SECRET)
+    await admin.jobs.edit(made.id, payload=f'["{SECRET} edited"]'.encode())
+    [fork] = (await admin.jobs.fork(made.id)).created
+    await admin.schedules.create("nightly", jobs.draft("echo", [f"{SECRET} made"]), every=3600)
+    await admin.schedules.edit("nightly", jobs.draft("echo", [f"{SECRET} edited"], label=SECRET))
+    paid = await jobs.tasks["pay"].enqueue(f"{SECRET} card")
+    await drain(jobs)
+    assert await admin.jobs.signal(paid.id, "approval", {"code": f"{SECRET} answer"})
+    await drain(jobs)
+    assert await jobs.handle(fork).result() == f"{SECRET} edited"
+    await admin.jobs.reveal(paid.id)
+    if Feature.OUTBOX in jobs.root().features:
+        await with_messages(jobs)
+        [letter] = (await admin.outbox.letters()).letters
+        stream = admin.outbox.stream("mail")
+        await stream.revealed(letter.id)
+        await stream.replace(letter.id, f'"{SECRET} replaced"'.encode())
+        await drain(jobs)
+    await jobs.close()
+    assert not store.holds(SECRET)
 
 
 async def with_messages(jobs: Stoker) -> list[str]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from stoker.engines.base import SEALS, STACKS, Engine, Transaction
 from stoker.engines.sealed.seal import Seal
-from stoker.engines.sealed.values import Values, schedule_place, turn_place
+from stoker.engines.sealed.values import READABLE, Values, schedule_place, turn_place
 from stoker.model.archive import Archived, Put
 from stoker.model.audit import By, Deed
 from stoker.model.errors import EngineBusy, EngineReadOnly, EngineRefused, InvalidInput
@@ -33,7 +33,7 @@ from stoker.model.outbox.stream import Entry, Stream
 from stoker.model.query import Census, Change, Clone, Edit, Fork, Page, Place, Query, Reseal, Selection, Tally
 from stoker.model.schedule import Edit as ScheduleEdit
 from stoker.model.schedule import Fired, Schedule, Tick
-from stoker.model.seal import OWN, why_closed
+from stoker.model.seal import why_closed
 from stoker.model.steps import Save, Signal, Signaled, Step, asks, misfit, target
 from stoker.model.time import Instant
 
@@ -202,7 +202,7 @@ def check_search(query: Query) -> None:
     for word in ("payload", "error", "text"):
         if (given := getattr(query, word)) is not None:
             raise InvalidFilter(word, given, _REFUSED)
-    if query.meta is not None and not query.meta[0].startswith(OWN):
+    if query.meta is not None and query.meta[0] not in READABLE:
         raise InvalidFilter("meta", query.meta[0], _REFUSED)
 
 

@@ -17,17 +17,31 @@ from msgspec.structs import replace
 from stoker.engines.sealed.seal import Closed, Seal
 from stoker.model.archive import Archived
 from stoker.model.errors import InvalidInput, PayloadTooLarge
-from stoker.model.groups import Group, pack_callbacks, unpack_callbacks
+from stoker.model.groups import GROUP, Group, pack_callbacks, unpack_callbacks
 from stoker.model.ids import JobId
-from stoker.model.job import LARGEST_PAYLOAD, LINEAGE, ORIGINAL, Claim, Draft, Job, Note, Options, Settlement
+from stoker.model.job import (
+    LARGEST_PAYLOAD,
+    LINEAGE,
+    ORIGINAL,
+    OWN_PRIORITY,
+    PARENT,
+    Claim,
+    Draft,
+    Job,
+    Note,
+    Options,
+    Settlement,
+)
 from stoker.model.kept import Kept, Part
+from stoker.model.lifecycle import HELD_BY, HELD_FOR, TOLD, UNFIT_SINCE, UNFIT_WHY
 from stoker.model.outbox.consumers import StreamState
 from stoker.model.outbox.cursor import Cursor
 from stoker.model.outbox.delivery import Advance, Park, Rejection
 from stoker.model.outbox.letters import Letter
 from stoker.model.outbox.stream import LARGEST_MESSAGE, Entry, Message
+from stoker.model.query import CANCEL_REASON
 from stoker.model.same_error import readable_part, signature
-from stoker.model.schedule import Schedule
+from stoker.model.schedule import OCCURRENCE, SCHEDULE, Schedule
 from stoker.model.seal import (
     CLOSED,
     OWN,
@@ -36,14 +50,31 @@ from stoker.model.seal import (
     check_open,
     read,
     read_json,
-    row_field,
     why_closed,
 )
-from stoker.model.steps import LARGEST_VALUE, Save, Signal, Step
+from stoker.model.steps import GROUP_WAIT, LARGEST_VALUE, Save, Signal, Step, StepState, box_of, is_page
 from stoker.model.unique import ALL_ARGUMENTS, Unique
 
-NULL = b"null"
-"""What a store itself writes as the answer of a wait for called jobs; it needs no seal."""
+READABLE = frozenset(
+    {
+        CANCEL_REASON,
+        GROUP,
+        HELD_BY,
+        HELD_FOR,
+        LINEAGE,
+        OCCURRENCE,
+        ORIGINAL,
+        OWN_PRIORITY,
+        PARENT,
+        SCHEDULE,
+        TOLD,
+        UNFIT_SINCE,
+        UNFIT_WHY,
+    }
+)
+"""Metadata that Stoker writes and that stay readable. Any other is sealed, also a user's whose name begins the same."""
+
+PLAIN = "it is stored in plain text, and Seal(plain=False) takes none"
 
 
 class Values:
@@ -77,9 +108,9 @@ class Values:
         sealed = read_json(raw)
         if sealed is not None:
             return self.seal.open(sealed, field, places)
-        if self.seal.plain or raw == NULL:
+        if self.seal.plain:
             return raw
-        raise Closed("it is stored in plain text, and Seal(plain=False) takes none")
+        raise Closed(PLAIN)
 
     def try_json(self, raw: bytes, field: str, places: Iterable[bytes]) -> bytes:
         """JSON from the store; of what cannot be opened, why."""
@@ -103,12 +134,19 @@ class Values:
         return True
 
     def open_text(self, text: str, field: str, places: Iterable[bytes]) -> str:
-        """A text from the store; one that cannot be opened as it is."""
+        """A text from the store for people; one that cannot be opened as it is."""
+        with suppress(Closed):
+            return self._text(text, field, places)
+        return text
+
+    def _text(self, text: str, field: str, places: Iterable[bytes]) -> str:
+        """A text from the store for a handler. Raises `Closed`, also for a plain one where the app takes none."""
         sealed = read(text)
         if sealed is not None:
-            with suppress(Closed):
-                return self.seal.open(sealed, field, places).decode(errors="replace")
-        return text
+            return self.seal.open(sealed, field, places).decode(errors="replace")
+        if self.seal.plain:
+            return text
+        raise Closed(PLAIN)
 
     def close_error(self, text: str, place: bytes, job: JobId | None = None) -> str:
         """An error for the store: class and place stay readable. One that is sealed for this place is left alone."""
@@ -139,16 +177,24 @@ class Values:
         return signature(readable_part(plain, self.seal.letters(plain)))
 
     def close_map(self, named: Mapping[str, str], place: bytes, field: str = "meta") -> dict[str, str]:
-        """Metadata or headers for the store; those of Stoker itself stay readable."""
+        """Metadata or headers for the store; what Stoker itself writes stays readable."""
         return {
-            name: text if name.startswith(OWN) else self.close_text(text, f"{field}\0{name}", place)
+            name: text if name in READABLE else self.close_text(text, f"{field}\0{name}", place)
             for name, text in named.items()
         }
 
     def open_map(self, named: Mapping[str, str], places: Sequence[bytes], field: str = "meta") -> dict[str, str]:
-        """Metadata or headers from the store."""
+        """Metadata or headers from the store, for people."""
         return {
-            name: text if name.startswith(OWN) else self.open_text(text, f"{field}\0{name}", places)
+            name: self.open_text(text, f"{field}\0{name}", places) for name, text in named.items() if name != LINEAGE
+        }
+
+    def _map(self, named: Mapping[str, str], places: Sequence[bytes], field: str = "meta") -> dict[str, str]:
+        """Metadata or headers from the store, for a handler. Raises `Closed`."""
+        return {
+            name: text
+            if name in READABLE or (name.startswith(OWN) and read(text) is None)  # what another release writes
+            else self._text(text, f"{field}\0{name}", places)
             for name, text in named.items()
             if name != LINEAGE
         }
@@ -193,7 +239,7 @@ class Values:
     def _open_options(self, options: Options, places: Sequence[bytes], place: bytes | None = None) -> Options:
         if options.metadata is None and options.label is None and not options.then:
             return options
-        metadata = None if options.metadata is None else self.open_map(options.metadata, places) or None
+        metadata = None if options.metadata is None else self._map(options.metadata, places) or None
         label = None if options.label is None else self.open_text(options.label, "label", places)
         then = tuple(self.open_draft(one, _behind(place, at)) for at, one in enumerate(options.then))
         return replace(options, metadata=metadata, label=label, then=then)
@@ -220,11 +266,12 @@ class Values:
     # --- jobs ---------------------------------------------------------------------------------------------------
 
     def open_claim(self, claim: Claim) -> Claim:
-        """A claim; if its arguments or the jobs behind it cannot be opened, they are all left sealed."""
+        """A claim; if its arguments, its metadata or the jobs behind it cannot be opened, they are all left sealed."""
         places = self.places(claim)
-        payload, options = claim.payload, claim.options
+        payload, options, metadata = claim.payload, claim.options, claim.metadata
         try:
             options = self._open_options(claim.options, places)
+            metadata = None if metadata is None else self._map(metadata, places)
             payload = self.open_json(payload, _payload_field(claim.kind, claim.tenant), places)
         except Closed as error:
             payload = as_json(f"{CLOSED}{error}")
@@ -232,7 +279,7 @@ class Values:
             claim,
             payload=payload,
             options=options,
-            metadata=None if claim.metadata is None else self.open_map(claim.metadata, places),
+            metadata=metadata,
             last_error=None if claim.last_error is None else self.open_error(claim.last_error, places),
             rows=None if claim.rows is None else tuple(self.open_rows(claim.rows, places)),
         )
@@ -363,7 +410,7 @@ class Values:
         self, stored: Mapping[str, str], field: str, place: bytes, places: Sequence[bytes]
     ) -> dict[str, str]:
         return {
-            name: text if name.startswith(OWN) else self._again(text, f"{field}\0{name}", place, places)
+            name: text if name in READABLE else self._again(text, f"{field}\0{name}", place, places)
             for name, text in stored.items()
         }
 
@@ -383,10 +430,10 @@ class Values:
         """Rows that are not under the current key, each with its form under it."""
         places, found = self.places(job), []
         for row in rows:
-            if row.value is None or row.value == NULL:
+            if row.value is None or _is_of_store(row):
                 continue
-            field = row_field(row.name)
-            value = self._again_json(row.value, self.try_json(row.value, field, places), field, job.id)
+            opened = self._open_row(row, places).value or b""
+            value = self._again_json(row.value, opened, _row_field(row), job.id)
             if value != row.value:
                 found.append((row, replace(row, value=value)))
         return tuple(found)
@@ -434,7 +481,7 @@ class Values:
         """A row of a job, for the store."""
         if row.value is None:
             return row
-        return replace(row, value=self.close_json(row.value, row_field(row.name), job, LARGEST_VALUE))
+        return replace(row, value=self.close_json(row.value, _row_field(row), job, LARGEST_VALUE))
 
     def close_save(self, save: Save) -> Save:
         """Rows of a running job and the jobs that it calls, for the store."""
@@ -445,16 +492,23 @@ class Values:
         )
 
     def close_signal(self, signal: Signal) -> Signal:
-        """A value for a wait, for the store."""
-        value = self.close_json(signal.value, row_field(signal.name), signal.id, LARGEST_VALUE)
+        """A value for a wait, for the store, which chooses the row."""
+        value = self.close_json(signal.value, _box_field(signal.name), signal.id, LARGEST_VALUE)
         return replace(signal, value=value)
 
     def open_rows(self, rows: Iterable[Step], places: Sequence[bytes]) -> list[Step]:
-        """Rows of a job from the store."""
-        return [
-            row if row.value is None else replace(row, value=self.try_json(row.value, row_field(row.name), places))
-            for row in rows
-        ]
+        """Rows of a job from the store; of what cannot be opened, why."""
+        return [self._open_row(row, places) for row in rows]
+
+    def _open_row(self, row: Step, places: Sequence[bytes]) -> Step:
+        if _is_of_store(row):
+            return row
+        if row.value is None:
+            return row if self.seal.plain else replace(row, value=as_json(f"{CLOSED}{PLAIN}"))
+        try:
+            return replace(row, value=self.open_json(row.value, _row_field(row), places))
+        except Closed:  # a signal is not sealed for its row
+            return replace(row, value=self.try_json(row.value, _box_field(row.name), places))
 
     # --- groups and schedules -----------------------------------------------------------------------------------
 
@@ -520,8 +574,13 @@ class Values:
         if message.payload is None:
             return message
         places = [_message_place(stream, message.id)]
-        payload = self.try_json(message.payload, "message", places)
-        return replace(message, payload=payload, headers=self.open_map(message.headers, places, "header"))
+        headers = message.headers
+        try:
+            headers = self._map(headers, places, "header")
+            payload = self.open_json(message.payload, "message", places)
+        except Closed as error:
+            payload = as_json(f"{CLOSED}{error}")
+        return replace(message, payload=payload, headers=headers)
 
     def close_letter(self, letter: Letter) -> Letter:
         """A letter, for the store."""
@@ -575,7 +634,7 @@ LARGEST_RESULT = LARGEST_PAYLOAD * 2
 
 def _sealed_in(options: Options) -> Iterator[Envelope | None]:
     """The sealed values of options and of the drafts behind a job; None for one that is plain."""
-    yield from (read(text) for name, text in (options.metadata or {}).items() if not name.startswith(OWN))
+    yield from (read(text) for name, text in (options.metadata or {}).items() if name not in READABLE)
     if options.label is not None:
         yield read(options.label)
     for draft in options.then:
@@ -591,6 +650,23 @@ def _sealed_error(text: str) -> Envelope | None:
 def _payload_field(kind: str, tenant: str | None) -> str:
     """Arguments are bound to the kind and the tenant of their job, too: both are stored in plain text."""
     return f"payload\0{kind}\0{tenant or ''}"
+
+
+def _row_field(row: Step) -> str:
+    """What the value of a row that a run writes is bound to: also whether it is a result, a failure or a question."""
+    return f"row\0{row.state.name}\0{row.name}"
+
+
+def _box_field(name: str) -> str:
+    """What a signal is bound to: who signals `approval` does not know which use of it waits."""
+    return f"step\0{box_of(name)}"
+
+
+def _is_of_store(row: Step) -> bool:
+    """Does a row hold no value of the app? An open wait that asks nothing, an empty page, the end of called jobs."""
+    if row.value is None:
+        return row.state is StepState.WAITING or is_page(row.name)
+    return row.value == b"null" and row.name.startswith(GROUP_WAIT)
 
 
 def _subject(unique: Unique, kind: str) -> bytes:
