@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import threading
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from stoker import (
     Worker,
     current,
 )
+from stoker.admin import Admin
 from stoker.engines.base import Feature
 from stoker.model.emitted import entries_of
 from stoker.model.errors import EngineUnavailable
@@ -220,6 +222,35 @@ async def test_a_watcher_that_comes_back_misses_nothing(timed_jobs: Stoker) -> N
         await watched(job, 101)
 
 
+@pytest.mark.spec("WATCH-02")
+async def test_a_watcher_that_comes_back_while_the_run_goes_on_misses_nothing(jobs: Stoker) -> None:
+    """Its connection is lost after every few events, while the run writes its pages again and again."""
+    seen, lost = list[News](), 0
+
+    @jobs.task
+    async def talk() -> None:
+        for n in range(1, 301):
+            current().emit(n)
+            if n % 10 == 0:
+                current().log(f"line {n}")
+                while len(values(seen)) < n - 30:  # never far ahead of its reader
+                    await asyncio.sleep(0)
+
+    async with Worker(jobs), asyncio.timeout(PATIENCE):
+        job = await talk.enqueue()
+        while not (seen and isinstance(last := seen[-1], Changed) and last.ended):
+            async with aclosing(job.watch(seen[-1].cursor if seen else None)) as events:
+                for _ in range(1 + lost % 7):
+                    if (event := await anext(events, None)) is not None:
+                        seen.append(event)
+            lost += 1
+    assert [value for _, _, value in values(seen)] == list(range(1, 301))
+    assert not [one for one in seen if isinstance(one, Missed)]
+    lines = [line for one in seen if isinstance(one, Logged) for line in one.lines]
+    assert lines == [f"line {n}" for n in range(10, 301, 10)]
+    assert lost > 30
+
+
 @pytest.mark.spec("WATCH-03")
 async def test_a_watcher_that_comes_too_late_is_told_how_much_is_gone(timed_jobs: Stoker) -> None:
     @timed_jobs.task
@@ -268,6 +299,39 @@ async def test_attempts_tell_the_reader_where_a_new_page_begins(timed_jobs: Stok
         (4, 2, "attempt 2"),
         (5, 2, "after the sleep"),
     ]
+
+
+@pytest.mark.spec("WATCH-19")
+async def test_what_a_lost_run_emits_reaches_no_watcher(jobs: Stoker) -> None:
+    """Its thread goes on when its claim has been taken away; the next run's values follow those of before."""
+    go, told = threading.Event(), threading.Event()
+
+    @jobs.task
+    def talk() -> None:
+        run = current()
+        run.emit(f"early {run.attempt}")
+        if run.attempt == 1:
+            go.wait(PATIENCE)
+            for n in range(100):
+                run.emit(f"late {n}")
+            run.progress(0.9, "late")
+            told.set()
+
+    async with Worker(jobs), asyncio.timeout(PATIENCE):
+        job = await talk.enqueue()
+        async with aclosing(following(job)) as events:
+            async for event in events:
+                if isinstance(event, Emitted):
+                    break
+        admin = Admin(jobs)
+        await admin.jobs.cancel(job.id, force=True)
+        go.set()
+        await asyncio.to_thread(told.wait, PATIENCE)
+        await admin.jobs.requeue(job.id)
+        assert await job.result() is None
+    seen = await watched(job)
+    assert values(seen) == [(1, 1, "early 1"), (2, 2, "early 2")]
+    assert not [one for one in seen if isinstance(one, Progressed)]
 
 
 @pytest.mark.spec("WATCH-05")
