@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import inspect
 import os
 import re
 import shlex
@@ -12,12 +14,18 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args, get_type_hints
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 import redis
 
+import stoker
+from stoker.model.unique import Mode
+from stoker.options import OPTIONS
+from stoker.registry import POLICY
+from stoker.schedules import ScheduleOptions
 from tests.docs.test_blocks import ROOT, blocks
 
 GUIDES = {
@@ -111,3 +119,85 @@ def mails(folder: Path, expected: int) -> list[str]:
         time.sleep(0.05)
     log = (folder / "worker.log").read_text(encoding="utf-8", errors="replace")
     raise AssertionError(f"{folder.name} sent only {lines} within {PATIENCE:.0f} s:\n{log}")
+
+
+# --- the tables of equivalents --------------------------------------------------------------------------------------
+
+ROW = re.compile(r"^\| .+? \| (.+) \|$", re.MULTILINE)
+SPAN = re.compile(r"`(?!stoker )([^`]+)`")
+METHODS = {"jobs": stoker.Stoker, "current": stoker.Context, "run": stoker.Context}
+PUBLIC = [getattr(stoker, name) for name in {*stoker.__all__, *stoker.ON_USE}]
+"""What `jobs.…`, `current().…` and `run.…` mean on the pages."""
+
+
+def keywords() -> set[str]:
+    """Every option of a task or call, and every parameter of what is public."""
+    found = {*OPTIONS, *POLICY, "name", "replace", "tx"}
+    callables = [
+        method
+        for one in PUBLIC
+        for method in [one, *(getattr(one, name) for name in dir(one) if not name.startswith("_"))]
+        if callable(method) and not isinstance(method, type(list[int]))
+    ]
+    for one in callables:
+        try:
+            parameters = inspect.signature(one).parameters.values()
+        except ValueError:  # written in C
+            continue
+        found |= {parameter.name for parameter in parameters}
+    return found | set(get_type_hints(ScheduleOptions))
+
+
+def wrong_code(code: str) -> list[str]:
+    """What a piece of code names and Stoker does not have; nothing for what is no Python."""
+    text = code.replace("…", "...").removeprefix("raise ").removeprefix("@").removeprefix("await ")
+    for shape in (text, f"given({text})"):
+        try:
+            tree = ast.parse(shape, mode="eval")
+        except SyntaxError:
+            continue
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        return [found for call in calls for found in wrong_call(call)]
+    return []
+
+
+def wrong_call(call: ast.Call) -> list[str]:
+    wrong = [f"{given.arg}=" for given in call.keywords if given.arg is not None and given.arg not in KEYWORDS]
+    wrong += [
+        f"mode={given.value.value!r}"
+        for given in call.keywords
+        if given.arg == "mode" and isinstance(given.value, ast.Constant) and given.value.value not in get_args(Mode)
+    ]
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    named = owner.func if isinstance(owner, ast.Call) else owner
+    if isinstance(call.func, ast.Attribute) and isinstance(named, ast.Name) and named.id in METHODS:
+        wrong += [] if hasattr(METHODS[named.id], call.func.attr) else [f"{named.id}.{call.func.attr}"]
+    made = getattr(stoker, call.func.id, None) if isinstance(call.func, ast.Name) else None
+    given = [*call.args, *(one.value for one in call.keywords)]
+    if inspect.isclass(made) and all(isinstance(one, ast.Constant) and one.value is not ... for one in given):
+        text = ast.unparse(call)
+        try:
+            eval(text, vars(stoker))
+        except (stoker.StokerError, TypeError) as error:
+            wrong.append(f"{text}: {error}")
+    return wrong
+
+
+KEYWORDS = keywords()
+
+
+@pytest.mark.parametrize("peer", GUIDES)
+def test_a_table_of_equivalents_names_what_stoker_has(peer: str) -> None:
+    cells = ROW.findall(GUIDES[peer].read_text(encoding="utf-8").partition("## A table of equivalents")[2])
+    codes = [code for cell in cells for code in SPAN.findall(cell)]
+    assert len(codes) > 20
+    assert {code: wrong for code in codes if (wrong := wrong_code(code))} == {}
+
+
+def test_what_stoker_does_not_have_is_found() -> None:
+    assert wrong_code('unique=Unique("x", scope="all")') != []
+    assert wrong_code('mode="reject"') == ["mode='reject'"]
+    assert wrong_code("f.using(countdown=5).enqueue_sync(1)") == ["countdown="]
+    assert wrong_code("jobs.revoke_sync(7)") == ["jobs.revoke_sync"]
+    assert wrong_code('raise Retry("why", 5)') != []
+    assert wrong_code("jobs.group([…], then=…)") == wrong_code("every worker does it") == []
