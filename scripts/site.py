@@ -43,7 +43,7 @@ FILE = re.compile(r"^(```\w+ )file=(\S+)$", re.MULTILINE)
 """The name of a file above its text; the generator shows it as a title."""
 OUTPUT = re.compile(r"^```text output$", re.MULTILINE)
 """What the program above it prints."""
-
+LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
 
 GIVEN = {
     "Context",
@@ -61,6 +61,8 @@ GIVEN = {
 """Classes that Stoker makes and users are given: how they are made is not for them."""
 MODULES = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])")
 """Modules in front of the names of types."""
+OPENAPI = "`/api/v1/openapi.json`"
+"""On the site the document lies beside the page that names it."""
 CODE = re.compile(r"^```python.*?^```|`[^`]+`", re.DOTALL | re.MULTILINE)
 WIDTH = 92
 
@@ -107,8 +109,23 @@ def stage(pages: Path) -> None:
     for page in pages.rglob("*.md"):
         text = FILE.sub(r'\1title="\2"', page.read_text(encoding="utf-8"))
         page.write_text(OUTPUT.sub('```text title="Output"', text), encoding="utf-8")
+    bring_linked_files(pages)
     (pages / "docs/reference/python.md").write_text(names_page(), encoding="utf-8")
     (pages / "docs/reference/openapi.json").write_text(json.dumps(openapi(), indent=1), encoding="utf-8")
+    rest = pages / "docs/reference/rest-api.md"
+    text = rest.read_text(encoding="utf-8").replace(OPENAPI, f"[{OPENAPI}](openapi.json)", 1)
+    rest.write_text(text, encoding="utf-8")
+
+
+def bring_linked_files(pages: Path) -> None:
+    """Copy the programs and data of the repository that pages link to."""
+    for page in pages.rglob("*.md"):
+        for link in LINK.findall(page.read_text(encoding="utf-8")):
+            place = (page.parent / link).resolve()
+            source = ROOT / place.relative_to(pages.resolve())
+            if source.is_file() and not place.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, place)
 
 
 def shelf(folder: str) -> Iterator[Entry]:

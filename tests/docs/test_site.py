@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -55,3 +56,27 @@ def test_every_public_name_has_its_docstring_on_the_site(built: Path) -> None:
     html = (built / "docs/reference/python/index.html").read_text(encoding="utf-8")
     headings = set(re.findall(r'<h2 id="[^"]*">(\w+)', html))
     assert {*stoker.__all__, *stoker.ON_USE} <= headings
+
+
+LINK = re.compile(r'(?:href|src)="?([^"\s>]+)')
+ID = re.compile(r'id="?([^"\s>]+)')
+
+
+def test_every_link_of_the_site_leads_to_a_file_and_a_place_in_it(built: Path) -> None:
+    """The generator checks links between pages; those to programs and data it takes as they are."""
+    pages = {page: page.read_text(encoding="utf-8") for page in built.rglob("index.html")}
+    places = {page: {unquote(one) for one in ID.findall(html)} for page, html in pages.items()}
+    followed, dead = 0, set()
+    for page, html in pages.items():
+        for link in set(LINK.findall(html)):
+            url = urlsplit(link)
+            if url.scheme or url.netloc:
+                continue
+            file = (page.parent / unquote(url.path)).resolve() if url.path else page
+            file = file / "index.html" if file.is_dir() else file
+            followed += 1
+            if not file.is_file() or (file in places and unquote(url.fragment) not in {"", *places[file]}):
+                dead.add(f"{page.relative_to(built)}: {link}")
+    assert followed > 1_000
+    assert 'href="../openapi.json"' in pages[built / "docs/reference/rest-api/index.html"]
+    assert dead == set()
