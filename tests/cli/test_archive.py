@@ -187,3 +187,39 @@ def test_an_export_without_the_key_says_what_it_lacks(tmp_path: Path, monkeypatc
     assert "exported 3 jobs" in found.stderr
     assert "2 of them came without values that this app has no key for" in found.stderr
     assert next(json.loads(line)["payload"] for line in Path(path).read_text().splitlines()) == {"n": 7}
+
+
+@pytest.mark.spec("EXPORT-05")
+def test_an_export_by_the_url_alone_stays_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a backup that needs the keys: an app that has them imports it, with chains and copies."""
+    url, path = f"sqlite:///{tmp_path / 'sealed.db'}", str(tmp_path / "jobs.jsonl")
+    there, seal = f"sqlite:///{tmp_path / 'there.db'}", Seal(keys={"now": bytes(32)})
+
+    async def fill() -> tuple[list[str], list[Any]]:
+        async with Stoker(url, seal=seal) as app:
+            app.task(name="pay")(charge)
+            chained = app.draft("pay", [47114711]).then(app.draft("pay", [47114712]))
+            noted = app.draft("pay", [47114713], metadata={"card": "47114714"}, label="47114715")
+            made = [(await app.enqueue(draft)).id for draft in (chained, noted)]
+            await drain(app)
+            made += (await Admin(app).jobs.fork(made[1])).created
+            return made, await shown(app, made)
+
+    async def shown(app: Stoker, jobs: list[str]) -> list[Any]:
+        found = [(await Admin(app).jobs.get(job)).job for job in jobs]
+        return [(one.status, one.payload, one.metadata, one.result, one.label) for one in found]
+
+    async def arrived() -> list[Any]:
+        async with Stoker(there, seal=seal) as app:
+            return await shown(app, jobs)
+
+    jobs, before = asyncio.run(fill())
+    assert run("export", "--url", url, "-o", path).exit_code == 0
+    assert "471147" not in Path(path).read_text()
+    module = f"from stoker import Seal, Stoker\njobs = Stoker({there!r}, seal=Seal(keys={{'now': bytes(32)}}))\n"
+    (tmp_path / "there_app.py").write_text(module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = run("import", "-A", "there_app:jobs", path)
+    assert found.exit_code == 0, found.output
+    assert asyncio.run(arrived()) == before
+    assert b"471147" not in (tmp_path / "there.db").read_bytes()

@@ -42,6 +42,7 @@ def test_reseal_names_what_it_did_and_a_url_alone_has_no_key(tmp_path: Path, mon
     assert "(sealed with key old, 10 bytes)" in run(stoker, ["jobs", "show", job, "--url", url]).output
     done = run(stoker, ["reseal", "-A", "sealed_app:jobs"])
     assert (done.exit_code, "1 record sealed with the current key" in done.output) == (0, True), done.output
+    assert "done: 1 of 1 record" in done.output
     assert "(sealed with key new, 10 bytes)" in run(stoker, ["jobs", "show", job, "--url", url]).output
     assert "secret" in run(stoker, ["jobs", "show", job, "-A", "sealed_app:jobs"]).output
     sys.modules.pop("sealed_app", None)

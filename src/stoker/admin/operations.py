@@ -83,8 +83,8 @@ class OperationView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def noun(self) -> str:
-        """What it acts on: job or letter."""
-        return "letter" if self.action in LETTER_ACTIONS else "job"
+        """What it acts on: job or letter, or any record."""
+        return "letter" if self.action in LETTER_ACTIONS else "record" if self.action == RESEAL else "job"
 
 
 Progress: TypeAlias = Callable[[OperationView], None]

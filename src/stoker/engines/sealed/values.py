@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -75,6 +76,9 @@ READABLE = frozenset(
 """Metadata that Stoker writes and that stay readable. Any other is sealed, also a user's whose name begins the same."""
 
 PLAIN = "it is stored in plain text, and Seal(plain=False) takes none"
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
 
 
 class Values:
@@ -284,7 +288,7 @@ class Values:
             rows=None if claim.rows is None else tuple(self.open_rows(claim.rows, places)),
         )
 
-    def open_job(self, job: Job) -> Job:
+    def open_job(self, job: AnyJob) -> AnyJob:
         """A job as it is read; what cannot be opened stays sealed."""
         places = self.places(job)
         options = job.options
@@ -303,8 +307,11 @@ class Values:
         )
 
     def close_archived(self, one: Archived) -> Archived:
-        """A job of another store, for this one."""
-        record = one.record
+        """A job of another store, for this one; one that was exported sealed is opened first."""
+        record, steps = one.record, one.steps
+        if read_json(record.payload) is not None:
+            steps = self.open_rows(steps, self.places(record))
+            record = replace(self.open_job(record), known_as=None)
         draft = self.close_draft(
             Draft(
                 record.id,
@@ -333,7 +340,7 @@ class Values:
             history=tuple(replace(entry, error=errors[entry.error]) for entry in record.history),
             log=tuple(self.close_text(line, "log", record.id) for line in record.log),
         )
-        return Archived(closed, [self.close_step(record.id, row) for row in one.steps])
+        return Archived(closed, [self.close_step(record.id, row) for row in steps])
 
     def close_settlement(self, one: Settlement) -> Settlement:
         """How a claim ends, for the store."""
