@@ -11,13 +11,14 @@ import msgspec
 import pytest
 
 from stoker import origins
-from stoker.admin import Admin
+from stoker.admin import Admin, documents
 from stoker.app import Stoker
 from stoker.context import current
-from stoker.engines.base import ORIGINS, Engine
+from stoker.engines.base import ORIGINS, RELEASES, Engine
 from stoker.engines.memory import MemoryEngine
 from stoker.model import ids, run_origins
 from stoker.model.control import Presence
+from stoker.model.errors import CorruptRecord
 from stoker.model.retry import Fixed
 from stoker.model.run_origins import RunOrigin, number
 from stoker.release import release
@@ -59,6 +60,25 @@ async def test_a_worker_writes_its_origin_once_and_again_under_another_id(engine
     assert await stored(engine) == [mine]
     await shown.show(engine, presence("b", release="r42"))
     assert [one.worker for one in await stored(engine)] == ["a", "b"]
+
+
+@pytest.mark.spec("RUN-ORIGIN-02")
+async def test_a_worker_starts_beside_what_another_release_has_written(engine: MemoryEngine) -> None:
+    for kind in (ORIGINS, RELEASES):
+        assert await engine.documents.swap(kind, "odd", None, b'{"number": "one", "name": 1}')
+    app = Stoker(engine)
+
+    @app.task(attempts=1)
+    async def fail() -> None:
+        raise ValueError("as it should")
+
+    async with app:
+        job = await fail.enqueue()
+        await drain(app)
+        found = await Admin(app).jobs.get(job.id)
+        assert found.job.history[0].origin is not None
+        with pytest.raises(CorruptRecord, match="releases that this release cannot read"):
+            await documents.releases(engine)
 
 
 @pytest.mark.spec("RUN-ORIGIN-02")

@@ -21,6 +21,7 @@ from stoker.engines.base import (
 )
 from stoker.model.audit import By, Deed, of_acknowledgement, of_operation, of_token
 from stoker.model.error_records import ErrorRecord
+from stoker.model.errors import CorruptRecord
 from stoker.model.findings import Acknowledgement
 from stoker.model.kind_hours import KindHour
 from stoker.model.operations import Operation
@@ -35,7 +36,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def _read(engine: Engine, kind: str, type_: type[T]) -> list[T]:
-    return [msgspec.json.decode(one, type=type_) for one in await engine.documents.read(kind)]
+    try:
+        return [msgspec.json.decode(one, type=type_) for one in await engine.documents.read(kind)]
+    except msgspec.MsgspecError as error:
+        named = kind.replace("_", " ")
+        raise CorruptRecord(
+            f"the store has {named} that this release cannot read: {error}. A newer release may have written them."
+        ) from None
 
 
 async def seals(engine: Engine) -> list[str]:

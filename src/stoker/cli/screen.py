@@ -33,8 +33,8 @@ SHOWN = (
 class Screen:
     """A terminal that log lines and counters share."""
 
-    def __init__(self, *, drain: bool, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
+    def __init__(self, *, drain: bool) -> None:
+        self._console = Console(stderr=True, highlight=False)
         self._live = Live(console=self._console, refresh_per_second=4, transient=True)
         self._drain = drain
         self._total = 0

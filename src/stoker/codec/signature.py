@@ -357,12 +357,12 @@ class Signature:
 
     # Results.
 
-    def encode_result(self, value: Any, limit: int = PAYLOAD_LIMIT) -> tuple[bytes | None, str | None]:
+    def encode_result(self, value: Any) -> tuple[bytes | None, str | None]:
         """The result as JSON, or None and the reason; never raises, because the work is done."""
         if value is None:
             return None, None
         try:
-            return encode_value(value, (value,), f"{self.name} result", limit), None
+            return encode_value(value, (value,), f"{self.name} result", PAYLOAD_LIMIT), None
         except InvalidPayload as error:
             return None, error.why
 

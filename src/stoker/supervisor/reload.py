@@ -11,10 +11,10 @@ MOST_FILES = 20_000
 
 
 class SourceWatch:
-    """Remembers time and size of every Python file below a folder."""
+    """Remembers time and size of every Python file below the current folder."""
 
-    def __init__(self, root: str | os.PathLike[str] = ".") -> None:
-        self._root = Path(root).resolve()
+    def __init__(self) -> None:
+        self._root = Path.cwd()
         self._seen = self._scan()
 
     def changed(self) -> str | None:

@@ -13,6 +13,7 @@ from stoker.model.control import Presence
 from stoker.model.releases import Release
 from stoker.model.run_origins import SEEN_EVERY, RunOrigin
 from stoker.model.time import SECOND
+from stoker.origins import readable
 
 _encode = msgspec.json.Encoder().encode
 
@@ -41,10 +42,7 @@ async def _show_release(engine: Engine, name: str) -> None:
     first = _encode(Release(name, await engine.now()))
     if not await engine.documents.swap(RELEASES, name, None, first):
         return
-    known = {}
-    for document in await engine.documents.read(RELEASES):
-        raw = _raw(document)
-        known[msgspec.json.decode(raw, type=Release)] = raw
+    known = await readable(engine, RELEASES, Release)
     for old in releases.outdated(known):
         await engine.documents.swap(RELEASES, old.name, known[old], None)
 
@@ -58,10 +56,7 @@ async def _show_origin(engine: Engine, presence: Presence) -> RunOrigin:
     number, now = run_origins.number(worker), await engine.now()
     mine = RunOrigin(number, worker, presence.host, presence.pid, presence.release, now)
     stored = await engine.documents.swap(ORIGINS, str(number), None, _encode(mine))
-    known = {}
-    for document in await engine.documents.read(ORIGINS):
-        raw = _raw(document)
-        known[msgspec.json.decode(raw, type=RunOrigin)] = raw
+    known = await readable(engine, ORIGINS, RunOrigin)
     if not stored:
         for other, raw in known.items():
             if other.number == number and other.worker not in ("", worker):
@@ -75,7 +70,3 @@ async def _seen(engine: Engine, before: RunOrigin) -> RunOrigin:
     after = msgspec.structs.replace(before, seen=await engine.now())
     await engine.documents.swap(ORIGINS, str(before.number), _encode(before), _encode(after))
     return after
-
-
-def _raw(document: bytes | str) -> bytes:
-    return document.encode() if isinstance(document, str) else document

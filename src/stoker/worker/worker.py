@@ -491,7 +491,10 @@ class Worker:
                     await step()
                 except StokerError as error:
                     logger.warning(
-                        "could not release the lease: %s Its jobs run again when the lease has lapsed.", sentence(error)
+                        "a last call of worker %s failed: %s Jobs that it still holds run again when its lease has "
+                        "lapsed.",
+                        self.id,
+                        sentence(error),
                     )
         finally:
             self.failures.flush(everything=True)
