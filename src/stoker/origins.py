@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-import msgspec
-
+from stoker.documents import readable
 from stoker.engines.base import ORIGINS
 from stoker.model.job import Job
 from stoker.model.run_origins import RunOrigin, by_number
 
 if TYPE_CHECKING:
     from stoker.app import Stoker
-    from stoker.engines.base import Engine
-
-T = TypeVar("T")
 
 READ_AGAIN: Final = 10.0
 """Seconds until a number that the store did not know is looked for again."""
@@ -44,16 +39,6 @@ async def origins_of(app: Stoker, *jobs: Job) -> Mapping[int, RunOrigin]:
     missing = wanted - {0} - known.found.keys()
     if missing - known.missed or (missing and time.monotonic() - known.read_at > READ_AGAIN):
         engine = await app.engine()
-        known.found = by_number(await readable(engine, ORIGINS, RunOrigin))
+        known.found = by_number(one for one, _ in await readable(engine, ORIGINS, RunOrigin))
         known.missed, known.read_at = frozenset(missing - known.found.keys()), time.monotonic()
     return known.found
-
-
-async def readable(engine: Engine, kind: str, type_: type[T]) -> dict[T, bytes]:
-    """The documents of a kind that this release can read, with their bytes: no work depends on the others."""
-    found: dict[T, bytes] = {}
-    for document in await engine.documents.read(kind):
-        raw = document.encode() if isinstance(document, str) else document
-        with suppress(msgspec.MsgspecError):
-            found[msgspec.json.decode(raw, type=type_)] = raw
-    return found

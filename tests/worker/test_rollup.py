@@ -11,10 +11,14 @@ import pytest
 
 from stoker.admin.documents import error_records, kind_hours
 from stoker.app import Stoker
+from stoker.documents import readable
+from stoker.engines.base import ERRORS, KIND_HOURS
 from stoker.engines.memory import MemoryEngine
+from stoker.model.error_records import ErrorRecord
 from stoker.model.errors import EngineError, EngineUnavailable
 from stoker.model.events import Event, EventCount, EventType, Latency, Point, Window
 from stoker.model.job import Draft
+from stoker.model.kind_hours import KindHour
 from stoker.model.query import Census, Retention
 from stoker.model.stats import METRICS, MOST_LATE
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant
@@ -309,4 +313,24 @@ async def test_failures_that_could_not_be_added_are_counted_again() -> None:
     [record] = await error_records(engine)
     assert (record.died.counts, record.kinds) == ((1,), ("send",))
     assert START + 3 * MINUTE in counted
+    await engine.close()
+
+
+@pytest.mark.spec("ERRORS-05", "STATS-07")
+async def test_records_that_another_release_has_written_are_left_alone() -> None:
+    clock = Clock()
+    engine = MemoryEngine(clock=clock)
+    await store(clock, engine)
+    for kind in (ERRORS, KIND_HOURS):
+        assert await engine.documents.swap(kind, "odd", None, b'{"id": 1, "at": "once"}')
+    died = Event(START + 3 * MINUTE, EventType.FAILED, mint(), "mail", "send", 1, 7, error="Timeout: …")
+    await engine.timeline.record([died], now=clock())
+    await rollup.write_points(engine)
+    [(record, _)] = await readable(engine, ERRORS, ErrorRecord)
+    assert record.kinds == ("send",)
+    await rollup.write_hour(engine, START // HOUR * HOUR)
+    [(hour, _)] = await readable(engine, KIND_HOURS, KindHour)
+    assert hour.at == START // HOUR * HOUR
+    for kind in (ERRORS, KIND_HOURS):
+        assert len(await engine.documents.read(kind)) == 2
     await engine.close()

@@ -7,13 +7,13 @@ from math import inf
 
 import msgspec
 
+from stoker.documents import readable
 from stoker.engines.base import ORIGINS, RELEASES, Engine
 from stoker.model import releases, run_origins
 from stoker.model.control import Presence
 from stoker.model.releases import Release
 from stoker.model.run_origins import SEEN_EVERY, RunOrigin
 from stoker.model.time import SECOND
-from stoker.origins import readable
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,7 +42,7 @@ async def _show_release(engine: Engine, name: str) -> None:
     first = _encode(Release(name, await engine.now()))
     if not await engine.documents.swap(RELEASES, name, None, first):
         return
-    known = await readable(engine, RELEASES, Release)
+    known = dict(await readable(engine, RELEASES, Release))
     for old in releases.outdated(known):
         await engine.documents.swap(RELEASES, old.name, known[old], None)
 
@@ -56,7 +56,7 @@ async def _show_origin(engine: Engine, presence: Presence) -> RunOrigin:
     number, now = run_origins.number(worker), await engine.now()
     mine = RunOrigin(number, worker, presence.host, presence.pid, presence.release, now)
     stored = await engine.documents.swap(ORIGINS, str(number), None, _encode(mine))
-    known = await readable(engine, ORIGINS, RunOrigin)
+    known = dict(await readable(engine, ORIGINS, RunOrigin))
     if not stored:
         for other, raw in known.items():
             if other.number == number and other.worker not in ("", worker):

@@ -18,6 +18,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from stoker.documents import readable
 from stoker.engines.base import ERRORS, KIND_HOURS, Engine
 from stoker.model.error_records import ErrorRecord, add_failures
 from stoker.model.errors import AWAY
@@ -82,7 +83,7 @@ class RollUp:
 
     async def _round(self, engine: Engine) -> None:
         if self._hours is None:
-            self._hours = {one.at for _, one in await _stored_hours(engine)}
+            self._hours = {one.at for one, _ in await readable(engine, KIND_HOURS, KindHour)}
             await catch_up(engine)
         await write_points(engine, self._counted, self._hours)
         for hour in missing(self._hours, await engine.now())[:1]:  # one a round: an hour has many points
@@ -191,19 +192,15 @@ async def _errors(engine: Engine, failed: Counted, now: Instant) -> list[Instant
 
     A record is changed only as it was read: of two workers that roll up at once, one adds.
     """
-    stored = {}
-    for document in await engine.documents.read(ERRORS):
-        raw = document.encode() if isinstance(document, str) else document
-        record = msgspec.json.decode(raw, type=ErrorRecord)
-        stored[record.id] = raw, record
-    known = {name: record for name, (_, record) in stored.items()}
+    stored = {record.id: (record, raw) for record, raw in await readable(engine, ERRORS, ErrorRecord)}
+    known = {name: record for name, (record, _) in stored.items()}
     changes: dict[str, ErrorRecord | None] = {}
     for start, counts in sorted(failed.items()):
         more = add_failures(known, start, counts, now)
         changes |= more
         known = {name: one for name, one in (known | more).items() if one is not None}
     for name, changed in changes.items():
-        before = stored[name][0] if name in stored else None
+        before = stored[name][1] if name in stored else None
         after = None if changed is None else msgspec.json.encode(changed)
         if before != after and not await engine.documents.swap(ERRORS, name, before, after):
             return []
@@ -215,18 +212,13 @@ async def write_hour(engine: Engine, hour: Instant) -> None:
     points: list[Point] = []
     for start in range(hour, hour + HOUR, HOUR // PARTS):
         points += await engine.timeline.points(start, start + HOUR // PARTS - 1, BY_KIND)
-    made, stored = summed_up(hour, points), await _stored_hours(engine)
-    before = next((raw for raw, one in stored if one.at == hour), None)
+    made, stored = summed_up(hour, points), await readable(engine, KIND_HOURS, KindHour)
+    before = next((raw for one, raw in stored if one.at == hour), None)
     if made is not None:
         await engine.documents.swap(KIND_HOURS, made.name, before, msgspec.json.encode(made))
-    for raw, one in stored:
+    for one, raw in stored:
         if one.at < hour - KEPT:
             await engine.documents.swap(KIND_HOURS, one.name, raw, None)
-
-
-async def _stored_hours(engine: Engine) -> list[tuple[bytes, KindHour]]:
-    found = [one.encode() if isinstance(one, str) else one for one in await engine.documents.read(KIND_HOURS)]
-    return [(raw, msgspec.json.decode(raw, type=KindHour)) for raw in found]
 
 
 async def _depths(engine: Engine, bucket: Instant) -> list[Point]:
