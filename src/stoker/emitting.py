@@ -11,7 +11,7 @@ from stoker.model.steps import Save
 async def save_of(engine: Engine, claim: Claim, ring: Ring, *, everything: bool = False) -> tuple[Save, frozenset[int]]:
     """The save of what a ring has to write, and what to put back if it fails.
 
-    The first one of a run that follows another reads where that one ended: none but this run may write any more.
+    The first save of a later run reads where the run before it ended: only the holder of the claim writes.
     """
     if ring.base is None:
         ring.base = base_of(await engine.steps.emitted(claim.id), ring.token)

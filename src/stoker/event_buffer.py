@@ -32,7 +32,7 @@ from stoker.release import release
 CAPACITY = 50_000
 CHUNK = 2_000
 CROWDED = 5
-"""So many chunks are written without waiting for the next flush."""
+"""From how many chunks on the buffer is written before its next flush."""
 
 logger = logging.getLogger("stoker.app")
 

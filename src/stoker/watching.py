@@ -34,10 +34,10 @@ FIRST_PAUSE, LAST_PAUSE = 0.1, 1.0
 """Seconds between two readings without news; each pause is twice the one before."""
 
 RECALLED = 100
-"""Of so many values a watcher that comes back recalls the progress."""
+"""How many of the last values a returning watcher reads again, for their progress."""
 
 QUIET = 15.0
-"""Seconds after which a stream without news says that it lives."""
+"""Seconds without news after which a stream sends a comment, so that proxies keep it open."""
 
 
 EVENT_STREAM = "text/event-stream"

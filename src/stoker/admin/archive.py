@@ -20,7 +20,7 @@ PAGE = 500
 """Jobs that are read or stored at once."""
 
 MOST_NAMED = 100
-"""Of jobs that were not stored so many are named."""
+"""The most jobs that are named of those that were not stored."""
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ MOST_COUNTED = 10_000
 """Jobs that died in the last hour are counted up to this number; beyond it findings say `more than`."""
 
 ONE_BY_ONE = 200
-"""So many of them are read; of more, what was rolled up tells."""
+"""The most of them that are read one by one; for more, the roll-up counts."""
 
 LOOKED_AT = 20
 """The usual wait and the limits are read for at most this many late queues, the longest waits first."""

@@ -22,7 +22,7 @@ from stoker.model.humanize import count
 from stoker.model.seal import JSON_CLOSED
 
 SHOWN = 10
-"""So many jobs that were left are named on a terminal."""
+"""The most jobs that a terminal names of those that were left out."""
 
 
 @click.command(cls=FilterCommand, epilog=EXIT_CODES)

@@ -46,7 +46,7 @@ T = TypeVar("T")
 logger = logging.getLogger("stoker.job")
 
 TRY_IN_THE_SLOT: Span = SECOND
-"""Up to which pause before the next try of a step the run keeps its slot."""
+"""The longest pause before the next try of a step in which the run keeps its slot."""
 
 ASK_AGAIN: Span = 5 * SECOND
 """How often a run asks for a called job that was started anew."""
@@ -85,7 +85,7 @@ def tries_of(
 
 
 class DurableRun:
-    """What one run has stored, has open and calls."""
+    """The durable side of one run: its stored rows, its open waits, the jobs that it calls."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -120,7 +120,7 @@ class StoredRows:
         return await until_answered(call, _AWAY, self._away)
 
     def _away(self, error: StokerError) -> None:
-        """Log it for those who look; the worker says that its store is away."""
+        """Log it at debug level: the worker itself reports that its store is away."""
         logger.debug("job %s (%s) waits for the store: %s", self._context.id, self._context.kind, error)
 
     async def save_rest(self) -> None:

@@ -32,16 +32,16 @@ SHOWN_WITHIN: Span = 20 * SECOND
 """A worker that has not shown itself for longer has no share of a limited queue."""
 
 MOST_NAMED = 6
-"""So many queues of a worker are named one by one."""
+"""The most queues of a worker that are named one by one."""
 
 SILENT_AFTER: Span = 10 * SECOND
 """A worker that has not shown itself for longer is silent: frozen, dead, or cut off from the store."""
 
 MOST_SHOWN = 64
-"""So many of the jobs that it runs are named in a worker's presence."""
+"""The most jobs that a worker's presence names, of those that it runs."""
 
 REMEMBERED: Span = HOUR
-"""So long a worker is remembered after it showed itself last; one that has stopped by itself, for a minute."""
+"""How long a worker is remembered after it showed itself last; one that stopped by itself, for a minute."""
 
 STOPPED, QUIET = "stopped", "quiet"
 """The state of a presence that will not come back, and of one whose worker claims nothing for now."""

@@ -29,7 +29,7 @@ Tone: TypeAlias = Literal["bad", "warn", "plain"]
 Noun: TypeAlias = Literal["worker", "queue", "kind", "jobs", "schedule", "consumer"]
 
 ALONE_AFTER: Span = 60 * SECOND
-"""So long no worker may be there, as while one is replaced, before due jobs without any are trouble."""
+"""How long due jobs may be without a worker, as while one is replaced, before that is trouble."""
 
 LATE_AFTER: Span = 60 * SECOND
 TIMES_USUAL = 5
@@ -56,7 +56,7 @@ LATELY_DEAD = "is:dead finished:1h"
 """The jobs that are meant by those that died in the last hour."""
 
 MOST_NAMED = 3
-"""So many workers are named in one sentence."""
+"""The most workers that one sentence names."""
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -92,7 +92,7 @@ class Acknowledged(msgspec.Struct, frozen=True):
 
 
 LONGEST_ACKNOWLEDGED: Span = DAY
-"""So long a finding may be acknowledged at once."""
+"""The longest time for which one acknowledgement counts."""
 
 LONGEST_REASON = 500
 

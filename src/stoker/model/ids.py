@@ -27,7 +27,7 @@ MINTED, DERIVED = 7, 8
 """The versions of minted and of derived ids."""
 
 LEAST_DIGITS = 8
-"""So many digits of an id name it, if no other begins with them."""
+"""The fewest digits that name an id, if no other id begins with them."""
 
 _COUNTER_BITS = 74
 _COUNTER_TOP = 1 << _COUNTER_BITS

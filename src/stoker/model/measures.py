@@ -34,7 +34,7 @@ OUTCOMES: Final[dict[Status | None, str]] = {
 
 
 MANY = 1_000
-"""So many values are counted at once."""
+"""After how many values a recorder sorts them into its histogram."""
 
 
 class Histogram(msgspec.Struct):

@@ -71,7 +71,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
         return None if not self.completed or not self.minutes else ready * self.minutes * MINUTE // self.completed
 
     def per_minute(self, n: int) -> float | None:
-        """So many of them, by the minute; None: no minute was counted yet."""
+        """Divide a number by the minutes that were counted; None: none was yet."""
         return n / self.minutes if self.minutes else None
 
 

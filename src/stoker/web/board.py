@@ -70,7 +70,7 @@ SAFE = frozenset({"GET", "HEAD"})
 COLORS = ("red", "amber", "green", "blue", "grey")
 MOST_EDITED = 100
 MOST_RANGES = 20
-"""Of how many ranges the bars of queues are kept for live pages."""
+"""The most ranges for which live pages keep the bars of queues."""
 LEAST = ROLES[0]
 """What a visitor who is not known yet may do."""
 WRONG_HOST = "This dashboard does not answer under that name. Allow it with --allow-host, in code with hosts=[...]."

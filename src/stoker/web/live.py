@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from stoker.model.errors import InvalidArgument
-from stoker.watching import STREAM_HEADERS
+from stoker.watching import QUIET, STREAM_HEADERS
 from stoker.web import view
 from stoker.web.hub import Want
 from stoker.web.pages import (
@@ -73,9 +73,6 @@ PAGES: Final = {
     "group": Live("group.html", groups.live_context, groups.wants, "groups/{id}"),
     "operation": Live("operation.html", operations.live_context, operations.wants, "operations/{id}"),
 }
-
-QUIET = 15.0
-"""Seconds after which a stream without news says that it lives."""
 
 
 async def stream(visit: RequestContext) -> Response:

@@ -16,7 +16,7 @@ from stoker.model.time import HOUR, Instant
 
 COMPLETED: Final = (EventType.COMPLETED.value,)
 SETTLED = (LOOK_BACK + 2) * BUCKET
-"""So long after its beginning the points of a minute stay as they are."""
+"""How long after its beginning the points of a minute may still change."""
 
 
 class Minutes:

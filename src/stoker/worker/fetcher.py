@@ -60,7 +60,7 @@ class Lane:
         self.slots = slots
         self.most = batch or LARGEST
         self.batch = batch or SMALLEST
-        """So many are worth a call while there is something to run."""
+        """How many jobs a lane must want before a call is worth it while something runs."""
         self.deepest = DEEPEST * batch if batch else DEEPEST_ALONE
         self.buffer: deque[Claim] = deque()
         self.idle: deque[asyncio.Future[None]] = deque()

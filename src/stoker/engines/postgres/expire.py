@@ -34,12 +34,12 @@ WHOLE_STRETCH = 20_000
 STEP = 4_000
 SAMPLE = 500
 OLD_NAMES = 1_000
-"""So many workers are remembered after they were reaped."""
+"""The most reaped workers that are remembered."""
 
 LEAST_EVENTS = 1_000
 
 REMOVALS = 100_000
-"""So many jobs without events are forgotten at once."""
+"""How many jobs without events one call forgets."""
 
 FIRST, LAST = bytes(16), b"\xff" * 16
 

@@ -31,7 +31,7 @@ _WRITE = sql("schedule_write")
 _DROP = sql("schedule_drop")
 
 LOCK_WAIT = 0.2
-"""So many seconds the ticks of a transaction wait for the one whose lock or key another transaction holds."""
+"""Seconds that the ticks of a transaction wait for a lock or key that another transaction holds."""
 
 
 class Schedules(Facet):

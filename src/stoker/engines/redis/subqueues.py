@@ -35,7 +35,7 @@ _BUCKET = struct.Struct(">4dQ")
 _NUMBER, _PINNED, _NEXT, _AT, _SINCE, _HAS_HEAD, _HAS_BUCKET = (1 << n for n in range(7))
 
 COUNTED_AT_ONCE = 1_000
-"""So many subqueues, or entries of one, are counted together."""
+"""How many subqueues, or entries of one, one call counts."""
 
 REPINNED_AT_ONCE = 200
 """Subqueues that one script looks at after an operator changed numbers."""

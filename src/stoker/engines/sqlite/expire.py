@@ -34,10 +34,10 @@ _AUDIT = sql("expire_audit")
 _OPERATIONS = sql("expire_operations")
 
 REMOVALS = 100_000
-"""So many jobs without events are forgotten at once."""
+"""How many jobs without events one call forgets."""
 
 OLD_NAMES = 1_000
-"""Names of reaped workers that are remembered, at most: those of the last ones."""
+"""The most reaped workers that are remembered."""
 
 
 class Sweeper(Facet):

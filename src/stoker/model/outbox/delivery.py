@@ -32,7 +32,7 @@ KEY_PARKED = "the key is parked since an earlier message of it could not be deli
 CRASHED = "processes that were delivering it died or lost their lease, {n} times in a row"
 
 LETTER_CRASHES = 3
-"""So many crashes in turns over letters set them aside again: they come first, and would hold up the partition."""
+"""After how many crashes letters are set aside again: they come first, and would hold up the partition."""
 
 Mode: TypeAlias = Literal["leased", "transactional"]
 Then: TypeAlias = Literal["letter", "park"]

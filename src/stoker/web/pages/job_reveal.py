@@ -20,7 +20,7 @@ from stoker.web.request import CSRF_COOKIE, RequestContext
 SHOWN_BYTES = 64 * 1024
 
 LASTS: Final[Span] = 10 * MINUTE
-"""So long a part is shown that was revealed."""
+"""How long a revealed part is shown."""
 
 PARTS: Final = ("payload", "result", "steps")
 """What is hidden of a job."""

@@ -32,13 +32,13 @@ from stoker.web.pages import enqueue, shared
 from stoker.web.request import RequestContext
 
 COUNTED = 1_000
-"""So many scheduled jobs are counted one by one to tell their kinds apart."""
+"""The most scheduled jobs that are read one by one to count them by kind."""
 
 RUNS = 500
-"""So many of the latest runs of a kind are looked at on its page."""
+"""How many of the latest runs of a kind its page reads."""
 
 SHOWN = 8
-"""So many of them are listed."""
+"""How many of them it lists."""
 
 HEADS: Final = (
     ("Ready", "pending", ""),

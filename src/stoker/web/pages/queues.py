@@ -19,7 +19,7 @@ from stoker.web.pages.overview import trouble
 from stoker.web.request import RequestContext
 
 FEW = 8
-"""So many queues are shown at once, idle ones among them."""
+"""Up to how many queues idle ones are shown too."""
 
 NEVER_CLEAR: Final = timedelta(days=36_500)
 """What a queue that grows counts as."""
