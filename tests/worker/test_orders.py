@@ -167,6 +167,46 @@ async def test_a_worker_tells_where_its_handlers_stand(jobs: Stoker) -> None:
         gate.set()
 
 
+class Proxy:
+    """A callable that raises for every attribute that it lacks, as proxies do that are not bound."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise RuntimeError("not bound")
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("not bound")
+
+    def __call__(self) -> object:
+        return self.call()
+
+
+@pytest.mark.spec("ORDER-03")
+async def test_objects_that_cannot_be_looked_at_hide_no_stack(jobs: Stoker) -> None:
+    gate, begun = threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        gate.wait(PATIENCE)
+
+    @jobs.task
+    async def elsewhere() -> None:
+        await asyncio.to_thread(Proxy(call))
+
+    try:
+        async with working(jobs, shutdown_grace=0) as worker:
+            await elsewhere.enqueue()
+            await met(begun.is_set)
+            [told] = (await _stack(Admin(jobs), worker.id)).stands
+            assert told.stack.splitlines()[1].strip() == "await asyncio.to_thread(Proxy(call))"
+            gate.set()
+    finally:
+        gate.set()
+
+
 @pytest.mark.spec("ORDER-03")
 async def test_what_looks_like_a_secret_is_masked_in_a_stack(jobs: Stoker) -> None:
     engine = await jobs.engine()

@@ -100,11 +100,17 @@ def _of(steps: Any, *names: str) -> Any:
 
 
 def _tasks_in(values: list[Any]) -> list[asyncio.Task[Any]]:
-    """The tasks among what asyncio waits for: a task, what gathers some, a task group, a collection."""
+    """The tasks among what asyncio waits for: a task, what gathers some, a task group, a collection.
+
+    By the types alone: some of the values are the user's own, and may raise whatever they are asked.
+    """
     found: list[asyncio.Task[Any]] = []
     for value in values:
-        if isinstance(value, asyncio.TaskGroup):
-            value = getattr(value, "_tasks", ())
-        several = value if isinstance(value, set | list | tuple) else getattr(value, "_children", (value,))
-        found += [one for one in list(several) if isinstance(one, asyncio.Task)]
+        several: Any = value
+        if issubclass(type(value), asyncio.TaskGroup):
+            several = getattr(value, "_tasks", ())
+        elif issubclass(type(value), asyncio.Future):
+            several = getattr(value, "_children", [value])
+        if type(several) in (set, list, tuple):
+            found += [one for one in list(several) if issubclass(type(one), asyncio.Task)]
     return found
