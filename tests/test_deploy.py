@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from scripts.release import OLDEST
 from tests.docs.test_commands import wrong
+from tests.services import binaries
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
@@ -111,3 +113,25 @@ def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
     )
     said = [line for line in done.stderr.splitlines() if unit.name in line]
     assert said == [], done.stderr
+
+
+# --- the workflow of a release --------------------------------------------------------------------------------------
+
+RELEASE: dict[str, Any] = yaml.safe_load((DEPLOY.parent / ".github/workflows/release.yml").read_text(encoding="utf-8"))
+
+
+def test_a_release_is_tested_on_each_python_with_every_server() -> None:
+    """Its machine is not root's, so that the tests themselves can install nothing, and there a missing server fails."""
+    tested, built = RELEASE["jobs"]["test"], RELEASE["jobs"]["build"]
+    pythons = tested["strategy"]["matrix"]["python"]
+    assert pythons[0] == ".".join(map(str, OLDEST))
+    assert built["steps"][1]["with"]["python-version"].split() == pythons
+    steps = [step["run"] for step in tested["steps"] if "run" in step]
+    assert steps[-1] == "scripts/test --python ${{ matrix.python }}"
+    source = Path(binaries.__file__).read_text(encoding="utf-8")
+    packages = set(re.findall(r'(?:apt|_from_apt)\("([a-z-]+)"', source)) - {"chromium"}  # the machine has Chrome
+    assert len(packages) > 5
+    assert packages <= set(steps[0].split())
+    assert built["needs"] == "test"
+    assert RELEASE["jobs"]["publish"]["needs"] == "build"
+    assert RELEASE["jobs"]["publish"]["permissions"]["id-token"] == "write"
