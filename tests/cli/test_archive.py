@@ -20,7 +20,11 @@ from stoker.model.retry import Fixed
 from stoker.model.unique import Unique
 from tests.harness.apps import drain
 
-JOBS = 120
+
+@pytest.fixture
+def many(campaign: bool) -> int:
+    """So many jobs of one kind are in the store beside a few others."""
+    return 100_000 if campaign else 120
 
 
 async def charge(n: int) -> dict[str, int]:
@@ -32,7 +36,7 @@ def run(*arguments: str, **given: Any) -> Result:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(tmp_path: Path, many: int) -> str:
     """A store with jobs of every kind that there is."""
     url = f"sqlite:///{tmp_path / 'from.db'}"
     app = Stoker(url, backoff=Fixed(3600))
@@ -51,7 +55,10 @@ def url(tmp_path: Path) -> str:
 
     async def fill() -> None:
         async with app:
-            await app.enqueue_many([send.draft(n) for n in range(JOBS)])
+            for start in range(0, many, 1_000):
+                await app.enqueue_many([send.draft(n) for n in range(start, min(start + 1_000, many))])
+                if start % 10_000 == 9_000:
+                    await drain(app)
             await pay.enqueue(7)
             await drain(app)
             await send.using(delay=3600, priority=7, tenant="acme", metadata={"a": "b"}).enqueue(1)
@@ -74,17 +81,18 @@ def other(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{base}{'&' if '?' in base else '?'}prefix={prefix}"
 
 
+@pytest.mark.timeout(1_800)  # with --campaign, on a busy machine
 @pytest.mark.spec("EXPORT-01", "EXPORT-02")
-def test_an_export_comes_back_equal_on_another_engine(url: str, other: str, tmp_path: Path) -> None:
+def test_an_export_comes_back_equal_on_another_engine(url: str, other: str, tmp_path: Path, many: int) -> None:
     file, again = tmp_path / "jobs.jsonl", tmp_path / "again.jsonl"
     exported = run("export", "--url", url, "-o", str(file))
     assert exported.exit_code == 0, exported.output
     lines = file.read_text().splitlines()
-    assert len(lines) == JOBS + 4
+    assert len(lines) == many + 4
     assert run("migrate", "--url", other).exit_code == 0
     imported = run("import", str(file), "--url", other)
     assert imported.exit_code == 0, imported.output
-    assert imported.stdout == f"stored {JOBS + 4} jobs; 1 came without their group\n"
+    assert imported.stdout == f"stored {many + 4:,} jobs; 1 came without their group\n"
     assert run("export", "--url", other, "-o", str(again)).exit_code == 0
     was, now = ([json.loads(line) for line in path.read_text().splitlines()] for path in (file, again))
     for line in was:
@@ -92,18 +100,18 @@ def test_an_export_comes_back_equal_on_another_engine(url: str, other: str, tmp_
     assert [{k: v for k, v in one.items() if v != {}} for one in now] == [
         {k: v for k, v in one.items() if v != {}} for one in was
     ]
-    assert run("import", str(file), "--url", other).stdout == f"stored 0 jobs; {JOBS + 4} were there already\n"
+    assert run("import", str(file), "--url", other).stdout == f"stored 0 jobs; {many + 4:,} were there already\n"
 
 
 @pytest.mark.spec("EXPORT-01")
-def test_an_export_has_a_filter_and_is_only_for_its_owner(url: str, tmp_path: Path) -> None:
+def test_an_export_has_a_filter_and_is_only_for_its_owner(url: str, tmp_path: Path, many: int) -> None:
     """In a pipe it is nothing but lines."""
     out = run("export", "--url", url, "is:retrying", "kind:send")
     found = [json.loads(line) for line in out.stdout.splitlines()]
     assert {(one["status"], one["kind"]) for one in found} == {("retrying", "send")}
-    assert len(found) == JOBS // 5
+    assert len(found) == many // 5
     assert "\n" in found[0]["history"][0]["error"]
-    assert out.stderr == f"exported {JOBS // 5} jobs\n"
+    assert out.stderr == f"exported {many // 5:,} jobs\n"
     [paid] = [json.loads(line) for line in run("export", "--url", url, "kind:pay").stdout.splitlines()]
     [page, step] = sorted(paid["steps"], key=lambda one: one["name"])
     assert (step["name"], step["value"]) == ("charge", {"id": 7})
