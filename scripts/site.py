@@ -65,6 +65,8 @@ OPENAPI = "`/api/v1/openapi.json`"
 """On the site the document lies beside the page that names it."""
 CODE = re.compile(r"^```python.*?^```|`[^`]+`", re.DOTALL | re.MULTILINE)
 WIDTH = 92
+NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
+"""Before the register of tests, whose sentences would come before the pages that explain them."""
 
 
 class Entry(NamedTuple):
@@ -109,6 +111,8 @@ def stage(pages: Path) -> None:
     for page in pages.rglob("*.md"):
         text = FILE.sub(r'\1title="\2"', page.read_text(encoding="utf-8"))
         page.write_text(OUTPUT.sub('```text title="Output"', text), encoding="utf-8")
+    spec = pages / "tests/spec.md"
+    spec.write_text(NOT_SEARCHED + spec.read_text(encoding="utf-8"), encoding="utf-8")
     bring_linked_files(pages)
     (pages / "docs/reference/python.md").write_text(names_page(), encoding="utf-8")
     (pages / "docs/reference/openapi.json").write_text(json.dumps(openapi(), indent=1), encoding="utf-8")
@@ -295,7 +299,7 @@ def write_for_programs(pages: Path, site: Path) -> None:
     for page in pages.rglob("*.md"):
         twin = site / page.relative_to(pages)
         twin.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(page, twin)
+        twin.write_text(page.read_text(encoding="utf-8").removeprefix(NOT_SEARCHED), encoding="utf-8")
     about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["description"]
     lines = [f"# Stoker\n\n> {about}\n\n- [README](README.md): what it is, a first program, guarantees, install"]
     for name, folder in SHELVES.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -80,3 +81,10 @@ def test_every_link_of_the_site_leads_to_a_file_and_a_place_in_it(built: Path) -
     assert followed > 1_000
     assert 'href="../openapi.json"' in pages[built / "docs/reference/rest-api/index.html"]
     assert dead == set()
+
+
+def test_a_search_finds_pages_and_not_the_register_of_tests(built: Path) -> None:
+    found = {item["location"] for item in json.loads((built / "search.json").read_text(encoding="utf-8"))["items"]}
+    assert any(place.startswith("docs/howto/retries/") for place in found)
+    assert not any(place.startswith("tests/") for place in found)
+    assert (built / "tests/spec.md").read_text(encoding="utf-8").startswith("# ")
