@@ -28,6 +28,9 @@ LEDGER: Final = Ledger(PLACE.ledger)
 PARTS: Final = 12
 """Steps that a durable job runs side by side."""
 
+WEEK: Final = 7 * 86_400
+"""Seconds that jobs are kept: on Redis those of a storm of an hour would be gone before the judge came."""
+
 HUNGER: Final = 1 << 30
 """Bytes that a hungry handler asks for: more than its process may have."""
 
@@ -36,7 +39,7 @@ if bug := os.environ.get("LAB_BUG"):
 
     plant(bug)
 
-jobs = Stoker(PLACE.url, attempts=1_000, backoff=Fixed(0.05), **PLACE.options)
+jobs = Stoker(PLACE.url, attempts=1_000, backoff=Fixed(0.05), keep=WEEK, **PLACE.options)
 
 
 # --- what every run leaves in the ledger ----------------------------------------------------------------------------
@@ -45,10 +48,13 @@ jobs = Stoker(PLACE.url, attempts=1_000, backoff=Fixed(0.05), **PLACE.options)
 async def noted(call: Any, context: Context) -> Any:
     runs = [one.id for one in context.items]
     LEDGER.write("start", context.kind, runs, [one.token for one in context.items])
+    returned = False
     try:
-        return await call(context)
+        result = await call(context)
+        returned = True
+        return result
     finally:
-        LEDGER.write("end", context.kind, runs)
+        LEDGER.write("end", context.kind, runs, returned)
 
 
 jobs.middleware.append(noted)

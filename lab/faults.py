@@ -44,6 +44,7 @@ def freeze(storm: Storm) -> bool:
 def restart(storm: Storm) -> bool:
     with storm.away():
         storm.store.restart()
+    storm.store.mend()
     return True
 
 
@@ -57,6 +58,7 @@ def reboot(storm: Storm) -> bool:
 def failover(storm: Storm) -> bool:
     with storm.away():
         done: bool = storm.store.failover()
+    storm.store.mend()
     return done
 
 

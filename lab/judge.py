@@ -12,7 +12,7 @@ import json
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -51,6 +51,9 @@ TRIPLED: Final = {
 }
 """Kinds whose result is three times this argument."""
 
+MADE: Final = ("tick", "called", "after_charge")
+"""Kinds that no producer puts: jobs of the schedule, of durable jobs and of blocks."""
+
 
 class Run(NamedTuple):
     """One start of a handler for one job."""
@@ -84,11 +87,13 @@ class Evidence:
     def __init__(self, lines: Iterable[Line], verdict: Verdict) -> None:
         self.verdict = verdict
         self.asked: list[list[Any]] = []
+        self.asked_at: dict[str, int] = {}
         self.acked: list[list[Any]] = []
         self.runs: list[Run] = []
         self.starts: dict[str, list[tuple[int, str]]] = defaultdict(list)
         self.claims: Counter[tuple[str, int]] = Counter()
         self.ends: dict[str, list[int]] = defaultdict(list)
+        """When a run returned without an error; its outcome was stored later, or refused."""
         self.settled: dict[str, list[tuple[int, str]]] = defaultdict(list)
         self.suspect: dict[str, list[tuple[int, int]]] = defaultdict(list)
         """When a process may not have known that its claims were lost: from, until."""
@@ -114,6 +119,7 @@ class Evidence:
         match what:
             case "asked":
                 self.asked.append(rest)
+                self.asked_at.update(dict.fromkeys(rest[1], at))
             case "acked":
                 self.acked.append(rest)
             case "start":
@@ -121,13 +127,15 @@ class Evidence:
                 for job, token in zip(jobs, tokens, strict=True):
                     self._start(Run(kind, job, who, token, at, at))
             case "end":
-                for job in rest[1]:
+                _, jobs, returned = rest
+                for job in jobs:
                     self._end(who, job, at)
-                    self.ends[job].append(at)
+                    if returned:
+                        self.ends[job].append(at)
             case "settled":
                 self.settled[rest[0]].append((at, rest[1]))
                 if self._back:
-                    self.verdict.recovered("server", at - self._back)
+                    self.verdict.recovered("back", at - self._back)
                     self._back = 0
             case "kill":
                 self._stop(rest[0], at, "killed")
@@ -221,10 +229,15 @@ async def examined(place: Place, left: dict[str, int]) -> Verdict:
     verdict = Verdict()
     evidence = Evidence(lines_of(place.ledger), verdict)
     async with Stoker(place.url) as jobs:
-        stored = await everything(await jobs.engine())
+        engine = await jobs.engine()
+        stored = await everything(engine)
+        counted = (await engine.operator.census()).by_status()
     if left:
         verdict.complain("stuck", f"when the calm was over: {left}")
+    judge_counters(verdict, stored, counted)
+    judge_origins(evidence, stored)
     judge_ends(evidence, stored)
+    judge_unique(evidence)
     judge_results(verdict, stored)
     judge_limits(evidence, stored)
     judge_rate(verdict, stored)
@@ -258,6 +271,30 @@ def arguments(job: Job) -> dict[str, Any]:
 
 def of_kind(stored: dict[str, Job], *kinds: str) -> Iterator[Job]:
     return (job for job in stored.values() if job.kind in kinds)
+
+
+def judge_counters(verdict: Verdict, stored: dict[str, Job], counted: Mapping[Status, int]) -> None:
+    """The store counts as many jobs of each status as it has."""
+    there = Counter(job.status for job in stored.values())
+    wrong = [status for status in Status if counted[status] != there[status]]
+    verdict.complain(
+        "wrong", *(f"the store counts {counted[one]} jobs as {one.value} and has {there[one]}" for one in wrong)
+    )
+
+
+def judge_origins(evidence: Evidence, stored: dict[str, Job]) -> None:
+    """Every job was put by a producer, or is of a kind that Stoker makes; others were stored a second time."""
+    strange = (name for name, job in stored.items() if job.kind not in MADE and name not in evidence.asked_at)
+    evidence.verdict.complain("doubled", *(f"{stored[name].kind} {name} was put by no one" for name in strange))
+
+
+def judge_unique(evidence: Evidence) -> None:
+    """A call that was answered with another job met one that had not ended before the call."""
+    for workload, [holder], *more in (one for one in evidence.acked if one[0] == "unique"):
+        key, draft = more
+        ends = evidence.settled[holder]
+        if holder != draft and ends and ends[0][0] < evidence.asked_at[draft]:
+            evidence.verdict.complain("lost", f"{workload}: {key} was taken by {holder}, which had ended")
 
 
 def judge_ends(evidence: Evidence, stored: dict[str, Job]) -> None:
@@ -307,6 +344,7 @@ def judge_limits(evidence: Evidence, stored: dict[str, Job]) -> None:
     for key, runs in by_key.items():
         most = MOST[runs[0].kind]
         sure = [part for run in runs if (part := evidence.sure(run))]
+        evidence.verdict.work["limited runs, judged"] += len(sure)
         over = crowded(sure, most)
         real = crowded([part for run in runs for part in evidence.awake(run)], most)
         evidence.verdict.thawed["runs over a limit"] += max(0, len(real) - len(over))
@@ -336,13 +374,14 @@ def judge_rate(verdict: Verdict, stored: dict[str, Job]) -> None:
 
 
 def judge_chains(evidence: Evidence, stored: dict[str, Job]) -> None:
-    """Each link begins after a run of the one before has ended, and has its result."""
-    for workload, links, *_ in evidence.acked:
-        if workload != "chains":
-            continue
+    """A chain that began has all its links; each begins after a run of the one before, and has its result."""
+    acked = {links[0] for workload, links, *_ in evidence.acked if workload == "chains"}
+    for links in (links for workload, links, *_ in evidence.asked if workload == "chains"):
         found = [stored.get(job) for job in links]
         if None in found:
-            continue  # it is lost, and that is said
+            if found[0] is not None and links[0] not in acked:  # of one that was acknowledged, `judge_ends` says it
+                evidence.verdict.complain("lost", f"the chain of {links[0]} stops after {found.index(None)} links")
+            continue
         values = [json.loads(job.result or b"null") for job in found if job is not None]
         if values != [1, 3, 6]:
             evidence.verdict.complain("wrong", f"the chain of {links[0]} has the results {values}")
@@ -357,7 +396,7 @@ def judge_chains(evidence: Evidence, stored: dict[str, Job]) -> None:
 
 
 def early(evidence: Evidence, before: str, after: str) -> bool:
-    """Did a job begin although the one before it had not run to its end? A killed run may have left no line."""
+    """Did a job begin although no run of the one before it had returned? A killed run may have left no line."""
     starts, ends = evidence.starts[after], evidence.ends[before]
     return bool(starts and ends and starts[0][0] < ends[0])
 
@@ -379,9 +418,6 @@ def judge_groups(evidence: Evidence, stored: dict[str, Job]) -> None:
             verdict.complain("lost", f"the group before {then} never closed")
         if any(early(evidence, job, then) for job in there):
             verdict.complain("wrong", f"{then} began before the group had ended")
-    known = {jobs[-1] for workload, jobs, *_ in evidence.asked if workload.startswith("groups")}
-    strange = [name for name, job in stored.items() if job.kind == "closing" and name not in known]
-    verdict.complain("doubled", *(f"{name} follows no group" for name in strange))
 
 
 def judge_schedule(verdict: Verdict, stored: dict[str, Job]) -> None:
@@ -397,7 +433,7 @@ def judge_schedule(verdict: Verdict, stored: dict[str, Job]) -> None:
 
 
 def judge_steps(evidence: Evidence, stored: dict[str, Job]) -> None:
-    """No step runs after its value was seen, a step has one value for ever, and no accepted signal is lost."""
+    """No step runs after its value was seen, a step keeps its value, no signal and no called job is lost or doubled."""
     verdict = evidence.verdict
     seen: dict[tuple[str, str], Any] = {}
     ran: Counter[tuple[str, str]] = Counter()
@@ -422,6 +458,9 @@ def judge_steps(evidence: Evidence, stored: dict[str, Job]) -> None:
                 verdict.complain("wrong", f"flow {name} ended with {result}")
             if name in evidence.signals and result["answer"] != evidence.signals[name]:
                 verdict.complain("lost", f"the signal of flow {name}: it ended with {result}")
+    flows, calls = (Counter(arguments(job)["n"] for job in of_kind(stored, kind)) for kind in ("flow", "called"))
+    verdict.complain("lost", *(f"the called job of flow {n}" for n in flows - calls))
+    verdict.complain("doubled", *(f"the called job of flow {n}" for n in calls - flows))
 
 
 def judge_transactions(place: Place, evidence: Evidence, stored: dict[str, Job]) -> None:

@@ -14,6 +14,13 @@ from lab.workloads import WORKLOADS
 
 NONE: Final = "none"
 
+RECOVERED: Final = {
+    "killed": "a job whose process was killed runs again",
+    "frozen": "a job whose process was frozen runs elsewhere",
+    "back": "the first end after the store was back",
+}
+"""The times of recovery, by the words of the ledger."""
+
 
 def _table(heads: list[str], rows: list[list[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
@@ -67,12 +74,11 @@ def summary() -> str:
 
 def recovery() -> str:
     """How long it took until jobs ran again."""
-    rows: dict[str, Callable[[Sum], str]] = {
-        "a job whose process was killed runs again": lambda one: one.recovered("killed"),
-        "a job whose process was frozen runs elsewhere": lambda one: one.recovered("frozen"),
-        "the first end after the server was back": lambda one: one.recovered("server"),
-    }
-    return _by_engine(rows, "p50 / p99 / longest, seconds")
+
+    def shown(after: str) -> Callable[[Sum], str]:
+        return lambda one: one.recovered(after)
+
+    return _by_engine({text: shown(after) for after, text in RECOVERED.items()}, "p50 / p99 / longest, seconds")
 
 
 def thawed() -> str:

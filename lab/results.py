@@ -114,9 +114,11 @@ class Sum:
             self.pythons.add(line["python"])
 
     def recovered(self, after: str) -> str:
-        """Median, 99th percentile and maximum, in seconds."""
+        """Median, 99th percentile and maximum, in seconds, and of how many times."""
         times = self.recovery[after]
-        return " / ".join(f"{quantile(times, share):.2g}" for share in (0.5, 0.99, 1.0)) if times else "–"
+        if not times:
+            return "–"
+        return " / ".join(f"{quantile(times, share):.2g}" for share in (0.5, 0.99, 1.0)) + f" of {times.total():,}"
 
 
 def sums(lines: Iterable[dict[str, Any]]) -> dict[str, Sum]:

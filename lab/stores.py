@@ -115,6 +115,8 @@ class Pair(Store, Generic[Server]):
 
     def __init__(self, leader: Server, copy: Server, proxy: Proxy, clock: services.WrongClock | None) -> None:
         self.leader, self.copy, self.proxy, self.clock = leader, copy, proxy, clock
+        self.alone = False
+        """The leader's copy was a leader itself, which was killed."""
 
     @property
     def url(self) -> str:
@@ -189,17 +191,23 @@ class Postgres(Pair[services.PostgresServer]):
         """Crash and come back."""
         self.leader.stop("immediate")
         self.leader.start()
-        self._until_confirmed()
 
     def failover(self) -> bool:
-        """Crash, and the standby takes over; then the old primary follows it as a copy."""
+        """Crash, and the standby takes over."""
         self.leader.stop("immediate")
         self.copy.promote()
-        self.leader, self.copy = self.copy, self.leader
+        self.leader, self.copy, self.alone = self.copy, self.leader, True
         self._set("synchronous_standby_names", "''")
         self.proxy.redirect(self.leader.url)
-        self.follow()
         return True
+
+    def mend(self) -> None:
+        """Let the old primary follow as a copy, and wait until it confirms every commit."""
+        if self.alone:
+            self.follow()
+            self.alone = False
+        else:
+            self._until_confirmed()
 
     def fill(self) -> bool:
         """Refuse writes, as managed servers do that have no room left."""
@@ -241,16 +249,20 @@ class Redis(Pair[services.RedisServer]):
         if not replicated(lambda *words: self._ask(self.leader, *words)):
             self.restart()
             self.copy.kill()  # it may have ended by itself: a pair without it would have no failover any more
-            self.copy.start()
-            self.follow()
+            self.alone = True
             return False
         self.leader.kill()
         self._ask(self.copy, "REPLICAOF", "NO", "ONE")
-        self.leader, self.copy = self.copy, self.leader
+        self.leader, self.copy, self.alone = self.copy, self.leader, True
         self.proxy.redirect(self.leader.url)
-        self.copy.start()
-        self.follow()
         return True
+
+    def mend(self) -> None:
+        """Let the old master follow as a replica."""
+        if self.alone:
+            self.copy.start()
+            self.follow()
+            self.alone = False
 
     def use_up_memory(self) -> None:
         self._ask(self.leader, "CONFIG", "SET", "maxmemory", 1)
@@ -264,6 +276,7 @@ class RedisCluster(Store):
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.clock = cluster, None
+        self.fallen: Node | None = None
         self.settings = {"appendonly": "yes", "appendfsync": "always", "masters": 3, "replicas": 3}
         self._hold_replicas()
 
@@ -291,7 +304,6 @@ class RedisCluster(Store):
         master.server.kill()
         master.server.start()
         self.cluster.wait_whole()
-        self._hold_replicas()
 
     def failover(self) -> bool:
         master = self._busiest()
@@ -301,9 +313,15 @@ class RedisCluster(Store):
         self.cluster.replica(master).ask("CONFIG SET", "cluster-replica-no-failover", "no")
         heir = self.cluster.kill(master)
         self.cluster.promoted(heir)
-        self.cluster.revive(master)
-        self._hold_replicas()
+        self.fallen = master
         return True
+
+    def mend(self) -> None:
+        """Let the old master follow as a replica."""
+        if self.fallen is not None:
+            self.cluster.revive(self.fallen)
+            self.fallen = None
+        self._hold_replicas()
 
     def disconnect(self) -> None:
         for node in self.cluster.masters:

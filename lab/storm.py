@@ -51,6 +51,12 @@ SHORT_CALM: Final = 20.0
 OPEN: Final = tuple(status for status in Status if status not in FINISHED)
 
 
+def tell(text: str = "") -> None:
+    """Show how far a storm is, in one line of a terminal that the next one replaces; in a pipe nothing."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
 class Crew:
     """A `stoker work` command."""
 
@@ -199,6 +205,8 @@ class Storm:
         self.fill()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
+            shown = ", ".join(f"{self.tally[name]} {name}" for name in ("kills", "freezes", "restarts"))
+            tell(f"{engine}: {end - time.monotonic():.0f} s of {seconds:.0f} left, {shown}")
             pause = time.monotonic() + self.chance.uniform(0, 2 * lull)
             while time.monotonic() < pause:
                 time.sleep(0.02)
@@ -229,12 +237,20 @@ class Storm:
             with contextlib.suppress(EngineError):
                 async with Stoker(self.store.direct) as jobs:
                     engine = await jobs.engine()
-                    while not stopped:
-                        await jobs.schedule_handle("tick").pause()
-                        stopped = True
-                    left = await self._left(engine)
+                    stopped = stopped or await self._stop_ticks(jobs, engine)
+                    left = {**await self._left(engine), **({} if stopped else {"schedule": 1})}
+            tell(f"the calm after it: {left}")
             await asyncio.sleep(0.5)
         return left
+
+    async def _stop_ticks(self, jobs: Stoker, engine: Engine) -> bool:
+        """Pause the schedule once it has made every occurrence until now; one that no longer fires is stuck."""
+        schedule = jobs.schedule_handle("tick")
+        following = (await schedule.info()).next_fire
+        if following is None or round(following.timestamp() * 1e6) <= await engine.now():
+            return False
+        await schedule.pause()
+        return True
 
     async def _left(self, engine: Engine) -> dict[str, int]:
         counts = (await engine.operator.census()).by_status()
@@ -271,11 +287,13 @@ def run(
                 storm.rage(engine, 60 * minutes, lull)
                 raged = time.monotonic() - began
                 left = storm.calm(CALM if not bug else SHORT_CALM)
+                tell("judging")
                 direct = storm.place._replace(url=store.direct)
                 found = asyncio.run(examined(direct, left))
             finally:
                 storm.close()
             if engine == "sqlite" and not bug:
+                tell("looking into images of the disk that a loss of power could leave")
                 storm.tally["power loss"] = fail_power(folder, minutes, seed, found)
             trouble = [line for line in (folder / "log").read_text(errors="replace").splitlines() if line.strip()]
             if keep:
@@ -323,5 +341,17 @@ def line(
     }
 
 
+def ended(number: int, _frame: Any) -> None:
+    """End in order when asked to: what was started ends as well. A second signal is not heard."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
-    print(json.dumps(run(**json.loads(sys.argv[1]))))
+    signal.signal(signal.SIGTERM, ended)
+    signal.signal(signal.SIGINT, ended)
+    try:
+        print(json.dumps(run(**json.loads(sys.argv[1]))))
+    finally:
+        tell()

@@ -98,7 +98,7 @@ async def put_unique(by: Producer) -> None:
     while True:
         with suppress(EngineError):
             [receipt] = await by.jobs.enqueue_many([draft])
-            by.note("acked", "unique", [receipt.id], key)
+            by.note("acked", "unique", [receipt.id], key, draft.id)
             return
         await asyncio.sleep(0.05)
 
