@@ -11,11 +11,12 @@ import os
 import platform
 import re
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import click
 
 from benchmarks.simulation import Costs, Outcome, simulate
 
@@ -44,23 +45,30 @@ FREEZE = 200_000_000
 Rows = dict[str, dict[str, Any]]
 
 
-def merged(files: Iterable[Path]) -> None:
-    """Take measured rows into the results."""
+def merged(files: Iterable[Path]) -> int:
+    """Take measured rows into the results; how many there were."""
     known: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": {}}
-    source = {
-        "revision": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.strip(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",
-    }
+    fresh: Rows = {}
     for file in files:
+        measured = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+        source = {
+            "revision": revision(measured),
+            "date": measured.date().isoformat(),
+            "machine": f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",
+        }
         for row in json.loads(file.read_text()):
             if row["name"].startswith("scale."):
-                known["rows"][row["name"]] = {key: row[key] for key in ("unit", "value", "limit", "ratio")} | source
-    known["rows"] = dict(sorted(known["rows"].items()))
+                fresh[row["name"]] = {key: row[key] for key in ("unit", "value", "limit", "ratio")} | source
+    known["rows"] = dict(sorted({**known["rows"], **fresh}.items()))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return len(fresh)
+
+
+def revision(then: datetime) -> str:
+    """The last commit of Stoker's own code at a time."""
+    command = ["git", "log", "-1", "--format=%h", f"--before={then.isoformat()}", "--", "src"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def results() -> Rows:
@@ -210,9 +218,13 @@ def simulated(rows: Rows) -> str:
 
 
 def source(rows: Rows) -> str:
-    """Where the figures are from."""
-    told = sorted({(row["date"], row["revision"], row["machine"]) for row in rows.values()})
-    return "".join(f"- {machine}; revision {revision}, {date}\n" for date, revision, machine in told)
+    """Where the figures are from; of several runs, what each has measured."""
+    told: dict[str, set[str]] = {}
+    for name, row in sorted(rows.items(), key=lambda pair: pair[1]["date"]):
+        run = f"{row['machine']}; revision {row['revision']}, {row['date']}"
+        told.setdefault(run, set()).add(".".join(name.split(".")[1:3]))
+    listed = {run: f": {', '.join(sorted(names))}" if len(told) > 1 else "" for run, names in told.items()}
+    return "".join(f"- {run}{names}\n" for run, names in listed.items())
 
 
 # --- chart ------------------------------------------------------------------------------------------------------
@@ -301,14 +313,20 @@ def page(text: str, rows: Rows) -> str:
     return PART.sub(lambda found: f"{found[1]}{TABLES[found[2]](rows)}{found[3]}", text)
 
 
-def main(files: Sequence[str]) -> None:
-    """Take rows in, and write page and chart."""
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def main(files: tuple[Path, ...]) -> None:
+    """Take rows of `scripts/bench scale --json FILE` in, and write the page about scaling and its chart.
+
+    Rows replace those with their names; the others stay. Without FILES page and chart are written anew.
+    """
     if files:
-        merged(map(Path, files))
+        click.echo(f"{merged(files)} rows taken into {RESULTS.relative_to(ROOT)}")
     rows = results()
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
     CHART.write_text(chart(rows), encoding="utf-8")
+    click.echo(f"written: {PAGE.relative_to(ROOT)}, {CHART.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(prog_name="python -m benchmarks.scaling")

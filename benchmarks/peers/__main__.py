@@ -37,13 +37,23 @@ TAKES_PART: dict[str, Callable[[Peer], bool]] = {
 
 
 def chosen(names: Sequence[str], stores: Sequence[str]) -> list[Peer]:
-    """The systems whose name contains one of the words, on these stores; Stoker always, to be compared with."""
+    """The named systems, or all, on these stores; Stoker always, to be compared with."""
+    known = everything()
+    for name in names:
+        if name not in {word for peer in known for word in (peer.environment, peer.key)}:
+            listed = ", ".join(dict.fromkeys(peer.environment for peer in known))
+            raise click.UsageError(f"there is no system {name!r}; there are {listed}")
     return [
         peer
-        for peer in everything()
+        for peer in known
         if peer.store in (stores or STORES)
-        and (not names or peer.environment == "stoker" or any(name in peer.key for name in names))
+        and (not names or peer.environment == "stoker" or not {peer.environment, peer.key}.isdisjoint(names))
     ]
+
+
+def hardware() -> str:
+    """The machine, without what changes from minute to minute."""
+    return machine().partition("; scratch")[0].replace(f", load {os.getloadavg()[0]:.1f}", "")
 
 
 def ready(peers: Sequence[Peer], grounds: Grounds, records: Records, folder: Path) -> dict[str, Path]:
@@ -66,7 +76,8 @@ def ready(peers: Sequence[Peer], grounds: Grounds, records: Records, folder: Pat
 
 def measure(group: str, peers: Sequence[Peer], rounds: int, grounds: Grounds, records: Records, folder: Path) -> None:
     """Every system once in each round; who goes first changes from round to round."""
-    load = os.getloadavg()[0]
+    run = {"at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "revision": revision(), "machine": hardware()}
+    load = round(os.getloadavg()[0], 1)
     programs = ready([peer for peer in peers if TAKES_PART[group](peer)], grounds, records, folder)
     there = [peer for peer in peers if peer.key in programs]
     with ExitStack() as ends:
@@ -75,7 +86,7 @@ def measure(group: str, peers: Sequence[Peer], rounds: int, grounds: Grounds, re
             pairs = {peer.key: Pair(peer, programs[peer.key], grounds, folder, ends) for peer in there}
         spoilt: list[Peer] = []
         for number in range(rounds + 1):
-            shift = number * 3 % max(1, len(there))
+            shift = number % max(1, len(there))
             last = number == rounds  # only for those who miss a round
             for peer in spoilt if last else [*there[shift:], *there[:shift]]:
                 began = time.monotonic()
@@ -91,16 +102,11 @@ def measure(group: str, peers: Sequence[Peer], rounds: int, grounds: Grounds, re
                     if not last:
                         spoilt.append(peer)
                     continue
-                records.add(peer, group, figures)
+                records.add(peer, group, figures, run["at"])
                 texts = ", ".join(f"{row} {figure:,.4g}" for row, figure in figures.items())
                 click.echo(f"round {number + 1} {peer.key} ({time.monotonic() - began:.0f} s): {texts}")
             if there:
-                records.data["runs"][f"{there[0].store}.{group}"] = {
-                    "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-                    "revision": revision(),
-                    "load": round(load, 1),
-                    "servers": grounds.versions(),
-                }
+                records.data["runs"][f"{there[0].store}.{group}"] = {**run, "load": load, "servers": grounds.versions()}
             records.save()
 
 
@@ -110,7 +116,7 @@ def measure(group: str, peers: Sequence[Peer], rounds: int, grounds: Grounds, re
 @click.option(
     "--rows", "groups", multiple=True, type=click.Choice(tuple(TAKES_PART)), help="Only these rows; repeatable."
 )
-@click.option("--rounds", default=5, show_default=True, help="Visits to each system.")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Visits to each system.")
 @click.option("--add", "adding", is_flag=True, help="Keep the rounds that the file has, and add to them.")
 @click.option("--json", "file", default=FILE, type=click.Path(dir_okay=False, path_type=Path), help="The results file.")
 @click.option("--report", "reporting", is_flag=True, help="Only write tables and charts from the results file.")
@@ -134,7 +140,9 @@ def main(
     records = Records(file)
     signal.signal(signal.SIGTERM, terminated)
     if not reporting:
-        records.data["machine"] = machine().partition("; scratch")[0].replace(f", load {os.getloadavg()[0]:.1f}", "")
+        for run in records.data["runs"].values():
+            run.setdefault("machine", records.data["machine"])
+        records.data["machine"] = hardware()
         for store in stores or STORES:
             for group in groups or TAKES_PART:
                 some = [peer for peer in peers if peer.store == store]

@@ -36,6 +36,7 @@ def environment(name: str) -> Path:
     program = folder / "bin" / "python" if name in PYTHON else folder / "node_modules" / ".bin" / "node"
     done = folder / "complete"
     if not done.exists():
+        print(f"stoker: installing {' '.join(pins)}", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for command in _commands(name, folder):

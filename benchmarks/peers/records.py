@@ -67,13 +67,14 @@ class Records:
             del rows[row]
         self.systems[peer.key].get("spoilt", {}).pop(group, None)
 
-    def add(self, peer: Peer, group: str, figures: dict[str, float]) -> None:
-        """One more round."""
+    def add(self, peer: Peer, group: str, figures: dict[str, float], run: str) -> None:
+        """One more round, of a run that began then."""
         rows = self.systems[peer.key]["rows"]
         for row, figure in figures.items():
             entry = rows.setdefault(row, {"group": group, "rounds": []})
             entry["rounds"].append(rounded(figure))
             known = entry["rounds"]
+            entry["runs"] = sorted({*entry.get("runs", ()), run})
             entry |= {"median": rounded(median(known)), "low": min(known), "high": max(known)}
 
     def spoil(self, peer: Peer, group: str, why: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from benchmarks.children import ROOT
@@ -129,13 +129,30 @@ def unmeasured(records: Records) -> list[str]:
     return sorted({peer.key for peer in everything()} - known)
 
 
+def strangers(records: Records) -> Iterator[str]:
+    """Rows with rounds of another run than the last one of their store, in other minutes and maybe of other code."""
+    for name, run in sorted(records.data["runs"].items()):
+        store, _, group = name.partition(".")
+        for key, entry in sorted(records.systems.items()):
+            rows = [row for row in entry["rows"].values() if entry["store"] == store and row["group"] == group]
+            others = {at for row in rows for at in row.get("runs", ())} - {run["at"]}
+            if others:
+                yield f"{key}, {group}: {', '.join(sorted(others))}"
+
+
 def circumstances(records: Records) -> str:
     """The machine, the servers, when, which code, and what was left out."""
     runs = records.data["runs"].values()
     servers = {name: words for run in runs for name, words in run["servers"].items()}
     rounds = [len(row["rounds"]) for entry in records.systems.values() for row in entry["rows"].values()]
+    machines: dict[str, list[str]] = {}
+    for name, run in sorted(records.data["runs"].items()):
+        machines.setdefault(run.get("machine", records.data["machine"]), []).append(name)
     lines = [
-        f"- Machine: {records.data['machine']}",
+        *(
+            f"- Machine: {one}" + (f" ({', '.join(names)})" if len(machines) > 1 else "")
+            for one, names in machines.items()
+        ),
         *(f"- {name} {words}" for name, words in sorted(servers.items())),
         f"- Rounds: {min(rounds, default=0)} to {max(rounds, default=0)} per row; † marks fewer than {ENOUGH}",
     ]
@@ -143,6 +160,7 @@ def circumstances(records: Records) -> str:
         f"- {name}: {run['at']}, Stoker at revision {run['revision']}, load {run['load']} before"
         for name, run in sorted(records.data["runs"].items())
     ]
+    lines += [f"- Not in the same minutes: {words}" for words in strangers(records)]
     lines += [
         f"- Did not count: {key}, {group}: {why}"
         for key, entry in sorted(records.systems.items())

@@ -73,15 +73,18 @@ class Visit:
 
     def prepare(self) -> None:
         """Make the schema."""
-        done = subprocess.run(
-            [*self._command, "prepare"],
-            cwd=ROOT,
-            env=self._environ,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        try:
+            done = subprocess.run(
+                [*self._command, "prepare"],
+                cwd=ROOT,
+                env=self._environ,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+        except subprocess.TimeoutExpired:
+            raise Spoilt("no schema within 60 s") from None
         if done.returncode:
             raise Spoilt("no schema", done.stderr.strip()[-500:])
 

@@ -9,9 +9,11 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.children import ROOT
 from benchmarks.peers import environments, history, report, trees
+from benchmarks.peers.__main__ import STORES, chosen, main
 from benchmarks.peers.peer import Copy
 from benchmarks.peers.pins import NODE, PYTHON
 from benchmarks.peers.places import Grounds
@@ -32,7 +34,7 @@ def records(tmp_path: Path) -> Records:
         found.describe(peer)
         for extra in (0, 50, 10):
             figures = {"one": one + extra, "drain.default.1": drain, "drain.tuned.1": drain, "pickup": one / 100}
-            found.add(peer, "drain", figures)
+            found.add(peer, "drain", figures, "noon")
     return found
 
 
@@ -88,6 +90,33 @@ def test_a_system_that_is_left_out_is_named(records: Records) -> None:
     assert "- Left out: rq.redis: there is no such version" in report.circumstances(records)
     records.describe(load("rq.redis"))
     assert "- Left out: none" in report.circumstances(records)
+
+
+def test_rounds_of_other_minutes_and_machines_are_named(records: Records) -> None:
+    run = {"at": "noon", "revision": "abc", "load": 0.0, "servers": {}}
+    records.data["runs"] = {"redis.drain": {**run, "machine": "one"}}
+    assert "Not in the same minutes" not in report.circumstances(records)
+    assert "- Machine: one\n" in report.circumstances(records)
+    records.add(load("huey.redis"), "drain", {"one": 90.0}, "one o'clock")
+    records.data["runs"]["redis.latency"] = {**run, "machine": "other"}
+    found = report.circumstances(records)
+    assert "- Not in the same minutes: huey.redis, drain: one o'clock" in found
+    assert "- Machine: other (redis.latency)" in found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["sidekiq"], "there is no system 'sidekiq'"), (["rq", "--rounds", "0"], "0 is not in the range")],
+)
+def test_what_cannot_be_measured_is_refused(arguments: list[str], says: str, tmp_path: Path) -> None:
+    found = CliRunner().invoke(main, [*arguments, "--json", str(tmp_path / "peers.json")])
+    assert found.exit_code == 2
+    assert says in found.output
+
+
+def test_a_system_is_named_in_full() -> None:
+    assert [peer.key for peer in chosen(["rq"], ["redis"])] == ["stoker.redis", "rq.redis"]
+    assert [peer.key for peer in chosen(["huey.sqlite"], [])] == [*(f"stoker.{one}" for one in STORES), "huey.sqlite"]
 
 
 @pytest.mark.parametrize("name", report.CHARTS)

@@ -18,6 +18,16 @@ def test_page_and_chart_show_what_was_measured() -> None:
             assert [name for name in rows if name.startswith(f"scale.{engine}.{sweep}.")], (engine, sweep)
 
 
+def test_of_several_runs_the_page_says_what_each_has_measured() -> None:
+    old = {"machine": "2 cores", "revision": "abc", "date": "2026-01-01"}
+    rows = {"scale.redis.queues.1": old, "scale.redis.queues.10": old}
+    assert scaling.source(rows) == "- 2 cores; revision abc, 2026-01-01\n"
+    rows["scale.sqlite.payload.100"] = {**old, "revision": "def", "date": "2026-01-02"}
+    assert scaling.source(rows) == (
+        "- 2 cores; revision abc, 2026-01-01: redis.queues\n- 2 cores; revision def, 2026-01-02: sqlite.payload\n"
+    )
+
+
 def test_a_lone_worker_is_held_back_by_its_own_core() -> None:
     found = simulate(Costs(worker=1e-5, server=1e-6, batch=100), workers=1, cores=4)
     assert found.rate == pytest.approx(1e5, rel=0.01)
