@@ -17,19 +17,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     seeded = commands.add_parser("seeded", help="plant the bugs of tests/mutants/seeded.toml one at a time")
-    seeded.add_argument("words", nargs="*", help="only bugs whose name contains one of these")
+    seeded.add_argument("words", nargs="*", help="only bugs whose name contains one of these; others keep their result")
     model = commands.add_parser("model", help="change src/stoker/model/ and run the tests of tests/model/")
     model.add_argument("modules", nargs="*", help="only these, as outbox/cursor.py; the results file stays as it is")
     model.add_argument("--seed", type=int, default=SEED, help=f"the order in which they are tried ({SEED})")
     model.add_argument(
         "--sample",
-        type=int,
+        type=number,
         default=SAMPLE,
         help=f"the first so many ({SAMPLE:,}); those that an earlier run of this seed tried on the same code are kept",
     )
-    model.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
+    model.add_argument("--jobs", type=number, default=os.cpu_count() or 1, help="processes at a time")
     given = parser.parse_args()
     return plant(given.words) if given.command == "seeded" else change(given)
+
+
+def number(text: str) -> int:
+    """One or more, of what is counted."""
+    if (found := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return found
 
 
 def say(text: str) -> None:

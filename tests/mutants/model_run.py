@@ -38,7 +38,7 @@ from tests.mutants.mutate import Mutant, compiled, mutants
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "src" / "stoker" / "model"
 TESTS = "tests/model"
-QUIET = ["-q", "--no-header", "--no-summary", "--tb=no", "-p", "no:cacheprovider", "-o", "timeout=0", "-s"]
+QUIET = ["-qq", "--no-header", "--no-summary", "--tb=no", "-p", "no:cacheprovider", "-o", "timeout=0", "-s"]
 QUIET += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:schemathesis"]
 WARM = (
     "asyncio",
