@@ -45,7 +45,7 @@ def terminated(number: int, _frame: FrameType | None) -> None:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--engine", "engines", multiple=True, type=click.Choice(GROUPS), help="Only this group; repeatable.")
-@click.option("--quick", is_flag=True, help="Smaller stores and shorter rounds: under 90 seconds in all.")
+@click.option("--quick", is_flag=True, help="Smaller stores and shorter rounds.")
 @click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to FILE as JSON.")
 @click.option("--strict", is_flag=True, help=f"Exit {MISSED} when a bar is missed.")
 @click.option("--list", "listing", is_flag=True, help="Name the benchmarks and end.")
@@ -55,7 +55,9 @@ def main(
     """Measure Stoker beside what the machine allows. NAME: only benchmarks whose name contains it."""
     benchmarks = chosen(everything(), engines, names)
     if not benchmarks:
-        raise click.UsageError("no benchmark has such a name; --list names them all")
+        raise click.UsageError(
+            "no benchmark of these groups has such a name; --list names them, with --engine redis those on Redis"
+        )
     if listing:
         click.echo("\n".join(benchmark.name for benchmark in benchmarks))
         return

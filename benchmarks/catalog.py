@@ -75,7 +75,7 @@ def everything() -> list[Benchmark]:
 def chosen(benchmarks: Sequence[Benchmark], engines: Sequence[str], names: Sequence[str]) -> list[Benchmark]:
     """Those of the groups asked for (none: all but servers) whose name contains one of the words asked for (none: all).
 
-    A word that begins with a server's name asks for its group as well.
+    A word with a server's name in it, as `redis.drain` or `scale.redis`, asks for its group as well.
     """
     return [
         benchmark
@@ -89,4 +89,4 @@ def _of_groups(benchmark: Benchmark, engines: Sequence[str], names: Sequence[str
     groups = set(benchmark.groups)
     if engines:
         return bool(groups & set(engines))
-    return not groups & SERVERS or any(name.startswith(tuple(groups)) for name in names)
+    return not groups & SERVERS or any((groups & SERVERS).intersection(name.split(".")) for name in names)

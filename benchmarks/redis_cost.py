@@ -6,24 +6,28 @@ import asyncio
 from collections.abc import Awaitable, Iterator
 from typing import Any, TypeVar
 
+import msgspec
 import redis.asyncio as redis
 
 from benchmarks import doors
-from benchmarks.app import QUEUE
+from benchmarks.app import QUEUE, make_app
 from benchmarks.catalog import Benchmark
 from benchmarks.grounds import Place, fill
 from benchmarks.rows import Row, absolute, at_most
 from benchmarks.session import Session
 from benchmarks.stats import percentile
-from stoker.model.job import Claim, Demand
+from stoker.model.job import Claim, Demand, Options
 from stoker.model.lifecycle import conclude
+from stoker.model.limit import Slot
 from stoker.model.outcome import Lost
 from stoker.model.time import HOUR
 from stoker.registry import mint
+from stoker.worker import Worker
 
 T = TypeVar("T")
 
 BATCH = 100
+SLICE = 1_000
 HELD = 16_000
 """Jobs of the worker that falls silent."""
 
@@ -72,21 +76,61 @@ def server(session: Session) -> Iterator[Row]:
     yield absolute("redis.server", "µs server/job", scripts, at_most(12.0), note)
 
 
-async def _memory(place: Place, jobs: int) -> float:
-    await fill(place, 1_000)
-    before = (await _asked(place.server, "INFO", "memory"))["used_memory"]
+async def _drained(place: Place, *, timeline: bool) -> None:
+    async with make_app(place.engine(), timeline=timeline) as app:
+        await Worker(app, drain=True).serve()
+
+
+async def _keyed(place: Place, jobs: int) -> None:
+    """Store jobs of which each has a limit key of its own."""
+    engine = place.engine()
+    async with make_app(engine):
+        for start in range(0, jobs, SLICE):
+            ids = [mint() for _ in range(SLICE)]
+            limits = [Options(limit=Slot("bench", f"key {start + n}", 1, "running", None)) for n in range(SLICE)]
+            await engine.jobs.insert(
+                [
+                    msgspec.structs.replace(one, options=more)
+                    for one, more in zip(doors.drafts(ids), limits, strict=True)
+                ]
+            )
+
+
+async def _memory(place: Place, jobs: int) -> dict[str, float]:
+    """Bytes of a job that waits, of one that is done, of its events, and of a limit key with a job that waits."""
+
+    async def used() -> int:
+        return int((await _asked(place.server, "INFO", "memory"))["used_memory"])
+
+    await fill(place, SLICE)
+    await _drained(place, timeline=True)  # the first jobs bring scripts and counters along
+    empty = await used()
     await fill(place, jobs)
-    after = (await _asked(place.server, "INFO", "memory"))["used_memory"]
-    return float(after - before) / jobs
+    waiting = await used()
+    await _drained(place, timeline=False)
+    done = await used()
+    for _ in range(0, jobs, SLICE):  # few at a time: a fast drain drops events
+        await fill(place, SLICE)
+        await _drained(place, timeline=True)
+    told = await used()
+    await _keyed(place, jobs)
+    keyed = await used()
+    found = {"job": waiting - empty, "done": done - empty, "events": told - done - (done - empty)}
+    found["key"] = keyed - told - found["job"]
+    return {name: size / jobs for name, size in found.items()}
 
 
 def memory(session: Session) -> Iterator[Row]:
-    """What a queued job of 110 bytes of payload takes."""
+    """What a job of 110 bytes of payload takes while it waits and when it is done, and its events and limit key."""
     ground, jobs = session.ground("redis"), session.sized(20_000, 200_000)
     place = ground.place()
-    size = asyncio.run(_memory(place, jobs))
+    sizes = asyncio.run(_memory(place, jobs))
     ground.drop(place)
-    yield absolute("redis.memory", "B/queued job", size, at_most(500.0), f"over {jobs:,} jobs")
+    note = f"over {jobs:,} jobs"
+    yield absolute("redis.memory", "B/queued job", sizes["job"], at_most(500.0), note)
+    yield Row("redis.memory.done", "B/done job", sizes["done"], note=note)
+    yield Row("redis.memory.events", "B/done job", sizes["events"], note=f"its events, {note}")
+    yield Row("redis.memory.key", "B/limit key", sizes["key"], note=f"beside its job, {note}")
 
 
 async def _scripts(place: Place, held: int, at_once: int) -> dict[str, list[float]]:

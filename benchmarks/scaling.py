@@ -189,14 +189,16 @@ def os_cores(rows: Rows) -> int:
 
 def checked(rows: Rows) -> str:
     """The simulation beside what was seen on one machine."""
-    lines = []
+    lines, shares = [], []
     for workers in sizes_of(rows, "processes"):
         cells = []
         for engine in ("postgres", "redis"):
             measured, said = seen(rows, engine, workers)
             cells += [f"{measured:,.0f}", f"{said:,.0f}"]
+            shares.append(measured / said)
         lines.append([f"{workers}", *cells])
-    return table(["Processes", "Postgres: measured", "simulated", "Redis: measured", "simulated"], lines)
+    heads = ["Processes", "Postgres: measured", "simulated", "Redis: measured", "simulated"]
+    return table(heads, lines) + f"\nWhat was measured is {min(shares):.0%} to {max(shares):.0%} of what it says.\n"
 
 
 def limit(found: Outcome, cores: int) -> str:

@@ -144,7 +144,7 @@ def test_the_command_measures_a_row_and_writes_it(tmp_path: Path, monkeypatch: p
 def test_an_unknown_name_is_refused() -> None:
     result = CliRunner().invoke(main, ["no-such-row"])
     assert result.exit_code == 2
-    assert "no benchmark has such a name" in result.output
+    assert "no benchmark of these groups has such a name" in result.output
 
 
 # --- the limit --------------------------------------------------------------------------------------------------

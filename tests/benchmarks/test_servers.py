@@ -54,9 +54,11 @@ def test_servers_are_started_only_on_request() -> None:
 
     local, server = Benchmark("drain.full", ("sqlite",), nothing), Benchmark("redis.drain", ("redis",), nothing)
     every = [local, server]
+    scale = Benchmark("scale.redis.queues", ("redis",), nothing)
     assert catalog.chosen(every, [], []) == [local]
     assert catalog.chosen(every, [], ["drain"]) == [local]
     assert catalog.chosen(every, [], ["redis.drain"]) == [server]
+    assert catalog.chosen([*every, scale], [], ["scale.redis"]) == [scale]
     assert catalog.chosen(every, ["redis"], []) == [server]
     assert catalog.chosen(every, ["redis", "sqlite"], ["drain"]) == every
 
