@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from benchmarks.children import ROOT
 from benchmarks.peers import chart
+from benchmarks.peers.peer import Peer
 from benchmarks.peers.records import Figure, Records
 from benchmarks.peers.systems import everything
 
@@ -41,10 +42,11 @@ def better(row: str, one: float, other: float) -> bool:
 
 def text(figure: float) -> str:
     """Three digits: more would pretend."""
-    if figure >= 100:
-        digits = len(str(int(figure))) - 3
+    size = abs(figure)
+    if size >= 100:
+        digits = len(str(int(size))) - 3
         return f"{round(figure, -digits):,.0f}"
-    return f"{figure:.1f}" if figure >= 10 else f"{figure:.2f}"
+    return f"{figure:.1f}" if size >= 10 else f"{figure:.2f}"
 
 
 def cell(figure: Figure | None) -> str:
@@ -185,7 +187,8 @@ def steps(records: Records) -> str:
         for key, entry in sorted(records.systems.items())
         if records.figure(key, "steps") is not None
     ]
-    return table(["", "steps/s, 1 process", "resumes after its answer, ms"], rows)
+    wanted = (peer for peer in everything() if peer.stepped)
+    return table(["", "steps/s, 1 process", "resumes after its answer, ms"], rows) + gaps(records, "steps", wanted)
 
 
 def history(records: Records) -> str:
@@ -196,7 +199,17 @@ def history(records: Records) -> str:
         if none and million:
             share = f"{million.middle / none.middle:.0%}"
             rows.append([f"{entry['name']} on {STORES[entry['store']]}", cell(none), cell(million), share])
-    return table(["", "beside none, jobs/s", "beside a million, jobs/s", "share"], rows)
+    wanted = (peer for peer in everything() if peer.keeps)
+    heads = ["", "beside none, jobs/s", "beside a million, jobs/s", "share"]
+    return table(heads, rows) + gaps(records, "history.million", wanted)
+
+
+def gaps(records: Records, row: str, wanted: Iterable[Peer]) -> str:
+    """A sentence that names the systems without this row; empty if all have it or were left out."""
+    left_out = records.data["left_out"]
+    missing = [peer for peer in wanted if records.figure(peer.key, row) is None and peer.key not in left_out]
+    names = ", ".join(sorted(f"{peer.name} on {STORES[peer.store]}" for peer in missing))
+    return f"\n\nNot measured yet: {names}." if names else ""
 
 
 PARTS: dict[str, Callable[[], str]] = {

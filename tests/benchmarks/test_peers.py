@@ -83,6 +83,8 @@ def test_rows_in_which_stoker_loses_are_listed(records: Records) -> None:
     assert "no row" in report.behind(records, "sqlite")
     assert "Not measured yet" in report.figures(records, "sqlite", report.SPEED)
     assert "rq.redis" in report.unmeasured(records)
+    assert "Not measured yet: DBOS on Postgres, DBOS on SQLite, Stoker on" in report.steps(records)
+    assert "Not measured yet: " in report.history(records)
 
 
 def test_a_system_that_is_left_out_is_named(records: Records) -> None:
@@ -142,6 +144,11 @@ def test_systems_are_described_without_being_installed() -> None:
         [sys.executable, "-I", "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert int(done.stdout) == len(everything())
+
+
+def test_the_readme_counts_the_other_systems() -> None:
+    assert len({peer.environment for peer in everything()} - {"stoker"}) == 13
+    assert "Stoker and thirteen other systems" in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_every_system_has_pinned_versions() -> None:
