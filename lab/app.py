@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from lab.ledger import Ledger
-from lab.place import LEASE, LIMITS, RATE, Place
+from lab.place import BURST, LEASE, LIMITS, RATE, Place
 from stoker import Chunk, Context, Inbox, Limit, Outbox, Rate, Stoker, Transition, current
 from stoker.errors import StepFailed
 from stoker.model.job import FINISHED
@@ -139,7 +139,7 @@ limited = [
     for kind, number in LIMITS.items()
 ]
 
-jobs.queue("rated", rate=Rate(RATE, per=1, burst=RATE))
+jobs.queue("rated", rate=Rate(RATE, per=1, burst=BURST))
 
 
 @jobs.task(queue="rated", crashes=None)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from stoker import Stoker
 from stoker.engines.sqlite import insert, leases
 from stoker.model.job import Receipt, Stored
 from tests.faults import flows
@@ -14,6 +15,7 @@ from tests.faults import flows
 BUGS: Final = {
     "forgets jobs": "lost",
     "ignores limits": "over limit",
+    "ignores rates": "over limit",
     "leaves jobs of the dead": "stuck",
     "pays apart": "doubled",
     "saves later": "doubled",
@@ -43,6 +45,14 @@ def plant(bug: str) -> None:
             return await store(self, free, *args, **more)
 
         inserter.insert = ignore
+    elif bug == "ignores rates":
+        apps: Any = Stoker
+        declare = apps.queue
+
+        def unrated(self: Any, name: str, **more: Any) -> Any:
+            return declare(self, name, **{**more, "rate": None})
+
+        apps.queue = unrated
     elif bug == "leaves jobs of the dead":
         leases_of: Any = leases.Leases
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from lab.ledger import Line, lines_of
-from lab.place import LEASE, LIMITS, RATE, Place
+from lab.place import BURST, LEASE, LIMITS, RATE, Place
 from stoker import Stoker
 from stoker.engines.base import Engine
 from stoker.model import ids
@@ -240,7 +240,7 @@ async def examined(place: Place, left: dict[str, int]) -> Verdict:
     judge_unique(evidence)
     judge_results(verdict, stored)
     judge_limits(evidence, stored)
-    judge_rate(verdict, stored)
+    judge_rate(evidence)
     judge_chains(evidence, stored)
     judge_groups(evidence, stored)
     judge_schedule(verdict, stored)
@@ -362,15 +362,18 @@ def crowded(runs: list[Run], most: int) -> list[int]:
     return found
 
 
-def judge_rate(verdict: Verdict, stored: dict[str, Job]) -> None:
-    """The starts that the store noted fit into the bucket of tokens; one more is allowed for rounding."""
-    tokens, before = float(RATE), 0
-    for at in sorted(job.started_at for job in of_kind(stored, "rated") if job.started_at is not None):
-        tokens = min(RATE, tokens + RATE * (at - before) / 1e6) - 1
+def judge_rate(evidence: Evidence) -> None:
+    """The starts fit into the bucket, those of killed workers included; one more is allowed for rounding.
+
+    The token of a claim is the time of the store at which it was made.
+    """
+    left, before = float(BURST), 0
+    for at in sorted(run.token for run in evidence.runs if run.kind == "rated"):
+        left = min(BURST, left + RATE * (at - before) / 1e6) - 1
         before = at
-        verdict.work["rated starts"] += 1
-        if tokens < -1:
-            verdict.complain("over limit", f"rated: {-tokens:.1f} tokens too many at {at}")
+        evidence.verdict.work["rated starts"] += 1
+        if left < -1:
+            evidence.verdict.complain("over limit", f"rated: {-left:.1f} starts too many at {at}")
 
 
 def judge_chains(evidence: Evidence, stored: dict[str, Job]) -> None:

@@ -19,8 +19,8 @@ LEASE: Final = 3.0
 BACKLOG: Final = 50
 """Jobs that may wait before producers pause: behind many, the time until a job runs again tells only of the queue."""
 
-RATE: Final = 20
-"""Starts a second of the queue `rated`, and its burst."""
+RATE, BURST = 10, 5
+"""Starts a second of the queue `rated`, and how many at once: fewer than come at once."""
 
 LIMITS: Final = {"limited_1": 1, "limited_2": 2, "limited_3": 3}
 """Kinds with a limit by key."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import psycopg
 
-from lab.place import KEYS, Place
+from lab.place import BURST, KEYS, RATE, Place
 from stoker import PREVIOUS, Draft, Unique, chain
 from stoker.errors import EngineError
 
@@ -132,7 +132,7 @@ async def put_limited(by: Producer) -> None:
 
 
 async def put_rated(by: Producer) -> None:
-    drafts = [by.app.rated.draft(by.number()) for _ in range(by.chance.choice((1, 4)))]
+    drafts = [by.app.rated.draft(by.number()) for _ in range(by.chance.choice((1, 2 * BURST)))]
     await by.put("rates", drafts, lambda: by.jobs.enqueue_many(drafts))
 
 
@@ -243,7 +243,7 @@ WORKLOADS: Final = (
     Workload("unique", "jobs with one of five keys: at most one of a key runs", 2, put_unique),
     Workload("memory", "a handler's own process asks for more memory than it may have", 1, put_hungry),
     Workload("limits", "at most 1, 2 or 3 jobs of a key at once", 4, put_limited),
-    Workload("rates", "a queue that starts at most 20 jobs a second", 3, put_rated),
+    Workload("rates", f"a queue that starts at most {RATE} jobs a second and {BURST} at once", 2, put_rated),
     Workload("chains", "three jobs, each with the result of the one before", 4, put_chain),
     Workload("groups", "up to 30 jobs, and one that follows when all are done", 3, put_group),
     Workload("chunks", "jobs that one call handles by the dozen", 2, put_pieces),

@@ -178,9 +178,14 @@ def test_the_run_of_a_killed_process_ends_with_it(book: Book) -> None:
 
 @pytest.mark.spec("LAB-01")
 def test_more_starts_than_the_rate_allows_are_over_limit(book: Book) -> None:
-    for n in range(60):
-        book.job("rated", started_at=1_000_000_000 + 20_000 * n)  # fifty a second
-    judge_rate(book.verdict, book.stored)
+    def at_pace(microseconds: int) -> Evidence:
+        return Evidence(
+            [Line(n, "w", "start", ["rated", [f"{n}"], [n * microseconds]]) for n in range(60)], book.verdict
+        )
+
+    judge_rate(at_pace(50_000))
+    assert not book.wrong
+    judge_rate(at_pace(20_000))  # fifty a second
     assert set(book.wrong) == {"over limit"}
 
 
