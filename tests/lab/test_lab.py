@@ -38,7 +38,7 @@ from lab.judge import (
     quantile,
 )
 from lab.ledger import Ledger, Line, lines_of
-from lab.place import LEASE
+from lab.place import LEASE, RATE
 from lab.stores import ENGINES
 from lab.workloads import WORKLOADS
 from stoker.model import ids
@@ -183,9 +183,9 @@ def test_more_starts_than_the_rate_allows_are_over_limit(book: Book) -> None:
             [Line(n, "w", "start", ["rated", [f"{n}"], [n * microseconds]]) for n in range(60)], book.verdict
         )
 
-    judge_rate(at_pace(50_000))
+    judge_rate(at_pace(1_000_000 // RATE))
     assert not book.wrong
-    judge_rate(at_pace(20_000))  # fifty a second
+    judge_rate(at_pace(500_000 // RATE))
     assert set(book.wrong) == {"over limit"}
 
 
@@ -369,6 +369,18 @@ def test_an_impossible_storm_is_refused_before_it_begins(options: list[str], say
     found = CliRunner().invoke(main, options)
     assert found.exit_code == 2
     assert says in found.output
+
+
+@pytest.mark.spec("LAB-09")
+def test_every_bug_that_was_found_names_commits_of_this_history() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("no history here")
+    page = (ROOT / "docs" / "explanation" / "reliability.md").read_text("utf-8")
+    rows = [row for row in page.partition("## Every correctness bug")[2].splitlines() if row.startswith("| ")][1:]
+    named = [commit for row in rows for commit in row.split("|")[-2].strip().split(", ")]
+    assert len(named) >= len(rows)
+    for commit in named:
+        subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=ROOT, check=True)
 
 
 # --- storms -------------------------------------------------------------------------------------------------------
