@@ -190,6 +190,10 @@ class Tracing(Protocol):
         """The follow-ups of a run, marked as its own."""
         ...
 
+    def step(self, context: Any, row: str) -> AbstractContextManager[None]:
+        """Surround the function of a step."""
+        ...
+
     def carrier(self) -> dict[str, str]:
         """What the process of a handler needs to go on with the trace."""
         ...

@@ -27,7 +27,6 @@ import psycopg
 
 from stoker.app import Stoker
 from stoker.context import current
-from stoker.durable import run as durable_run
 from stoker.durable import suspension
 from stoker.durable.run import DurableRun
 from stoker.durable.step_participant import StepParticipant
@@ -426,7 +425,7 @@ async def _paid_apart(self: Any, row: str, fn: Any, args: tuple[Any, ...], tries
     part: Any = StepParticipant(self._context, row)
     part.end = _unsaved
     async with self._block(part, tries) as handle:
-        step = done(row, await durable_run._run(row, fn, (handle, *args), tries.timeout))
+        step = done(row, await self._run(row, fn, (handle, *args), tries.timeout))
     await asyncio.sleep(0.05)
     await self._rows.save(step)
     return step

@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry import baggage, context
@@ -20,6 +22,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from stoker.app import Stoker
 from stoker.context import JobLogFilter, current
+from stoker.errors import StepFailed
 from stoker.model.chunk import Chunk
 from stoker.model.job import LARGEST_METADATA, Status, chain
 from stoker.model.outcome import Snooze
@@ -104,6 +107,56 @@ async def test_a_suspension_is_no_error(traced: Stoker, spans: Spans, plain: boo
     first, last = spans.named("process flow")
     assert [span.status.status_code for span in (first, last)] == [StatusCode.UNSET, StatusCode.UNSET]
     assert (first.attributes or {})["stoker.outcome"] == "suspended"
+
+
+@pytest.mark.spec("TRACE-12")
+@pytest.mark.parametrize("plain", [True, False])
+async def test_a_step_that_runs_is_a_span_inside_its_run(traced: Stoker, spans: Spans, plain: bool) -> None:
+    def declined() -> None:
+        raise ValueError("declined")
+
+    def later() -> None:
+        raise Snooze(0)
+
+    def asks() -> list[tuple[str, Any, str | None]]:
+        return [("quote", int, None), ("quote", int, "a"), ("charge", declined, None)]
+
+    if plain:
+
+        @traced.task(name="flow")
+        def in_thread() -> None:
+            run = current()
+            for name, fn, key in asks():
+                with suppress(StepFailed):
+                    run.step_sync(name, fn, key=key)
+            if run.claim.fresh:
+                run.step_sync("later", later)
+
+    else:
+
+        @traced.task(name="flow")
+        async def asynchronous() -> None:
+            run = current()
+            for name, fn, key in asks():
+                with suppress(StepFailed):
+                    await run.step(name, fn, key=key)
+            if run.claim.fresh:
+                await run.step("later", later)
+
+    await traced.tasks["flow"].enqueue()
+    await drain(traced)
+    first, _ = spans.named("process flow")
+    for name, rows, outcomes in (
+        ("quote", ["quote", "quote:a"], ["done", "done"]),
+        ("charge", ["charge"], ["failed"]),
+        ("later", ["later"], ["snoozed"]),
+    ):
+        found = spans.named(f"step {name}")
+        assert [(one.attributes or {})["stoker.step"] for one in found] == rows, "a stored step has none"
+        assert [(one.attributes or {})["stoker.outcome"] for one in found] == outcomes
+        assert {parent_of(one) for one in found} == {id_of(first)}
+    assert spans.the("step charge").status.status_code is StatusCode.ERROR
+    assert spans.the("step later").status.status_code is StatusCode.UNSET
 
 
 @pytest.mark.spec("TRACE-01", "TRACE-02")

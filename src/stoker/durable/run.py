@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from random import random
@@ -176,10 +177,10 @@ class DurableRun:
                     self._on_worker_loop(self._rows.save_rest())
                     part = StepParticipant(self._context, row)
                     with self._block(part, tries) as handle:
-                        part.step = done(row, _run_here(row, fn, (handle, *args)))
+                        part.step = done(row, self._run_here(row, fn, (handle, *args)))
                     self._rows.by_name[row] = found = part.step
                     continue
-                found = done(row, _run_here(row, fn, args))
+                found = done(row, self._run_here(row, fn, args))
             except (Exit, LostClaim):
                 raise
             except Exception as error:
@@ -295,7 +296,7 @@ class DurableRun:
             try:
                 if tries.tx:
                     return await self._in_transaction(row, fn, args, tries)
-                step = done(row, await _run(row, fn, args, tries.timeout))
+                step = done(row, await self._run(row, fn, args, tries.timeout))
             except (Exit, LostClaim):
                 raise
             except Exception as error:
@@ -310,7 +311,7 @@ class DurableRun:
         await self._rows.save_rest()
         part = StepParticipant(self._context, row)
         async with self._block(part, tries) as handle:
-            part.step = done(row, await _run(row, fn, (handle, *args), tries.timeout))
+            part.step = done(row, await self._run(row, fn, (handle, *args), tries.timeout))
         self._rows.by_name[row] = part.step
         return part.step
 
@@ -335,6 +336,28 @@ class DurableRun:
         else:
             self._rows.failures[row] = step
         raise failed_step(step) from error
+
+    @contextmanager
+    def _inside(self, row: str) -> Iterator[None]:
+        """Around the function of a step."""
+        context = self._context
+        tracing = context.runtime.app.tracing
+        token = _stepping.set(row)
+        try:
+            with nullcontext() if tracing is None else tracing.step(context, row):
+                yield
+        finally:
+            _stepping.reset(token)
+
+    async def _run(self, row: str, fn: Callable[..., Any], args: tuple[Any, ...], timeout: float | None) -> Any:
+        with self._inside(row):
+            async with asyncio.timeout(timeout):
+                value = fn(*args)
+                return await value if inspect.isawaitable(value) else value
+
+    def _run_here(self, row: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        with self._inside(row):
+            return fn(*args)
 
     # --- sleeps and waits ---------------------------------------------------------------------------------------
 
@@ -458,27 +481,6 @@ class DurableRun:
             attempt=seen.attempts,
         )
         return Step(row, StepState.FAILED, failure)
-
-
-# --- functions of steps -----------------------------------------------------------------------------------------
-
-
-async def _run(row: str, fn: Callable[..., Any], args: tuple[Any, ...], timeout: float | None) -> Any:
-    token = _stepping.set(row)
-    try:
-        async with asyncio.timeout(timeout):
-            value = fn(*args)
-            return await value if inspect.isawaitable(value) else value
-    finally:
-        _stepping.reset(token)
-
-
-def _run_here(row: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    token = _stepping.set(row)
-    try:
-        return fn(*args)
-    finally:
-        _stepping.reset(token)
 
 
 def _check_called(draft: Draft) -> None:

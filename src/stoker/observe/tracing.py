@@ -2,11 +2,13 @@
 
 `trace(jobs)` switches it on. A producer span `send {queue}` surrounds the write; its `traceparent` travels in the job's
 metadata, and the consumer span `process {kind}` of each run links to it. A later attempt links to the first run too.
+The function of a step has a span `step {name}` inside that of its run.
 Only the api is used (the extra `otel`): without an SDK in the process nothing is recorded and nothing is stored.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -38,6 +40,9 @@ FIRST_RUN = f"{NOTED}{TRACE}"
 
 OUTCOME = "stoker.outcome"
 """Attribute of every span: what became of the write, or of the run."""
+
+_BASE = re.compile("[#:]")
+"""Where the number or key of a step's row begins."""
 
 _W3C = TraceContextTextMapPropagator()
 _BAGGAGE = W3CBaggagePropagator()
@@ -177,6 +182,25 @@ class Tracing:
             return value
         finally:
             span.end()
+
+    @contextmanager
+    def step(self, context: Context, row: str) -> Iterator[None]:
+        """Surround the function of a step with a span inside that of its run; a stored step has none.
+
+        The span has the name that the handler gave, without a number or key.
+        """
+        with self._tracer.start_as_current_span(
+            f"step {_BASE.split(row, 1)[0]}",
+            attributes={"stoker.step": row},
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield
+            except BaseException as error:
+                _judge(span, error, context)
+                raise
+            span.set_attribute(OUTCOME, "done")
 
     def _received(self, metadata: Mapping[str, str] | None) -> Surroundings:
         """The caller's trace if it is to go on, else a new one; with the baggage that came along."""
