@@ -186,6 +186,30 @@ async def test_an_idle_worker_resumes_a_sleep_in_time(jobs: Stoker) -> None:
         assert await (await flow.enqueue()).result(PATIENCE) == "slept"
 
 
+@pytest.mark.spec("DURABLE-03", "DURABLE-05")
+async def test_no_time_passes_on_a_clock_that_stands_still(timed_jobs: Stoker, clock: VirtualClock) -> None:
+    """However short a sleep or a time limit is: elsewhere the run would keep its slot for it."""
+    jobs = timed_jobs
+
+    @jobs.task
+    async def flow() -> str:
+        run = current()
+        await run.sleep(0.02)
+        try:
+            await run.wait("go", timeout=0.02)
+        except TimeoutError:
+            return "late"
+        return "in time"
+
+    job = await flow.enqueue()
+    for state in ({"sleep": "waiting"}, {"sleep": "done", "go": "waiting"}):
+        await drain(jobs)
+        assert {step.name: step.state for step in await job.steps()} == state
+        clock.advance(0.02)
+    await drain(jobs)
+    assert await job.result() == "late"
+
+
 @pytest.mark.spec("DURABLE-12", "DURABLE-15")
 async def test_a_suspension_that_meets_a_cancel_is_a_cancel(timed_jobs: Stoker) -> None:
     jobs = timed_jobs

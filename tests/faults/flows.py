@@ -86,9 +86,14 @@ class Site(NamedTuple):
         return sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=60)
 
     def rows(self, text: str) -> list[tuple[Any, ...]]:
-        with closing(self.connect()) as raw, raw:
-            cursor = raw.execute(text)
-            return cursor.fetchall() if cursor.description else []
+        """What a statement returns, as soon as the server is there."""
+        while True:
+            try:
+                with closing(self.connect()) as raw, raw:
+                    cursor = raw.execute(text)
+                    return cursor.fetchall() if cursor.description else []
+            except psycopg.OperationalError:  # between two crashes
+                time.sleep(0.05)
 
 
 class Ledger:

@@ -165,7 +165,7 @@ def test_a_storm_of_kills_and_server_crashes_loses_no_step(
         def crash() -> None:
             nonlocal crashes
             while crashes < CRASHES and not ended.wait(1.0):
-                if ledger.exists():  # the storm has begun
+                if ledger.exists() and ledger.stat().st_size:  # the storm has begun
                     server.end(signal.SIGQUIT if kind == "postgres" else signal.SIGKILL)
                     server.start()
                     crashes += 1

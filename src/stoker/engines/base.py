@@ -704,6 +704,9 @@ class Engine(Protocol):
     call_times: CallTimes
     """The durations of this engine's store calls, also of those that raised, until they are drained or observed."""
 
+    clock: Clock | None
+    """The clock that it was given instead of the store's own, as tests do; time passes only when that says so."""
+
     history: int | None
     """Most finished jobs that stay after an `expire`, whatever its argument; None: any number. An option sets it."""
 

@@ -110,6 +110,7 @@ class MemoryEngine:
         self._when_full = when_full
         self._access = access = Access(store)
         self.call_times = access.call_times
+        self.clock = store.given_clock
         finder = Finder(access)
         self.jobs: base.Jobs = Jobs(access, when_full, finder)
         self.operator: base.Operator = Operator(access, finder)

@@ -63,6 +63,7 @@ class Store:
         self.capacity = capacity
         self.history = history
         self.keep_done = KEEP_DONE
+        self.given_clock = clock
         self.clock = SteadyClock(clock)
         self.jobs: dict[JobId, Record] = {}
         self.waiting: dict[str, ReadyQueue] = {}

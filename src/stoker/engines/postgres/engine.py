@@ -139,6 +139,7 @@ class PostgresEngine:
         self._options = options
         self._store = store = Store(options)
         self.call_times = store.call_times
+        self.clock = options.clock
         claimer = Claimer(store)
         store.group_closer.inserted = claimer.inserted
         self._transactions = transactions = Transactions(store, claimer)

@@ -151,6 +151,7 @@ class RedisEngine:
         self._store = store = Store(options)
         store.history = history
         self.call_times = store.call_times
+        self.clock = options.clock
         self._write_counter = WriteCounter(store)
         self._server_checks = ServerChecks(store.connection, self._write_counter)
         self._inserter = Inserter(store, self._server_checks)

@@ -140,6 +140,7 @@ class SqliteEngine:
         self._store = store = Store(self.path, Options(clock, durability, journal, busy_timeout))
         store.history = history_of(history)
         self.call_times = store.call_times
+        self.clock = clock
         claimer = Claimer(store)
         settler = Settler(store, claimer.claim)
         self.jobs: base.Jobs = Jobs(store, claimer, settler)
