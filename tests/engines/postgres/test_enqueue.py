@@ -14,7 +14,7 @@ import pytest
 from stoker.codec.json_check import DEPTH_LIMIT, DIGITS_LIMIT
 from stoker.codec.signature import Raw, encode_payload
 from stoker.engines.postgres import PostgresEngine
-from stoker.engines.sql.migrations import load
+from stoker.engines.postgres.statements import MIGRATIONS
 from stoker.model import ids
 from stoker.model.errors import InvalidInput
 from stoker.model.ids import Mint, minted_at
@@ -216,7 +216,7 @@ async def test_a_trigger_can_enqueue(engine: PostgresEngine, enqueue: Any, postg
 @pytest.mark.spec("PGSQL-03")
 def test_the_function_repeats_the_rules_word_for_word() -> None:
     """SQL cannot import the model: a rule that changes must change here too."""
-    text = "\n".join(migration.text for migration in load("stoker.engines.postgres"))
+    text = "\n".join(migration.text for migration in MIGRATIONS)
     function = text[text.rindex("FUNCTION stoker.json_fault(") :]
     plain = Draft(job_id=mint(), kind="k", queue="q", payload=b"{}")
     everywhere = TRAITS.index(("global", "existing", "active"))

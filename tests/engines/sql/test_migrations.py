@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -230,29 +229,21 @@ def test_people_can_run_the_script_themselves(tmp_path: Path) -> None:
     assert steps(SECOND)[0] == "ALTER TABLE a ADD COLUMN y"
 
 
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> str:
-    name = f"made_{tmp_path.name}"
-    folder = tmp_path / name / "migrations"
-    folder.mkdir(parents=True)
-    (folder.parent / "__init__.py").touch()
+def made(folder: Path, **files: str) -> Path:
     for file, text in files.items():
         (folder / f"{file.removeprefix('m')}.sql").write_text(text)
     (folder / "README.md").touch()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    return name
+    return folder
 
 
-def test_files_are_read_in_the_order_of_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = made(tmp_path, monkeypatch, m0002_b="SELECT 2", m0001_a="SELECT 1")
-    assert [str(one) for one in load(package)] == ["0001_a", "0002_b"]
+def test_files_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    folder = made(tmp_path, m0002_b="SELECT 2", m0001_a="SELECT 1")
+    assert [str(one) for one in load(folder)] == ["0001_a", "0002_b"]
 
 
 @pytest.mark.parametrize(
     "files", [{"m0001_a": "", "m0003_c": ""}, {"m0001_a": "", "m0001_b": ""}, {"m1_a": ""}, {"m0000_a": ""}]
 )
-def test_files_out_of_order_are_a_mistake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]
-) -> None:
+def test_files_out_of_order_are_a_mistake(tmp_path: Path, files: dict[str, str]) -> None:
     with pytest.raises(ValueError):
-        load(made(tmp_path, monkeypatch, **files))
+        load(made(tmp_path, **files))

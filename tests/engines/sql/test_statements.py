@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import sys
+import re
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,10 @@ from stoker.engines.sql.statements import Statements, statement
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    name = f"made_{tmp_path.name}"
-    folder = tmp_path / name
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "engine"
     for part in (folder, folder / "deeper", folder / "migrations"):
-        part.mkdir(parents=True)
-        (part / "__init__.py").touch()
+        part.mkdir()
     (folder / "claim.sql").write_text(
         "-- What a claim asks.\n\n-- name: take\n-- Takes what is due.\n-- Second line.\n\n"
         "SELECT 1 -- inside\nFROM t;\n\n"
@@ -25,14 +23,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (folder / "deeper" / "notify.sql").write_text("-- name: now\n/* why\n it is */ SELECT ';--'")
     (folder / "migrations" / "0001_schema.sql").write_text("CREATE TABLE t (a)")
     (folder / "notes.txt").write_text("not a statement")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    return name
+    return folder
 
 
 @pytest.mark.spec("SQLITE-62")
-def test_statements_by_name(package: str) -> None:
-    assert Statements(package) == {
+def test_statements_by_name(folder: Path) -> None:
+    assert Statements(folder) == {
         "take": "SELECT 1 -- inside\nFROM t",
         "drop": "DELETE FROM t",
         "now": "SELECT ';--'",
@@ -40,27 +36,27 @@ def test_statements_by_name(package: str) -> None:
 
 
 @pytest.mark.spec("SQLITE-62")
-def test_a_missing_one_is_named_beside_those_there_are(package: str) -> None:
-    with pytest.raises(KeyError, match=f"'settle' in {package} .*drop, now, take"):
-        Statements(package)["settle"]
+def test_a_missing_one_is_named_beside_those_there_are(folder: Path) -> None:
+    with pytest.raises(KeyError, match=f"'settle' in {re.escape(str(folder))} .*drop, now, take"):
+        Statements(folder)["settle"]
 
 
 @pytest.mark.spec("SQLITE-62")
 @pytest.mark.parametrize("file", ["claim.sql", "settle.sql"])
-def test_a_name_that_is_there_twice_is_refused(package: str, tmp_path: Path, file: str) -> None:
-    with (tmp_path / package / file).open("a") as stream:
+def test_a_name_that_is_there_twice_is_refused(folder: Path, file: str) -> None:
+    with (folder / file).open("a") as stream:
         stream.write("-- name: drop\nDELETE FROM u\n")
     with pytest.raises(ValueError, match="'drop'"):
-        Statements(package)
+        Statements(folder)
 
 
 @pytest.mark.parametrize(
     "text", ["-- name: void\n-- nothing but words\n", "SELECT 1\n-- name: void\nSELECT 2\n", "SELECT 1\n"]
 )
-def test_a_text_without_a_name_and_a_name_without_a_text_are_mistakes(package: str, tmp_path: Path, text: str) -> None:
-    (tmp_path / package / "empty.sql").write_text(text)
+def test_a_text_without_a_name_and_a_name_without_a_text_are_mistakes(folder: Path, text: str) -> None:
+    (folder / "empty.sql").write_text(text)
     with pytest.raises(ValueError, match=r"empty\.sql"):
-        Statements(package)
+        Statements(folder)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+from pathlib import Path
 
 from stoker.engines.postgres.columns import GENERATED
 from stoker.engines.sql import migrations
@@ -17,7 +18,7 @@ from stoker.model.errors import InvalidOption
 from stoker.model.job import FIRST
 
 DEFAULT_SCHEMA = "stoker"
-STATEMENTS = Statements("stoker.engines.postgres")
+STATEMENTS = Statements(Path(__file__).parent)
 STATEMENTS.update(GENERATED)
 STATEMENTS["claim_rated"] = STATEMENTS["claim"].replace("q.rate_n IS NOT NULL AS rated", "false AS rated")
 """Takes from a queue with a rate; the caller holds the queue's row and has counted its tokens."""
@@ -113,7 +114,7 @@ STATEMENTS["settle_slots"] = (
 )
 """The same where some hold slots of subqueues, $16, which they give back."""
 
-MIGRATIONS = migrations.load("stoker.engines.postgres")
+MIGRATIONS = migrations.load(Path(__file__).with_name("migrations"))
 
 _CHANGED = re.compile(r"\A(?:INSERT INTO|UPDATE|DELETE FROM) stoker\.(\w+)")
 _VALUE = re.compile(r"\$(\d+)")

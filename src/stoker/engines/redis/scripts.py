@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from importlib.resources import files
+from pathlib import Path
 
 from stoker.engines.redis.keys import stride
 from stoker.engines.redis.record_format import OFFSET, STATE, STATE_FORMAT, STEP_HEAD
@@ -84,7 +84,7 @@ def script(name: str, *, with_subqueues: bool = False) -> Script:
 
 
 def _read(name: str) -> str:
-    text = files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "lua" / f"{name}.lua").read_text(encoding="utf-8")
     for placeholder, value in _PLACEHOLDERS.items():
         text = text.replace(placeholder, value)
     return text

@@ -17,7 +17,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from stoker.model.errors import SchemaMismatch
@@ -63,17 +63,17 @@ class Migration:
         return f"{self.number:04d}_{self.name}"
 
 
-def load(package: str, folder: str = "migrations") -> tuple[Migration, ...]:
-    """The migrations of a package in order. A gap or a number given twice raises ValueError."""
+def load(folder: Path) -> tuple[Migration, ...]:
+    """The migrations of a folder in order. A gap or a number given twice raises ValueError."""
     found = []
-    for file in files(package).joinpath(folder).iterdir():
+    for file in folder.iterdir():
         if match := FILE.fullmatch(file.name):
             found.append(Migration(int(match[1]), match[2], file.read_text(encoding="utf-8")))
         elif file.name.endswith(".sql"):
-            raise ValueError(f"{package}/{folder}/{file.name} is not named NNNN_name.sql")
+            raise ValueError(f"{file} is not named NNNN_name.sql")
     found.sort(key=lambda migration: migration.number)
     if [migration.number for migration in found] != list(range(1, len(found) + 1)):
-        raise ValueError(f"migrations of {package} are not 1, 2, 3, …: {', '.join(map(str, found))}")
+        raise ValueError(f"migrations in {folder} are not 1, 2, 3, …: {', '.join(map(str, found))}")
     return tuple(found)
 
 

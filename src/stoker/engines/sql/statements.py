@@ -10,9 +10,7 @@ name is found before anything runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import NoReturn
 
 NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
@@ -20,34 +18,29 @@ HEADER = re.compile(r"(?:\s+|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOTALL)
 
 
 class Statements(dict[str, str]):
-    """The statements of a package, by name."""
+    """The statements of a folder and of those in it, except migrations, by name."""
 
-    def __init__(self, package: str) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._package = package
-        for where, text in _files(files(package), package):
-            head, *named = NAME.split(text)
-            if not named or statement(head):
-                raise ValueError(f"{where} does not begin with a line '-- name: …'")
-            for name, part in zip(named[::2], named[1::2], strict=True):
-                if name in self:
-                    raise ValueError(f"{where} has a statement {name!r}, and so has another place in {package}")
-                self[name] = statement(part)
-                if not self[name]:
-                    raise ValueError(f"{where} holds no statement under the name {name!r}")
+        self._folder = folder
+        for file in folder.rglob("*.sql"):
+            if file.parent.name != "migrations":
+                self._add(file)
+
+    def _add(self, file: Path) -> None:
+        head, *named = NAME.split(file.read_text(encoding="utf-8"))
+        if not named or statement(head):
+            raise ValueError(f"{file} does not begin with a line '-- name: …'")
+        for name, part in zip(named[::2], named[1::2], strict=True):
+            if name in self:
+                raise ValueError(f"{file} has a statement {name!r}, and so has another place in {self._folder}")
+            self[name] = statement(part)
+            if not self[name]:
+                raise ValueError(f"{file} holds no statement under the name {name!r}")
 
     def __missing__(self, name: str) -> NoReturn:
         listed = ", ".join(sorted(self)) or "none"
-        raise KeyError(f"there is no statement {name!r} in {self._package} (there are: {listed})")
-
-
-def _files(folder: Traversable, where: str) -> Iterator[tuple[str, str]]:
-    """The `.sql` files of a package and of those in it, except migrations."""
-    for entry in folder.iterdir():
-        if entry.name.endswith(".sql"):
-            yield f"{where}/{entry.name}", entry.read_text(encoding="utf-8")
-        elif "." not in entry.name and entry.name not in {"migrations", "__pycache__"} and entry.is_dir():
-            yield from _files(entry, f"{where}/{entry.name}")
+        raise KeyError(f"there is no statement {name!r} in {self._folder} (there are: {listed})")
 
 
 def statement(text: str) -> str:

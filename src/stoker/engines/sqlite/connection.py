@@ -46,8 +46,6 @@ WAL_PAGES = 1000
 WAL_KEPT = 64 << 20
 PATIENCE = 5.0
 """Seconds to wait for a process that creates, recovers or converts the file."""
-PAGE_CACHE = 8 << 10
-"""KiB of a connection. A drain fills it; more than this did not make one cheaper, also with 100,000 jobs waiting."""
 
 STEPS_BETWEEN_LOOKS = 10_000
 """Steps of SQLite's machine, about a tenth of a millisecond, after which a limited read looks at the clock."""
@@ -112,7 +110,6 @@ class Connection:
         self.journal = self._journal(journal)
         self.pragma("wal_autocheckpoint", WAL_PAGES)
         self.pragma("journal_size_limit", WAL_KEPT)
-        self.pragma("cache_size", -PAGE_CACHE)
         self.pragma("temp_store", "memory")
         self.pragma("secure_delete", "off")
         self.pragma("mmap_size", 0)

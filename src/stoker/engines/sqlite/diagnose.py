@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from pathlib import Path
 
@@ -61,6 +60,7 @@ def facts(path: str, asked: str, pragmas: dict[str, str], found: tuple[list[Row]
 
 def _free(path: str) -> int | None:
     try:
-        return shutil.disk_usage(Path(path).parent).free
+        disk = os.statvfs(Path(path).parent)
     except OSError:
         return None
+    return disk.f_bavail * disk.f_frsize

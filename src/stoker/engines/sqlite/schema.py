@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from stoker.engines.sql import migrations
 from stoker.engines.sqlite import file_checks
 from stoker.engines.sqlite.connection import FULL, Connection, Journal, identity
@@ -10,7 +12,7 @@ from stoker.engines.sqlite.write_lock import WriteLock
 from stoker.engines.sqlite.write_transaction import begin, commit
 from stoker.model.errors import EngineBusy
 
-MIGRATIONS = migrations.load("stoker.engines.sqlite")
+MIGRATIONS = migrations.load(Path(__file__).with_name("migrations"))
 
 
 def connect(path: str, journal: Journal, write_lock: WriteLock, patience: float) -> Connection:

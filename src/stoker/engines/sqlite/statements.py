@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from stoker.engines.sql.statements import Statements
 
-STATEMENTS = Statements("stoker.engines.sqlite")
+STATEMENTS = Statements(Path(__file__).parent)
 
 
 def sql(name: str) -> str:

@@ -24,7 +24,6 @@ import secrets
 import socket
 import struct
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -259,6 +258,8 @@ def reachable(directory: Path) -> tuple[str, int]:
 
 def substitute(directory: Path) -> tuple[str, int]:
     """Return the folder in the temporary folder that replaces one whose path is too long."""
+    import tempfile  # with what it imports half a MiB, which few paths need
+
     key = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
     return str(Path(tempfile.gettempdir()) / f"stoker-{os.getuid()}-{key}"), -1
 
