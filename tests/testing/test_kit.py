@@ -26,11 +26,13 @@ from stoker import (
     Fixed,
     Inbox,
     InvalidInput,
+    Never,
     NotFound,
     Outbox,
     Rate,
     Reject,
     Snooze,
+    StepFailed,
     Stoker,
     StokerError,
     Unique,
@@ -39,6 +41,7 @@ from stoker import (
     patience,
 )
 from stoker.errors import EngineBusy
+from stoker.model.retry import Backoff
 from stoker.outbox import Message
 from stoker.testing import TestKit, VirtualClock, assert_enqueued, refute_enqueued
 from tests.harness.django_settings import django, on_file, on_server
@@ -910,6 +913,35 @@ async def test_verbs_outside_of_the_block_are_refused() -> None:
         kit.fail_next(send, ValueError())
     with pytest.raises(StokerError, match=said), kit.inline():
         pass
+
+
+@pytest.mark.spec("KIT-05")
+@pytest.mark.parametrize("backoff", [None, Fixed(3600), Fixed(1, limit=2), Never()])
+async def test_a_step_is_tried_again_at_once_where_no_clock_moves(backoff: Backoff | None) -> None:
+    app, tries = Stoker(NEVER), list[str]()
+
+    def flaky() -> int:
+        tries.append("again")
+        if len(tries) < 3:
+            raise ConnectionError("away")
+        return len(tries)
+
+    @app.task
+    async def asynchronous() -> int:
+        return await current().step("flaky", flaky, attempts=5, backoff=backoff)
+
+    @app.task
+    def plain() -> int:
+        return current().step_sync("flaky", flaky, attempts=5, backoff=backoff)
+
+    async with TestKit(app) as kit:
+        for task in (asynchronous, plain):
+            tries.clear()
+            if isinstance(backoff, Never):
+                with pytest.raises(StepFailed, match="away"):
+                    await kit.run(task)
+            else:
+                assert await kit.run(task) == 3
 
 
 @pytest.mark.spec("KIT-20")

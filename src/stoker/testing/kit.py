@@ -195,7 +195,10 @@ class TestKit:
         workers = await (await self.app.engine()).control.workers()
         if self._at_work or any(one.state != "stopped" for one in workers):
             return ""
-        return "nothing runs by itself in a TestKit; call kit.drain(), or kit.advance(seconds) for what is due later"
+        return (
+            "nothing runs by itself in a TestKit; call kit.drain(), or kit.advance(seconds) for what is due later, or "
+            "job.signal(name, value) where a job waits for an answer"
+        )
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -263,8 +266,8 @@ class TestKit:
     ) -> Any:
         """Run one handler with a real `current()`, middleware and lifespans; returns or raises what it does.
 
-        The job is in no store, so nothing is retried and `current().transaction()` is refused. Follow-ups are enqueued
-        when the handler has returned.
+        The job is in no store, so it is not retried and `current().transaction()` is refused; a step that has attempts
+        of its own is tried again at once. Follow-ups are enqueued when the handler has returned.
         """
         self._check_task("run", task)
         draft, now = task.draft(*args, **kwargs), self.clock.now()

@@ -20,6 +20,7 @@ from stoker.model.errors import InvalidArgument, StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Draft, Note, Settlement, Verdict, check_markers
 from stoker.model.lifecycle import Rules
+from stoker.model.retry import Backoff, Fixed, Never
 from stoker.model.steps import Save, Step
 from stoker.model.time import SECOND, Instant
 from stoker.stopping import Stopping
@@ -104,6 +105,21 @@ class _Context(Context):
             f"current().transaction() ends a job of the store, and kit.run({self.kind}) has none. "
             f"Enqueue the job and call kit.drain() instead."
         )
+
+    def step(self, *args: Any, **options: Any) -> Any:  # type: ignore[override]  # takes what each overload takes
+        return super().step(*args, **self._without_pauses(options))
+
+    def step_sync(self, *args: Any, **options: Any) -> Any:  # type: ignore[override]  # as above
+        return super().step_sync(*args, **self._without_pauses(options))
+
+    def _without_pauses(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of a step, tried as often and without a pause: nothing moves the clock of this run."""
+        policy = options.get("backoff")
+        if policy is None:
+            policy = self.claim.options.backoff or self.runtime.app.backoff
+        if isinstance(policy, Backoff) and not isinstance(policy, Never):
+            policy = Fixed(0, limit=policy.limit)
+        return {**options, "backoff": policy}
 
     def _refuse(self, *args: Any, **options: Any) -> NoReturn:
         raise StokerError(
