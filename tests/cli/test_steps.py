@@ -54,11 +54,20 @@ def test_a_wait_is_found_and_answered(job: str) -> None:
     kept = f"job {job} does not wait for aproval: the signal is kept until it does. Now it waits for approval.\n"
     assert call("jobs", "signal", job, "aproval", "true").stdout == kept
     assert call("jobs", "signal", job, "approval", "true").stdout == f"job {job} has its answer to approval\n"
-    assert "Nothing was changed" in call("jobs", "signal", job, "approval", "false", code=1).stderr
+    refused = call("jobs", "signal", job, "approval", "false", code=1).stderr
+    assert "has its answer to approval. --replace gives another" in refused and "Nothing was changed" in refused
     [answered] = rows("jobs", "signal", job, "approval", "false", "--replace")
     assert answered == {"job": job, "name": "approval", "taken": True}
     call("jobs", "signal", UNKNOWN, "approval", code=3)
     assert rows("jobs", "waits") == []
+
+
+@pytest.mark.spec("DURABLE-24")
+def test_a_job_that_has_ended_takes_no_answer(job: str) -> None:
+    call("jobs", "cancel", job)
+    for replace in ((), ("--replace",)):
+        refused = call("jobs", "signal", job, "approval", "true", *replace, code=1).stderr
+        assert f"job {job} is canceled and takes no answer. `stoker jobs fork` makes a copy" in refused
 
 
 @pytest.mark.spec("DURABLE-20")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import msgspec
 import pytest
+from pydantic import BaseModel, Field, model_serializer, model_validator
 
 from stoker import (
     Chunk,
@@ -288,6 +291,61 @@ async def test_a_value_that_the_open_wait_does_not_ask_for_is_refused(timed_jobs
     assert await job.signal("approval", {"yes": True})
     await drain(timed_jobs)
     assert await job.result() is True
+
+
+class Signed(BaseModel):
+    yes: bool
+    by: str = Field(alias="signedBy")
+    at: datetime | None = None
+    price: Decimal = Decimal(1)
+
+
+@pytest.mark.spec("ANSWER-14")
+async def test_a_pydantic_model_is_asked_for_like_any_other_type(timed_jobs: Stoker) -> None:
+    @timed_jobs.task
+    async def flow() -> str:
+        answer = await current().wait("approval", Signed)
+        return f"{answer.by} {answer.price}"
+
+    job = await flow.enqueue()
+    await drain(timed_jobs)
+    for value, why in (({"yes": True}, "signedBy must be there"), ({"yes": 2, "signedBy": "x"}, "yes must be of type")):
+        with pytest.raises(InvalidInput, match=f"signal approval: {why}"):
+            await job.signal("approval", value)
+    [row] = await job.steps()
+    assert (row.state, row.schema["required"]) == ("waiting", ["yes", "signedBy"])
+    assert await job.signal("approval", Signed(yes=True, signedBy="ada", at=datetime.now(UTC), price=Decimal("9.90")))
+    await drain(timed_jobs)
+    assert await job.result() == "ada 9.90"
+
+
+class Short(BaseModel):
+    """Travels as "ada:7", which is not what its fields look like."""
+
+    name: str
+    n: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def read(cls, given: Any) -> Any:
+        return dict(zip(("name", "n"), given.split(":"), strict=True)) if isinstance(given, str) else given
+
+    @model_serializer
+    def write(self) -> str:
+        return f"{self.name}:{self.n}"
+
+
+@pytest.mark.spec("ANSWER-14")
+async def test_a_model_with_code_of_its_own_judges_its_values_itself(timed_jobs: Stoker) -> None:
+    @timed_jobs.task
+    async def flow() -> int:
+        return (await current().wait("approval", Short)).n
+
+    job = await flow.enqueue()
+    await drain(timed_jobs)
+    assert await job.signal("approval", Short(name="ada", n=7))
+    await drain(timed_jobs)
+    assert await job.result() == 7
 
 
 @pytest.mark.spec("ANSWER-14", "ANSWER-06")

@@ -13,6 +13,7 @@ from stoker.cli.store import EXIT_CODES, as_json_option, ask, hinted, on_store, 
 from stoker.cli.tables import Columns, Id, as_lines_option, columns, labeled, mark, table
 from stoker.cli.text import safe, say
 from stoker.model.humanize import count as count_of
+from stoker.model.job import ACTIVE, Status
 from stoker.model.same_error import error_line
 from stoker.views import Step
 
@@ -81,12 +82,14 @@ def signal(
     except ValueError:
         raise click.UsageError(f"VALUE is no JSON: {safe(value or '')}. Text is written as '\"text\"'") from None
 
-    async def send(admin: Operators) -> tuple[str, bool, list[Step]]:
+    async def send(admin: Operators) -> tuple[str, list[Step], str | None]:
         found = await whole_id(admin, job)
-        taken = await admin.jobs.signal(found, name, given, replace=replace)
-        return found, taken, await admin.jobs.steps(found) if taken else []
+        if await admin.jobs.signal(found, name, given, replace=replace):
+            return found, await admin.jobs.steps(found), None
+        return found, [], _no_taker(name, (await admin.jobs.get(found)).job.status, replace=replace)
 
-    found, taken, rows = ask(path, url, send)
+    found, rows, refused = ask(path, url, send)
+    taken = refused is None
     if any(row.name == name and row.state == "early" for row in rows):
         waits = [row.name for row in rows if row.waits_for == "signal"]
         now = f" Now it waits for {', '.join(waits)}." if waits else ""
@@ -94,6 +97,15 @@ def signal(
         said(text, as_json, job=found, name=name, taken=taken)
         return
     if not taken and not as_json:
-        say(f"job {found} has its answer to {safe(name)}, or has ended. Nothing was changed.", err=True)
+        say(f"job {found} {refused} Nothing was changed.", err=True)
         raise SystemExit(1)
     said(f"job {found} has its answer to {safe(name)}", as_json, job=found, name=name, taken=taken)
+
+
+def _no_taker(name: str, status: Status, *, replace: bool) -> str:
+    """Why a signal was not taken."""
+    if status not in ACTIVE:
+        return f"is {status.value} and takes no answer. `stoker jobs fork` makes a copy that asks again."
+    if replace:
+        return f"has read its answer to {safe(name)}."
+    return f"has its answer to {safe(name)}. --replace gives another, as long as the job has not read it."

@@ -31,6 +31,7 @@ BINARY: Final[frozenset[type]] = frozenset({bytes, bytearray, memoryview})
 _NO_TEXT: Final = re.compile(r"Expected `(.+ \| )?str\b.*`, got `bytes`")
 _TEXT: Final = frozenset({str})
 _VALUE: Final = re.compile(r"(Invalid (?:enum )?value) .*?(?= - at|$)", re.DOTALL)
+_OWN_CODE: Final = re.compile(r"'type': 'function-(before|wrap|plain)'")
 _LONG_NEGATIVE: Final = re.compile(rb"-[0-9]{%d}" % DIGITS_LIMIT)
 
 NOT_TEXT: Final = "a key must be text, as JSON requires"
@@ -69,6 +70,17 @@ def revive(kind: type, value: Any) -> Any:
     if _is_model(kind):
         return kind.model_validate_json(_encode(value))  # type: ignore[attr-defined]
     raise TypeError(f"JSON cannot be read as {kind.__qualname__}")
+
+
+def schema_of_model(kind: Any) -> Any:
+    """The JSON Schema of what a pydantic model accepts; None for other types.
+
+    Also None for a model with code of its own before a validation or in a serialization: what that code accepts, or
+    writes, no schema says.
+    """
+    if not _is_model(kind) or _OWN_CODE.search(repr(kind.__pydantic_core_schema__)):
+        return None
+    return kind.model_json_schema()
 
 
 _encode = msgspec.json.Encoder(enc_hook=simplify).encode

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from stoker.codec.to_json import encode_value, reason, revive
+from stoker.codec.to_json import encode_value, reason, revive, schema_of_model
 from stoker.model.errors import JobCanceled, JobFailed, NotFound, StepFailed, StokerError
 from stoker.model.job import Status
 from stoker.model.outcome import leaves
@@ -85,8 +85,8 @@ def _name_of(hint: Any) -> str:
 def schema_of(kind: Any) -> Any:
     """The JSON Schema of what a wait expects; None where there is none, or only a large one."""
     try:
-        found = msgspec.json.schema(kind)
-    except Exception:  # noqa: BLE001 - a type that msgspec does not know
+        found = schema_of_model(kind) or msgspec.json.schema(kind)
+    except Exception:  # noqa: BLE001 - a type that has no schema
         return None
     return found if found and len(msgspec.json.encode(found)) <= LARGEST_SCHEMA else None
 
