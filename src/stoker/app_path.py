@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -90,13 +91,20 @@ def address(task: Task[..., Any]) -> tuple[str, tuple[str, ...]]:
 
 
 def _import(name: str, path: str) -> ModuleType:
+    missing = name
     try:
-        return importlib.import_module(name)
+        if not name.startswith("."):  # relative to what?
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name + ".").startswith(error.name + "."):
             raise
-        why = f"there is no module {error.name!r} on the path of this Python; start from the folder that holds it, "
-        raise NotImportable(f"{path}: {why}or {EXAMPLE}") from None
+        missing = error.name
+    if "/" in name or name.endswith(".py"):
+        file = PurePath(name.removesuffix(".py"))
+        module = file.name if file.is_absolute() else ".".join(file.parts)
+        raise NotImportable(f"{path}: name the module, not its file: {path.replace(name, module, 1)}")
+    why = f"there is no module {missing!r} on the path of this Python; start from the folder that holds it, "
+    raise NotImportable(f"{path}: {why}or {EXAMPLE}")
 
 
 def _only_app(module: ModuleType, path: str) -> Stoker:

@@ -81,7 +81,7 @@ def test_what_waiting_does_not_mend_exits_with_1(deployment: Deployment, postgre
     parts = urlsplit(postgres_url)
     wrong = parts._replace(path="/no_such_database").geturl()
     for url, why in {
-        wrong: "no_such_database",
+        wrong: 'no_such_database" does not exist. Create it',
         urlsplit(redis_url)._replace(netloc=f"x:wrong@{urlsplit(redis_url).netloc}").geturl(): "password",
         "mysql://127.0.0.1/shop": "unknown scheme",
         f"sqlite:///{deployment.folder}/no/such/folder/jobs.db": "does not exist",

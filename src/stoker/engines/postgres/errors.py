@@ -58,7 +58,9 @@ def translated(error: BaseException, where: str) -> EngineError:
         return EngineFull(f"{where} has no room: {text}. Nothing was stored. Make room, and try again")
     if state in ABSENT:
         return SchemaMismatch(f"{where} lacks Stoker's schema, or has an older one: {text}. Run: stoker migrate")
-    if state == "42501" or state.startswith("28") or state == "3D000":
+    if state == "3D000":
+        return EngineRefused(f"{where} refused: {text}. Create it, or check the name in the URL")
+    if state == "42501" or state.startswith("28"):
         return EngineRefused(f"{where} refused: {text}. Check the role, its password and its grants")
     if not state or state[:2] in ("08", "57", "53") or state in GONE:
         return EngineUnavailable(f"{where} cannot be reached: {text}. Nothing acknowledged is lost; Stoker tries again")

@@ -115,8 +115,8 @@ def translated(error: BaseException) -> EngineError:
         )
     if isinstance(error, (*_LOST, driver.RedisClusterException)):
         return EngineUnavailable(
-            f"Redis cannot be reached: {type(error).__name__}. A write may or may not have happened; repeating it is "
-            f"safe. Workers keep trying."
+            f"Redis cannot be reached: {text.rstrip('.') or type(error).__name__}. A write may or may not have "
+            f"happened; repeating it is safe. Workers keep trying."
         )
     if "WRONGTYPE" in text:
         return CorruptRecord(f"a key of the store holds another type than Stoker wrote there: {text}")
