@@ -260,12 +260,12 @@ class JobHandle(Generic[R_co]):
         change = Cancel(reason, force)
         tally = await engine.operator.alter(Selection((self._id,)), change)
         await self._app.emit_altered(change, tally)
-        called = await _called_by(engine, [self._id]) if children else []
+        called = await called_by(engine, [self._id]) if children else []
         while called:
             batch, called = called[:LARGEST_BATCH], called[LARGEST_BATCH:]
             below = await engine.operator.alter(Selection(tuple(batch)), change)
             await self._app.emit_altered(change, below)
-            called += await _called_by(engine, batch)
+            called += await called_by(engine, batch)
         if tally.changed + tally.cancel_requested:
             return True
         [job] = await engine.operator.get([self._id])
@@ -402,7 +402,7 @@ async def why_not_ended(app: Stoker, job: ids.JobId) -> str:
     return f": {explain(found, queue, presences, census, buckets=buckets).detail}"
 
 
-async def _called_by(engine: Engine, jobs: Sequence[ids.JobId]) -> list[ids.JobId]:
+async def called_by(engine: Engine, jobs: Sequence[ids.JobId]) -> list[ids.JobId]:
     """The jobs that these have called and whose ends they have not stored."""
     rows = [row for found in await engine.steps.get(jobs) for row in found if row.state is StepState.CALLED]
     return [called for row in rows if (called := called_job(row)) is not None]

@@ -70,6 +70,12 @@ def test_a_job_that_has_ended_takes_no_answer(job: str) -> None:
         assert f"job {job} is canceled and takes no answer. `stoker jobs fork` makes a copy" in refused
 
 
+@pytest.mark.spec("DURABLE-21")
+def test_a_cancel_takes_the_called_jobs_along(job: str) -> None:
+    assert "goes with the id of one job" in call("jobs", "cancel", "is:waiting", "--children", "--yes", code=2).stderr
+    assert call("jobs", "cancel", job, "--children").stdout == "cancel: 1 job\n"
+
+
 @pytest.mark.spec("DURABLE-20")
 def test_a_job_is_forked_behind_a_step(job: str) -> None:
     call("jobs", "fork", job, "--after", "quote")

@@ -8,7 +8,8 @@ import pytest
 
 from stoker import Status, Stoker, current, handle
 from stoker.admin import Admin
-from stoker.errors import InvalidInput, InvalidPayload, NotFound
+from stoker.admin import jobs as admin_jobs
+from stoker.errors import InvalidInput, InvalidPayload, NotFound, WrongStatus
 from stoker.testing.clock import VirtualClock
 from tests.harness.apps import drain
 
@@ -79,13 +80,21 @@ async def test_a_cancel_reaches_the_called_jobs(timed_jobs: Stoker) -> None:
     async def root() -> None:
         await current().call(branch.draft())
 
-    alone, whole = await root.enqueue(), await root.enqueue()
+    admin = Admin(jobs).jobs
+    alone, whole, ours = await root.enqueue(), await root.enqueue(), await root.enqueue()
     await drain(jobs)
     assert await alone.cancel()
-    assert len((await Admin(jobs).jobs.find("is:canceled")).jobs) == 1
+    assert len((await admin.find("is:canceled")).jobs) == 1
     assert await whole.cancel(children=True)
-    found = (await Admin(jobs).jobs.find("is:canceled")).jobs
+    found = (await admin.find("is:canceled")).jobs
     assert sorted(one.kind for one in found) == ["branch", "leaf", "root", "root"]
+    assert (await admin.cancel(ours.id, children=True)).changed == 3
+    assert (await admin.cancel(alone.id, children=True)).changed == 2, "it had ended, and the jobs it called had not"
+    assert [one.kind for one in (await admin.find("is:active")).jobs] == []
+    with pytest.raises(WrongStatus):
+        await admin.cancel(alone.id, children=True)
+    with pytest.raises(InvalidInput, match="children: goes with the id of one job"):
+        await admin.cancel([alone.id, ours.id], children=True)
 
 
 @pytest.mark.spec("DURABLE-21")
@@ -103,7 +112,9 @@ async def test_a_cancel_reaches_more_called_jobs_than_one_call_takes(
     async def root() -> None:
         await asyncio.gather(*(current().call(leaf.draft()) for _ in range(5)))
 
-    job = await root.enqueue()
+    monkeypatch.setattr(admin_jobs, "LARGEST_BATCH", 2)
+    job, other = await root.enqueue(), await root.enqueue()
     await drain(jobs)
     assert await job.cancel(children=True)
-    assert len((await Admin(jobs).jobs.find("is:canceled kind:leaf")).jobs) == 5
+    assert (await Admin(jobs).jobs.cancel(other.id, children=True)).changed == 6
+    assert len((await Admin(jobs).jobs.find("is:canceled kind:leaf")).jobs) == 10

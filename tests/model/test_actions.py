@@ -193,6 +193,7 @@ def test_what_an_action_takes_is_named_on_the_command_line_and_bounded() -> None
         "run-now first": (bool, False, True, None),
         "cancel reason": (str, False, False, None),
         "cancel force": (bool, False, False, None),
+        "cancel children": (bool, False, True, None),
         "move to": (str, True, False, "QUEUE"),
         "move create": (bool, False, False, None),
         "prioritize priority": (int, True, False, "N"),

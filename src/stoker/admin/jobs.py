@@ -39,7 +39,7 @@ from stoker.app_path import named
 from stoker.codec.signature import encode_payload
 from stoker.controls import holding
 from stoker.engines.base import CORRUPT, Engine
-from stoker.handle import checked, signal_of
+from stoker.handle import called_by, checked, signal_of
 from stoker.key_function import KeyFunction
 from stoker.model import ids
 from stoker.model import job as stored
@@ -447,10 +447,20 @@ class JobsAdmin(Noun):
         return await self.act("fork", target, {"after": after}, progress)
 
     async def cancel(
-        self, target: Target, *, reason: str | None = None, force: bool = False, progress: Progress | None = None
+        self,
+        target: Target,
+        *,
+        reason: str | None = None,
+        force: bool = False,
+        children: bool = False,
+        progress: Progress | None = None,
     ) -> Bulk:
-        """Cancel waiting jobs and ask running ones to stop; `force` takes a running job's claim away."""
-        return await self.act("cancel", target, {"reason": reason, "force": force}, progress)
+        """Cancel waiting jobs and ask running ones to stop; `force` takes a running job's claim away.
+
+        `children` is for one id: also the jobs that it called and that have not ended, and those that they called.
+        """
+        given = {"reason": reason, "force": force, "children": children}
+        return await self.act("cancel", target, given, progress)
 
     async def discard(self, target: Target, progress: Progress | None = None) -> Bulk:
         """Take dead jobs off the dead list without running them again."""
@@ -547,6 +557,8 @@ class JobsAdmin(Noun):
         elif (after := given.get("after")) is not None:
             [rows] = await (await self._context.engine()).steps.get([(await self._context.stored(target)).id])
             check_fork(str(after), rows, target)
+        elif given.get("children"):
+            return await self._with_called(target, change)
         return await self._act(target, change, progress, counted_at)
 
     # --- how ----------------------------------------------------------------------------------------------------
@@ -570,6 +582,23 @@ class JobsAdmin(Noun):
             bulk.add(await alter(self._context, Selection(portion), change(len(portion))))
             if _stops(progress, bulk, ended=start + LARGEST_BATCH >= len(wanted)):
                 break
+        return bulk
+
+    async def _with_called(self, target: str, change: Making) -> Bulk:
+        """Change one job, also one that it is too late for, and the jobs below it that it called and that go on."""
+        engine, root = await self._context.engine(), (await self._context.stored(target)).id
+        bulk, too_late = Bulk(), None
+        try:
+            bulk = await self._act(target, change, None)
+        except WrongStatus as error:
+            too_late = error
+        called = await called_by(engine, [root])
+        while called:
+            batch, called = called[:LARGEST_BATCH], called[LARGEST_BATCH:]
+            bulk.add(await alter(self._context, Selection(tuple(batch)), change(len(batch))))
+            called += await called_by(engine, batch)
+        if too_late is not None and not bulk:
+            raise too_late
         return bulk
 
     async def _one(self, before: stored.Job, change: Change) -> Bulk:

@@ -458,10 +458,10 @@ async def act_on_many(
     return await _shown_progress(admin, started)
 
 
-def acting(action: Action, command: F) -> F:
-    """Give a command the options of an action on many jobs."""
+def acting(action: Action, command: F, *, of_one: bool = False) -> F:
+    """Give a command the options of an action on many jobs; `of_one`: also those that go with one id."""
     for option in (
-        *(option_of(one) for one in reversed(action.parameters)),
+        *(option_of(one) for one in reversed(action.parameters) if of_one or not one.one_job),
         click.option("--json", "as_json", is_flag=True, help="The tally as one object."),
         click.option("--dry-run", is_flag=True, help="Only count the jobs."),
         click.option("--yes", "-y", is_flag=True, help="Do not ask."),
@@ -503,7 +503,7 @@ def _add_command(action: Action) -> None:
         elif done is not None:
             _report(name, done, as_json=as_json)
 
-    decorated = terms_argument("ID|FILTER...", required=True)(acting(action, on_store(command)))
+    decorated = terms_argument("ID|FILTER...", required=True)(acting(action, on_store(command), of_one=True))
     asks = "It always asks." if action.destroys else f"It asks above {ASKS_ABOVE} jobs."
     text = f"{action.help}\n\n{asks} `stoker jobs list --help` explains filters."
     jobs.command(name, cls=FilterCommand, help=text, epilog=EXIT_CODES)(decorated)

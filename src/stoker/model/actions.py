@@ -328,6 +328,12 @@ _ALL: Final = (
         parameters=(
             Parameter(name="reason", type=Reason, help="Becomes the last error of the jobs."),
             Parameter(name="force", type=bool, help="Take running jobs away from handlers that ignore the request."),
+            Parameter(
+                name="children",
+                type=bool,
+                one_job=True,
+                help="One ID: also the jobs that it called and that have not ended.",
+            ),
         ),
         label="Cancel",
         summary="Cancel a job.",
