@@ -461,9 +461,11 @@ def judge_steps(evidence: Evidence, stored: dict[str, Job]) -> None:
                 verdict.complain("wrong", f"flow {name} ended with {result}")
             if name in evidence.signals and result["answer"] != evidence.signals[name]:
                 verdict.complain("lost", f"the signal of flow {name}: it ended with {result}")
-    flows, calls = (Counter(arguments(job)["n"] for job in of_kind(stored, kind)) for kind in ("flow", "called"))
-    verdict.complain("lost", *(f"the called job of flow {n}" for n in flows - calls))
-    verdict.complain("doubled", *(f"the called job of flow {n}" for n in calls - flows))
+    flows = list(of_kind(stored, "flow"))
+    wanted, done = (Counter(arguments(job)["n"] for job in flows if job.status in some) for some in (Status, FINISHED))
+    calls = Counter(arguments(job)["n"] for job in of_kind(stored, "called"))
+    verdict.complain("lost", *(f"the called job of flow {n}" for n in done - calls))
+    verdict.complain("doubled", *(f"the called job of flow {n}" for n in calls - wanted))
 
 
 def judge_transactions(place: Place, evidence: Evidence, stored: dict[str, Job]) -> None:

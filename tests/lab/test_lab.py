@@ -277,6 +277,7 @@ def test_a_called_job_that_is_missing_or_there_twice_is_found(book: Book) -> Non
     book.job("called")
     book.job("called")
     book.job("flow", result=b'{"n":8,"answer":null}', payload=b'{"n":8}')
+    book.job("flow", Status.PENDING, payload=b'{"n":9}')  # has not come to its call
     judge_steps(book.evidence, book.stored)
     assert book.wrong == {"doubled": 1, "lost": 1}
 
