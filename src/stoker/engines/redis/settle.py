@@ -377,20 +377,17 @@ class Call:
             flags |= _COOL
             more += (one.cool.seen, "" if one.cool.delay is None else one.cool.delay)
         keeps = status is Status.DONE and ref[8] is not None
-        if _calls(one) or keeps or (one.metadata and not flags & _DELETE):
+        rows = self._rows.new_rows(one.id) if with_rows else []
+        if rows is None or _calls(one) or keeps or (one.metadata and not flags & _DELETE):
             unit = await self._attached(one, ref, deleted=bool(flags & _DELETE))
-            if with_rows:
+            if rows is None:
                 unit.adopt_rows(self._rows, one.id)
             units.append(unit)
             flags |= _ATTACHED
             more += unit.encoded(keys)
-        elif with_rows and self._rows.changed_steps.get(one.id):
-            if (new := self._rows.new_rows(one.id)) is not None:
-                flags |= _NEW_ROWS
-                more += new
-            else:
-                flags |= _ATTACHED
-                more += self._rows.encoded_rows(one.id, keys)
+        if rows:
+            flags |= _NEW_ROWS
+            more += (len(rows) // 2, *rows)
         return [_TRAITS.pack(CHARS[status], flags, label, span), *more]
 
     def _group(self, group: JobId, keys: Keys) -> tuple[int, int]:

@@ -276,24 +276,14 @@ class Unit(UnitOfWork):
         for name, row in self.changed_steps.get(job, {}).items():
             yield self._step_unchanged(job, name), record_format.step(row)
 
-    def new_rows(self, job: JobId) -> list[Any] | None:
-        """How many rows the unit adds to a job, and each: its field and the row. None: it changes a stored one."""
-        if any((job, name) in self._stored_steps for name in self.changed_steps[job]):
-            return None
-        found: list[Any] = [len(self.changed_steps[job])]
-        for name, row in self.changed_steps[job].items():
+    def new_rows(self, job: JobId) -> list[bytes] | None:
+        """The field and the row of each row that the unit adds to a job. None: it changes a stored one."""
+        found: list[bytes] = []
+        for name, row in self.changed_steps.get(job, {}).items():
+            if (job, name) in self._stored_steps:
+                return None
             found += (job + name.encode(), record_format.step(row))
         return found
-
-    def encoded_rows(self, job: JobId, keys: Keys) -> list[Any]:
-        """What `encoded` returns for a unit that writes these rows and nothing else."""
-        checks: list[Any] = [len(self.changed_steps[job])]
-        writes: list[Any] = [len(self.changed_steps[job])]
-        number = keys.number(self.shard.key(STEPS))
-        for (kind, _, field, stored), row in self.written_rows(job):
-            checks += (kind, number, field, stored)
-            writes += (_put(kind), number, 2, field, row)
-        return checks + writes
 
     def adopt_rows(self, other: Unit, job: JobId) -> None:
         """Write the rows of a job that another unit would write."""
