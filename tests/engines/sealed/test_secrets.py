@@ -12,6 +12,7 @@ import pytest
 from stoker import (
     PREVIOUS,
     RESULTS,
+    Chunk,
     Fixed,
     JobFailed,
     JobHandle,
@@ -192,6 +193,46 @@ async def test_what_is_quoted_or_tried_again_is_not_in_the_store(store: Sealable
     assert len((await failed.refresh()).history) == 2
     assert (await refused.refresh()).status is Status.DEAD
     assert SECRET in await told.result()
+    await jobs.close()
+    assert not store.holds(SECRET)
+
+
+@pytest.mark.spec("SEAL-01")
+async def test_what_blocks_and_chunks_store_is_sealed(store: Sealable) -> None:
+    jobs = store.app(Seal(keys={"2026-11": KEY}, plain=False))
+
+    @jobs.task
+    async def book(card: str) -> str:
+        run = current()
+        run.emit(f"{card} emitted")
+        await run.step("seat", lambda tx: f"{card} seat", tx=True)
+        async with run.transaction() as tx:
+            run.log(f"{card} logged")
+            run.metadata["card"] = card
+            await noted.enqueue(f"{card} followed")
+            tx.result(f"{card} booked")
+        return f"{card} booked"
+
+    @jobs.task(chunk=Chunk(10), attempts=1)
+    async def tell(texts: list[str]) -> list[str | BaseException]:
+        for text, item in zip(texts, current().items, strict=True):
+            item.log(f"{text} logged")
+        return [ValueError(text) if "bad" in text else text for text in texts]
+
+    @jobs.task
+    def noted(text: str) -> str:
+        return text
+
+    told = [await tell.enqueue(f"{SECRET} {what}") for what in ("good", "bad")]
+    blocks = Feature.OWN_TRANSACTION in jobs.root().features
+    booked = await book.enqueue(SECRET) if blocks else None
+    await drain(jobs)
+    assert await told[0].result(PATIENCE) == f"{SECRET} good"
+    with pytest.raises(JobFailed, match=f"{SECRET} bad"):
+        await told[1].result(PATIENCE)
+    if booked is not None:
+        assert await booked.result(PATIENCE) == f"{SECRET} booked"
+        assert (await booked.refresh()).log == (f"{SECRET} logged",)
     await jobs.close()
     assert not store.holds(SECRET)
 
