@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from importlib.metadata import metadata, requires
@@ -105,6 +106,22 @@ def test_the_wheel_holds_the_package_its_licence_and_its_bill_of_materials(wheel
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     wanted = {f.relative_to(ROOT / "src").as_posix() for f in (ROOT / "src").rglob("*") if f.is_file()}
     assert {name for name in wanted if "__pycache__" not in name} <= names
+
+
+def test_the_metadata_is_of_a_version_that_indexes_know(wheel: Path) -> None:
+    """Version 2.5 of 2026 is refused by index servers and tools that are a few months old; no field of it is used."""
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        assert archive.read(name).startswith(b"Metadata-Version: 2.4\n")
+
+
+def test_the_sdist_holds_the_folders_that_are_listed_and_no_more(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=240)
+    [made] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(made) as archive:
+        folders = {parts[1] for name in archive.getnames() if len(parts := Path(name).parts) > 2}
+    assert folders == {"src", "tests", "docs", "examples", "deploy"}
 
 
 OLDER = """
