@@ -373,18 +373,6 @@ def test_an_impossible_storm_is_refused_before_it_begins(options: list[str], say
     assert says in found.output
 
 
-@pytest.mark.spec("LAB-09")
-def test_every_bug_that_was_found_names_commits_of_this_history() -> None:
-    if not (ROOT / ".git").exists():
-        pytest.skip("no history here")
-    page = (ROOT / "docs" / "explanation" / "reliability.md").read_text("utf-8")
-    rows = [row for row in page.partition("## Every correctness bug")[2].splitlines() if row.startswith("| ")][1:]
-    named = [commit for row in rows for commit in row.split("|")[-2].strip().split(", ")]
-    assert len(named) >= len(rows)
-    for commit in named:
-        subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=ROOT, check=True)
-
-
 # --- storms -------------------------------------------------------------------------------------------------------
 
 
