@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,8 @@ def test_a_wait_is_found_and_answered(job: str) -> None:
     assert "has its answer to approval. --replace gives another" in refused and "Nothing was changed" in refused
     [answered] = rows("jobs", "signal", job, "approval", "false", "--replace")
     assert answered == {"job": job, "name": "approval", "taken": True}
+    refused = call("jobs", "signal", job, "approval", "false", "--json", code=1).stdout
+    assert json.loads(refused) == {"job": job, "name": "approval", "taken": False}
     call("jobs", "signal", UNKNOWN, "approval", code=3)
     assert rows("jobs", "waits") == []
 

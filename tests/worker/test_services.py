@@ -38,15 +38,18 @@ async def for_ever(_start: int) -> None:
 
 
 @pytest.mark.spec("SERVICE-01")
-async def test_a_worker_runs_and_cancels_the_services_of_its_app(jobs: Stoker) -> None:
+async def test_a_worker_runs_and_cancels_the_services_of_its_app(
+    jobs: Stoker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An app that has only services, such as one that relays messages, is not missing its tasks."""
     service = jobs.services.add(Recorded(for_ever))
     async with Worker(jobs) as worker:
         await until(lambda: service.contexts)
+        assert "no tasks" not in caplog.text
         [context] = service.contexts
         assert (context.app, context.engine, context.worker_id()) == (jobs, worker.engine, worker.id)
         assert not service.canceled
     assert service.canceled
-
 
 @pytest.mark.spec("SERVICE-02")
 @pytest.mark.parametrize("error", [ValueError("broken"), asyncio.CancelledError()])

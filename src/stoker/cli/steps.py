@@ -100,6 +100,8 @@ def signal(
         say(f"job {found} {refused} Nothing was changed.", err=True)
         raise SystemExit(1)
     said(f"job {found} has its answer to {safe(name)}", as_json, job=found, name=name, taken=taken)
+    if not taken:
+        raise SystemExit(1)
 
 
 def _no_taker(name: str, status: Status, *, replace: bool) -> str:

@@ -75,6 +75,8 @@ class StartupWarnings:
         app = self._app
         if not self._lanes:
             return  # a worker for services only
+        if not app.tasks and app.services:
+            return  # one that only relays messages
         if not app.tasks:
             logger.warning("this app has no tasks, so no job can run here. Name the modules that hold them: modules=")
             return
