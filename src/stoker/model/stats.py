@@ -53,7 +53,9 @@ def of_kind(metric: str) -> str:
     return f"kind_{metric}"
 
 
-BY_KIND: Final = tuple(of_kind(metric) for metric in (*sorted(COUNTS), "processing", "wait"))
+COUNTS_BY_KIND: Final = tuple(map(of_kind, sorted(COUNTS)))
+TIMES_BY_KIND: Final = (of_kind("processing"), of_kind("wait"))
+BY_KIND: Final = (*COUNTS_BY_KIND, *TIMES_BY_KIND)
 """Counts and times by kind. The wait is how long a job was due before its last run."""
 
 BUSIEST: Final = 100
@@ -265,21 +267,20 @@ def merged(place: tuple[str, str, Instant], values: Sequence[Values]) -> Point:
     return Point(*place, votes, sum(sums), weighted / max(votes, 1), max(p95), max(p99), max(most))
 
 
-_SHARES: Final = ((0.25, "low"), (0.5, "p50"), (0.15, "between"), (0.07, "p95"), (0.025, "p99"), (0.005, "max"))
-"""Which part of the values of a minute each of its figures stands for, the lowest first."""
-
-
 def blended(points: Iterable[Point]) -> tuple[float, float, float]:
     """About the p50, p95 and p99 of all values that some points were measured from; at least one.
 
-    Of a single point they are its own. Each minute counts as much as it has values: a slow minute with few of them
-    does not speak for an hour, as the worst part does in `merge`.
+    Of a single point they are its own: a quarter of its values counts as half of the p50, a half as the p50, and so on
+    up to the largest one. Each minute counts as much as it has values: a slow minute with few of them does not speak
+    for an hour, as the worst part does in `merge`.
     """
     parts: list[tuple[float, float]] = []
     for one in points:
-        figures = {"low": one.p50 / 2, "p50": one.p50, "between": (one.p50 + one.p95) / 2}
-        figures |= {"p95": one.p95, "p99": one.p99, "max": one.max}
-        parts += [(figures[name], share * one.count) for share, name in _SHARES]
+        n, p50, p95 = one.count, one.p50, one.p95
+        parts += (
+            *((p50 / 2, 0.25 * n), (p50, 0.5 * n), ((p50 + p95) / 2, 0.15 * n)),
+            *((p95, 0.07 * n), (one.p99, 0.025 * n), (one.max, 0.005 * n)),
+        )
     parts.sort()
     whole, found, passed = sum(weight for _, weight in parts), list[float](), 0.0
     ranks = iter((0.5, 0.95, 0.99))

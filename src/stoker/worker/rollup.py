@@ -26,12 +26,13 @@ from stoker.model.events import EventCount, Point, Window
 from stoker.model.kind_hours import KEPT, KindHour, missing, summed_up
 from stoker.model.stats import (
     BUCKET,
-    BY_KIND,
     COUNTED,
+    COUNTS_BY_KIND,
     HAPPENED,
     MOST_LATE,
     MOST_RUNS,
     OF_ALL,
+    TIMES_BY_KIND,
     closed_buckets,
     depths,
     news,
@@ -55,7 +56,7 @@ SPREAD = 5.0
 
 
 PARTS = 6
-"""In so many parts the points of an hour are read, so that no single answer is large."""
+"""In so many parts the times of an hour are read, so that no single answer is large."""
 
 Counted: TypeAlias = dict[Instant, list[EventCount]]
 """The events of closed minutes, by queue and type."""
@@ -209,9 +210,9 @@ async def _errors(engine: Engine, failed: Counted, now: Instant) -> list[Instant
 
 async def write_hour(engine: Engine, hour: Instant) -> None:
     """Store what kinds did in an hour, and remove the records of hours long ago."""
-    points: list[Point] = []
+    points = await engine.timeline.points(hour, hour + HOUR - 1, COUNTS_BY_KIND, width=HOUR)
     for start in range(hour, hour + HOUR, HOUR // PARTS):
-        points += await engine.timeline.points(start, start + HOUR // PARTS - 1, BY_KIND)
+        points += await engine.timeline.points(start, start + HOUR // PARTS - 1, TIMES_BY_KIND)
     made, stored = summed_up(hour, points), await readable(engine, KIND_HOURS, KindHour)
     before = next((raw for one, raw in stored if one.at == hour), None)
     if made is not None:
