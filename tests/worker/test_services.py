@@ -51,6 +51,7 @@ async def test_a_worker_runs_and_cancels_the_services_of_its_app(
         assert not service.canceled
     assert service.canceled
 
+
 @pytest.mark.spec("SERVICE-02")
 @pytest.mark.parametrize("error", [ValueError("broken"), asyncio.CancelledError()])
 async def test_a_service_that_fails_starts_again_after_a_pause(

@@ -78,7 +78,8 @@ class Follower:
         if size == before:
             return
         does = "more are started" if size > before else "surplus ones finish their jobs and stop"
-        logger.info("the work needs %s, %d are there: %s", count(size, "process", "processes"), before, does)
+        verb = "is" if before == 1 else "are"
+        logger.info("the work needs %s, %d %s there: %s", count(size, "process", "processes"), before, verb, does)
         await self._pool.resize(size)
 
     async def _wanted(self) -> int:
