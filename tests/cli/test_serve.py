@@ -186,10 +186,10 @@ def serving(*command: str) -> Iterator[tuple[str, str]]:
 @pytest.mark.spec("WEB-40")
 def test_it_warns_where_others_reach_it_without_tls(url: str) -> None:
     """The address is one that no machine has, so nothing is served."""
-    assert gc.get_freeze_count() == 0
+    before = gc.get_freeze_count()  # Python 3.12 begins with a few hundred of its own
     told = call("serve", "--host", "192.0.2.1", "--allow-host", "stoker.example", code=1).output
     assert "warning: it is served without TLS" in told
-    assert gc.get_freeze_count() > 10_000
+    assert gc.get_freeze_count() > before + 10_000
     gc.unfreeze()
     cached = view.environment().cache
     assert cached is not None

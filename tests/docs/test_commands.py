@@ -27,6 +27,8 @@ OF_OTHERS = {
     "--engine",
     "--store",
     "--lull",
+    "--list",
+    "--bug",
 } | {
     *("--autoscale", "--burst", "--concurrency", "--max-tasks-per-child", "--pool", "--watch", "--with-scheduler"),
 }
