@@ -113,7 +113,7 @@ async def test_of_many_deaths_what_was_rolled_up_tells(
         return await find(query, **more)
 
     monkeypatch.setattr(engine.operator, "find", counted)
-    assert await died(admin) == [("bad", "about 12 jobs died in the last hour, 12 of them with the same error")]
+    assert await died(admin) == [("bad", "About 12 jobs died in the last hour, 12 of them with the same error")]
     assert finds == 1
     [found] = [one for one in await admin.health.findings() if one.noun == "jobs"]
     assert found.detail == "Timeout: after 1 s in send", "the newest of them have one text"
