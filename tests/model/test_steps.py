@@ -28,6 +28,7 @@ from stoker.model.steps import (
     about,
     answered,
     asks,
+    box_of,
     brought,
     called_job,
     check_box,
@@ -73,6 +74,7 @@ def test_the_nth_use_of_a_name_has_its_number() -> None:
     names = RowNames()
     assert [names.step("a"), names.step("b"), names.step("a"), names.step("a")] == ["a", "b", "a#2", "a#3"]
     assert [names.call("kid"), names.call("kid"), names.call("kid", "x")] == ["call:kid", "call:kid#2", "call:kid:x"]
+    assert [box_of(name) for name in ("a", "a#2", "a#10", "a#0", "a#2#3")] == ["a", "a", "a", "a#0", "a#2"]
     assert names.step("a", "k") == "a:k"
 
 
