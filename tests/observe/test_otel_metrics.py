@@ -12,6 +12,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
 from stoker.app import Stoker
+from stoker.context import current
 from stoker.model.measures import BOUNDS
 from stoker.observe import metrics, prometheus
 from stoker.observe.otel_metrics import meter
@@ -91,6 +92,26 @@ async def test_runs_and_store_calls_are_measured_by_workers(jobs: Stoker) -> Non
     assert sum(point.count for point in found["stoker.store.call"].data.data_points) > 3
     assert collected.values(found)["stoker_slots_busy", "mail"] == 0
     assert "stoker.queue.jobs" not in found, "only one process per store reads it"
+
+
+@pytest.mark.spec("METRIC-04")
+async def test_runs_with_a_transaction_of_their_own_are_measured(tmp_path: Path) -> None:
+    """Whether the block settled the job, or left it to the end of the run."""
+    jobs, collected = Stoker(make_engine("sqlite", tmp_path)), Collected()
+    meter(jobs, meter_provider=collected.provider)
+
+    @jobs.task(attempts=1)
+    async def write(ok: bool) -> None:
+        async with current().transaction():
+            if not ok:
+                raise ValueError
+
+    for ok in (True, True, False):
+        await write.enqueue(ok)
+    await drain(jobs)
+    points = collected.now()["stoker.job.duration"].data.data_points
+    assert {point.attributes["outcome"]: point.count for point in points} == {"completed": 2, "failed": 1}
+    await jobs.close()
 
 
 @pytest.mark.spec("METRIC-09")

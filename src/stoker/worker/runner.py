@@ -192,8 +192,7 @@ class Runner:
             await self._after_block(slot, context, context.commit, outcome, rules, left)
             return None
         settlement = conclude(claim, outcome, rules, context.executed(), left)
-        if self._recorder is not None:
-            self._recorder.ran(claim, settlement.status if settlement.wakes is None else None, context.elapsed)
+        self._measure(context, settlement)
         return self._traced(context, settlement) if settlement.followups else settlement
 
     def _traced(self, context: Context, settlement: Settlement) -> Settlement:
@@ -215,13 +214,21 @@ class Runner:
         """Hand over a run that opened a block: the block may have settled its job, or moved its claim."""
         if slot.abandoned:
             return
+        settlement = commit.settled
+        if settlement is None:
+            settlement = conclude(context.claim, outcome_after_block(context, outcome), rules, context.executed(), left)
+        self._measure(context, settlement)
         if commit.settled is not None:
-            self._failures.after_block(context.claim, outcome, commit.settled)
-            await self._store_loop.settled_already(context.claim, commit.settled)
-            return
-        settlement = conclude(context.claim, outcome_after_block(context, outcome), rules, context.executed(), left)
-        settlement = self._traced(context, settlement)
-        self._store_loop.finished(context.claim, settlement, last=True)
+            self._failures.after_block(context.claim, outcome, settlement)
+            await self._store_loop.settled_already(context.claim, settlement)
+        else:
+            self._store_loop.finished(context.claim, self._traced(context, settlement), last=True)
+
+    def _measure(self, context: Context, settlement: Settlement) -> None:
+        """Count the run, if anyone measures."""
+        if self._recorder is not None:
+            status = settlement.status if settlement.wakes is None else None
+            self._recorder.ran(context.claim, status, context.elapsed)
 
     def _outcome(self, error: BaseException, slot: Slot, runner: TaskRunner, context: Context) -> Outcome:
         cause = slot.cause_of(context)
