@@ -15,7 +15,7 @@ from stoker.model.errors import InvalidInput, StokerError
 from stoker.model.ids import JobId
 from stoker.model.job import LONGEST_LOG, Claim, Draft, Note, Options, Settlement, Verdict
 from stoker.model.lifecycle import PLAIN_RULES, Rules
-from stoker.model.steps import Save, Step
+from stoker.model.steps import Save, Step, StepState
 from stoker.model.time import SECOND
 from stoker.stopping import CancelToken, Stopping
 
@@ -55,6 +55,9 @@ class Host:
 
     def note(self, claim: Claim, progress: float | None, lines: tuple[str, ...]) -> None:
         self.notes.append((progress, lines))
+
+    def stepped(self, claim: Claim, state: StepState) -> None:
+        raise AssertionError
 
     async def read_steps(self, job: JobId) -> list[Step]:
         raise AssertionError

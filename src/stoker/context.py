@@ -46,7 +46,7 @@ from stoker.model.lifecycle import Rules
 from stoker.model.origin import origin, trace_id
 from stoker.model.retry import Backoff
 from stoker.model.schedule import OCCURRENCE, SCHEDULE
-from stoker.model.steps import Save, Step
+from stoker.model.steps import Save, Step, StepState
 from stoker.model.time import SECOND, Instant, Seconds, instant, moment, span
 from stoker.reservation import Reservation, take
 from stoker.run_metadata import NOTED, RunMetadata
@@ -119,6 +119,10 @@ class Runtime(Protocol):
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
         """Report that a run begins or ends waiting for another job; may be called from any thread."""
+        ...
+
+    def stepped(self, claim: Claim, state: StepState) -> None:
+        """Count a step that the run has stored, as done or failed; may be called from any thread."""
         ...
 
     async def read_steps(self, job: JobId) -> list[Step]:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from stoker.model.job import Claim, Status
 from stoker.model.measures import BOUNDS, MANY, Histogram, Measures, Recorder, added, histogram_of
+from stoker.model.steps import StepState
 from stoker.model.time import SECOND
 
 NOW = 5_000_000
@@ -59,6 +60,22 @@ def test_a_run_that_was_suspended_is_counted_as_waiting() -> None:
     recorder = Recorder()
     recorder.ran(claim(1), None, 0.25)
     assert list(recorder.measures({}, 0.0).runs["send"]) == ["waiting"]
+
+
+@pytest.mark.spec("METRIC-10")
+def test_steps_of_processes_add_up_and_stay() -> None:
+    one, other = Recorder(), Recorder()
+    for recorder, kind, state in (
+        (one, "send", StepState.DONE),
+        (one, "send", StepState.FAILED),
+        (other, "send", StepState.DONE),
+        (other, "post", StepState.DONE),
+    ):
+        recorder.stepped(kind, state)
+    gone = other.measures({}, 0.0).counters()
+    total = added([one.measures({}, 0.0), gone])
+    assert total.steps == {"send": {"done": 2, "failed": 1}, "post": {"done": 1}}
+    assert gone.steps == {"send": {"done": 1}, "post": {"done": 1}}, "adding up changes no part"
 
 
 def measured(busy: dict[str, int], lag: float, runs: int, failures: int = 0) -> Measures:

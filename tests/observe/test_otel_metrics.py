@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stoker.app import Stoker
 from stoker.context import current
+from stoker.model.errors import StepFailed
 from stoker.model.measures import BOUNDS
 from stoker.observe import metrics, prometheus
 from stoker.observe.otel_metrics import meter
@@ -112,6 +114,26 @@ async def test_runs_with_a_transaction_of_their_own_are_measured(tmp_path: Path)
     points = collected.now()["stoker.job.duration"].data.data_points
     assert {point.attributes["outcome"]: point.count for point in points} == {"completed": 2, "failed": 1}
     await jobs.close()
+
+
+@pytest.mark.spec("METRIC-09", "METRIC-10")
+async def test_steps_are_counted_by_workers(jobs: Stoker) -> None:
+    collected = Collected()
+    meter(jobs, meter_provider=collected.provider)
+
+    @jobs.task
+    async def charge() -> None:
+        await current().step("one", int)
+        with suppress(StepFailed):
+            await current().step("two", int, "x")
+
+    await charge.enqueue()
+    await charge.enqueue()
+    await drain(jobs)
+    found = collected.now()
+    assert found["stoker.steps"].data.is_monotonic
+    mine = {key: n for key, n in collected.values(found).items() if key[0] == "stoker_steps"}
+    assert mine == {("stoker_steps", "charge", "done"): 2, ("stoker_steps", "charge", "failed"): 2}
 
 
 @pytest.mark.spec("METRIC-09")

@@ -174,7 +174,7 @@ def test_a_kind_has_at_most_forty_series() -> None:
     every = {outcome: histogram_of([1.0]) for outcome in OUTCOMES.values()}
     from_workers = [
         sample
-        for family in process_metrics.families(Measures({"send": every}))
+        for family in process_metrics.families(Measures({"send": every}, steps={"send": {"done": 1, "failed": 1}}))
         for sample in family.samples
         if sample.labels.get("kind") == "send"
     ]
@@ -286,13 +286,14 @@ def runs(found: dict[tuple[str, ...], float], kind: str, outcome: str) -> float:
 def test_one_port_speaks_for_all_worker_processes_also_for_those_that_are_gone(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     app = Stoker(url)
-    for kind in ("quick", "apart", "hang"):
+    for kind in ("quick", "apart", "hang", "in_steps"):
         app.declare(kind)
 
     async def fill() -> None:
         async with app:
             drafts = [app.draft("quick", {"ok": n % 2 == 0}, queue="mail", attempts=1) for n in range(40)]
-            await app.enqueue_many([*drafts, app.draft("apart", queue="mail"), app.draft("hang", queue="slow")])
+            others = [app.draft("apart", queue="mail"), app.draft("hang", queue="slow")]
+            await app.enqueue_many([*drafts, *others, app.draft("in_steps", queue="mail")])
             await Admin(app).schedules.create("yearly", app.draft("quick"), cron="0 0 1 1 *")
             await Admin(app).limits.tune("api", Rate(10, per=60), create=True)
 
@@ -302,7 +303,9 @@ def test_one_port_speaks_for_all_worker_processes_also_for_those_that_are_gone(t
         until(lambda: runs(scraped(address), "apart", "completed") == 1)
         until(lambda: scraped(address)["stoker_slots_busy", "slow"] == 1)
         until(lambda: runs(scraped(address), "quick", "completed") == 20)
-        until(lambda: scraped(address)["stoker_job_wait_seconds_count", "mail"] == 41)
+        until(lambda: steps(scraped(address), "in_steps") == (2, 3))
+        until(lambda: runs(scraped(address), "in_steps", "completed") == 1)
+        until(lambda: scraped(address)["stoker_job_wait_seconds_count", "mail"] == 43)
         found = scraped(address)
         assert found["stoker_store_call_seconds_count", "settle"] > 0
         assert found["stoker_store_call_seconds_count", "renew"] > 0
@@ -318,11 +321,49 @@ def test_one_port_speaks_for_all_worker_processes_also_for_those_that_are_gone(t
         os.kill(process.pid, signal.SIGHUP)  # replaces the worker processes
         until(lambda: not before & set(children(process.pid)))
         assert runs(scraped(address), "quick", "completed") == 20
+        assert steps(scraped(address), "in_steps") == (2, 3), "of a process that is gone"
         app.run(_with_a_stream(url))
         named = {name for name, *_ in scraped(address)} | {name for name, *_ in values(text_of(url))}
         assert metrics_named() - named == set()
         durations = scraped(address)
         assert durations["stoker_job_duration_seconds_count", "quick"] == 40, "of every outcome"
+
+
+def steps(found: dict[tuple[str, ...], float], kind: str) -> tuple[float, float]:
+    """How many steps are done, and failed."""
+    done, failed = (found.get(("stoker_steps_total", kind, state), 0) for state in ("done", "failed"))
+    return done, failed
+
+
+@pytest.mark.spec("METRIC-10")
+def test_a_scrape_shows_the_steps_that_runs_stored(tmp_path: Path) -> None:
+    """Each once, wherever its function ran; no sleep, no second try, no failure that ended a run."""
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    app = Stoker(url)
+    kinds = ("in_steps", "in_steps_in_thread", "in_steps_apart")
+    for kind in (*kinds, "lets_out", "quick"):
+        app.declare(kind)
+
+    async def fill() -> None:
+        async with app:
+            drafts = [app.draft(kind, queue="mail") for kind in kinds for _ in range(2)]
+            lets_out = app.draft("lets_out", queue="mail", attempts=1)
+            await app.enqueue_many([*drafts, lets_out, app.draft("quick", {"ok": True}, queue="mail")])
+
+    async def ended() -> bool:
+        census = await (await app.engine()).operator.census()
+        return sum(total.completed + total.failed for total in census.totals.values()) == 8
+
+    app.run(fill())
+    with at_work(url, "-p", "2", "-q", "mail:4") as (_, address):
+        until(lambda: app.run(ended()))
+        until(lambda: all(steps(scraped(address), kind) == (4, 6) for kind in kinds))
+        until(lambda: runs(scraped(address), "lets_out", "failed") == 1)
+        until(lambda: runs(scraped(address), "quick", "completed") == 1)
+        found = scraped(address)
+        assert {key[1] for key in found if key[0] == "stoker_steps_total"} == {*kinds}
+        assert {steps(found, kind) for kind in kinds} == {(4, 6)}
+    app.run(app.close())
 
 
 async def _with_a_stream(url: str) -> None:

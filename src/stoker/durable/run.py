@@ -189,7 +189,7 @@ class DurableRun:
                 failed += 1
                 found = self._on_worker_loop(self._failed(row, error, tries, failed))
                 continue
-            self._on_worker_loop(self._rows.save(found))
+            self._on_worker_loop(self._rows.finish(found))
 
     def sleep_sync(self, until: Instant | None, pause: Span, name: str) -> None:
         """`sleep` for a plain handler."""
@@ -303,7 +303,7 @@ class DurableRun:
                 if self._context.commit is not None and self._context.commit.doubt is not None:
                     raise
                 return await self._failed(row, error, tries, failed + 1)
-            await self._rows.save(step)
+            await self._rows.finish(step)
             return step
 
     async def _in_transaction(self, row: str, fn: Callable[..., Any], args: tuple[Any, ...], tries: Tries) -> Step:
@@ -332,7 +332,7 @@ class DurableRun:
             return Step(row, StepState.WAITING, failure, self._suspension.now() + pause)
         step = Step(row, StepState.FAILED, failure)
         if tries.attempts > 1:
-            await self._rows.save(step)
+            await self._rows.finish(step)
         else:
             self._rows.failures[row] = step
         raise failed_step(step) from error

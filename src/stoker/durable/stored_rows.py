@@ -45,22 +45,24 @@ class StoredRows:
         self.unsaved: dict[str, Step] = {}
         self.failures: dict[str, Step] = {}
 
-    def caught(self) -> None:
-        """Keep the failures of steps for the next write: the handler has caught them and goes on."""
-        self.unsaved.update(self.failures)
-        self.failures.clear()
+    def caught(self, error: BaseException | None = None) -> None:
+        """Keep the failures of steps for the next write: the handler has caught them, except what it let out."""
+        out = set() if error is None else let_out(error)
+        for name in [*self.failures]:
+            if name in out or (step := self.failures.pop(name, None)) is None:  # None: another thread was first
+                continue
+            self.unsaved[name] = step
+            self._context.runtime.stepped(self._context.claim, StepState.FAILED)
 
     def left(self, error: BaseException | None) -> tuple[Step, ...]:
         """The rows that the end of the run has to store; not the failures that the handler let out as `error`."""
-        out = set() if error is None else let_out(error)
-        failures = [step for step in self.failures.values() if step.name not in out]
-        return (*self.unsaved.values(), *failures)
+        self.caught(error)
+        return tuple(self.unsaved.values())
 
     def take(self) -> tuple[Step, ...]:
         """The rows that a suspension stores."""
         taken = self.left(None)
         self.unsaved.clear()
-        self.failures.clear()
         return taken
 
     async def read(self, *, fresh_too: bool = False) -> dict[str, Step]:
@@ -103,6 +105,11 @@ class StoredRows:
             failed = {step.name for step in steps if step.state is StepState.FAILED}
             answered = {name for name in failed if self.by_name[name].state in (StepState.DONE, StepState.EARLY)}
         return not answered
+
+    async def finish(self, step: Step) -> None:
+        """Store a step whose function has run, and count it."""
+        if await self.save(step):
+            self._context.runtime.stepped(self._context.claim, step.state)
 
     async def _save_once(
         self, steps: tuple[Step, ...], drafts: tuple[Draft, ...], groups: tuple[JobId, ...]

@@ -39,7 +39,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import Claim, Note, Settlement, Verdict
 from stoker.model.lifecycle import Rules
 from stoker.model.outcome import Outcome, gravest
-from stoker.model.steps import Save, Step
+from stoker.model.steps import Save, Step, StepState
 from stoker.model.time import SECOND, Instant, Span
 from stoker.stopping import CancelToken, Stopping
 from stoker.subprocesses import Parent, set_title
@@ -270,6 +270,10 @@ class Child:
     def settled(self, claim: Claim, settlement: Settlement) -> None:  # noqa: ARG002
         """Tell the worker at once that a block has settled the job; any thread."""
         self._parent.send(messages.encode(messages.Settled(msgspec.structs.replace(settlement, ref=None))))
+
+    def stepped(self, claim: Claim, state: StepState) -> None:  # noqa: ARG002
+        """Pass on that the run has stored a step; any thread."""
+        self._parent.send(messages.encode(messages.Stepped(state)))
 
     async def read_steps(self, job: JobId) -> list[Step]:
         """Return the rows of a job."""

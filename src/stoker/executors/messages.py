@@ -11,7 +11,7 @@ import msgspec
 from stoker.model.ids import JobId
 from stoker.model.job import Claim, Settlement
 from stoker.model.outcome import Outcome
-from stoker.model.steps import Step
+from stoker.model.steps import Step, StepState
 from stoker.model.time import Span
 
 # --- to the child -----------------------------------------------------------------------------------------------
@@ -92,6 +92,12 @@ class Withheld(msgspec.Struct, tag="withheld"):
     over: bool
 
 
+class Stepped(msgspec.Struct, tag="stepped"):
+    """The run has stored a step, as done or failed."""
+
+    state: StepState
+
+
 class Waits(msgspec.Struct, tag="waits"):
     """The handler begins to wait for another job, or ends."""
 
@@ -146,7 +152,9 @@ OUTCOMES: dict[str, Any] = {cls.__name__: cls for cls in get_args(Outcome)}
 """Every outcome there is, so that a new one reaches the worker from a child process too."""
 
 ToChild: TypeAlias = Hello | Run | Stop | Stopping | Where | Leave
-FromChild: TypeAlias = Ready | Broken | Began | Said | Emitted | Withheld | Waits | Logged | Settled | Stands | Ended
+FromChild: TypeAlias = (
+    Ready | Broken | Began | Said | Emitted | Withheld | Stepped | Waits | Logged | Settled | Stands | Ended
+)
 
 encode = msgspec.json.Encoder().encode
 read_order = msgspec.json.Decoder(ToChild).decode

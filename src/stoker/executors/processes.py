@@ -256,6 +256,8 @@ class _Child:
                 elif isinstance(report, messages.Withheld):
                     hold = context.runtime.release_notes if report.over else context.runtime.withhold_notes
                     hold(context.claim)
+                elif isinstance(report, messages.Stepped):
+                    context.runtime.stepped(context.claim, report.state)
                 elif isinstance(report, messages.Waits):
                     context.runtime.waits(context.claim, report.job, over=report.over)
                 elif isinstance(report, messages.Settled):

@@ -7,6 +7,7 @@ keeps those of processes that have exited, so that no counter ever falls.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
@@ -14,6 +15,7 @@ from typing import Final
 import msgspec
 
 from stoker.model.job import Claim, Status
+from stoker.model.steps import StepState
 from stoker.model.time import SECOND
 
 BOUNDS: Final = (
@@ -61,17 +63,21 @@ def histogram_of(values: Sequence[float]) -> Histogram:
 
 
 class Measures(msgspec.Struct):
-    """Run times by kind and outcome, waits by queue, store calls by name, busy slots by queue, lag of renewals."""
+    """Run times by kind and outcome, waits by queue, store calls by name, steps by kind and state; gauges.
+
+    The gauges are busy slots by queue and the lag of renewals.
+    """
 
     runs: dict[str, dict[str, Histogram]] = {}
     waits: dict[str, Histogram] = {}
     calls: dict[str, Histogram] = {}
     busy: dict[str, int] = {}
     renewal_lag: float = 0.0
+    steps: dict[str, dict[str, int]] = {}
 
     def counters(self) -> Measures:
         """What stays when the process has exited."""
-        return Measures(self.runs, self.waits, self.calls)
+        return Measures(self.runs, self.waits, self.calls, steps=self.steps)
 
 
 class _Series:
@@ -91,14 +97,15 @@ class _Series:
 
 
 class Recorder:
-    """Counts runs and store calls of one process; all in the thread of its loop but for `called`."""
+    """Counts runs, steps and store calls of one process; all in the thread of its loop but for `called`."""
 
-    __slots__ = ("_calls", "_runs", "_waits")
+    __slots__ = ("_calls", "_runs", "_steps", "_waits")
 
     def __init__(self) -> None:
         self._runs: dict[tuple[str, Status | None], _Series] = {}
         self._waits: dict[str, _Series] = {}
         self._calls: dict[str, Histogram] = {}
+        self._steps: Counter[tuple[str, StepState]] = Counter()
 
     def ran(self, claim: Claim, status: Status | None, seconds: float) -> None:
         """Count one run of a job; without a status it was suspended.
@@ -117,6 +124,10 @@ class Recorder:
             run.histogram()
             wait.histogram()
 
+    def stepped(self, kind: str, state: StepState) -> None:
+        """Count one step that a run has finished: done or failed."""
+        self._steps[kind, state] += 1
+
     def called(self, name: str, seconds: float) -> None:
         """Count one call of the store."""
         call = self._calls.get(name)
@@ -130,17 +141,22 @@ class Recorder:
         for (kind, status), series in self._runs.items():
             runs.setdefault(kind, {})[OUTCOMES[status]] = series.histogram()
         waits = {queue: series.histogram() for queue, series in self._waits.items()}
-        return Measures(runs, waits, self._calls.copy(), busy, renewal_lag)
+        steps: dict[str, dict[str, int]] = {}
+        for (kind, state), n in self._steps.items():
+            steps.setdefault(kind, {})[state.name.lower()] = n
+        return Measures(runs, waits, self._calls.copy(), busy, renewal_lag, steps)
 
 
 def added(many: Iterable[Measures]) -> Measures:
-    """All of them together: histograms and busy slots add up, of the lag the longest counts."""
+    """All of them together: histograms, steps and busy slots add up, of the lag the longest counts."""
     total = Measures()
     for one in many:
         for kind, outcomes in one.runs.items():
             _add(total.runs.setdefault(kind, {}), outcomes)
         _add(total.waits, one.waits)
         _add(total.calls, one.calls)
+        for kind, states in one.steps.items():
+            total.steps[kind] = Counter(total.steps.get(kind, {})) + Counter(states)
         for queue, n in one.busy.items():
             total.busy[queue] = total.busy.get(queue, 0) + n
         total.renewal_lag = max(total.renewal_lag, one.renewal_lag)

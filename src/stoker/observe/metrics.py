@@ -72,7 +72,7 @@ def counter(name: str, text: str, labels: Sequence[str]) -> Family:
 
 
 class Measured(NamedTuple):
-    """A metric that worker processes measure. All are in seconds but `SLOTS_BUSY`."""
+    """A metric that worker processes measure. All are in seconds but `STEPS` and `SLOTS_BUSY`."""
 
     name: str
     text: str
@@ -82,6 +82,7 @@ class Measured(NamedTuple):
 
 JOB_DURATION = Measured("stoker.job.duration", "How long runs took", ("kind",))
 JOB_WAIT = Measured("stoker.job.wait", "How long due jobs waited for a worker", ("queue",))
+STEPS = Measured("stoker.steps", "Steps that runs stored", ("kind", "state"), "")
 STORE_CALL = Measured("stoker.store.call", "How long calls of the store took", ("op",))
 SLOTS_BUSY = Measured("stoker.slots.busy", "Slots that run a job now", ("queue",), "")
 RENEWAL_LAG = Measured("stoker.lease.renewal_lag", "How late the latest renewal of a lease was")

@@ -17,6 +17,7 @@ from stoker.hooks import Gauges
 from stoker.model.errors import StokerError
 from stoker.model.job import Claim, Status
 from stoker.model.measures import BOUNDS, OUTCOMES, Recorder
+from stoker.model.steps import StepState
 from stoker.model.time import SECOND
 from stoker.observe.metrics import (
     JOB_DURATION,
@@ -24,6 +25,7 @@ from stoker.observe.metrics import (
     NOTHING,
     RENEWAL_LAG,
     SLOTS_BUSY,
+    STEPS,
     STORE_CALL,
     Family,
     Measured,
@@ -36,10 +38,10 @@ SAME_COLLECTION = 1.0
 
 
 def meter(app: Stoker, *, store: bool = False, meter_provider: MeterProvider | None = None) -> None:
-    """Measure runs, waits and store calls of the workers in this process, from their next start on. Twice is harmless.
+    """Measure runs, steps, waits and store calls of the workers in this process, from their next start on.
 
-    Call it where the app is made, so that worker processes do it too. `store`: also read the counts of the store
-    whenever the SDK collects, which one process per store should do, as the one with the dashboard.
+    Twice is harmless. Call it where the app is made, so that worker processes do it too. `store`: also read the counts
+    of the store whenever the SDK collects, which one process per store should do, as the one with the dashboard.
     """
     if app.metering is None:
         app.metering = Metering(meter_provider).recorder
@@ -60,6 +62,7 @@ class Metering:
             ).record
 
         self._record = tuple(map(histogram, (JOB_DURATION, JOB_WAIT, STORE_CALL)))
+        self._step = made.create_counter(STEPS.name, STEPS.unit, STEPS.text).add
         self._gauges: Gauges | None = None
         made.create_observable_gauge(SLOTS_BUSY.name, [self._busy], SLOTS_BUSY.unit, SLOTS_BUSY.text)
         made.create_observable_gauge(RENEWAL_LAG.name, [self._lag], RENEWAL_LAG.unit, RENEWAL_LAG.text)
@@ -67,7 +70,8 @@ class Metering:
     def recorder(self, gauges: Gauges) -> Recorder:
         """Make the recorder of a worker; the gauges are those of the latest one."""
         self._gauges = gauges
-        return OtelRecorder(*self._record)
+        run, wait, call = self._record
+        return OtelRecorder(run, wait, call, self._step)
 
     def _busy(self, _: CallbackOptions) -> Iterator[Observation]:
         busy = {} if self._gauges is None else self._gauges()[0]
@@ -82,22 +86,28 @@ class Metering:
 class OtelRecorder(Recorder):
     """Counts as every recorder does, and records each value with OpenTelemetry."""
 
-    __slots__ = ("_call", "_run", "_wait")
+    __slots__ = ("_call", "_run", "_step", "_wait")
 
     def __init__(
         self,
         run: Callable[[float, Mapping[str, str]], None],
         wait: Callable[[float, Mapping[str, str]], None],
         call: Callable[[float, Mapping[str, str]], None],
+        step: Callable[[int, Mapping[str, str]], None],
     ) -> None:
         super().__init__()
-        self._run, self._wait, self._call = run, wait, call
+        self._run, self._wait, self._call, self._step = run, wait, call, step
 
     def ran(self, claim: Claim, status: Status | None, seconds: float) -> None:
         """Count one run of a job."""
         super().ran(claim, status, seconds)
         self._run(max(seconds, 0.0), {"kind": claim.kind, "outcome": OUTCOMES[status]})
         self._wait(max((claim.claimed_at - claim.scheduled_at) / SECOND, 0.0), {"queue": claim.queue})
+
+    def stepped(self, kind: str, state: StepState) -> None:
+        """Count one step."""
+        super().stepped(kind, state)
+        self._step(1, {"kind": kind, "state": state.name.lower()})
 
     def called(self, name: str, seconds: float) -> None:
         """Count one call of the store."""

@@ -1,4 +1,4 @@
-"""Metrics of worker processes for Prometheus: run times, waits, busy slots, store calls, lag of lease renewals.
+"""Metrics of worker processes for Prometheus: run times, steps, waits, busy slots, store calls, lag of lease renewals.
 
 `stoker work --metrics-port` serves them; the supervisor adds up what its processes measured.
 """
@@ -10,7 +10,13 @@ from functools import reduce
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from stoker.model.measures import BOUNDS, Histogram, Measures
@@ -19,6 +25,7 @@ from stoker.observe.metrics import (
     JOB_WAIT,
     RENEWAL_LAG,
     SLOTS_BUSY,
+    STEPS,
     STORE_CALL,
     Measured,
     prometheus_name,
@@ -63,6 +70,10 @@ def families(found: Measures) -> Iterator[Metric]:
         _add(runs, [kind], reduce(Histogram.plus, outcomes.values()))
         for outcome, one in sorted(outcomes.items()):
             ends.add_metric([kind, outcome], sum(one.counts), one.sum)
+    steps = CounterMetricFamily(prometheus_name(STEPS.name, STEPS.unit), STEPS.text, labels=STEPS.labels)
+    for kind, states in sorted(found.steps.items()):
+        for state, n in sorted(states.items()):
+            steps.add_metric([kind, state], n)
     waits = _histogram(JOB_WAIT)
     for queue, histogram in sorted(found.waits.items()):
         _add(waits, [queue], histogram)
@@ -74,7 +85,7 @@ def families(found: Measures) -> Iterator[Metric]:
         busy.add_metric([queue], n)
     lag = _gauge(RENEWAL_LAG)
     lag.add_metric([], found.renewal_lag)
-    yield from (runs, ends, waits, calls, busy, lag)
+    yield from (runs, ends, steps, waits, calls, busy, lag)
 
 
 def _histogram(one: Measured) -> HistogramMetricFamily:

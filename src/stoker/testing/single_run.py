@@ -21,7 +21,7 @@ from stoker.model.ids import JobId
 from stoker.model.job import Claim, Draft, Note, Settlement, Verdict, check_markers
 from stoker.model.lifecycle import Rules
 from stoker.model.retry import Backoff, Fixed, Never
-from stoker.model.steps import Save, Step
+from stoker.model.steps import Save, Step, StepState
 from stoker.model.time import SECOND, Instant
 from stoker.stopping import Stopping
 
@@ -80,6 +80,8 @@ class OneRun:
     def release_notes(self, claim: Claim) -> None: ...
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None: ...
+
+    def stepped(self, claim: Claim, state: StepState) -> None: ...
 
     async def read_steps(self, job: JobId) -> list[Step]:
         return []

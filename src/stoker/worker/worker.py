@@ -33,7 +33,7 @@ from stoker.model.job import DEFAULT_QUEUE, Claim, Note, Settlement, Status, Ver
 from stoker.model.lifecycle import Rules
 from stoker.model.measures import Measures, Recorder
 from stoker.model.orders import Work
-from stoker.model.steps import Save, Step
+from stoker.model.steps import Save, Step, StepState
 from stoker.model.time import SECOND, Instant
 from stoker.outage import Outage
 from stoker.services import ServiceContext, UnderWay
@@ -612,10 +612,19 @@ class Worker:
         """Note that a block has settled a running job: a renewal must not take it for lost, and callers wait for it."""
         if self.claims.tokens.get(claim.id) == claim.token:
             self.claims.tokens.pop(claim.id, None)
+        self._call_soon(outbox_of(self.engine).notify_settled, [settlement])
+
+    def stepped(self, claim: Claim, state: StepState) -> None:
+        """Count a step that a run has stored, as done or failed."""
+        if self.recorder is not None:
+            self._call_soon(self.recorder.stepped, claim.kind, state)
+
+    def _call_soon(self, fn: Callable[..., object], *args: object) -> None:
+        """Call on the worker's loop soon, from any thread."""
         loop = self.loop
         call = loop.call_soon if running_loop() is loop else loop.call_soon_threadsafe
         with suppress(RuntimeError):  # the loop is closed
-            call(outbox_of(self.engine).notify_settled, [settlement])
+            call(fn, *args)
 
     def waits(self, claim: Claim, job: JobId, *, over: bool) -> None:
         """Note that a handler begins or ends to wait for another job."""
