@@ -95,6 +95,8 @@ class Evidence:
         self.ends: dict[str, list[int]] = defaultdict(list)
         """When a run returned without an error; its outcome was stored later, or refused."""
         self.settled: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        self.jumps: list[int] = []
+        """When the store's clock jumped."""
         self.suspect: dict[str, list[tuple[int, int]]] = defaultdict(list)
         """When a process may not have known that its claims were lost: from, until."""
         self.delivered: list[tuple[str, int]] = []
@@ -150,6 +152,7 @@ class Evidence:
                 self.suspect[who].append((at - int(rest[0] * NS), at))
                 self.verdict.work["stalls"] += 1
             case "jump":
+                self.jumps.append(at)
                 for one in self._living:
                     self.suspect[one].append((at, at))
             case "away":
@@ -365,15 +368,21 @@ def crowded(runs: list[Run], most: int) -> list[int]:
 def judge_rate(evidence: Evidence) -> None:
     """The starts fit into the bucket, those of killed workers included; one more is allowed for rounding.
 
-    The token of a claim is the time of the store at which it was made.
+    The token of a claim is the time of the store at which it was made. A clock that jumps back shows the same times
+    twice, so the starts between two jumps are judged alone, without those that a jump may have overtaken.
     """
-    left, before = float(BURST), 0
-    for at in sorted(run.token for run in evidence.runs if run.kind == "rated"):
-        left = min(BURST, left + RATE * (at - before) / 1e6) - 1
-        before = at
-        evidence.verdict.work["rated starts"] += 1
-        if left < -1:
-            evidence.verdict.complain("over limit", f"rated: {-left:.1f} starts too many at {at}")
+    starts: dict[int, list[int]] = defaultdict(list)
+    for run in evidence.runs:
+        if run.kind == "rated" and not evidence.suspected(run.who, run.began):
+            starts[bisect_left(evidence.jumps, run.began)].append(run.token)
+    for tokens in starts.values():
+        left, before = float(BURST), 0
+        for at in sorted(tokens):
+            left = min(BURST, left + RATE * (at - before) / 1e6) - 1
+            before = at
+            evidence.verdict.work["rated starts"] += 1
+            if left < -1:
+                evidence.verdict.complain("over limit", f"rated: {-left:.1f} starts too many at {at}")
 
 
 def judge_chains(evidence: Evidence, stored: dict[str, Job]) -> None:

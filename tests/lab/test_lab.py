@@ -191,6 +191,17 @@ def test_more_starts_than_the_rate_allows_are_over_limit(book: Book) -> None:
 
 
 @pytest.mark.spec("LAB-01")
+def test_a_clock_that_jumps_back_shows_the_times_of_other_starts_again(book: Book) -> None:
+    again = [
+        Line(at, "w", "start", ["rated", [f"{at}"], [at // 1_000 % 2_000_000]]) for at in range(0, 4 * NS, NS // RATE)
+    ]
+    judge_rate(Evidence([*again[: 2 * RATE], Line(2 * NS, "lab", "jump", []), *again[2 * RATE :]], book.verdict))
+    assert not book.wrong
+    judge_rate(Evidence(again, book.verdict))
+    assert set(book.wrong) == {"over limit"}
+
+
+@pytest.mark.spec("LAB-01")
 def test_a_link_that_begins_before_the_one_before_it_ended_is_wrong(book: Book) -> None:
     links = [book.job("link", result=result) for result in (b"1", b"3", b"6")]
     book.says("p", "asked", "chains", links)
