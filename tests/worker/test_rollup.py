@@ -20,6 +20,7 @@ from stoker.model.events import Event, EventCount, EventType, Latency, Point, Wi
 from stoker.model.job import Draft
 from stoker.model.kind_hours import KindHour
 from stoker.model.query import Census, Retention
+from stoker.model.same_error import fingerprint
 from stoker.model.stats import METRICS, MOST_LATE
 from stoker.model.time import HOUR, MINUTE, SECOND, Instant
 from stoker.registry import mint
@@ -313,6 +314,24 @@ async def test_failures_that_could_not_be_added_are_counted_again() -> None:
     [record] = await error_records(engine)
     assert (record.died.counts, record.kinds) == ((1,), ("send",))
     assert START + 3 * MINUTE in counted
+    await engine.close()
+
+
+@pytest.mark.spec("ERRORS-05")
+async def test_an_error_whose_record_cannot_be_read_holds_up_no_other() -> None:
+    clock = Clock()
+    engine = MemoryEngine(clock=clock)
+    await store(clock, engine)
+    texts = [f"{name}: …" for name in ("Timeout", "Refused", "Missing")]
+    first = min(texts, key=fingerprint)
+    assert await engine.documents.swap(ERRORS, fingerprint(first), None, b'{"id": 1}')
+    died = [Event(START + 3 * MINUTE, EventType.FAILED, mint(), "mail", "send", 1, 7, error=text) for text in texts]
+    await engine.timeline.record(died, now=clock())
+    for _ in range(2):
+        await rollup.write_points(engine)
+    found = {record.id: record for record, _ in await readable(engine, ERRORS, ErrorRecord)}
+    assert found.keys() == {fingerprint(text) for text in texts if text != first}
+    assert {record.died.counts for record in found.values()} == {(1,)}
     await engine.close()
 
 

@@ -191,7 +191,8 @@ def _failures(counts: list[EventCount]) -> bool:
 async def _errors(engine: Engine, failed: Counted, now: Instant) -> list[Instant]:
     """Add the failures of some minutes to the records of their errors; returns the minutes, none if others did so.
 
-    A record is changed only as it was read: of two workers that roll up at once, one adds.
+    A record is changed only as it was read: of two workers that roll up at once, one adds. One that this release cannot
+    read stays as it is, and the others are changed all the same.
     """
     stored = {record.id: (record, raw) for record, raw in await readable(engine, ERRORS, ErrorRecord)}
     known = {name: record for name, (record, _) in stored.items()}
@@ -200,12 +201,13 @@ async def _errors(engine: Engine, failed: Counted, now: Instant) -> list[Instant
         more = add_failures(known, start, counts, now)
         changes |= more
         known = {name: one for name, one in (known | more).items() if one is not None}
+    whole = True
     for name, changed in changes.items():
         before = stored[name][1] if name in stored else None
         after = None if changed is None else msgspec.json.encode(changed)
         if before != after and not await engine.documents.swap(ERRORS, name, before, after):
-            return []
-    return list(failed)
+            whole = False
+    return list(failed) if whole else []
 
 
 async def write_hour(engine: Engine, hour: Instant) -> None:
